@@ -1,0 +1,129 @@
+"""Fixtures and habits of the whole test suite.
+
+- `url` runs a test on both stores; `sqlite_url` and `postgres_url` ask for one.
+- `long_run` is true under `--long` (`make torture`).
+- With CI set, a skipped test fails the run.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+from tests.postgres import fresh_database, join_server, server_folder
+
+TORTURE = Path(__file__).parent / "torture"
+POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
+
+folder_key = pytest.StashKey[Path]()
+run_key = pytest.StashKey[ExitStack]()
+
+# Time is given, never measured: a slow machine must not fail a property.
+hypothesis.settings.register_profile("duly", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("duly")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the torture tests at full length")
+
+
+# One server for one run: the controlling process holds the folder, the workers join the server.
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker_input = _worker_input(config)
+    if worker_input is not None:
+        config.stash[folder_key] = Path(worker_input["postgres_folder"])
+        return
+    config.stash[run_key] = ExitStack()
+    folder = config.stash[run_key].enter_context(server_folder(in_memory=True))
+    config.stash[folder_key] = folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["postgres_folder"] = str(node.config.stash[folder_key])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if run_key in config.stash:
+        config.stash[run_key].close()
+
+
+def _worker_input(config: pytest.Config) -> dict[str, str] | None:
+    """What the controlling process gave to this worker; nothing in the controlling process."""
+    return getattr(config, "workerinput", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if TORTURE in item.path.parents:
+            item.add_marker("torture")
+        if POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("postgres")
+
+
+# A test that is skipped proves nothing, so CI refuses it.
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK and _refused_skips(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    refused = _refused_skips(config)
+    if refused:
+        terminalreporter.section("skipped tests fail the run in CI", red=True)
+        for report in refused:
+            terminalreporter.line(f"{report.nodeid}: {_reason(report)}")
+
+
+def _refused_skips(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if not os.environ.get("CI") or _worker_input(config) is not None or reporter is None:
+        return []
+    return list(reporter.stats.get("skipped", []))
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where_and_why = report.longrepr
+    return where_and_why[2] if isinstance(where_and_why, tuple) else str(where_and_why)
+
+
+@pytest.fixture(scope="session")
+def long_run(pytestconfig: pytest.Config) -> bool:
+    """Whether the run was asked for at full length."""
+    return bool(pytestconfig.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> str:
+    """The DSN of the run's PostgreSQL server, of its `postgres` database."""
+    return join_server(pytestconfig.stash[folder_key])
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The DSN of a PostgreSQL database that only this test has."""
+    with fresh_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of an SQLite file that only this test has and that does not exist yet."""
+    return f"sqlite:///{tmp_path}/duly.db"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database, once on each store."""
+    database: str = request.getfixturevalue(f"{request.param}_url")
+    return database

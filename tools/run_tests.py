@@ -1,0 +1,124 @@
+"""Run the parts of `make test` one after the other and say how long each took.
+
+Runs before the environment exists, so it needs only the standard library.
+
+    tools/run_tests.py          every part, in VENV (default .venv)
+    tools/run_tests.py --all    set-up and tests on each Python found, in .venv-3.x
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+# More workers than this only fight over the one disk.
+MOST_WORKERS = 8
+
+
+class Part(NamedTuple):
+    name: str
+    commands: list[list[str]]
+
+
+class Timing(NamedTuple):
+    name: str
+    seconds: float
+    passed: bool
+
+
+def parts(venv: str, python: str) -> list[Part]:
+    make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
+    workers = min(max(2, os.cpu_count() or 2), MOST_WORKERS)
+    pytest = [f"{venv}/bin/python", "-m", "pytest", "-n", str(workers), "--dist=worksteal"]
+    pytest += ["--durations=5", "--durations-min=1"]
+    elsewhere = [f"--ignore=tests/{folder}" for folder in ("torture", "docs", "cli")]
+    return [
+        Part("set-up", [[*make, "setup"]]),
+        Part("check", [[*make, "check"]]),
+        Part("tests", [[*pytest, "tests", *elsewhere]]),
+        Part("torture", [[*pytest, "tests/torture"]]),
+        Part(
+            "docs-cli-demo",
+            [[*make, "docs"], [*pytest, "tests/docs", "tests/cli"], [*make, "demo"]],
+        ),
+    ]
+
+
+def run(part: Part, prefix: str = "") -> Timing:
+    """Run a part up to its first command that fails."""
+    name = f"{prefix}{part.name}"
+    print(f"\n=== {name}", flush=True)
+    began = time.monotonic()
+    passed = all(succeeds(command) for command in part.commands)
+    timing = Timing(name, time.monotonic() - began, passed)
+    print(f"=== {name}: {outcome(timing)} in {timing.seconds:.1f} s", flush=True)
+    return timing
+
+
+def succeeds(command: Sequence[str]) -> bool:
+    print("$", *command, flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+def outcome(timing: Timing) -> str:
+    return "passed" if timing.passed else "FAILED"
+
+
+def run_until_failure(planned: Sequence[Part], prefix: str = "") -> list[Timing]:
+    timings: list[Timing] = []
+    for part in planned:
+        timings.append(run(part, prefix))
+        if not timings[-1].passed:
+            break
+    return timings
+
+
+def run_on_every_python() -> list[Timing]:
+    timings: list[Timing] = []
+    for python in filter(works, PYTHONS):
+        version = python.removeprefix("python")
+        # Lint and types ask the same question whatever interpreter asks it.
+        planned = [part for part in parts(f".venv-{version}", python) if part.name != "check"]
+        timings += run_until_failure(planned, f"{version} ")
+    return timings
+
+
+def works(python: str) -> bool:
+    # A name in PATH may be a stand-in for a version that is not installed.
+    try:
+        return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def print_table(timings: Sequence[Timing]) -> None:
+    width = max([len(timing.name) for timing in timings] + [len("total")])
+    print()
+    for timing in timings:
+        print(f"{timing.name:<{width}} {timing.seconds:8.1f} s  {outcome(timing)}")
+    print(f"{'total':<{width}} {sum(timing.seconds for timing in timings):8.1f} s")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if list(arguments) == ["--all"]:
+        timings = run_on_every_python()
+    else:
+        python = os.environ.get("PYTHON", "python3")
+        timings = run_until_failure(parts(os.environ.get("VENV", ".venv"), python))
+    if not timings:
+        print(f"none of {', '.join(PYTHONS)} was found")
+        return 1
+    print_table(timings)
+    return 0 if all(timing.passed for timing in timings) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
