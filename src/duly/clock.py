@@ -1,0 +1,112 @@
+"""The only source of "now".
+
+Instants are integer milliseconds since 1970 UTC. `monotonic` measures lengths of time: timeouts,
+polls and beats use it, so that a wall clock that jumps neither hurries nor delays them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the rest of duly may ask about time."""
+
+    def now(self) -> int:
+        """Milliseconds since 1970 UTC; never smaller than an earlier answer in this process."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; the zero is arbitrary."""
+        ...
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set, at most so many seconds of this clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock, corrected by an offset to the database server's clock."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._server_offset: float | None = None
+        self._last = 0
+
+    def now(self) -> int:
+        if self._server_offset is None:
+            seconds = self._wall()
+        else:
+            seconds = self._monotonic() + self._server_offset
+        self._last = max(self._last, int(seconds * 1000))
+        return self._last
+
+    def monotonic(self) -> float:
+        return self._monotonic()
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(seconds)
+
+    def follow_server(self, server_seconds: float, asked_at: float, answered_at: float) -> None:
+        """Take the server's clock as the truth: it answered between two monotonic instants."""
+        self._server_offset = server_seconds - (asked_at + answered_at) / 2
+
+
+class ManualClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self, start: datetime | int = 1_767_225_600_000) -> None:
+        self._now = start if isinstance(start, int) else to_ms(start)
+        self._monotonic = 0.0
+        self._moved = threading.Condition()
+
+    def now(self) -> int:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait for the event, or until the clock was moved past the time limit."""
+        until = self._monotonic + seconds
+        while not event.is_set() and self._monotonic < until:
+            event.wait(0.005)
+        return event.is_set()
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward: every deadline in between has passed afterwards."""
+        if seconds < 0:
+            raise ValueError("advance() takes a positive number of seconds; jump() goes back")
+        self._now += round(seconds * 1000)
+        self._monotonic += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Step only the wall clock, as a wrong time server would do, in either direction."""
+        self._now += round(seconds * 1000)
+
+
+def to_ms(instant: datetime) -> int:
+    """Milliseconds since 1970 of an aware datetime."""
+    return int((instant - _EPOCH).total_seconds() * 1000 + 0.5)
+
+
+def from_ms(ms: int) -> datetime:
+    """The aware UTC datetime of a stored instant."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# For waits on the operating system (locks, sockets, other processes), which no virtual clock moves.
+os_monotonic = time.monotonic
+os_monotonic_ns = time.monotonic_ns
+os_sleep = time.sleep

@@ -1,0 +1,268 @@
+"""Every error that duly raises, in one tree.
+
+DulyError
+├── BadInput (ValueError)           refused at the edge, nothing was written
+│   ├── InvalidArgument             an argument of a job; names it
+│   ├── ArgumentsTooLarge           a job's arguments pass the size limit
+│   ├── InvalidOption               an option of a function, call, worker or app
+│   ├── InvalidTime                 naive, negative, or more than five years away
+│   ├── InvalidFunction             what was decorated cannot be a function
+│   ├── FunctionConflict            two functions want one name
+│   └── InvalidURL                  the database URL makes no sense
+├── UnknownFunction (LookupError)   no function is registered under that name
+├── JobNotFound (LookupError)       no job has that id
+├── TransactionError
+│   ├── TooManyJobs                 a mutation scheduled more than it may
+│   ├── TransactionEnded            the transaction of a `tx` is over
+│   ├── UseTx                       inside a mutation only `tx` may touch the store
+│   ├── WouldWaitForItself          waiting for a job that cannot start before you return
+│   └── CannotCancelSelf            a mutation tried to cancel its own job
+├── JobError                        what `job.result()` raises
+│   ├── JobFailed                   the job failed; carries kind, message, traceback
+│   ├── JobCanceled                 the job was canceled; says by whom
+│   └── ResultTimeout (TimeoutError)
+├── Canceled                        raised inside a job whose row was taken away
+├── UnstorableResult                a return value that is no strict JSON
+├── SignatureMismatch               stored arguments no longer fit the function
+├── StoreError
+│   ├── StoreUnavailable            no connection; the operation may be repeated
+│   ├── StoreMissing                the database file does not exist
+│   ├── StoreReadOnly               the database cannot be written
+│   ├── StoreFull                   the disk is full
+│   ├── NotMigrated                 duly's tables are missing or old
+│   ├── StoreTooNew                 the store needs newer code than this
+│   ├── StoreTooOld                 the database engine is too old
+│   └── QueryTooBroad               no index serves the filter
+└── MissingExtra                    an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DulyError(Exception):
+    """The root of everything that duly raises on purpose."""
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+class BadInput(DulyError, ValueError):
+    """Something given to duly was refused; nothing was written."""
+
+
+class InvalidArgument(BadInput):
+    """An argument of a job does not fit the function's signature."""
+
+    def __init__(self, function: str, argument: str, reason: str) -> None:
+        self.function = function
+        self.argument = argument
+        self.reason = reason
+        super().__init__(f"{function}(): argument {argument!r}: {reason}")
+
+
+class ArgumentsTooLarge(BadInput):
+    """The arguments of one job are larger than the store takes."""
+
+    def __init__(self, function: str, size: int, limit: int) -> None:
+        self.function = function
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"{function}(): arguments are {size:,} bytes as JSON, the limit is {limit:,}; "
+            "store the data elsewhere and pass a reference"
+        )
+
+
+class InvalidOption(BadInput):
+    """An option has a value that makes no sense."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        self.option = option
+        self.reason = reason
+        super().__init__(f"{option}: {reason}")
+
+
+class InvalidTime(BadInput):
+    """A time or delay that a job cannot have."""
+
+
+class InvalidFunction(BadInput):
+    """What was decorated cannot become a duly function."""
+
+
+class FunctionConflict(BadInput):
+    """Two different functions want the same name."""
+
+    def __init__(self, name: str, first: str, second: str) -> None:
+        self.name = name
+        super().__init__(
+            f"function {name!r} is defined twice: {first} and {second}; give one of them name=..."
+        )
+
+
+class InvalidURL(BadInput):
+    """The database URL cannot be used."""
+
+
+# Look-ups ----------------------------------------------------------------------------------------
+
+
+class UnknownFunction(DulyError, LookupError):
+    """No function is registered under that name."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        near = difflib.get_close_matches(name, list(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"no function is registered as {name!r}{hint}")
+
+
+class JobNotFound(DulyError, LookupError):
+    """No job has that id: it never existed, was rolled back, or retention removed it."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"no job has the id {job_id!r}")
+
+
+# Transactions ------------------------------------------------------------------------------------
+
+
+class TransactionError(DulyError):
+    """A `tx` was used in a way that would break its guarantees."""
+
+
+class TooManyJobs(TransactionError):
+    """One mutation scheduled more jobs, or more bytes of arguments, than it may."""
+
+
+class TransactionEnded(TransactionError):
+    """The transaction behind a `tx` is over, so nothing can be done in it any more."""
+
+
+class UseTx(TransactionError):
+    """Inside a mutation the app itself may not touch the store: the effect would not be atomic."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(
+            f"app.{verb} inside a mutation would not be part of its transaction; use tx.{verb}"
+        )
+
+
+class WouldWaitForItself(TransactionError):
+    """A mutation waits for a job that cannot start before the mutation has returned."""
+
+    def __init__(self) -> None:
+        super().__init__("a mutation cannot wait for a job; schedule a function that continues")
+
+
+class CannotCancelSelf(TransactionError):
+    """A mutation tried to cancel the job that it is."""
+
+    def __init__(self) -> None:
+        super().__init__("a mutation cannot cancel itself; raise an exception instead")
+
+
+# Results -----------------------------------------------------------------------------------------
+
+
+class JobError(DulyError):
+    """The job has no result to give."""
+
+
+class JobFailed(JobError):
+    """The job failed."""
+
+    def __init__(self, job_id: str, kind: str, message: str, traceback: str | None = None) -> None:
+        self.job_id = job_id
+        self.kind = kind
+        self.message = message
+        self.traceback = traceback
+        super().__init__(f"job {job_id} failed ({kind}): {message}")
+
+
+class JobCanceled(JobError):
+    """The job was canceled."""
+
+    def __init__(self, job_id: str, canceled_by: str | None) -> None:
+        self.job_id = job_id
+        self.canceled_by = canceled_by
+        super().__init__(f"job {job_id} was canceled by {canceled_by or 'nobody known'}")
+
+
+class ResultTimeout(JobError, TimeoutError):
+    """The job was not finished in the time that the caller was ready to wait."""
+
+    def __init__(self, job_id: str, state: str, seconds: float) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is still {state} after {seconds:g} s; is a worker running?")
+
+
+class Canceled(DulyError):
+    """Raised inside a job that was canceled, timed out or taken over: its result is dropped."""
+
+
+class UnstorableResult(DulyError):
+    """A function returned something that cannot be stored as strict JSON."""
+
+
+class SignatureMismatch(DulyError):
+    """The stored arguments of a job no longer fit the function's signature."""
+
+
+# The store ---------------------------------------------------------------------------------------
+
+
+class StoreError(DulyError):
+    """The database could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or answered that it is busy; trying again may help."""
+
+
+class StoreMissing(StoreError):
+    """The database file does not exist."""
+
+
+class StoreReadOnly(StoreError):
+    """The database cannot be written."""
+
+
+class StoreFull(StoreError):
+    """The disk, or the database's own limit, is full."""
+
+
+class NotMigrated(StoreError):
+    """duly's tables are missing, or older than this code needs."""
+
+
+class StoreTooNew(StoreError):
+    """The store was migrated by newer code, and this code may no longer use it."""
+
+    def __init__(self, code: int, min_code: int) -> None:
+        self.code = code
+        self.min_code = min_code
+        super().__init__(
+            f"the store needs code of schema version {min_code} or newer, this code has {code}; "
+            "upgrade duly"
+        )
+
+
+class StoreTooOld(StoreError):
+    """The database engine is older than duly supports."""
+
+
+class QueryTooBroad(StoreError):
+    """No index serves the filter, and scanning took too long."""
+
+
+class MissingExtra(DulyError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, extra: str, what_for: str) -> None:
+        self.extra = extra
+        super().__init__(f'{what_for} needs an extra: pip install "duly[{extra}]"')

@@ -1,0 +1,82 @@
+"""Named points where tests can kill, pause or fail the running code; free when off.
+
+Production code calls `fault.point("worker.claimed")`. A test sets a handler with `fault.inject`, a
+child process is armed through the environment: `DULY_FAULT=worker.claimed:3` kills the process
+with SIGKILL the third time it passes there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Handler = Callable[[str], None]
+
+POINTS = (
+    "enqueue.inserted",
+    "enqueue.committed",
+    "worker.claiming",
+    "worker.claimed",
+    "action.starting",
+    "action.returned",
+    "finish.moving",
+    "finish.moved",
+    "finish.committed",
+    "mutation.began",
+    "mutation.body_done",
+    "mutation.finished",
+    "mutation.committed",
+    "child.inserted",
+    "cancel.moved",
+    "rescue.moved",
+    "rescue.committed",
+    "give_back.moved",
+)
+
+_handler: Handler | None = None
+
+
+def point(name: str) -> None:
+    """Pass a named point; does nothing unless a test armed it."""
+    if _handler is not None:
+        _handler(name)
+
+
+@contextmanager
+def inject(handler: Handler) -> Iterator[None]:
+    """Call `handler(name)` at every point inside the block."""
+    global _handler
+    before, _handler = _handler, handler
+    try:
+        yield
+    finally:
+        _handler = before
+
+
+def kill_at(name: str, nth: int) -> Handler:
+    """A handler that ends this process, without any clean-up, at the nth pass of a point."""
+    passes = 0
+
+    def handler(at: str) -> None:
+        nonlocal passes
+        if at == name:
+            passes += 1
+            if passes == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return handler
+
+
+def _arm_from_environment() -> None:
+    global _handler
+    spec = os.environ.get("DULY_FAULT")
+    if spec:
+        name, _, nth = spec.partition(":")
+        if name not in POINTS:
+            raise ValueError(f"DULY_FAULT names no fault point: {name!r}")
+        _handler = kill_at(name, int(nth or 1))
+
+
+_arm_from_environment()

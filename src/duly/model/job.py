@@ -1,0 +1,373 @@
+"""What is a job, which changes of its state are legal, and what follows from an outcome?
+
+    pending ──claim──▶ running ──▶ succeeded | failed | canceled
+       ▲                 │
+       └── retry, rescue,┘         pending ──cancel, expiry──▶ canceled
+           give-back
+
+Three counters, never one. *token* fences every write: it grows at claim, rescue and give-back, is
+even while pending and odd while running. *attempt* counts for the retry policy. *crashes* counts
+worker deaths during the body.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from duly.model.retry import conflict_delay, decode_retry, system_delay
+
+MAX_PRIORITY = 9
+DEFAULT_PRIORITY = 5
+DEFAULT_QUEUE = "default"
+FIVE_YEARS_MS = 1826 * 86_400_000
+CRASHES_BEFORE_ALONE = 2
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELED})
+
+LEGAL = frozenset(
+    {
+        (State.PENDING, State.RUNNING),
+        (State.PENDING, State.CANCELED),
+        (State.RUNNING, State.PENDING),
+        (State.RUNNING, State.SUCCEEDED),
+        (State.RUNNING, State.FAILED),
+        (State.RUNNING, State.CANCELED),
+    }
+)
+
+
+class Kind(StrEnum):
+    MUTATION = "mutation"
+    ACTION = "action"
+
+
+class ErrorKind(StrEnum):
+    USER = "user"
+    TIMEOUT = "timeout"
+    WORKER_LOST = "worker_lost"
+    CRASH_LOOP = "crash_loop"
+    EXPIRED = "expired"
+    UNSTORABLE_RESULT = "unstorable_result"
+
+
+class Hold(StrEnum):
+    """Why a due job cannot start; a held job is in no claim index."""
+
+    FUNCTION = "function"
+    PAUSED = "paused"
+    KEY = "key"
+    SIGNATURE = "signature"
+    BATCH = "batch"
+    ALONE = "alone"
+
+
+class NewJob(msgspec.Struct, frozen=True, array_like=True):
+    """A job as it is inserted. The order of the fields is the order of the columns."""
+
+    id: str
+    function: str
+    kind: str
+    queue: str
+    priority: int
+    created_at: int
+    scheduled_at: int
+    run_at: int
+    expires_at: int | None
+    timeout_ms: int | None
+    retry: str | None
+    args: str
+    parent_id: str | None
+    owner: str | None
+    tags: str | None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A job that a worker has just made its own, with the token that fences its writes."""
+
+    id: str
+    token: int
+    attempt: int
+    crashes: int
+    system_retries: int
+    function: str
+    kind: str
+    queue: str
+    priority: int
+    run_at: int
+    timeout_ms: int | None
+    retry: str | None
+    args: str
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The fenced move of a running job to a terminal state."""
+
+    id: str
+    token: int
+    state: str
+    result: str | None = None
+    error_kind: str | None = None
+    error_message: str | None = None
+    error_traceback: str | None = None
+    exhausted: bool = False
+
+
+class Again(msgspec.Struct, frozen=True):
+    """The fenced return of a running job to pending, due at `run_at`."""
+
+    id: str
+    token: int
+    run_at: int
+    attempt: int
+    crashes: int
+    system_retries: int
+    hold: str | None = None
+    error_kind: str | None = None
+    error_message: str | None = None
+    error_traceback: str | None = None
+
+
+Settlement = Finish | Again
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """What rescue has to know of a job whose worker died."""
+
+    id: str
+    token: int
+    kind: str
+    attempt: int
+    crashes: int
+    system_retries: int
+    run_at: int
+    retry: str | None
+
+
+class JobRecord(msgspec.Struct, frozen=True):
+    """One job as it stands in the store, live or finished."""
+
+    id: str
+    function: str
+    kind: Kind
+    queue: str
+    priority: int
+    state: State
+    hold: str | None
+    token: int
+    attempt: int
+    crashes: int
+    system_retries: int
+    created_at: int
+    scheduled_at: int
+    run_at: int
+    started_at: int | None
+    completed_at: int | None
+    expires_at: int | None
+    timeout_ms: int | None
+    retry: str | None
+    args: str
+    parent_id: str | None
+    owner: str | None
+    tags: str | None
+    worker_id: str | None
+    result: str | None
+    error_kind: str | None
+    error_message: str | None
+    error_traceback: str | None
+    canceled_by: str | None
+
+
+class JobFilter(msgspec.Struct, frozen=True):
+    """Which jobs a list or a bulk verb is about; None means any."""
+
+    state: State | None = None
+    function: str | None = None
+    queue: str | None = None
+    owner: str | None = None
+    parent_id: str | None = None
+    run_after: int | None = None
+    run_before: int | None = None
+    before_id: str | None = None
+    limit: int = 100
+
+
+# Outcomes: what became of an attempt ---------------------------------------------------------
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    result: str | None
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The function's own failure: an exception, a timeout, a result that cannot be stored."""
+
+    kind: ErrorKind
+    message: str
+    traceback: str | None = None
+
+
+class Conflicted(msgspec.Struct, frozen=True):
+    """A mutation lost against another transaction: serialization, deadlock, busy."""
+
+    message: str
+
+
+class SystemFailed(msgspec.Struct, frozen=True):
+    """A mutation met an error of the system, such as a lost connection."""
+
+    message: str
+
+
+class NeverStarted(msgspec.Struct, frozen=True):
+    """The claim is given back: no line of the function has run."""
+
+    hold: str | None = None
+    message: str | None = None
+
+
+Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted
+
+
+def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
+    """Say what an attempt's outcome means for its job. `chance` is drawn from [0, 1)."""
+    match outcome:
+        case Succeeded(result):
+            return Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
+        case Raised(kind, message, traceback):
+            return _after_failure(claim, kind, message, traceback, now, chance)
+        case Conflicted(message):
+            delay = conflict_delay(claim.system_retries, chance)
+            return _again_without_counting(claim, now, delay, message)
+        case SystemFailed(message):
+            delay = system_delay(claim.system_retries, chance)
+            return _again_without_counting(claim, now, delay, message)
+        case NeverStarted(hold, message):
+            return Again(
+                claim.id,
+                claim.token,
+                claim.run_at,
+                claim.attempt - 1,
+                claim.crashes,
+                claim.system_retries,
+                hold or _hold_after(claim),
+                None,
+                message,
+            )
+
+
+def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
+    """Say what the death of its worker means for a job that was running there.
+
+    A mutation's transaction is gone with the worker, so it simply runs again. An action may have
+    had effects, so it runs again only if its function asked for retries. The second crash sends
+    either into a process of its own; only a crash there convicts the job.
+    """
+    crashes = job.crashes + 1
+    if alone:
+        return Finish(
+            job.id,
+            job.token,
+            State.FAILED,
+            error_kind=ErrorKind.CRASH_LOOP,
+            error_message=f"the worker process died {crashes} times while running this job",
+        )
+    hold = Hold.ALONE if crashes >= CRASHES_BEFORE_ALONE else None
+    if job.kind == Kind.MUTATION:
+        return Again(
+            job.id, job.token, job.run_at, job.attempt - 1, crashes, job.system_retries, hold
+        )
+    retry = decode_retry(job.retry)
+    message = "the worker died while running this job"
+    if retry is None or not retry.allows(job.attempt):
+        return Finish(
+            job.id,
+            job.token,
+            State.FAILED,
+            error_kind=ErrorKind.WORKER_LOST,
+            error_message=message,
+            exhausted=retry is not None,
+        )
+    run_at = now + round(retry.delay(job.attempt, chance) * 1000)
+    return Again(
+        job.id,
+        job.token,
+        run_at,
+        job.attempt,
+        crashes,
+        job.system_retries,
+        hold,
+        ErrorKind.WORKER_LOST,
+        message,
+    )
+
+
+def _after_failure(
+    claim: Claim,
+    kind: ErrorKind,
+    message: str,
+    traceback: str | None,
+    now: int,
+    chance: float,
+) -> Settlement:
+    retry = decode_retry(claim.retry)
+    if retry is not None and retry.allows(claim.attempt) and kind != ErrorKind.UNSTORABLE_RESULT:
+        run_at = now + round(retry.delay(claim.attempt, chance) * 1000)
+        return Again(
+            claim.id,
+            claim.token,
+            run_at,
+            claim.attempt,
+            claim.crashes,
+            0,
+            _hold_after(claim),
+            kind,
+            message,
+            traceback,
+        )
+    exhausted = retry is not None and not retry.allows(claim.attempt)
+    if exhausted and claim.attempt > 1:
+        message = f"{message} (after {claim.attempt} attempts)"
+    return Finish(
+        claim.id,
+        claim.token,
+        State.FAILED,
+        error_kind=kind,
+        error_message=message,
+        error_traceback=traceback,
+        exhausted=exhausted,
+    )
+
+
+def _again_without_counting(claim: Claim, now: int, delay: float, message: str) -> Again:
+    """A failure that is not the function's own costs it no attempt."""
+    return Again(
+        claim.id,
+        claim.token,
+        now + round(delay * 1000),
+        claim.attempt - 1,
+        claim.crashes,
+        claim.system_retries + 1,
+        _hold_after(claim),
+        None,
+        message,
+    )
+
+
+def _hold_after(claim: Claim) -> Hold | None:
+    """A job that crashed two workers stays in a process of its own."""
+    return Hold.ALONE if claim.crashes >= CRASHES_BEFORE_ALONE else None

@@ -1,0 +1,61 @@
+"""When does a failed attempt run again?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from duly.errors import InvalidOption
+
+SYSTEM_BASE = 0.5
+SYSTEM_CAP = 2 * 3600.0
+CONFLICT_FLOOR = 0.1
+CONFLICT_CAP = 60.0
+
+
+class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Run a failed attempt again: the delay after attempt n is base**n seconds plus jitter.
+
+    `cap` bounds the delay, jitter included. Without a Retry an action runs at most once.
+    """
+
+    attempts: int = 5
+    base: float = 2.0
+    cap: float = 3600.0
+    jitter: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise InvalidOption("retry", "attempts must be at least 1")
+        if self.base < 0 or self.cap < 0 or self.jitter < 0:
+            raise InvalidOption("retry", "base, cap and jitter must not be negative")
+
+    def allows(self, attempt: int) -> bool:
+        """Whether another attempt may follow attempt number `attempt`."""
+        return attempt < self.attempts
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds to wait after attempt number `attempt`; `chance` is drawn from [0, 1)."""
+        # base**attempt overflows a float for absurd attempts; the cap makes it irrelevant.
+        power = self.base ** min(attempt, 64)
+        return min(power + self.jitter * chance, self.cap)
+
+
+def system_delay(retries: int, chance: float) -> float:
+    """Seconds before a mutation runs again after an error that was not its own: full jitter."""
+    return chance * min(SYSTEM_BASE * 2.0 ** min(retries, 32), SYSTEM_CAP)
+
+
+def conflict_delay(retries: int, chance: float) -> float:
+    """Seconds before a mutation runs again after a conflict with another transaction."""
+    ceiling = min(CONFLICT_FLOOR * 2.0 ** min(retries, 32), CONFLICT_CAP)
+    return CONFLICT_FLOOR + chance * (ceiling - CONFLICT_FLOOR)
+
+
+def encode_retry(retry: Retry | None) -> str | None:
+    """The policy as it is stored with a job."""
+    return None if retry is None else msgspec.json.encode(retry).decode()
+
+
+def decode_retry(text: str | None) -> Retry | None:
+    """The policy stored with a job."""
+    return None if text is None else msgspec.json.decode(text, type=Retry)

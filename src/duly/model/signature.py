@@ -1,0 +1,440 @@
+"""What a job's arguments look like in the store, and whether they fit the function.
+
+Arguments are one JSON object with the parameter names as keys. It holds what the caller gave and
+no defaults, so a default that changes also changes for jobs that wait. The text is read back
+against the annotations before it is stored: a job that could not run is refused where it was
+scheduled. Where there is no annotation the function gets plain JSON data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import cache, cached_property
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET
+
+from duly.errors import (
+    ArgumentsTooLarge,
+    InvalidArgument,
+    InvalidFunction,
+    SignatureMismatch,
+    UnstorableResult,
+)
+
+MAX_ARGS_BYTES = 1 << 20
+MAX_RESULT_BYTES = 1 << 20
+
+
+class Signature:
+    """The parameters of one function without the first, which is the context.
+
+    Annotations are resolved at first use, since they may name classes that are defined later.
+    """
+
+    def __init__(self, function: Callable[..., object], name: str) -> None:
+        self.name = name
+        self._function = function
+        parameters = _parameters(function, name)
+        self._names = tuple(parameter.name for parameter in parameters)
+        self._positional = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        self._optional = tuple(p.name for p in parameters if p.default is not p.empty)
+
+    def resolve(self) -> None:
+        """Resolve the annotations now, so that a fault in them shows before any job runs."""
+        _ = self._decoder, self._result_decoder
+
+    # Arguments -----------------------------------------------------------------------------------
+
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+        """The arguments of one call as JSON text that is sure to fit the function.
+
+        Raises InvalidArgument, which names the argument, or ArgumentsTooLarge.
+        """
+        decoder = self._decoder
+        given = self._bind(args, kwargs)
+        try:
+            data = _encode(given)
+        except Exception as error:
+            raise self._unencodable(given, error) from error
+        if len(data) > MAX_ARGS_BYTES:
+            raise ArgumentsTooLarge(self.name, len(data), MAX_ARGS_BYTES)
+        maybe_naive = _time_without_zone(data)
+        if maybe_naive or b"null" in data or _MASK in data:
+            self._refuse_lossy(given)
+        try:
+            values = decoder.decode(data)
+        except Exception as error:
+            raise InvalidArgument(self.name, *self._misfit(data, error)) from error
+        if maybe_naive:
+            # A string given for a datetime is one only now.
+            self._refuse_lossy(msgspec.structs.asdict(values))
+        return data.decode()
+
+    def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """The given arguments by name, in the order of the signature."""
+        given = dict(zip(self._positional, args, strict=False))
+        if len(given) < len(args):
+            raise self._too_many(args)
+        if not kwargs:
+            return given
+        for name in kwargs:
+            if name in given:
+                raise InvalidArgument(self.name, name, "given twice")
+            if name not in self._names:
+                raise InvalidArgument(self.name, name, self._unexpected())
+        given.update(kwargs)
+        # One call has one text, however the caller ordered the keywords.
+        return {name: given[name] for name in self._names if name in given}
+
+    def decode(self, text: str) -> dict[str, object]:
+        """The keyword arguments of the call; SignatureMismatch when they no longer fit."""
+        decoder = self._decoder
+        try:
+            values = msgspec.structs.asdict(decoder.decode(text))
+        except Exception as error:
+            argument, reason = self._misfit(text, error)
+            raise SignatureMismatch(
+                f"{self.name}(): stored argument {argument!r} no longer fits: {reason}"
+            ) from error
+        for name in self._optional:
+            if values[name] is UNSET:
+                del values[name]
+        return values
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments; classes that have none are any object."""
+        schema = msgspec.json.schema(self._struct, schema_hook=_schema_hook)
+        definitions = schema["$defs"]
+        arguments: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])
+        return {**arguments, "$defs": definitions} if definitions else arguments
+
+    # Results -------------------------------------------------------------------------------------
+
+    def encode_result(self, value: object) -> str | None:
+        """What the function returned as JSON text; no text for None."""
+        if value is None:
+            return None
+        try:
+            data = _encode(value)
+        except Exception as error:
+            path, reason = _unencodable(value, error)
+            raise self._unstorable(reason + _at("result", path)) from error
+        if len(data) > MAX_RESULT_BYTES:
+            raise self._unstorable(f"{len(data):,} bytes, the limit is {MAX_RESULT_BYTES:,}")
+        if b"null" in data and (found := _find(value, _not_finite)):
+            raise self._unstorable(found[1] + _at("result", found[0]))
+        return data.decode()
+
+    def decode_result(self, text: str | None) -> Any:
+        """The result as the return annotation says, or plain JSON data when that has changed."""
+        if text is None:
+            return None
+        decoder = self._result_decoder
+        try:
+            return decoder.decode(text)
+        except Exception:
+            return msgspec.json.decode(text)
+
+    # Annotations ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except (AttributeError, NameError, SyntaxError, TypeError) as error:
+            raise InvalidFunction(
+                f"{self.name}(): an annotation cannot be resolved: {error}; "
+                "what it names must be importable in the module, not only for type checkers"
+            ) from error
+
+    def _hint(self, name: str) -> Any:
+        return self._hints.get(name, Any)
+
+    @cached_property
+    def _struct(self) -> type[msgspec.Struct]:
+        fields = [
+            # An omitted argument stays UNSET, so that the function's own default applies.
+            (name, self._hint(name), UNSET) if name in self._optional else (name, self._hint(name))
+            for name in self._names
+        ]
+        return msgspec.defstruct(self.name, fields, forbid_unknown_fields=True, kw_only=True)
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        try:
+            return msgspec.json.Decoder(self._struct, dec_hook=_dec_hook)
+        except (AttributeError, NameError, SyntaxError, TypeError) as error:
+            name, reason = self._unusable_annotation(error)
+            raise InvalidFunction(f"{self.name}(): parameter {name!r}: {reason}") from error
+
+    @cached_property
+    def _result_decoder(self) -> msgspec.json.Decoder[Any]:
+        try:
+            return msgspec.json.Decoder(self._hint("return"), dec_hook=_dec_hook)
+        except (AttributeError, NameError, SyntaxError, TypeError):
+            return msgspec.json.Decoder()
+
+    def _unusable_annotation(self, error: Exception) -> tuple[str, str]:
+        for name in self._names:
+            try:
+                msgspec.json.Decoder(self._hint(name))
+            except Exception as reason:
+                return name, str(reason)
+        return self._names[0], str(error)
+
+    # Faults --------------------------------------------------------------------------------------
+
+    def _too_many(self, args: tuple[object, ...]) -> InvalidArgument:
+        position = len(self._positional) + 1
+        reason = f"{len(args)} positional arguments given, at most {position - 1} taken"
+        return InvalidArgument(self.name, f"#{position}", reason)
+
+    def _unexpected(self) -> str:
+        return f"unexpected; the parameters are: {', '.join(self._names) or 'none'}"
+
+    def _unencodable(self, given: dict[str, object], error: Exception) -> InvalidArgument:
+        for name, value in given.items():
+            if failure := _failure(value):
+                path, reason = _unencodable(value, failure)
+                return InvalidArgument(self.name, name, reason + _at(name, path))
+        return InvalidArgument(self.name, "*", str(error))
+
+    def _refuse_lossy(self, values: dict[str, object]) -> None:
+        for name, value in values.items():
+            if found := _find(value, _lossy):
+                path, reason = found
+                raise InvalidArgument(self.name, name, reason + _at(name, path))
+
+    def _misfit(self, data: bytes | str, error: Exception) -> tuple[str, str]:
+        """Which argument does not fit, and why."""
+        try:
+            given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except Exception:
+            return "*", str(error)
+        for name in self._names:
+            if name not in self._optional and name not in given:
+                return name, "missing"
+        for name, value in given.items():
+            if name not in self._names:
+                return name, self._unexpected()
+            if reason := self._misfit_of(name, value):
+                return name, reason
+        return "*", str(error)
+
+    def _misfit_of(self, name: str, value: msgspec.Raw) -> str | None:
+        try:
+            msgspec.json.decode(value, type=self._hint(name), dec_hook=_dec_hook)
+        except Exception as error:
+            # msgspec ends with the path inside: - at `$[2].price`
+            return str(error).replace("`$", f"`{name}")
+        return None
+
+    def _unstorable(self, reason: str) -> UnstorableResult:
+        return UnstorableResult(f"{self.name}(): the result cannot be stored: {reason}")
+
+
+def _parameters(function: Callable[..., object], name: str) -> list[inspect.Parameter]:
+    """The parameters after the context, each of which can be passed by name."""
+    context, *parameters = _signature(function).parameters.values()
+    for parameter in (context, *parameters):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise InvalidFunction(
+                f"{name}(): {parameter} cannot be stored by name; "
+                "take a list or a dict as one parameter"
+            )
+    for parameter in parameters:
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidFunction(
+                f"{name}(): parameter {parameter.name!r} is positional-only, but arguments are "
+                "passed by name; move the / behind the context"
+            )
+    return parameters
+
+
+def _signature(function: Callable[..., object]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        # Annotations are evaluated when asked for, and may name what does not exist yet.
+        return inspect.signature(function, annotation_format=Format.STRING)
+    return inspect.signature(function)
+
+
+# Looking inside values ---------------------------------------------------------------------------
+
+# Signs in the JSON that something may have been lost on the way: NaN is written as null, a naive
+# datetime is a time that ends without a zone, pydantic masks secrets. Only then are the values
+# looked through.
+_time_without_zone = re.compile(rb':\d\d:\d\d(?:\.\d+)?"').search
+_MASK = b"**********"
+
+
+def _not_finite(value: object) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is not a JSON number"
+    return None
+
+
+def _lossy(value: object) -> str | None:
+    if isinstance(value, datetime) and value.utcoffset() is None:
+        return "naive datetime; attach a zone"
+    if hasattr(value, "get_secret_value"):
+        return "pydantic masks a secret in JSON; pass it as a string"
+    return _not_finite(value)
+
+
+_LEAVES = (str, int, float, bytes, type(None))
+
+
+def _find(value: object, fault: Callable[[object], str | None]) -> tuple[str, str] | None:
+    """The path and the fault of the first faulty value inside `value`."""
+    stack = [("", value)]
+    seen: dict[int, object] = {}
+    while stack:
+        path, value = stack.pop()
+        if reason := fault(value):
+            return path, reason
+        if not isinstance(value, _LEAVES) and id(value) not in seen:
+            seen[id(value)] = value
+            stack.extend([(path + step, child) for step, child in _children(value)][::-1])
+    return None
+
+
+def _unencodable(value: object, error: Exception) -> tuple[str, str]:
+    """The path of the innermost value that cannot be encoded, and why."""
+    path = ""
+    seen: dict[int, object] = {}
+    while not isinstance(error, RecursionError) and id(value) not in seen:
+        seen[id(value)] = value
+        inner = _first_failing(value)
+        if inner is None:
+            return path, _why(value, error)
+        step, value, error = inner
+        path += step
+    return path, "contains itself or is nested too deeply"
+
+
+def _why(value: object, error: Exception) -> str:
+    return "a key must be a string or number" if isinstance(value, dict) else str(error)
+
+
+def _first_failing(value: object) -> tuple[str, object, Exception] | None:
+    for step, child in _children(value):
+        if error := _failure(child):
+            return step, child, error
+    return None
+
+
+def _failure(value: object) -> Exception | None:
+    try:
+        _encode(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _children(value: object) -> Iterator[tuple[str, object]]:
+    """What a value contains, each with the step that leads to it."""
+    if isinstance(value, dict):
+        for key, item in cast(dict[object, object], value).items():
+            if not isinstance(key, float):  # NaN as a key is the string "nan", so nothing is lost
+                yield f"[{key!r} as key]", key
+            yield f"[{key!r}]", item
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for index, item in enumerate(cast(Iterable[object], value)):
+            yield f"[{index}]", item
+    else:
+        for name in _field_names(value):
+            yield f".{name}", getattr(value, name, None)
+
+
+def _field_names(value: object) -> Iterable[str]:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    if _is_model(type(value)):
+        return [*vars(value), *(getattr(value, "__pydantic_extra__", None) or ())]
+    return [field.name for field in getattr(type(value), "__attrs_attrs__", ())]
+
+
+def _at(name: str, path: str) -> str:
+    return f" - at `{name}{path}`" if path else ""
+
+
+# Types that msgspec does not know ----------------------------------------------------------------
+
+
+def _is_model(kind: object) -> bool:
+    """Whether this is a pydantic model; if it is, then pydantic has been imported."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+@cache
+def _by_name() -> dict[str, bool]:
+    """Models are stored by field name; pydantic 2.11 and later reads that whatever the aliases."""
+    parameters = inspect.signature(sys.modules["pydantic"].BaseModel.model_validate_json).parameters
+    return {"by_name": True, "by_alias": True} if "by_name" in parameters else {}
+
+
+# msgspec takes these types themselves, but not what derives from them.
+_PLAIN: tuple[tuple[type, Callable[[Any], object]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
+
+
+def _enc_hook(value: Any) -> object:
+    if _is_model(value.__class__):
+        return value.model_dump(mode="json", round_trip=True)
+    for kind, plain in _PLAIN:
+        if isinstance(value, kind):
+            return plain(value)
+    raise NotImplementedError(
+        f"{type(value).__name__} cannot be stored as JSON; "
+        "pass plain data, a dataclass, a msgspec Struct or a pydantic model"
+    )
+
+
+def _dec_hook(kind: Any, data: Any) -> object:
+    if not _is_model(kind):
+        raise TypeError(f"{kind} cannot be read from JSON; annotate plain data or a dataclass")
+    try:
+        # As JSON, for strict models take a string for a date only there.
+        return kind.model_validate_json(_encode(data), **_by_name())
+    except Exception as error:
+        raise ValueError(_first_line(error)) from error
+
+
+def _first_line(error: Any) -> str:
+    """What a model says about its first faulty field."""
+    if not hasattr(error, "errors"):
+        return f"{type(error).__name__}: {error}"
+    first = error.errors()[0]
+    path = ".".join(str(step) for step in first["loc"])
+    return f"{path}: {first['msg']}" if path else str(first["msg"])
+
+
+def _schema_hook(kind: Any) -> dict[str, Any]:
+    if not _is_model(kind):
+        return {"type": "object"}
+    try:
+        schema: dict[str, Any] = kind.model_json_schema()
+    except Exception:
+        return {"type": "object"}
+    # References of a model lead to its own root, which is no longer the root here.
+    return {"type": "object"} if "$defs" in schema else schema
+
+
+_encode = msgspec.json.Encoder(enc_hook=_enc_hook).encode
