@@ -1,0 +1,358 @@
+"""What must every store do, and which of it is atomic?
+
+Two stores implement this protocol, SQLite and PostgreSQL; `duly.testing.StoreConformance` is the
+suite that any other one has to pass. Every verb takes `now`: a store never asks a clock what time
+it is for the jobs. A verb either happens as a whole or, if it raises, not at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from duly.model.job import (
+    Claim,
+    JobFilter,
+    JobRecord,
+    Lost,
+    NewJob,
+    Settlement,
+)
+
+CLAIM_BYTES = 8 << 20
+"""A claim takes at most so many bytes of arguments (but always one job)."""
+
+
+class WorkerInfo(msgspec.Struct, frozen=True):
+    """One row of the workers table: a process that runs jobs."""
+
+    id: str
+    app: str
+    host: str
+    pid: int
+    queues: tuple[str, ...] | None
+    functions: tuple[str, ...]
+    slots: int
+    alone: bool
+    beat: int
+    started_at: int
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """What a worker asks for: at most `limit` due jobs of these functions, queue by queue."""
+
+    worker_id: str
+    queues: tuple[str, ...]
+    functions: tuple[str, ...]
+    limit: int
+    since: int = 0
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """Claimable jobs of one queue and priority exist; the earliest is due at `run_at`."""
+
+    queue: str
+    priority: int
+    run_at: int
+
+
+class QueuePause(msgspec.Struct, frozen=True):
+    name: str
+    paused_at: int
+    paused_by: str | None
+    note: str | None
+
+
+class HeldJobs(msgspec.Struct, frozen=True):
+    """So many jobs of one function are held for one reason (counted up to 10,000)."""
+
+    hold: str
+    function: str
+    count: int
+    oldest_run_at: int
+
+
+class Rows:
+    """What `tx.execute` returns: the rows of a statement, as tuples, and how many it touched."""
+
+    __slots__ = ("_rows", "rowcount")
+
+    def __init__(self, rows: Sequence[tuple[Any, ...]], rowcount: int) -> None:
+        self._rows = rows
+        self.rowcount = rowcount
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def all(self) -> list[tuple[Any, ...]]:
+        """Every row."""
+        return list(self._rows)
+
+    def first(self) -> tuple[Any, ...] | None:
+        """The first row, or None."""
+        return self._rows[0] if self._rows else None
+
+    def one(self) -> tuple[Any, ...]:
+        """The only row; any other number of rows is a LookupError."""
+        if len(self._rows) != 1:
+            raise LookupError(f"expected one row, the statement returned {len(self._rows)}")
+        return self._rows[0]
+
+    def scalar(self) -> Any:
+        """The first column of the first row, or None."""
+        return self._rows[0][0] if self._rows else None
+
+
+class StoreTx(Protocol):
+    """An open transaction: everything done in it happens together or not at all."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection."""
+        ...
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run the user's statement; `?` marks a parameter on every database."""
+        ...
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> None: ...
+
+    def get(self, job_id: str) -> JobRecord | None: ...
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]: ...
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        """True if it won, False if the job was finished, None if there is no such job."""
+        ...
+
+    def lock_running(self, job_id: str, token: int) -> bool:
+        """Whether the job still runs under this token; it stays so until the transaction ends."""
+        ...
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """Everything inside is undone, alone, when the block raises."""
+        ...
+
+
+class MutationLane(Protocol):
+    """A connection of its own for mutation bodies, used by one thread.
+
+    begin → (enter → body through `tx` → finish → leave | undo)* → commit | rollback.
+    """
+
+    @property
+    def tx(self) -> StoreTx: ...
+
+    def begin(self, shared: bool) -> None:
+        """Open the transaction; `shared` if several members will use it."""
+        ...
+
+    def enter(self) -> None:
+        """Open one member's savepoint."""
+        ...
+
+    def finish(self, claim: Claim, result: str | None, now: int) -> bool:
+        """The member's last statement: the fenced move to succeeded.
+
+        Raises TransactionEnded when the body has ended the transaction.
+        """
+        ...
+
+    def leave(self) -> None:
+        """Keep what the member did."""
+        ...
+
+    def undo(self) -> bool:
+        """Undo what the member did. False: the whole transaction is gone, with all members."""
+        ...
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def interrupt(self) -> None:
+        """From another thread: stop the statement that runs now."""
+        ...
+
+    def renew(self) -> None:
+        """Forget whatever a body may have left on the connection."""
+        ...
+
+    def is_conflict(self, error: BaseException) -> bool: ...
+
+    def is_system(self, error: BaseException) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """The verbs. Each says what is atomic."""
+
+    mutation_lanes: int
+    """How many mutations run at the same time, each on a connection of its own."""
+    mutation_group: int
+    """How many may share a transaction."""
+    mutation_backlog: int
+    """How many claimed ones may wait for a connection before no more are claimed."""
+    mutation_seconds: float
+    """How long a body may take."""
+    finishes_with_claim: bool
+    """Whether settling and claiming in one transaction is faster than side by side."""
+
+    # Schema
+    def migrate(self, now: int) -> Sequence[str]:
+        """Create or upgrade the tables; the names of the steps taken."""
+        ...
+
+    def pending_migrations(self) -> Sequence[tuple[str, str]]:
+        """Name and SQL of every step that `migrate` would take."""
+        ...
+
+    def open(self, now: int) -> None:
+        """Connect and make sure that this code may use the store."""
+        ...
+
+    def close(self) -> None: ...
+
+    # Enqueue
+    def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        """Insert all of them, durably, or none."""
+        ...
+
+    def enqueue_child(
+        self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
+    ) -> bool:
+        """Insert jobs of a running action, if its row still carries the token.
+
+        Otherwise they are stored canceled, and the answer is False.
+        """
+        ...
+
+    def transaction(self) -> AbstractContextManager[StoreTx]:
+        """A transaction of the user's: commits at the end of the block, rolls back if it raises."""
+        ...
+
+    # Run
+    def lanes(self) -> Sequence[Lane]:
+        """Every queue and priority with claimable jobs, and when the first one is due."""
+        ...
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        """Settle what has ended and claim what is due: the ids that settled, the new claims.
+
+        Each settlement is fenced by its token; the others are left as they are. A claim is durable
+        when this returns.
+        """
+        ...
+
+    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
+        """Claim one job that must run in a process of its own."""
+        ...
+
+    def due_alone(self, now: int) -> Sequence[str]: ...
+
+    def mutation_lane(self) -> MutationLane: ...
+
+    # Cancel
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        """Cancel a job and its unfinished descendants in one transaction; as StoreTx.cancel."""
+        ...
+
+    def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
+        """Cancel every unfinished job that matches, in batches; how many were canceled."""
+        ...
+
+    # Read
+    def get(self, job_id: str) -> JobRecord | None: ...
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        """Newest first."""
+        ...
+
+    # Workers
+    def register(self, worker: WorkerInfo, now: int) -> None:
+        """Add the worker's row and free the jobs that were held for want of its functions."""
+        ...
+
+    def deregister(self, worker_id: str) -> None:
+        """Remove the row of a worker that has nothing running."""
+        ...
+
+    def workers(self) -> Sequence[WorkerInfo]: ...
+
+    def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        """Prove life, and take the database's time where it is the truth; who still has a row."""
+        ...
+
+    def beats(self) -> dict[str, int]:
+        """Every worker's beat counter."""
+        ...
+
+    def is_dead(self, worker_id: str) -> bool | None:
+        """Whether the worker's process is gone; None where only beats can tell."""
+        ...
+
+    def holdings(self, worker_id: str) -> dict[str, int]:
+        """Token by job id of the rows that carry the worker's id."""
+        ...
+
+    def rescue(
+        self,
+        worker_id: str,
+        beat: int | None,
+        judge: Callable[[Lost, bool], Settlement],
+        now: int,
+    ) -> int | None:
+        """Settle every job of a dead worker and remove its row, in one transaction.
+
+        `judge(job, alone)` decides. Does nothing and answers None if the worker has beaten since.
+        """
+        ...
+
+    # Upkeep
+    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
+        """Settle running jobs whose deadline is older than `before`."""
+        ...
+
+    def expire(self, now: int) -> int:
+        """Cancel pending jobs that were not started in time."""
+        ...
+
+    def hold_unknown(self, now: int) -> int:
+        """Hold due jobs of functions that no worker lists; how many."""
+        ...
+
+    def release_known(self) -> int:
+        """Free held jobs of functions that a worker lists again; how many."""
+        ...
+
+    def held(self) -> Sequence[HeldJobs]: ...
+
+    def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
+        """Remove some finished jobs that are older than the cutoff; 0 when none are left."""
+        ...
+
+    # Queues
+    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None: ...
+
+    def resume_queue(self, name: str) -> None: ...
+
+    def paused_queues(self) -> Sequence[QueuePause]: ...
+
+    # Waking
+    def ring(self) -> None:
+        """Tell workers everywhere that there is something to do; cheap, and allowed to get lost."""
+        ...
+
+    def watch(self, bell: threading.Event, stop: threading.Event) -> None:
+        """Set the bell whenever the store may have changed, until stopped. Runs in a thread."""
+        ...

@@ -1,0 +1,89 @@
+"""Which steps does a store's schema still need, and may this code use it?
+
+The store holds `version` (the newest step applied) and `min_code` (the oldest code that may still
+use it): a step first expands the schema, and only the next release contracts it, so that old and
+new processes run side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from importlib import resources
+
+import msgspec
+
+from duly.errors import NotMigrated, StoreError, StoreTooNew
+from duly.store.statements import Dialect
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One numbered step of the schema."""
+
+    version: int
+    name: str
+    min_code: int
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def migrations(dialect: Dialect) -> list[Migration]:
+    """Every step that this code knows, oldest first."""
+    folder = resources.files("duly.store.migrations")
+    suffix = f".{dialect}.sql"
+    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(suffix))
+    return [_read(name.removesuffix(suffix), (folder / name).read_text()) for name in names]
+
+
+def _read(name: str, text: str) -> Migration:
+    min_code = re.match(r"-- min_code: (\d+)\n", text)
+    assert min_code, f"migration {name} does not say its min_code"
+    return Migration(int(name.split("_")[0]), name, int(min_code[1]), text)
+
+
+def code_version(dialect: Dialect) -> int:
+    """The schema version that this code was written for."""
+    return migrations(dialect)[-1].version
+
+
+def missing(dialect: Dialect, applied: Mapping[int, str]) -> list[Migration]:
+    """The steps that were not applied; raises if an applied one has another text here."""
+    steps = migrations(dialect)
+    for step in steps:
+        if applied.get(step.version, step.checksum) != step.checksum:
+            raise StoreError(
+                f"migration {step.name} was applied with another text than this code has; "
+                "the store belongs to a different build of duly"
+            )
+    return [step for step in steps if step.version not in applied]
+
+
+def check(dialect: Dialect, meta: Mapping[str, str]) -> None:
+    """Refuse a store that this code may not use."""
+    if "version" not in meta:
+        raise NotMigrated("duly's tables are not in this database; run `duly migrate`")
+    code = code_version(dialect)
+    if int(meta["min_code"]) > code:
+        raise StoreTooNew(code, int(meta["min_code"]))
+    if int(meta["version"]) < code:
+        raise NotMigrated(
+            f"duly's tables are of version {meta['version']}, this code needs {code}; "
+            "run `duly migrate`"
+        )
+
+
+def split(text: str) -> Iterator[str]:
+    """The statements of an SQLite script; triggers contain semicolons of their own."""
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        statement += line
+        if statement.strip() and sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    if statement.strip():
+        yield statement

@@ -1,0 +1,1 @@
+"""Numbered, checksummed steps of the schema; `duly.store.migrate` applies them."""

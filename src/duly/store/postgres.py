@@ -1,0 +1,872 @@
+"""The store in a PostgreSQL schema of its own.
+
+Every statement is one round trip where it can be. READ COMMITTED, SKIP LOCKED, batches in id order,
+no session state. The server's clock is the truth: its offset is measured at connect and with each
+beat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from duly import errors, fault
+from duly.clock import os_monotonic, os_sleep
+from duly.model.job import (
+    Again,
+    Claim,
+    Finish,
+    Hold,
+    JobFilter,
+    JobRecord,
+    Lost,
+    NewJob,
+    Settlement,
+)
+from duly.store import migrate
+from duly.store import statements as sql
+from duly.store.base import (
+    CLAIM_BYTES,
+    ClaimRequest,
+    HeldJobs,
+    Lane,
+    QueuePause,
+    Rows,
+    WorkerInfo,
+)
+from duly.store.commit import GroupCommit, Ticket
+from duly.store.placeholders import to_psycopg
+from duly.store.session import Row, Session
+from duly.store.statements import Statement
+
+try:
+    import psycopg
+    from psycopg.pq import TransactionStatus
+except ImportError as missing:
+    raise errors.MissingExtra("postgres", "PostgreSQL") from missing
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
+FollowClock = Callable[[float, float, float], None]
+
+MINIMUM = 140000
+RING_EVERY = 0.005
+TRIES = 20
+_LEVELS = tuple(range(9, -1, -1))
+
+_SCHEME = re.compile(r"^(postgres|postgresql)(\+\w+)?://")
+
+# What makes a transaction fail through no fault of its own.
+CONFLICTS = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.LockNotAvailable,
+)
+
+
+class PostgresSession(Session):
+    """duly's statements on one psycopg connection."""
+
+    def __init__(self, connection: Connection, store: PostgresStore) -> None:
+        self.raw = connection
+        self._store = store
+
+    def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]:
+        return self._plain(self._store.sql[statement], parameters)
+
+    def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
+        return self._plain(sql.render(text, "postgres", self._store.words), parameters)
+
+    def _plain(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
+        with psycopg.Cursor(self.raw) as cursor:
+            cursor.execute(text, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def array(self, values: Iterable[str]) -> list[str]:
+        return list(values)
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
+        self.run(sql.INSERT_JOBS, _columns(jobs))
+
+    def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
+        self.run(sql.INSERT_JOBS_ONCE, _columns(jobs))
+
+    def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
+        self.run(sql.INSERT_CANCELED, _columns(jobs) | {"by": by, "now": now})
+
+    def lanes(self) -> list[Row]:
+        return self.run(sql.LANES)
+
+    def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        rows = self.run(
+            sql.CLAIM,
+            {
+                "worker": request.worker_id,
+                "queues": [queue for queue in request.queues for _ in _LEVELS],
+                "levels": [level for _ in request.queues for level in _LEVELS],
+                "functions": list(request.functions),
+                "limit": request.limit,
+                "since": request.since,
+                "bytes": CLAIM_BYTES,
+                "now": now,
+            },
+        )
+        places = {queue: place for place, queue in enumerate(request.queues)}
+        claims = [Claim(*row) for row in rows]
+        claims.sort(key=lambda c: (places[c.queue], -c.priority, c.run_at, c.id))
+        return claims
+
+    def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
+        in_id_order = sorted(settlements, key=lambda settlement: settlement.id)
+        finishes = [s for s in in_id_order if isinstance(s, Finish)]
+        agains = [s for s in in_id_order if isinstance(s, Again)]
+        settled: set[str] = set()
+        if finishes:
+            settled |= {row[0] for row in self.run(sql.FINISH, _finish_arrays(finishes, now))}
+            fault.point("finish.moved")
+        if agains:
+            settled |= {row[0] for row in self.run(sql.AGAIN, _again_arrays(agains))}
+            fault.point("give_back.moved")
+        return settled
+
+    def move_canceled(self, parameters: Mapping[str, Any]) -> None:
+        self.run(sql.MOVE_CANCELED, parameters)
+
+    def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
+        limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
+        self.run(sql.KEEP, limits)
+        if whole:
+            self.run(sql.SHORT_LOCK_WAIT)
+            self.run_text(sql.TRUNCATE_BUCKET.format(bucket=bucket), {})
+        else:
+            self.run(sql.DELETE_FINISHED, {"bucket": bucket, "cutoff": cutoff})
+
+
+class PostgresTx:
+    """A transaction in the hands of user code."""
+
+    def __init__(self, connection: Connection, store: PostgresStore) -> None:
+        self._session = PostgresSession(connection, store)
+        self._savepoints = 0
+
+    @property
+    def connection(self) -> Connection:
+        return self._session.raw
+
+    def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        with psycopg.Cursor(self._session.raw) as cursor:
+            # Parameters are always given, so that `%%` means the same with and without them.
+            cursor.execute(to_psycopg(text), tuple(parameters))
+            rows = cursor.fetchall() if cursor.description else []
+            return Rows(rows, cursor.rowcount)
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
+        self._session.insert_jobs(jobs)
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._session.get(job_id)
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._session.find(filter)
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return self._session.cancel(job_id, by, now)
+
+    def lock_running(self, job_id: str, token: int) -> bool:
+        return self._session.lock_running(job_id, token)
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        self._savepoints += 1
+        name = f"tx_{self._savepoints}"
+        raw = self._session.raw
+        raw.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            if raw.info.transaction_status != TransactionStatus.IDLE and not raw.closed:
+                raw.execute(f"ROLLBACK TO {name}")
+            raise
+        raw.execute(f"RELEASE {name}")
+
+
+class PostgresMutationLane:
+    """Runs mutation bodies, each in a transaction of its own unless the group is shared."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._shared = False
+        self._xid = ""
+        self._connect()
+
+    def _connect(self) -> None:
+        self.raw = self._store.connect()
+        self.tx = PostgresTx(self.raw, self._store)
+        self._session = PostgresSession(self.raw, self._store)
+
+    def begin(self, shared: bool = False) -> None:
+        if self.raw.closed:
+            self._connect()
+        self._shared = shared
+        self._xid = self._store.begin(self.raw)
+
+    def enter(self) -> None:
+        if self._shared:
+            self.raw.execute("SAVEPOINT duly_member")
+
+    def finish(self, claim: Claim, result: str | None, now: int) -> bool:
+        status = self.raw.info.transaction_status
+        if status == TransactionStatus.IDLE:
+            raise errors.TransactionEnded("the body ended the transaction")
+        if status == TransactionStatus.INERROR:
+            raise errors.TransactionEnded(
+                "a statement failed and the body went on; use tx.savepoint() around it"
+            )
+        fence = {"id": claim.id, "token": claim.token, "xid": self._xid}
+        moved = self._session.run(sql.FINISH_MUTATION, fence | {"result": result, "now": now})
+        if not moved and self._session.run(sql.CURRENT_XID)[0][0] != self._xid:
+            raise errors.TransactionEnded("the body ended the transaction and began another")
+        return bool(moved)
+
+    def leave(self) -> None:
+        if self._shared:
+            # Whatever the member SET LOCAL must not reach the next one.
+            self.raw.execute("RELEASE duly_member; RESET ALL; RESET ROLE" + self._store.sync_local)
+
+    def undo(self) -> bool:
+        alive = not self.raw.closed and (self.raw.info.transaction_status != TransactionStatus.IDLE)
+        if not self._shared or not alive:
+            return False
+        self.raw.execute("ROLLBACK TO duly_member; RELEASE duly_member")
+        return True
+
+    def commit(self) -> None:
+        self.raw.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if not self.raw.closed:
+            self.raw.rollback()
+
+    def interrupt(self) -> None:
+        self.raw.cancel_safe(timeout=2)
+
+    def renew(self) -> None:
+        self.raw.close()
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, CONFLICTS)
+
+    def is_system(self, error: BaseException) -> bool:
+        return isinstance(error, errors.StoreUnavailable) or _is_lost(error)
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class PostgresStore:
+    """See `duly.store.base.Store`, which says what each verb promises."""
+
+    mutation_lanes = 8
+    mutation_group = 50
+    mutation_backlog = 32
+    mutation_seconds = 60.0
+    finishes_with_claim = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "duly",
+        pooler: bool = False,
+        follow_clock: FollowClock | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+            raise errors.InvalidOption("schema", "use lower-case letters, digits and _")
+        self._url = _SCHEME.sub("postgresql://", url)
+        self._pooler = pooler
+        self._follow_clock = follow_clock
+        self.words = sql.words_for("postgres", schema)
+        self.sql = sql.compile_all("postgres", self.words)
+        self.sync_local = ""
+        self._begin = "BEGIN; " + self.sql[sql.CURRENT_XID]
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._enqueues: GroupCommit[Sequence[NewJob]] = GroupCommit(self._insert_together)
+        self._bell: _Bell | None = None
+        self._opened = False
+        _stores_to_forget_after_fork.add(self)
+
+    # Connections
+
+    def connect(self) -> Connection:
+        """A new connection; also asks the server what time it is."""
+        try:
+            raw = psycopg.connect(
+                self._url,
+                autocommit=True,
+                prepare_threshold=None if self._pooler else 5,
+                connect_timeout=10,
+            )
+        except psycopg.Error as error:
+            raise errors.StoreUnavailable(f"cannot connect to PostgreSQL: {_first(error)}") from (
+                error
+            )
+        try:
+            self._greet(raw)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def _greet(self, raw: Connection) -> None:
+        session = PostgresSession(raw, self)
+        with translated():
+            self._ask_time(session)
+            if session.run(sql.SYNCHRONOUS_COMMIT)[0][0] == "off":
+                # Whoever turned it off did so for other data than promises that must be kept.
+                self._insist_on_durable_commits(raw)
+
+    def _insist_on_durable_commits(self, raw: Connection) -> None:
+        if self._pooler:
+            self.sync_local = "; SET LOCAL synchronous_commit = on"
+            self._begin = f"BEGIN{self.sync_local}; " + self.sql[sql.CURRENT_XID]
+        else:
+            raw.execute("SET synchronous_commit = on")
+
+    def _ask_time(self, session: PostgresSession) -> None:
+        asked = os_monotonic()
+        server = session.run(sql.SERVER_TIME)[0][0]
+        if self._follow_clock:
+            self._follow_clock(server, asked, os_monotonic())
+
+    @contextlib.contextmanager
+    def _borrow(self) -> Iterator[PostgresSession]:
+        with self._lend() as session, translated():
+            yield session
+
+    @contextlib.contextmanager
+    def _lend(self) -> Iterator[PostgresSession]:
+        """A connection nobody else uses; one that broke or is left in a transaction is dropped."""
+        with self._lock:
+            raw = self._idle.pop() if self._idle else None
+        if raw is None or raw.closed:
+            raw = self.connect()
+        try:
+            yield PostgresSession(raw, self)
+        finally:
+            if raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
+                raw.close()
+            else:
+                with self._lock:
+                    self._idle.append(raw)
+
+    def begin(self, raw: Connection) -> str:
+        """Open a transaction; its id, which proves later that it is still the same one."""
+        cursor = raw.execute(self._begin)
+        while cursor.nextset():
+            pass
+        return str(cursor.fetchall()[0][0])
+
+    def _read(self, ask: Callable[[PostgresSession], T]) -> T:
+        """Ask; once more on a new connection if the old one turns out to be dead."""
+        try:
+            with self._borrow() as session:
+                return ask(session)
+        except errors.StoreUnavailable:
+            self._drop_idle()
+            with self._borrow() as session:
+                return ask(session)
+
+    def _write(self, work: Callable[[PostgresSession], T]) -> T:
+        """Do the work in a transaction; repeated when it lost against another one."""
+        for attempt in range(TRIES):
+            try:
+                return self._write_once(work)
+            except _Conflict:
+                os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
+        raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+
+    def _write_once(self, work: Callable[[PostgresSession], T]) -> T:
+        with self._borrow() as session:
+            self.begin(session.raw)
+            try:
+                answer = work(session)
+                session.raw.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    session.raw.rollback()
+                raise
+            return answer
+
+    def _single(self, work: Callable[[PostgresSession], T]) -> T:
+        """One statement, which is a transaction by itself."""
+        if self.sync_local:
+            return self._write(work)
+        for attempt in range(TRIES):
+            try:
+                with self._borrow() as session:
+                    return work(session)
+            except _Conflict:
+                os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
+        raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for raw in idle:
+            raw.close()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: the sockets belong to the parent."""
+        _inherited.append((self._idle, self._bell))
+        self._lock = threading.Lock()
+        self._idle = []
+        self._enqueues = GroupCommit(self._insert_together)
+        self._bell = None
+
+    # Schema
+
+    def migrate(self, now: int) -> Sequence[str]:
+        return self._write(lambda session: self._apply(session, now))
+
+    def _apply(self, session: PostgresSession, now: int) -> list[str]:
+        if session.raw.info.server_version < MINIMUM:
+            raise errors.StoreTooOld("duly needs PostgreSQL 14 or newer")
+        session.run(sql.LOCK_MIGRATIONS)
+        session.run(sql.CREATE_SCHEMA)
+        session.run(sql.CREATE_META)
+        session.run(sql.CREATE_MIGRATIONS)
+        steps = migrate.missing("postgres", dict(session.run(sql.READ_MIGRATIONS)))
+        meta: dict[str, str] = dict(session.run(sql.READ_META))
+        for step in steps:
+            session.raw.execute(self._in_schema(step.text))
+            session.run(
+                sql.WRITE_MIGRATION,
+                {
+                    "version": step.version,
+                    "name": step.name,
+                    "checksum": step.checksum,
+                    "now": now,
+                },
+            )
+            meta |= {"version": str(step.version), "min_code": str(step.min_code)}
+        if steps:
+            meta.setdefault("store_id", os.urandom(16).hex())
+            for key, value in meta.items():
+                session.run(sql.WRITE_META, {"key": key, "value": value})
+        return [step.name for step in steps]
+
+    def _in_schema(self, text: str) -> str:
+        return text.replace("__schema__", self.words["schema"])
+
+    def pending_migrations(self) -> Sequence[tuple[str, str]]:
+        applied: dict[int, str] = {}
+        with contextlib.suppress(errors.NotMigrated):
+            applied = dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+        steps = migrate.missing("postgres", applied)
+        return [(step.name, self._in_schema(step.text)) for step in steps]
+
+    def open(self, now: int) -> None:
+        if self._opened:
+            return
+        try:
+            meta: dict[str, str] = dict(self._read(lambda s: s.run(sql.READ_META)))
+        except errors.NotMigrated:
+            meta = {}
+        migrate.check("postgres", meta)
+        self._opened = True
+
+    def close(self) -> None:
+        if self._bell:
+            self._bell.stop()
+        self._bell = None
+        self._drop_idle()
+        self._opened = False
+
+    # Enqueue
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        self._enqueues.write(jobs)
+        fault.point("enqueue.committed")
+
+    def _insert_together(self, tickets: list[Ticket[Sequence[NewJob]]]) -> None:
+        try:
+            self._insert([job for ticket in tickets for job in ticket.work])
+        except errors.StoreUnavailable:
+            raise
+        except Exception:
+            if len(tickets) == 1:
+                raise
+            for ticket in tickets:
+                try:
+                    self._insert(ticket.work)
+                except Exception as error:
+                    ticket.error = error
+
+    def _insert(self, jobs: Sequence[NewJob]) -> None:
+        try:
+            self._single(lambda s: s.insert_jobs(jobs))
+        except errors.StoreUnavailable:
+            # The answer was lost, or the connection was dead before the question.
+            self._drop_idle()
+            self._single(lambda s: s.insert_jobs_once(jobs))
+
+    def enqueue_child(
+        self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
+    ) -> bool:
+        return self._write(lambda s: s.insert_children(parent, jobs, by, now))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[PostgresTx]:
+        with self._lend() as session:
+            with translated():
+                xid = self.begin(session.raw)
+            try:
+                yield PostgresTx(session.raw, self)
+                if session.raw.info.transaction_status == TransactionStatus.IDLE or (
+                    session.run(sql.CURRENT_XID)[0][0] != xid
+                ):
+                    raise errors.TransactionEnded("the transaction was ended inside the block")
+                session.raw.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    session.raw.rollback()
+                raise
+
+    # Run
+
+    def lanes(self) -> Sequence[Lane]:
+        return [Lane(*row) for row in self._read(lambda s: s.lanes())]
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        settled: set[str] = set()
+        if settlements:
+            one_kind = len({type(s) for s in settlements}) == 1
+            write = self._single if one_kind else self._write
+            settled = write(lambda s: s.settle(settlements, now))
+            fault.point("finish.committed")
+        if request is None:
+            return settled, ()
+        return settled, self._single(lambda s: s.claim(request, now))
+
+    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
+        where = {"id": job_id, "worker": worker_id, "now": now}
+        rows = self._single(lambda s: s.run(sql.CLAIM_ALONE, where))
+        return Claim(*rows[0]) if rows else None
+
+    def due_alone(self, now: int) -> Sequence[str]:
+        return [row[0] for row in self._read(lambda s: s.run(sql.DUE_ALONE, {"now": now}))]
+
+    def mutation_lane(self) -> PostgresMutationLane:
+        return PostgresMutationLane(self)
+
+    # Cancel
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return self._write(lambda s: s.cancel(job_id, by, now))
+
+    def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
+        first = "00000000-0000-0000-0000-000000000000"
+        canceled, after = self._write(lambda s: s.cancel_page(filter, first, by, now))
+        while after:
+            more, after = self._write(lambda s: s.cancel_page(filter, after, by, now))  # noqa: B023
+            canceled += more
+        return canceled
+
+    # Read
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._read(lambda s: s.get(job_id))
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        def bounded(session: PostgresSession) -> Sequence[JobRecord]:
+            session.run(sql.SHORT_QUERY)
+            return session.find(filter)
+
+        return self._write(bounded)
+
+    # Workers: a worker lives as long as its counter grows.
+
+    def register(self, worker: WorkerInfo, now: int) -> None:
+        self._write(lambda s: s.register(worker, now))
+        for hold in (Hold.FUNCTION, Hold.SIGNATURE):
+            while self._write(lambda s: s.release(hold, worker.functions)):  # noqa: B023
+                pass
+
+    def deregister(self, worker_id: str) -> None:
+        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+
+    def abandon(self, worker_id: str) -> None:
+        """Nothing has to be let go: without beats the worker is dead. For tests."""
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        return self._read(lambda s: s.workers())
+
+    def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        with self._borrow() as session:
+            self._ask_time(session)
+            rows = session.run(sql.BEAT, {"ids": list(worker_ids)})
+            return {row[0] for row in rows}
+
+    def beats(self) -> dict[str, int]:
+        with self._borrow() as session:
+            return session.beats()
+
+    def is_dead(self, worker_id: str) -> bool | None:
+        return None
+
+    def holdings(self, worker_id: str) -> dict[str, int]:
+        return self._read(lambda s: s.holdings(worker_id))
+
+    def rescue(
+        self,
+        worker_id: str,
+        beat: int | None,
+        judge: Callable[[Lost, bool], Settlement],
+        now: int,
+    ) -> int | None:
+        rescued = self._write(lambda s: s.rescue(worker_id, beat, judge, now))
+        fault.point("rescue.committed")
+        return rescued
+
+    # Upkeep
+
+    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
+        return self._write(lambda s: s.time_out(before, judge, now))
+
+    def expire(self, now: int) -> int:
+        return self._write(lambda s: s.expire(now))
+
+    def hold_unknown(self, now: int) -> int:
+        unknown = self._read(lambda s: s.unknown_at_heads(now))
+        if unknown:
+            self._write(lambda s: s.hold(unknown, Hold.FUNCTION))
+        return len(unknown)
+
+    def release_known(self) -> int:
+        functions = self._read(lambda s: s.known_functions())
+        return self._write(lambda s: s.release(Hold.FUNCTION, functions))
+
+    def held(self) -> Sequence[HeldJobs]:
+        return self._read(lambda s: s.held())
+
+    def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
+        for bucket, whole in _expired_buckets(cutoff, now):
+            occupied = {"bucket": bucket}
+            if self._read(lambda s: s.run(sql.OLDEST_FINISHED, occupied)):  # noqa: B023
+                try:
+                    self._write_once(
+                        lambda s: s.retain_bucket(bucket, cutoff, exhausted_after, whole)  # noqa: B023
+                    )
+                except _Conflict:
+                    log.info("bucket %s of the history is being read; it is emptied later", bucket)
+        self._write(lambda s: s.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after}))
+        return 0
+
+    # Queues
+
+    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None:
+        values = {"name": name, "by": by, "note": note, "now": now}
+        self._write(lambda s: s.run(sql.PAUSE_QUEUE, values))
+
+    def resume_queue(self, name: str) -> None:
+        self._write(lambda s: s.run(sql.RESUME_QUEUE, {"name": name}))
+
+    def paused_queues(self) -> Sequence[QueuePause]:
+        return self._read(lambda s: s.paused_queues())
+
+    # Waking
+
+    def ring(self) -> None:
+        if self._bell is None:
+            with self._lock:
+                if self._bell is None:
+                    self._bell = _Bell(self._notify)
+        self._bell.ring()
+
+    def _notify(self) -> None:
+        with self._borrow() as session:
+            session.run(sql.NOTIFY)
+
+    def watch(self, bell: threading.Event, stop: threading.Event) -> None:
+        if self._pooler:
+            stop.wait()
+            return
+        while not stop.is_set():
+            try:
+                self._listen(bell, stop)
+            except (errors.StoreUnavailable, psycopg.Error) as error:
+                log.warning("not listening for wake-ups, polling instead: %s", _first(error))
+                stop.wait(1)
+
+    def _listen(self, bell: threading.Event, stop: threading.Event) -> None:
+        with contextlib.closing(self.connect()) as raw:
+            raw.execute(self.sql[sql.LISTEN])
+            bell.set()
+            while not stop.is_set():
+                for _ in raw.notifies(timeout=0.5, stop_after=1):
+                    bell.set()
+
+
+class _Bell:
+    """At most one NOTIFY every few milliseconds, from a thread of its own.
+
+    A NOTIFY in every transaction would take a database-wide lock at every commit.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._rung = threading.Event()
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="duly-bell", daemon=True).start()
+
+    def ring(self) -> None:
+        if not self._rung.is_set():
+            self._rung.set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._rung.set()
+
+    def _run(self) -> None:
+        while self._rung.wait() and not self._stopped.is_set():
+            self._rung.clear()
+            try:
+                self._notify()
+            except Exception as error:
+                log.debug("a wake-up got lost: %s", error)
+            self._stopped.wait(RING_EVERY)
+
+
+# Parameters --------------------------------------------------------------------------------------
+
+
+def _columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    rows = [msgspec.structs.astuple(job) for job in jobs]
+    return {
+        name: list(column)
+        for name, column in zip(sql.NEW_FIELDS, zip(*rows, strict=True), strict=True)
+    }
+
+
+def _finish_arrays(finishes: Sequence[Finish], now: int) -> dict[str, Any]:
+    return {
+        "now": now,
+        "ids": [f.id for f in finishes],
+        "tokens": [f.token for f in finishes],
+        "states": [f.state for f in finishes],
+        "results": [f.result for f in finishes],
+        "error_kinds": [f.error_kind for f in finishes],
+        "error_messages": [f.error_message for f in finishes],
+        "error_tracebacks": [f.error_traceback for f in finishes],
+        "exhausteds": [f.exhausted for f in finishes],
+    }
+
+
+def _again_arrays(agains: Sequence[Again]) -> dict[str, Any]:
+    return {
+        "ids": [a.id for a in agains],
+        "tokens": [a.token for a in agains],
+        "run_ats": [a.run_at for a in agains],
+        "attempts": [a.attempt for a in agains],
+        "crashes": [a.crashes for a in agains],
+        "system_retries": [a.system_retries for a in agains],
+        "holds": [a.hold for a in agains],
+        "error_kinds": [a.error_kind for a in agains],
+        "error_messages": [a.error_message for a in agains],
+        "error_tracebacks": [a.error_traceback for a in agains],
+    }
+
+
+def _expired_buckets(cutoff: int, now: int) -> Iterator[tuple[int, bool]]:
+    """Buckets with something past the cutoff, oldest first, and whether all of it is.
+
+    A bucket holds the days that are equal modulo the ring; the newest of them is at most today.
+    Only a retention longer than the ring mixes days in a bucket, which must then be searched.
+    """
+    today = now // sql.DAY_MS
+    longer_than_ring = now - cutoff > (sql.HISTORY_BUCKETS - 2) * sql.DAY_MS
+    for age in range(sql.HISTORY_BUCKETS - 1, -1, -1):
+        day = today - age
+        whole = (day + 1) * sql.DAY_MS <= cutoff
+        if whole or longer_than_ring:
+            yield day % sql.HISTORY_BUCKETS, whole
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+class _Conflict(Exception):
+    """The transaction lost against another one and may simply be repeated."""
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Errors of the driver as errors of duly."""
+    try:
+        yield
+    except CONFLICTS as error:
+        raise _Conflict from error
+    except psycopg.Error as error:
+        raise _translate(error) from error
+
+
+def _translate(error: psycopg.Error) -> Exception:
+    text = _first(error)
+    match error:
+        case psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
+            return errors.NotMigrated(f"{text}; run `duly migrate`")
+        case psycopg.errors.ReadOnlySqlTransaction():
+            return errors.StoreReadOnly(f"{text}; is this a standby?")
+        case psycopg.errors.DiskFull():
+            return errors.StoreFull(f"{text}; free some space, nothing was written")
+        case psycopg.errors.QueryCanceled():
+            return errors.QueryTooBroad("no index serves this filter quickly; narrow the filter")
+        case psycopg.errors.InsufficientPrivilege():
+            return errors.StoreError(f"{text}; grant the role SELECT, INSERT, UPDATE, DELETE")
+    if _is_lost(error):
+        return errors.StoreUnavailable(f"the connection to PostgreSQL was lost: {text}")
+    return errors.StoreError(text)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or the server going: any outcome is possible."""
+    if isinstance(error, psycopg.errors.AdminShutdown | psycopg.errors.CrashShutdown):
+        return True
+    if isinstance(error, psycopg.errors.CannotConnectNow | psycopg.errors.TooManyConnections):
+        return True
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
+        error.sqlstate is None or error.sqlstate.startswith("08")
+    )
+
+
+def _first(error: BaseException) -> str:
+    """The first line of a message: psycopg appends hints and, on connect, every address tried."""
+    return str(error).strip().split("\n")[0]
+
+
+# Fork --------------------------------------------------------------------------------------------
+
+_stores_to_forget_after_fork: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    for store in _stores_to_forget_after_fork:
+        store.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,891 @@
+"""The store in one SQLite file.
+
+Writes of duly's own go through one connection, grouped into shared commits; mutation bodies and
+user transactions have connections of their own. All of them, in all processes, take turns at the
+turnstile. Reads use a small pool of other connections and never wait for writers (WAL).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from duly import errors, fault
+from duly.model.job import (
+    Again,
+    Claim,
+    Finish,
+    Hold,
+    JobFilter,
+    JobRecord,
+    Lost,
+    NewJob,
+    Settlement,
+    State,
+)
+from duly.store import migrate
+from duly.store import statements as sql
+from duly.store.base import (
+    CLAIM_BYTES,
+    ClaimRequest,
+    HeldJobs,
+    Lane,
+    QueuePause,
+    Rows,
+    WorkerInfo,
+)
+from duly.store.commit import GroupCommit, Ticket
+from duly.store.placeholders import to_sqlite
+from duly.store.session import Row, Session
+from duly.store.statements import Statement
+from duly.store.turnstile import PATIENCE, Turnstile, open_private
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+MINIMUM = (3, 37, 0)
+POLL_SECONDS = 0.003
+
+WORDS = sql.words_for("sqlite")
+SQL = sql.compile_all("sqlite", WORDS)
+
+# Texts of our own for what a body must not do: Python caches prepared statements by their text, and
+# a cached one would pass the authorizer unseen.
+_BEGIN = "BEGIN IMMEDIATE -- duly"
+_COMMIT = "COMMIT -- duly"
+_ROLLBACK = "ROLLBACK -- duly"
+
+
+class SqliteSession(Session):
+    """duly's statements on one sqlite3 connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.raw = connection
+
+    def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]:
+        return self._plain(SQL[statement], parameters)
+
+    def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
+        return self._plain(sql.render(text, "sqlite", WORDS), parameters)
+
+    def _plain(self, text: str, parameters: Any) -> list[Row]:
+        cursor = self.raw.cursor()
+        # A row factory that a user set on the connection must not reach us.
+        cursor.row_factory = None
+        return cursor.execute(text, parameters).fetchall()
+
+    def many(self, statement: Statement, rows: Sequence[Row]) -> int:
+        return self.raw.cursor().executemany(SQL[statement], rows).rowcount
+
+    def array(self, values: Iterable[str]) -> str:
+        return msgspec.json.encode(list(values)).decode()
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
+        self.many(sql.INSERT_JOBS, [msgspec.structs.astuple(job) for job in jobs])
+
+    def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
+        rows = [(*msgspec.structs.astuple(job), now, by) for job in jobs]
+        self.many(sql.INSERT_CANCELED, rows)
+
+    def lanes(self) -> list[Row]:
+        lanes: list[Row] = []
+        after: Row = ("", -1)
+        while True:
+            rows = self.run(sql.LANES, {"queue": after[0], "priority": after[1]})
+            if not rows:
+                return lanes
+            lanes += rows
+            after = rows[0]
+
+    def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        paused = {name for (name,) in self.run(sql.PAUSED_QUEUES)}
+        functions = self.array(request.functions)
+        picked: list[str] = []
+        bytes_left = CLAIM_BYTES
+        for queue in request.queues:
+            if queue in paused or len(picked) >= request.limit:
+                continue
+            where = {"queue": queue, "functions": functions, "now": now}
+            for job_id, size in self.run(sql.PICK, where | {"limit": request.limit - len(picked)}):
+                bytes_left -= size
+                if bytes_left < 0 and picked:
+                    break
+                picked.append(job_id)
+        if not picked:
+            return []
+        which = {"ids": self.array(picked), "worker": request.worker_id, "now": now}
+        claims = [Claim(*row) for row in self.run(sql.CLAIM, which)]
+        order = {job_id: place for place, job_id in enumerate(picked)}
+        claims.sort(key=lambda claim: order[claim.id])
+        return claims
+
+    def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
+        finishes = [s for s in settlements if isinstance(s, Finish)]
+        settled = self._finish(finishes, now)
+        for again in settlements:
+            if isinstance(again, Again) and self._return(again):
+                settled.add(again.id)
+        return settled
+
+    def _finish(self, finishes: Sequence[Finish], now: int) -> set[str]:
+        if not finishes:
+            return set()
+        rows = [_finish_row(finish, now) for finish in finishes]
+        if self.many(sql.FINISH, rows) != len(rows):
+            return self._sort_out(finishes)
+        fault.point("finish.moving")
+        self.many(sql.FORGET_FINISHED, [row[:2] for row in rows])
+        fault.point("finish.moved")
+        return {finish.id for finish in finishes}
+
+    def _sort_out(self, finishes: Sequence[Finish]) -> set[str]:
+        """Some tokens were stale: the moved ones are those whose live row can now be deleted."""
+        return {f.id for f in finishes if self.many(sql.FORGET_FINISHED, [(f.id, f.token)])}
+
+    def _return(self, again: Again) -> bool:
+        cursor = self.raw.cursor()
+        cursor.execute(SQL[sql.AGAIN], msgspec.structs.asdict(again))
+        fault.point("give_back.moved")
+        return cursor.rowcount == 1
+
+    def move_canceled(self, parameters: Mapping[str, Any]) -> None:
+        self.run(sql.MOVE_CANCELED, parameters)
+        self.run(sql.FORGET_CANCELED, {"ids": parameters["ids"]})
+
+    def retain(self, cutoff: int, exhausted_after: int) -> int:
+        oldest = self.run(sql.OLDEST_FINISHED)
+        expired = [row for row in oldest if row[4] < cutoff]
+        if not expired or oldest[0][4] >= cutoff:
+            self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+            return 0
+        newest = {row[2]: row for row in expired}
+        keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
+        keep += [row[1] for row in newest.values() if self._is_newest(row) and row[1] not in keep]
+        if keep:
+            self.run(sql.KEEP, {"ids": self.array(keep)})
+        self.run(sql.DELETE_FINISHED, {"seq": expired[-1][0]})
+        return len(expired)
+
+    def _is_newest(self, row: Row) -> bool:
+        where = {"function": row[2], "seq": row[0]}
+        states = (State.SUCCEEDED, State.FAILED, State.CANCELED)
+        return not any(self.run(sql.NEWER_FINISHED, where | {"state": s}) for s in states)
+
+
+class SqliteTx:
+    """A transaction in the hands of user code."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._session = SqliteSession(connection)
+        self._savepoints = 0
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._session.raw
+
+    def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        cursor = self._session.raw.cursor()
+        cursor.row_factory = None
+        cursor.execute(to_sqlite(text), parameters)
+        return Rows(cursor.fetchall(), cursor.rowcount)
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
+        self._session.insert_jobs(jobs)
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._session.get(job_id)
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._session.find(filter)
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return self._session.cancel(job_id, by, now)
+
+    def lock_running(self, job_id: str, token: int) -> bool:
+        return self._session.lock_running(job_id, token)
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        self._savepoints += 1
+        name = f"tx_{self._savepoints}"
+        raw = self._session.raw
+        raw.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            if raw.in_transaction:
+                raw.execute(f"ROLLBACK TO {name}")
+                raw.execute(f"RELEASE {name}")
+            raise
+        raw.execute(f"RELEASE {name}")
+
+
+class BodyConnection:
+    """A write connection that user code may touch: it can change data, not end the transaction."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._turn = store.turnstile
+        self._in_body = False
+        self._connect()
+
+    def _connect(self) -> None:
+        self.raw = self._store.connect()
+        self.raw.set_authorizer(self._authorize)
+        self.session = SqliteSession(self.raw)
+        self.tx = SqliteTx(self.raw)
+
+    def _authorize(self, action: int, first: str | None, *_: object) -> int:
+        if not self._in_body:
+            return sqlite3.SQLITE_OK
+        if action in (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH):
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    def begin(self) -> None:
+        self._turn.__enter__()
+        try:
+            with translated(self._store.where):
+                self.raw.execute(_BEGIN)
+        except BaseException:
+            self._turn.__exit__()
+            raise
+        self._in_body = True
+
+    def commit(self) -> None:
+        self._in_body = False
+        if not self.raw.in_transaction:
+            raise errors.TransactionEnded("the transaction was ended inside the body")
+        self.raw.execute(_COMMIT)
+        self._turn.__exit__()
+
+    def rollback(self) -> None:
+        self._in_body = False
+        try:
+            if self.raw.in_transaction:
+                self.raw.execute(_ROLLBACK)
+        finally:
+            self._turn.__exit__()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        """duly's own statements in between."""
+        self._in_body = False
+        try:
+            yield
+        finally:
+            self._in_body = True
+
+    def renew(self) -> None:
+        self.raw.close()
+        self._connect()
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class SqliteMutationLane(BodyConnection):
+    """Runs mutation bodies: a savepoint for each member of a shared transaction."""
+
+    _shared = False
+
+    def begin(self, shared: bool = False) -> None:
+        self._shared = shared
+        super().begin()
+
+    def enter(self) -> None:
+        if self._shared:
+            with self._ours():
+                self.raw.execute("SAVEPOINT duly_member -- duly")
+
+    def finish(self, claim: Claim, result: str | None, now: int) -> bool:
+        with self._ours():
+            if not self.raw.in_transaction:
+                raise errors.TransactionEnded(
+                    "the body ended the transaction (INSERT OR ROLLBACK does that too)"
+                )
+            done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
+            return bool(self.session.settle([done], now))
+
+    def leave(self) -> None:
+        if self._shared:
+            with self._ours():
+                self.raw.execute("RELEASE duly_member -- duly")
+
+    def undo(self) -> bool:
+        with self._ours():
+            if not self._shared or not self.raw.in_transaction:
+                return False
+            self.raw.execute("ROLLBACK TO duly_member -- duly")
+            self.raw.execute("RELEASE duly_member -- duly")
+            return True
+
+    def interrupt(self) -> None:
+        self.raw.interrupt()
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and _code(error) in (
+            "SQLITE_BUSY",
+            "SQLITE_LOCKED",
+        )
+
+    def is_system(self, error: BaseException) -> bool:
+        name = _code(error) if isinstance(error, sqlite3.Error) else ""
+        return name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
+
+
+Write = Callable[[SqliteSession], Any]
+
+
+class SqliteStore:
+    """See `duly.store.base.Store`, which says what each verb promises."""
+
+    mutation_lanes = 1
+    mutation_group = 50
+    mutation_backlog = 100
+    mutation_seconds = 5.0
+    finishes_with_claim = True
+
+    def __init__(self, path: Path | None, *, synchronous: str = "FULL") -> None:
+        """`path` None is a private temporary file that goes with the store."""
+        self._temporary = tempfile.mkdtemp(prefix="duly-") if path is None else None
+        self.path = Path(self._temporary, "duly.db") if self._temporary else path or Path()
+        self.where = "a temporary file" if self._temporary else str(self.path)
+        self._synchronous = "OFF" if self._temporary else synchronous
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._idle: list[sqlite3.Connection] = []
+        self._idle_bodies: list[BodyConnection] = []
+        self._worker_locks: dict[str, int] = {}
+        self._turnstile: Turnstile | None = None
+        self._writer: SqliteSession | None = None
+        self._group: GroupCommit[Write] = GroupCommit(self._commit_batch)
+        self._opened = False
+        _stores_to_forget_after_fork.add(self)
+
+    # Connections
+
+    @property
+    def folder(self) -> Path:
+        """Where the lock files are."""
+        return self.path.with_name(self.path.name + "-duly")
+
+    @property
+    def turnstile(self) -> Turnstile:
+        with self._lock:
+            if self._turnstile is None:
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                self._turnstile = Turnstile(self.folder)
+            return self._turnstile
+
+    def connect(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            raise errors.StoreMissing(
+                f"there is no database at {self.path}; create it with `duly migrate`"
+            )
+        with translated(self.where):
+            raw = sqlite3.connect(
+                self.path,
+                timeout=PATIENCE,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+        return raw
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: the connections belong to the parent, and must not even be closed."""
+        inherited = (self._idle, self._idle_bodies, self._writer, self._turnstile)
+        _inherited.append(inherited)
+        for file in self._worker_locks.values():
+            os.close(file)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._idle, self._idle_bodies = [], []
+        self._worker_locks = {}
+        self._writer = self._turnstile = None
+        self._group = GroupCommit(self._commit_batch)
+        self._temporary = None
+
+    # Schema
+
+    def migrate(self, now: int) -> Sequence[str]:
+        self._create()
+        with translated(self.where):
+            self._use_wal()
+            taken = self._write(lambda session: self._apply(session, now))
+        self._opened = False
+        names: list[str] = taken
+        return names
+
+    def _create(self) -> None:
+        """duly's own files are private; the modes of a file that exists are kept."""
+        if self.path.exists():
+            return
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise errors.StoreError(f"cannot create {self.path}: {error.strerror}") from error
+
+    def _use_wal(self) -> None:
+        raw = self.connect()
+        try:
+            (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
+            if mode != "wal":
+                raw.execute("PRAGMA journal_mode = WAL")
+                log.info("turned on WAL for %s", self.where)
+        finally:
+            raw.close()
+
+    def _apply(self, session: SqliteSession, now: int) -> list[str]:
+        session.run(sql.CREATE_META)
+        session.run(sql.CREATE_MIGRATIONS)
+        steps = migrate.missing("sqlite", dict(session.run(sql.READ_MIGRATIONS)))
+        meta: dict[str, str] = dict(session.run(sql.READ_META))
+        for step in steps:
+            for statement in migrate.split(step.text):
+                session.raw.execute(statement)
+            session.run(
+                sql.WRITE_MIGRATION,
+                {
+                    "version": step.version,
+                    "name": step.name,
+                    "checksum": step.checksum,
+                    "now": now,
+                },
+            )
+            meta |= {"version": str(step.version), "min_code": str(step.min_code)}
+        if steps:
+            meta.setdefault("store_id", os.urandom(16).hex())
+            for key, value in meta.items():
+                session.run(sql.WRITE_META, {"key": key, "value": value})
+        return [step.name for step in steps]
+
+    def pending_migrations(self) -> Sequence[tuple[str, str]]:
+        applied: dict[int, str] = {}
+        if self.path.exists():
+            with contextlib.suppress(errors.NotMigrated):
+                applied = dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+        return [(step.name, step.text) for step in migrate.missing("sqlite", applied)]
+
+    def open(self, now: int) -> None:
+        with self._lock:
+            if self._opened:
+                return
+            if sqlite3.sqlite_version_info < MINIMUM:
+                raise errors.StoreTooOld(
+                    f"SQLite {sqlite3.sqlite_version} is too old; duly needs 3.37 or newer"
+                )
+            if self._temporary or (self.path.exists() and self.pending_migrations()):
+                self.migrate(now)
+            migrate.check("sqlite", self._meta())
+            self._opened = True
+
+    def _meta(self) -> dict[str, str]:
+        try:
+            return dict(self._read(lambda s: s.run(sql.READ_META)))
+        except errors.NotMigrated:
+            return {}
+
+    def close(self) -> None:
+        with self._lock:
+            for raw in self._idle:
+                raw.close()
+            for body in self._idle_bodies:
+                body.close()
+            if self._writer:
+                self._writer.raw.close()
+            if self._turnstile:
+                self._turnstile.close()
+            self._idle, self._idle_bodies = [], []
+            self._writer = self._turnstile = None
+            self._opened = False
+            if self._temporary:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+
+    # Reading and writing
+
+    def _read(self, ask: Callable[[SqliteSession], T]) -> T:
+        with self._lock:
+            raw = self._idle.pop() if self._idle else None
+        raw = raw or self.connect()
+        try:
+            with translated(self.where):
+                answer = ask(SqliteSession(raw))
+        except BaseException:
+            raw.close()
+            raise
+        with self._lock:
+            self._idle.append(raw)
+        return answer
+
+    def _write(self, work: Callable[[SqliteSession], T]) -> T:
+        """Do the work in a transaction that other callers may share; durable on return."""
+        answer: T = self._group.write(work)
+        return answer
+
+    def _commit_batch(self, tickets: list[Ticket[Write]]) -> None:
+        with self._lock:
+            if self._writer is None:
+                self._writer = SqliteSession(self.connect())
+        session = self._writer
+        with translated(self.where), self.turnstile:
+            if len(tickets) == 1:
+                _alone(session, tickets[0])
+            elif not _together(session, tickets):
+                for ticket in tickets:
+                    try:
+                        _alone(session, ticket)
+                    except Exception as error:
+                        ticket.error = _translate(error, self.where)
+
+    # Enqueue
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        def insert(session: SqliteSession) -> None:
+            session.insert_jobs(jobs)
+            fault.point("enqueue.inserted")
+
+        self._write(insert)
+        fault.point("enqueue.committed")
+
+    def enqueue_child(
+        self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
+    ) -> bool:
+        return self._write(lambda s: s.insert_children(parent, jobs, by, now))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[SqliteTx]:
+        with self._lock:
+            body = self._idle_bodies.pop() if self._idle_bodies else None
+        body = body or BodyConnection(self)
+        body.begin()
+        try:
+            yield body.tx
+            body.commit()
+        except BaseException:
+            body.rollback()
+            body.close()
+            raise
+        with self._lock:
+            self._idle_bodies.append(body)
+
+    # Run
+
+    def lanes(self) -> Sequence[Lane]:
+        return [Lane(*row) for row in self._read(lambda s: s.lanes())]
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        def both(session: SqliteSession) -> tuple[set[str], Sequence[Claim]]:
+            settled = session.settle(settlements, now) if settlements else set()
+            return settled, session.claim(request, now) if request else ()
+
+        answer = self._write(both)
+        if settlements:
+            fault.point("finish.committed")
+        return answer
+
+    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
+        where = {"id": job_id, "worker": worker_id, "now": now}
+        rows = self._write(lambda s: s.run(sql.CLAIM_ALONE, where))
+        return Claim(*rows[0]) if rows else None
+
+    def due_alone(self, now: int) -> Sequence[str]:
+        return [row[0] for row in self._read(lambda s: s.run(sql.DUE_ALONE, {"now": now}))]
+
+    def mutation_lane(self) -> SqliteMutationLane:
+        return SqliteMutationLane(self)
+
+    # Cancel
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return self._write(lambda s: s.cancel(job_id, by, now))
+
+    def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
+        canceled, after = self._write(lambda s: s.cancel_page(filter, "", by, now))
+        while after:
+            more, after = self._write(lambda s: s.cancel_page(filter, after, by, now))  # noqa: B023
+            canceled += more
+        return canceled
+
+    # Read
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._read(lambda s: s.get(job_id))
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._read(lambda s: s.find(filter))
+
+    # Workers: a worker lives as long as its process holds the lock on its file.
+
+    def register(self, worker: WorkerInfo, now: int) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        file = open_private(self._worker_file(worker.id))
+        fcntl.flock(file, fcntl.LOCK_EX)
+        self._worker_locks[worker.id] = file
+        self._write(lambda s: s.register(worker, now))
+        self._release(worker.functions)
+
+    def deregister(self, worker_id: str) -> None:
+        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        self._drop_lock(worker_id)
+
+    def abandon(self, worker_id: str) -> None:
+        """Let go of a worker's lock as its death would; for tests."""
+        os.close(self._worker_locks.pop(worker_id))
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        return self._read(lambda s: s.workers())
+
+    def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        """The kernel holds the proof of life; nothing has to be written."""
+        return set(self.beats()) & set(worker_ids)
+
+    def beats(self) -> dict[str, int]:
+        return self._read(lambda s: s.beats())
+
+    def is_dead(self, worker_id: str) -> bool | None:
+        if worker_id in self._worker_locks:
+            return False
+        try:
+            file = os.open(self._worker_file(worker_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._process_is_gone(worker_id)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(file)
+
+    def _process_is_gone(self, worker_id: str) -> bool:
+        """The lock file was removed by somebody: ask for the process itself."""
+        for worker in self.workers():
+            if worker.id == worker_id:
+                return not Path(f"/proc/{worker.pid}").exists() and not _alive(worker.pid)
+        return True
+
+    def holdings(self, worker_id: str) -> dict[str, int]:
+        return self._read(lambda s: s.holdings(worker_id))
+
+    def rescue(
+        self,
+        worker_id: str,
+        beat: int | None,
+        judge: Callable[[Lost, bool], Settlement],
+        now: int,
+    ) -> int | None:
+        rescued = self._write(lambda s: s.rescue(worker_id, beat, judge, now))
+        fault.point("rescue.committed")
+        self._worker_file(worker_id).unlink(missing_ok=True)
+        return rescued
+
+    def _worker_file(self, worker_id: str) -> Path:
+        return self.folder / f"worker-{worker_id}"
+
+    def _drop_lock(self, worker_id: str) -> None:
+        self._worker_file(worker_id).unlink(missing_ok=True)
+        file = self._worker_locks.pop(worker_id, None)
+        if file is not None:
+            os.close(file)
+
+    # Upkeep
+
+    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
+        if not self._read(lambda s: s.run(sql.OVERDUE, {"before": before})):
+            return 0
+        return self._write(lambda s: s.time_out(before, judge, now))
+
+    def expire(self, now: int) -> int:
+        if not self._read(lambda s: s.run(sql.EXPIRED_IDS, {"now": now})):
+            return 0
+        return self._write(lambda s: s.expire(now))
+
+    def hold_unknown(self, now: int) -> int:
+        unknown = self._read(lambda s: s.unknown_at_heads(now))
+        if unknown:
+            self._write(lambda s: s.hold(unknown, Hold.FUNCTION))
+        return len(unknown)
+
+    def release_known(self) -> int:
+        functions = self._read(lambda s: s.known_functions())
+        held = self._read(
+            lambda s: s.run(sql.HELD_IDS, {"hold": Hold.FUNCTION, "functions": s.array(functions)})
+        )
+        return self._write(lambda s: s.release(Hold.FUNCTION, functions)) if held else 0
+
+    def _release(self, functions: Sequence[str]) -> None:
+        for hold in (Hold.FUNCTION, Hold.SIGNATURE):
+            while self._write(lambda s: s.release(hold, functions)):  # noqa: B023
+                pass
+
+    def held(self) -> Sequence[HeldJobs]:
+        return self._read(lambda s: s.held())
+
+    def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
+        return self._write(lambda s: s.retain(cutoff, exhausted_after))
+
+    # Queues
+
+    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None:
+        values = {"name": name, "by": by, "note": note, "now": now}
+        self._write(lambda s: s.run(sql.PAUSE_QUEUE, values))
+
+    def resume_queue(self, name: str) -> None:
+        self._write(lambda s: s.run(sql.RESUME_QUEUE, {"name": name}))
+
+    def paused_queues(self) -> Sequence[QueuePause]:
+        return self._read(lambda s: s.paused_queues())
+
+    # Waking
+
+    def ring(self) -> None:
+        """Other processes watch the file itself."""
+
+    def watch(self, bell: threading.Event, stop: threading.Event) -> None:
+        raw = self.connect()
+        try:
+            seen = None
+            while not stop.wait(POLL_SECONDS):
+                (version,) = raw.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    seen = version
+                    bell.set()
+        finally:
+            raw.close()
+
+
+def _alone(session: SqliteSession, ticket: Ticket[Write]) -> None:
+    raw = session.raw
+    raw.execute(_BEGIN)
+    try:
+        ticket.value = ticket.work(session)
+        raw.execute(_COMMIT)
+    except BaseException:
+        if raw.in_transaction:
+            raw.execute(_ROLLBACK)
+        raise
+
+
+def _together(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
+    """All in one transaction, a savepoint each. False: it broke, nothing of it happened."""
+    raw = session.raw
+    raw.execute(_BEGIN)
+    try:
+        for ticket in tickets:
+            if not _one_of_many(session, ticket):
+                return False
+        raw.execute(_COMMIT)
+        return True
+    except Exception:
+        log.debug("a shared commit failed; its writes are repeated one by one", exc_info=True)
+        return False
+    finally:
+        if raw.in_transaction:
+            raw.execute(_ROLLBACK)
+
+
+def _one_of_many(session: SqliteSession, ticket: Ticket[Write]) -> bool:
+    raw = session.raw
+    raw.execute("SAVEPOINT duly_write")
+    try:
+        ticket.value = ticket.work(session)
+    except Exception as error:
+        if not raw.in_transaction:
+            return False
+        ticket.error = error
+        raw.execute("ROLLBACK TO duly_write")
+    raw.execute("RELEASE duly_write")
+    return True
+
+
+def _finish_row(finish: Finish, now: int) -> Row:
+    return (
+        finish.id,
+        finish.token,
+        finish.state,
+        now,
+        finish.result,
+        finish.error_kind,
+        finish.error_message,
+        finish.error_traceback,
+        finish.exhausted,
+    )
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Errors of the driver as errors of duly."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(error, where) from error
+
+
+def _translate(error: Exception, where: str) -> Exception:
+    if not isinstance(error, sqlite3.Error):
+        return error
+    name, text = _code(error), str(error)
+    if "no such table" in text and "duly_" in text:
+        return errors.NotMigrated(f"{where}: {text}; run `duly migrate`")
+    if name in ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"):
+        return errors.StoreUnavailable(
+            f"{where} was locked for {PATIENCE:g} s; is a transaction left open somewhere?"
+        )
+    if name == "SQLITE_FULL":
+        return errors.StoreFull(f"{where}: {text}; free some space, nothing was written")
+    if name == "SQLITE_READONLY":
+        return errors.StoreReadOnly(f"{where}: {text}; check the file's and folder's permissions")
+    if name in ("SQLITE_IOERR", "SQLITE_CANTOPEN"):
+        return errors.StoreUnavailable(f"{where}: {text}")
+    return errors.StoreError(f"{where}: {text}")
+
+
+def _code(error: BaseException) -> str:
+    """The primary result code: extended ones begin with its name."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return "_".join(name.split("_")[:2])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+# Fork --------------------------------------------------------------------------------------------
+
+_stores_to_forget_after_fork: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+# Closing an inherited connection would checkpoint the parent's database under its feet.
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    for store in _stores_to_forget_after_fork:
+        store.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,511 @@
+"""Every SQL statement of duly, once, under one name.
+
+A statement is one text for both databases where that serves, two where one would be slow or wrong.
+`@jobs`, `@history` … stand for the tables, `@id`, `@parent_id`, `@worker_id` for those columns read
+as text; parameters are `:name`. No statement reads a clock but SERVER_TIME.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from duly.model.job import JobFilter, NewJob, State
+from duly.store.placeholders import named_to_psycopg
+
+Dialect = Literal["sqlite", "postgres"]
+
+HISTORY_BUCKETS = 16
+DAY_MS = 86_400_000
+
+
+class Statement:
+    """One statement in both dialects."""
+
+    __slots__ = ("postgres", "sqlite")
+
+    def __init__(self, sqlite: str, postgres: str) -> None:
+        self.sqlite = sqlite
+        self.postgres = postgres
+
+
+def both(sql: str) -> Statement:
+    return Statement(sql, sql)
+
+
+def each(*, sqlite: str, postgres: str) -> Statement:
+    return Statement(sqlite, postgres)
+
+
+def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
+    """What the words behind an @ stand for."""
+    prefix = "duly_" if dialect == "sqlite" else f"{schema}."
+    cast = "" if dialect == "sqlite" else "::text"
+    tables = ("jobs", "history", "kept", "workers", "queues", "meta", "migrations")
+    columns = ("id", "parent_id", "worker_id")
+    return {t: prefix + t for t in tables} | {c: c + cast for c in columns} | {"schema": schema}
+
+
+def render(sql: str, dialect: Dialect, words: dict[str, str]) -> str:
+    """The text that the driver gets."""
+    text = re.sub(r"@(\w+)", lambda match: words[match[1]], sql)
+    return text if dialect == "sqlite" else named_to_psycopg(text)
+
+
+def compile_all(dialect: Dialect, words: dict[str, str]) -> dict[Statement, str]:
+    """Every statement of this module, ready for the driver."""
+    return {s: render(getattr(s, dialect), dialect, words) for _, s in named_statements()}
+
+
+def named_statements() -> Iterator[tuple[str, Statement]]:
+    """Every statement with its name."""
+    for name, value in globals().items():
+        if isinstance(value, Statement):
+            yield name, value
+
+
+# Columns -----------------------------------------------------------------------------------------
+
+NEW_FIELDS = NewJob.__struct_fields__
+_NEW = ", ".join(NEW_FIELDS)
+_NEW_VALUES = ", ".join(["?"] * len(NEW_FIELDS))
+_NEW_TYPES = "uuid text text text int2 int8 int8 int8 int8 int8 text text uuid text text".split()
+_NEW_ARRAYS = ", ".join(
+    f":{name}::{type_}[]" for name, type_ in zip(NEW_FIELDS, _NEW_TYPES, strict=True)
+)
+
+_LIVE_RECORD = """@id, function, kind, queue, priority, state, hold, token, attempt, crashes,
+    system_retries, created_at, scheduled_at, run_at, started_at, NULL, expires_at, timeout_ms,
+    retry, args, @parent_id, owner, tags, @worker_id, NULL, error_kind, error_message,
+    error_traceback, NULL"""
+
+_FINAL_RECORD = """@id, function, kind, queue, priority, state, NULL, token, attempt, crashes,
+    system_retries, created_at, scheduled_at, run_at, started_at, completed_at, expires_at,
+    timeout_ms, retry, args, @parent_id, owner, tags, @worker_id, result, error_kind,
+    error_message, error_traceback, canceled_by"""
+
+# What a job takes along, unchanged, when it moves to history.
+_MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
+    created_at, scheduled_at, run_at, started_at, expires_at, timeout_ms, retry, args, parent_id,
+    owner, tags, worker_id"""
+
+_FINAL = f"""{_MOVED}, state, completed_at, result, error_kind, error_message, error_traceback,
+    canceled_by, exhausted"""
+
+_BUCKET = f"((:now::int8 / {DAY_MS}) % {HISTORY_BUCKETS})::int2"
+
+_CLAIMED = """@id, token, attempt, crashes, system_retries, function, kind, queue, priority,
+    run_at, timeout_ms, retry, args"""
+
+_CLAIMABLE = "state = 'pending' AND hold IS NULL"
+
+_TO_RUNNING = """UPDATE @jobs SET state = 'running', token = token + 1, attempt = attempt + 1,
+    worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms"""
+
+# Schema ------------------------------------------------------------------------------------------
+
+CREATE_META = both("CREATE TABLE IF NOT EXISTS @meta (key text PRIMARY KEY, value text NOT NULL)")
+READ_META = both("SELECT key, value FROM @meta")
+WRITE_META = both(
+    "INSERT INTO @meta (key, value) VALUES (:key, :value)"
+    " ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+)
+CREATE_MIGRATIONS = both(
+    "CREATE TABLE IF NOT EXISTS @migrations (version integer PRIMARY KEY, name text NOT NULL,"
+    " checksum text NOT NULL, applied_at bigint NOT NULL)"
+)
+READ_MIGRATIONS = both("SELECT version, checksum FROM @migrations ORDER BY version")
+WRITE_MIGRATION = both(
+    "INSERT INTO @migrations (version, name, checksum, applied_at)"
+    " VALUES (:version, :name, :checksum, :now)"
+)
+
+# Enqueue -----------------------------------------------------------------------------------------
+
+INSERT_JOBS = each(
+    sqlite=f"INSERT INTO @jobs ({_NEW}) VALUES ({_NEW_VALUES})",
+    postgres=f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS})",
+)
+
+# Repeats an insert whose answer was lost: jobs that arrived after all, even if they have finished
+# since, are left alone. Looking and inserting must be one statement.
+INSERT_JOBS_ONCE = each(
+    sqlite=f"INSERT OR IGNORE INTO @jobs ({_NEW}) VALUES ({_NEW_VALUES})",
+    postgres=f"""INSERT INTO @jobs ({_NEW})
+        SELECT * FROM unnest({_NEW_ARRAYS}) AS new ({_NEW})
+        WHERE NOT EXISTS (SELECT 1 FROM @history done WHERE done.id = new.id)
+        ON CONFLICT (id) DO NOTHING""",
+)
+
+# The child of a parent that is gone: stored, so that its id means something, and never run.
+INSERT_CANCELED = each(
+    sqlite=f"""INSERT INTO @history ({_NEW}, state, token, attempt, crashes, system_retries,
+            completed_at, canceled_by)
+        VALUES ({_NEW_VALUES}, 'canceled', 0, 0, 0, 0, ?, ?)""",
+    postgres=f"""INSERT INTO @history ({_NEW}, state, token, attempt, crashes, system_retries,
+            completed_at, canceled_by, bucket)
+        SELECT *, 'canceled', 0, 0, 0, 0, :now::int8, :by::text, {_BUCKET}
+        FROM unnest({_NEW_ARRAYS})""",
+)
+
+LOCK_PARENT = each(
+    sqlite="SELECT 1 FROM @jobs WHERE id = :id AND token = :token",
+    postgres="SELECT 1 FROM @jobs WHERE id = :id AND token = :token FOR SHARE",
+)
+
+# Claim -------------------------------------------------------------------------------------------
+
+# The lanes (queue and priority) that hold claimable jobs, each with its earliest due time: one
+# index probe a lane, however many jobs stand in it.
+LANES = each(
+    sqlite=f"""SELECT queue, priority, run_at FROM @jobs
+        WHERE {_CLAIMABLE} AND (queue, priority) > (:queue, :priority)
+        ORDER BY queue, priority, run_at LIMIT 1""",
+    postgres=f"""WITH RECURSIVE lanes AS (
+            (SELECT queue, priority, run_at FROM @jobs WHERE {_CLAIMABLE}
+             ORDER BY queue, priority, run_at LIMIT 1)
+            UNION ALL
+            SELECT n.queue, n.priority, n.run_at FROM lanes l CROSS JOIN LATERAL (
+                SELECT queue, priority, run_at FROM @jobs
+                WHERE {_CLAIMABLE} AND (queue, priority) > (l.queue, l.priority)
+                ORDER BY queue, priority, run_at LIMIT 1) n
+        ) SELECT queue, priority, run_at FROM lanes""",
+)
+
+PAUSED_QUEUES = both("SELECT name FROM @queues WHERE paused_at IS NOT NULL")
+
+
+def _sqlite_level(level: int) -> str:
+    return f"""SELECT * FROM (
+        SELECT id, length(CAST(args AS BLOB)) FROM @jobs
+        WHERE queue = :queue AND priority = {level} AND {_CLAIMABLE} AND run_at <= :now
+            AND function IN (SELECT value FROM json_each(:functions))
+            AND (expires_at IS NULL OR expires_at > :now)
+        ORDER BY run_at, id LIMIT :limit)"""
+
+
+# SQLite picks the due jobs of a queue, highest priority first, and CLAIM takes them in the same
+# transaction. PostgreSQL does both in one statement.
+PICK = each(
+    sqlite=" UNION ALL ".join(_sqlite_level(level) for level in range(9, -1, -1)) + " LIMIT :limit",
+    postgres=f"""SELECT id FROM (
+            SELECT id, size, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM (
+                SELECT due.id, due.size
+                FROM unnest(:queues::text[], :levels::int2[]) AS lane (queue, level)
+                CROSS JOIN LATERAL (
+                    SELECT id, octet_length(args) AS size FROM @jobs
+                    WHERE queue = lane.queue AND priority = lane.level AND {_CLAIMABLE}
+                        AND run_at <= :now AND run_at >= :since
+                        AND function = ANY(:functions::text[])
+                        AND (expires_at IS NULL OR expires_at > :now)
+                    ORDER BY run_at, id LIMIT :limit
+                    FOR UPDATE SKIP LOCKED
+                ) due
+                WHERE NOT EXISTS (
+                    SELECT 1 FROM @queues WHERE name = lane.queue AND paused_at IS NOT NULL)
+                LIMIT :limit
+            ) picked
+        ) bounded WHERE total = size OR total <= :bytes""",
+)
+
+CLAIM = each(
+    sqlite=f"""{_TO_RUNNING} WHERE id IN (SELECT value FROM json_each(:ids))
+        RETURNING {_CLAIMED}""",
+    postgres=f"{_TO_RUNNING} WHERE id = ANY(ARRAY({PICK.postgres})) RETURNING {_CLAIMED}",
+)
+
+CLAIM_ALONE = both(
+    f"{_TO_RUNNING} WHERE id = :id AND state = 'pending' AND hold = 'alone' RETURNING {_CLAIMED}"
+)
+
+DUE_ALONE = both(
+    "SELECT @id FROM @jobs WHERE hold = 'alone' AND state = 'pending' AND run_at <= :now LIMIT 10"
+)
+
+# Finish ------------------------------------------------------------------------------------------
+
+# The fence is id and token, the token being odd only while running. Adding the state makes the
+# batched form quadratic under PostgreSQL's generic plan.
+FINISH = each(
+    sqlite=f"""INSERT INTO @history ({_FINAL})
+        SELECT {_MOVED}, ?3, ?4, ?5, ?6, ?7, ?8, NULL, ?9
+        FROM @jobs WHERE id = ?1 AND token = ?2""",
+    postgres=f"""WITH gone AS (
+            DELETE FROM @jobs j
+            USING unnest(:ids::uuid[], :tokens::int4[], :states::text[], :results::text[],
+                :error_kinds::text[], :error_messages::text[], :error_tracebacks::text[],
+                :exhausteds::bool[])
+                AS f (id, token, state, result, error_kind, error_message, error_traceback,
+                    exhausted)
+            WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
+            RETURNING {", ".join("j." + c.strip() for c in _MOVED.split(","))},
+                f.state, f.result, f.error_kind, f.error_message, f.error_traceback, f.exhausted
+        )
+        INSERT INTO @history ({_FINAL}, bucket)
+        SELECT {_MOVED}, state, :now::int8, result, error_kind, error_message, error_traceback,
+            NULL, exhausted, {_BUCKET}
+        FROM gone RETURNING @id""",
+)
+
+# One mutation, in its own transaction; `xid` shows that the body has not ended and begun another.
+FINISH_MUTATION = both(
+    f"""WITH gone AS (
+            DELETE FROM @jobs WHERE id = :id AND token = :token
+                AND pg_current_xact_id()::text = :xid
+            RETURNING {_MOVED}
+        )
+        INSERT INTO @history ({_FINAL}, bucket)
+        SELECT {_MOVED}, 'succeeded', :now::int8, :result::text, NULL, NULL, NULL, NULL, false,
+            {_BUCKET}
+        FROM gone RETURNING 1"""
+)
+
+FORGET_FINISHED = both("DELETE FROM @jobs WHERE id = ? AND token = ?")
+
+AGAIN = each(
+    sqlite="""UPDATE @jobs SET state = 'pending', token = token + 1, worker_id = NULL,
+            started_at = NULL, deadline_at = NULL, run_at = :run_at, attempt = :attempt,
+            crashes = :crashes, system_retries = :system_retries, hold = :hold,
+            error_kind = :error_kind, error_message = :error_message,
+            error_traceback = :error_traceback
+        WHERE id = :id AND token = :token""",
+    postgres="""UPDATE @jobs j SET state = 'pending', token = j.token + 1, worker_id = NULL,
+            started_at = NULL, deadline_at = NULL, run_at = f.run_at, attempt = f.attempt,
+            crashes = f.crashes, system_retries = f.system_retries, hold = f.hold,
+            error_kind = f.error_kind, error_message = f.error_message,
+            error_traceback = f.error_traceback
+        FROM unnest(:ids::uuid[], :tokens::int4[], :run_ats::int8[], :attempts::int4[],
+            :crashes::int4[], :system_retries::int4[], :holds::text[], :error_kinds::text[],
+            :error_messages::text[], :error_tracebacks::text[])
+            AS f (id, token, run_at, attempt, crashes, system_retries, hold, error_kind,
+                error_message, error_traceback)
+        WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
+        RETURNING j.id::text""",
+)
+
+# Cancel, expiry ----------------------------------------------------------------------------------
+
+LIVE_IDS = each(
+    sqlite="SELECT id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))",
+    postgres="SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
+)
+
+CHILD_IDS = each(
+    sqlite="SELECT id FROM @jobs WHERE parent_id IN (SELECT value FROM json_each(:ids))",
+    postgres="SELECT @id FROM @jobs WHERE parent_id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
+)
+
+EXPIRED_IDS = each(
+    sqlite="SELECT id FROM @jobs WHERE state = 'pending' AND expires_at <= :now LIMIT 500",
+    postgres="""SELECT @id FROM @jobs WHERE state = 'pending' AND expires_at <= :now
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED""",
+)
+
+# Moves live rows that the same transaction has locked.
+MOVE_CANCELED = each(
+    sqlite=f"""INSERT INTO @history ({_FINAL})
+        SELECT {_MOVED}, 'canceled', :now, NULL, :error_kind, :error_message, NULL,
+            CASE WHEN :from_parent THEN 'parent:' || parent_id ELSE :by END, 0
+        FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres=f"""WITH gone AS (
+            DELETE FROM @jobs WHERE id = ANY(:ids::uuid[]) RETURNING {_MOVED}
+        )
+        INSERT INTO @history ({_FINAL}, bucket)
+        SELECT {_MOVED}, 'canceled', :now::int8, NULL, :error_kind::text, :error_message::text,
+            NULL, CASE WHEN :from_parent::bool THEN 'parent:' || parent_id ELSE :by::text END,
+            false, {_BUCKET}
+        FROM gone""",
+)
+
+FORGET_CANCELED = both("DELETE FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))")
+
+# Rescue, time-out --------------------------------------------------------------------------------
+
+_LOST = "@id, token, kind, attempt, crashes, system_retries, run_at, retry"
+
+RUNNING_OF = each(
+    sqlite=f"SELECT {_LOST} FROM @jobs WHERE worker_id = :worker",
+    postgres=f"SELECT {_LOST} FROM @jobs WHERE worker_id = :worker ORDER BY id FOR UPDATE",
+)
+
+OVERDUE = each(
+    sqlite=f"SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before LIMIT 500",
+    postgres=f"""SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before
+        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED""",
+)
+
+# Workers -----------------------------------------------------------------------------------------
+
+INSERT_WORKER = both(
+    "INSERT INTO @workers (id, app, host, pid, queues, functions, slots, alone, started_at)"
+    " VALUES (:id, :app, :host, :pid, :queues, :functions, :slots, :alone, :now)"
+)
+DELETE_WORKER = both("DELETE FROM @workers WHERE id = :id")
+BEAT = both("UPDATE @workers SET beat = beat + 1 WHERE id = ANY(:ids::uuid[]) RETURNING @id")
+WORKERS = both(
+    "SELECT @id, app, host, pid, queues, functions, slots, alone, beat, started_at FROM @workers"
+    " ORDER BY id"
+)
+BEATS = both("SELECT @id, beat FROM @workers")
+LOCK_WORKER = each(
+    sqlite="SELECT alone, beat FROM @workers WHERE id = :id",
+    postgres="SELECT alone, beat FROM @workers WHERE id = :id FOR UPDATE",
+)
+HOLDINGS = both("SELECT @id, token FROM @jobs WHERE worker_id = :id")
+KNOWN_FUNCTIONS = both("SELECT functions FROM @workers")
+
+# Holds -------------------------------------------------------------------------------------------
+
+# Only the head of a lane is looked at: what stands behind known jobs costs nothing yet.
+UNKNOWN_AT_HEAD = each(
+    sqlite=f"""SELECT id FROM (
+            SELECT id, function FROM @jobs
+            WHERE queue = :queue AND priority = :priority AND {_CLAIMABLE} AND run_at <= :now
+            ORDER BY run_at, id LIMIT 1000)
+        WHERE function NOT IN (SELECT value FROM json_each(:functions))""",
+    postgres=f"""SELECT id::text FROM (
+            SELECT id, function FROM @jobs
+            WHERE queue = :queue AND priority = :priority AND {_CLAIMABLE} AND run_at <= :now
+            ORDER BY run_at, id LIMIT 1000) head
+        WHERE NOT function = ANY(:functions::text[])""",
+)
+SET_HOLD = each(
+    sqlite=f"""UPDATE @jobs SET hold = :hold
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND {_CLAIMABLE}""",
+    postgres=f"UPDATE @jobs SET hold = :hold WHERE id = ANY(:ids::uuid[]) AND {_CLAIMABLE}",
+)
+HELD_IDS = each(
+    sqlite="""SELECT id FROM @jobs WHERE hold = :hold
+        AND function IN (SELECT value FROM json_each(:functions)) LIMIT 1000""",
+    postgres="""SELECT @id FROM @jobs WHERE hold = :hold AND function = ANY(:functions::text[])
+        LIMIT 1000 FOR UPDATE SKIP LOCKED""",
+)
+CLEAR_HOLD = each(
+    sqlite="UPDATE @jobs SET hold = NULL WHERE id IN (SELECT value FROM json_each(:ids))",
+    postgres="UPDATE @jobs SET hold = NULL WHERE id = ANY(:ids::uuid[])",
+)
+HELD = both(
+    "SELECT hold, function, count(*), min(run_at) FROM"
+    " (SELECT hold, function, run_at FROM @jobs WHERE hold IS NOT NULL LIMIT 10000) held"
+    " GROUP BY hold, function ORDER BY hold, function"
+)
+
+# Queues ------------------------------------------------------------------------------------------
+
+PAUSE_QUEUE = both(
+    "INSERT INTO @queues (name, paused_at, paused_by, note) VALUES (:name, :now, :by, :note)"
+    " ON CONFLICT (name) DO UPDATE SET paused_at = :now, paused_by = :by, note = :note"
+)
+RESUME_QUEUE = both("DELETE FROM @queues WHERE name = :name")
+QUEUES = both("SELECT name, paused_at, paused_by, note FROM @queues ORDER BY name")
+
+# Reading -----------------------------------------------------------------------------------------
+
+GET_LIVE = both(f"SELECT {_LIVE_RECORD} FROM @jobs WHERE id = :id")
+GET_HISTORY = both(f"SELECT {_FINAL_RECORD} FROM @history WHERE id = :id")
+GET_KEPT = both(f"SELECT {_FINAL_RECORD} FROM @kept WHERE id = :id")
+
+_CONDITIONS = {
+    "state": "state = :state",
+    "function": "function = :function",
+    "queue": "queue = :queue",
+    "owner": "owner = :owner",
+    "parent_id": "parent_id = :parent_id",
+    "run_after": "run_at >= :run_after",
+    "run_before": "run_at < :run_before",
+    "before_id": "id < :before_id",
+}
+
+
+def list_jobs(filter: JobFilter, table: Literal["jobs", "history", "kept"]) -> str:
+    """The statement that lists one table's jobs, newest first; only what is asked for is in it."""
+    record = _LIVE_RECORD if table == "jobs" else _FINAL_RECORD
+    # Qualified, because on PostgreSQL a bare id would be the selected text, which no index orders.
+    return f"SELECT {record} FROM @{table} t{_where(filter)} ORDER BY t.id DESC LIMIT :limit"
+
+
+def live_matching(filter: JobFilter) -> str:
+    """The statement that finds live jobs for a bulk verb, in id order, a page at a time."""
+    where = _where(filter)
+    glue = " AND" if where else " WHERE"
+    return f"SELECT @id FROM @jobs t{where}{glue} id > :after_id ORDER BY t.id LIMIT :limit"
+
+
+def _where(filter: JobFilter) -> str:
+    terms = [term for field, term in _CONDITIONS.items() if getattr(filter, field) is not None]
+    return " WHERE " + " AND ".join(terms) if terms else ""
+
+
+def tables_for(state: State | None) -> tuple[Literal["jobs", "history", "kept"], ...]:
+    """Where jobs of a state can stand."""
+    if state is None:
+        return ("jobs", "history", "kept")
+    return ("history", "kept") if state.is_terminal else ("jobs",)
+
+
+def parameters_of(filter: JobFilter) -> dict[str, Any]:
+    """The parameters that a filter's statement takes."""
+    given = {field: getattr(filter, field) for field in _CONDITIONS}
+    return {field: value for field, value in given.items() if value is not None} | {
+        "limit": filter.limit
+    }
+
+
+# Retention ---------------------------------------------------------------------------------------
+
+# Finished jobs leave history in the order in which they came. Two kinds move to @kept instead: the
+# newest finished job of a function, and exhausted jobs younger than their own limit.
+OLDEST_FINISHED = each(
+    sqlite="""SELECT seq, id, function, exhausted, completed_at FROM @history
+        ORDER BY seq LIMIT 500""",
+    postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
+)
+NEWER_FINISHED = both(
+    "SELECT 1 FROM @history WHERE function = :function AND state = :state AND seq > :seq"
+    " ORDER BY id DESC LIMIT 1"
+)
+KEEP = each(
+    sqlite=f"""INSERT INTO @kept ({_FINAL}) SELECT {_FINAL} FROM @history
+        WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres=f"""INSERT INTO @kept ({_FINAL})
+        SELECT {_FINAL} FROM (
+            SELECT DISTINCT ON (function) * FROM @history
+            WHERE bucket = :bucket AND completed_at < :cutoff
+            ORDER BY function, completed_at DESC, id DESC) newest
+        WHERE NOT EXISTS (SELECT 1 FROM @history later
+            WHERE later.function = newest.function
+                AND later.completed_at > newest.completed_at AND later.id <> newest.id)
+        UNION
+        SELECT {_FINAL} FROM @history
+        WHERE bucket = :bucket AND exhausted AND completed_at < :cutoff
+            AND completed_at >= :exhausted_after
+        ON CONFLICT (id) DO NOTHING""",
+)
+DELETE_FINISHED = each(
+    sqlite="DELETE FROM @history WHERE seq <= :seq",
+    postgres="DELETE FROM @history WHERE bucket = :bucket AND completed_at < :cutoff",
+)
+TRUNCATE_BUCKET = "TRUNCATE @schema.history_{bucket:02d}"
+DROP_KEPT = each(
+    sqlite="""DELETE FROM @kept WHERE (exhausted = 0 OR completed_at < :exhausted_after)
+        AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = duly_kept.function)
+            OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = duly_kept.function
+                AND (k.completed_at, k.id) > (duly_kept.completed_at, duly_kept.id)))""",
+    postgres="""DELETE FROM @kept o WHERE (NOT exhausted OR completed_at < :exhausted_after)
+        AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = o.function)
+            OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = o.function
+                AND (k.completed_at, k.id) > (o.completed_at, o.id)))""",
+)
+
+# PostgreSQL only ---------------------------------------------------------------------------------
+
+SERVER_TIME = both("SELECT extract(epoch FROM clock_timestamp())::float8")
+SYNCHRONOUS_COMMIT = both("SELECT current_setting('synchronous_commit')")
+CURRENT_XID = both("SELECT pg_current_xact_id()::text")
+NOTIFY = both("SELECT pg_notify('duly', '')")
+LISTEN = both("LISTEN duly")
+LOCK_MIGRATIONS = both("SELECT pg_advisory_xact_lock(hashtext('duly.migrate'))")
+CREATE_SCHEMA = both("CREATE SCHEMA IF NOT EXISTS @schema")
+SHORT_LOCK_WAIT = both("SET LOCAL lock_timeout = '200ms'")
+SHORT_QUERY = both("SET LOCAL statement_timeout = '10s'")
