@@ -1,0 +1,1 @@
+"""The loops that run jobs and keep the store in order."""

@@ -1,0 +1,82 @@
+"""How does a process prove that it lives, and notice who does not?"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+from duly.clock import Clock
+from duly.errors import StoreError
+from duly.model.job import Lost, Settlement, settle_lost
+from duly.runtime.observe import Observer
+from duly.runtime.worker import Worker
+from duly.store.base import Store
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
+
+
+class Beat:
+    """Beats for a worker, observes the others, rescues what the dead have left."""
+
+    def __init__(self, worker: Worker, every: float = BEAT_SECONDS) -> None:
+        self._worker = worker
+        self._every = every
+        self._observer = Observer()
+
+    def one_pass(self) -> float:
+        worker = self._worker
+        try:
+            present = worker.store.beat([worker.id])
+        except StoreError as error:
+            self._observer.reset()
+            log.warning("no proof of life: %s", error)
+            return self._every
+        worker.last_beat = worker.clock.monotonic()
+        if worker.id not in present:
+            worker.was_declared_dead()
+            return 0
+        self._rescue_the_dead()
+        worker.reconcile()
+        return self._every
+
+    def _rescue_the_dead(self) -> None:
+        try:
+            beats = self._worker.store.beats()
+            beats.pop(self._worker.id, None)
+            dead = find_dead(self._worker.store, self._observer, beats)
+        except StoreError as error:
+            self._observer.reset()
+            log.warning("could not observe the other workers: %s", error)
+            return
+        for worker_id, beat in dead:
+            rescue(self._worker.store, self._worker.clock, worker_id, beat)
+            self._worker.loop.wake()
+
+
+def find_dead(
+    store: Store, observer: Observer, beats: dict[str, int]
+) -> list[tuple[str, int | None]]:
+    """Where the kernel can tell, ask it; elsewhere count rounds."""
+    verdicts = {worker_id: store.is_dead(worker_id) for worker_id in beats}
+    dead: list[tuple[str, int | None]] = [(w, None) for w, gone in verdicts.items() if gone]
+    unknown = {w: beat for w, beat in beats.items() if verdicts[w] is None}
+    return dead + list(observer.round(unknown))
+
+
+def rescue(store: Store, clock: Clock, worker_id: str, beat: int | None) -> None:
+    """Settle what a dead worker left behind."""
+    judge = judge_lost(clock)
+    rescued = store.rescue(worker_id, beat, judge, clock.now())
+    if rescued is not None:
+        log.warning("worker %s is dead; rescued %d jobs", worker_id, rescued)
+        store.ring()
+
+
+def judge_lost(clock: Clock) -> Callable[[Lost, bool], Settlement]:
+    def judge(job: Lost, alone: bool) -> Settlement:
+        return settle_lost(job, clock.now(), random.random(), alone)
+
+    return judge

@@ -1,0 +1,374 @@
+"""How is one attempt run, and what does its end mean?
+
+An action runs outside any transaction. Mutations run inside one that also holds the fenced finish;
+on SQLite several share it, a savepoint each.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from duly import errors, fault
+from duly.clock import Clock
+from duly.model.job import (
+    Claim,
+    Conflicted,
+    ErrorKind,
+    Hold,
+    Kind,
+    NeverStarted,
+    Outcome,
+    Raised,
+    State,
+    Succeeded,
+    SystemFailed,
+)
+from duly.runtime.program import NeedsAlone, Runnable
+from duly.store.base import MutationLane, Store
+
+log = logging.getLogger(__name__)
+
+GROUP_SECONDS = 0.010
+MESSAGE_LIMIT = 4_000
+TRACEBACK_LIMIT = 16_000
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A mutation's effects and its success are durable; nothing is left to settle."""
+
+
+class TakenAway(msgspec.Struct, frozen=True):
+    """The fence did not hold: the job was canceled, timed out or rescued meanwhile."""
+
+
+MutationEnd = Outcome | Committed | TakenAway
+Resolve = Callable[["Attempt", Outcome], None]
+
+
+class Attempt:
+    """One execution of a job in this process. The first outcome counts, later ones are dropped."""
+
+    __slots__ = (
+        "_guard",
+        "_resolve",
+        "cancel_body",
+        "canceled",
+        "claim",
+        "deadline",
+        "resolved",
+        "runnable",
+        "scheduled",
+        "started",
+        "timed_out",
+    )
+
+    def __init__(self, claim: Claim, runnable: Runnable, resolve: Resolve) -> None:
+        self.claim = claim
+        self.runnable = runnable
+        self._resolve = resolve
+        self._guard = threading.Lock()
+        self.started = False
+        self.scheduled = False
+        self.resolved = False
+        self.canceled = False
+        self.timed_out = False
+        self.deadline: float | None = None
+        self.cancel_body: Callable[[], None] | None = None
+
+    def resolve(self, outcome: Outcome) -> bool:
+        """Hand in the outcome; False if another one came first."""
+        with self._guard:
+            first, self.resolved = not self.resolved, True
+        if first:
+            self._resolve(self, outcome)
+        return first
+
+    def take_away(self) -> None:
+        """The row is gone: tell the body, and drop whatever it returns."""
+        with self._guard:
+            self.resolved = True
+        self._stop_body()
+
+    def time_out(self) -> None:
+        """The time limit has passed. An action fails now; a mutation when its body has stopped."""
+        self.timed_out = True
+        if self.claim.kind == Kind.ACTION:
+            self.resolve(timeout_outcome(self.claim))
+        self._stop_body()
+
+    def _stop_body(self) -> None:
+        self.canceled = True
+        if self.cancel_body is not None:
+            self.cancel_body()
+
+
+# Actions -----------------------------------------------------------------------------------------
+
+
+def run_action(attempt: Attempt) -> None:
+    """Run a sync action to its end in this thread."""
+    runnable = attempt.runnable
+    arguments = _arguments(attempt)
+    if arguments is None:
+        return
+    fault.point("action.starting")
+    outcome: Outcome | None
+    try:
+        # An empty context: nothing of the enqueuer's identity reaches the job.
+        value = contextvars.Context().run(runnable.call_action, attempt, arguments)
+        outcome = _success(runnable, value)
+    except errors.Canceled as error:
+        outcome = None if attempt.canceled else failure(error)
+    except BaseException as error:
+        outcome = failure(error)
+    fault.point("action.returned")
+    _hand_in(attempt, outcome)
+
+
+async def run_async_action(attempt: Attempt) -> None:
+    """Run an async action to its end in the current task."""
+    runnable = attempt.runnable
+    arguments = _arguments(attempt)
+    if arguments is None:
+        return
+    fault.point("action.starting")
+    outcome: Outcome | None
+    try:
+        outcome = _success(runnable, await runnable.call_async(attempt, arguments))
+    except errors.Canceled as error:
+        outcome = None if attempt.canceled else failure(error)
+    except BaseException as error:
+        outcome = failure(error)
+    fault.point("action.returned")
+    _hand_in(attempt, outcome)
+
+
+def _arguments(attempt: Attempt) -> Mapping[str, Any] | None:
+    """The decoded arguments; a job that does not fit the code is held, not failed."""
+    if attempt.resolved:
+        return None
+    try:
+        arguments = attempt.runnable.decode(attempt.claim.args)
+    except errors.SignatureMismatch as error:
+        attempt.resolve(NeverStarted(Hold.SIGNATURE, storable(str(error), MESSAGE_LIMIT)))
+        return None
+    attempt.started = True
+    return arguments
+
+
+def _success(runnable: Runnable, value: object) -> Outcome:
+    try:
+        return Succeeded(None if value is None else runnable.encode_result(value))
+    except errors.UnstorableResult as error:
+        return Raised(ErrorKind.UNSTORABLE_RESULT, storable(str(error), MESSAGE_LIMIT))
+
+
+def _hand_in(attempt: Attempt, outcome: Outcome | None) -> None:
+    if outcome is None or not attempt.resolve(outcome):
+        log.info("dropped the late end of job %s", attempt.claim.id)
+
+
+# Mutations ---------------------------------------------------------------------------------------
+
+
+class MutationRunner:
+    """Runs mutation bodies on one connection; used by one thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        lane: MutationLane,
+        clock: Clock,
+        watch: Callable[[Attempt, float], None],
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._clock = clock
+        self._watch = watch
+        self._active = threading.Lock()
+        self._alone: set[str] = set()
+
+    def run(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, MutationEnd]]:
+        """Run them all, sharing a transaction where that is safe."""
+        sharing = [a for a in attempts if not self._must_be_alone(a)]
+        ends = self._run_shared(sharing) if len(sharing) > 1 else {}
+        return [(a, ends[a] if a in ends else self._run_alone(a)) for a in attempts]
+
+    def _must_be_alone(self, attempt: Attempt) -> bool:
+        return attempt.runnable.alone or attempt.claim.function in self._alone
+
+    # Several in one transaction
+
+    def _run_shared(self, attempts: Sequence[Attempt]) -> dict[Attempt, MutationEnd]:
+        """How each ended; those that are missing have left no trace and must run alone.
+
+        Only a member's own exception is judged here, and only once the commit has succeeded:
+        anything else may have been the doing of another member.
+        """
+        ends: dict[Attempt, MutationEnd] = {}
+        until = self._clock.monotonic() + GROUP_SECONDS
+        try:
+            self._lane.begin(True)
+            for attempt in attempts:
+                end = self._member(attempt)
+                if end is not None:
+                    ends[attempt] = end
+                if self._clock.monotonic() > until:
+                    break
+            self._lane.commit()
+        except Exception as error:
+            log.debug("a shared transaction failed, its members run alone: %r", error)
+            self._lane.rollback()
+            self._lane.renew()
+            return {}
+        fault.point("mutation.committed")
+        return ends
+
+    def _member(self, attempt: Attempt) -> MutationEnd | None:
+        self._lane.enter()
+        try:
+            end = self._body_and_finish(attempt, shared=True)
+        except NeedsAlone:
+            self._alone.add(attempt.claim.function)
+            self._undo_or_break()
+            return None
+        except Exception as error:
+            if self._lane.is_conflict(error) or self._lane.is_system(error):
+                raise
+            if isinstance(error, errors.TransactionEnded):
+                raise
+            self._undo_or_break()
+            return self._judge(attempt, error)
+        if isinstance(end, Committed):
+            self._lane.leave()
+        else:
+            self._undo_or_break()
+        return end
+
+    def _undo_or_break(self) -> None:
+        if not self._lane.undo():
+            raise errors.TransactionEnded("a member ended the transaction of the group")
+
+    # One by itself
+
+    def _run_alone(self, attempt: Attempt) -> MutationEnd:
+        committing = False
+        try:
+            self._lane.begin(False)
+            end = self._body_and_finish(attempt, shared=False)
+            if not isinstance(end, Committed):
+                self._lane.rollback()
+                return end
+            committing = True
+            self._lane.commit()
+        except Exception as error:
+            return self._failed_alone(attempt, error, committing)
+        fault.point("mutation.committed")
+        return end
+
+    def _failed_alone(self, attempt: Attempt, error: Exception, committing: bool) -> MutationEnd:
+        self._roll_back_whatever_is_left()
+        if self._lane.is_system(error):
+            if committing and self._was_committed(attempt.claim):
+                return Committed()
+            return SystemFailed(describe(error))
+        if self._lane.is_conflict(error):
+            return Conflicted(describe(error))
+        return self._judge(attempt, error)
+
+    def _roll_back_whatever_is_left(self) -> None:
+        try:
+            self._lane.rollback()
+        except Exception as error:
+            log.debug("rolling back failed, the connection is renewed: %r", error)
+        self._lane.renew()
+
+    def _was_committed(self, claim: Claim) -> bool:
+        """The COMMIT's answer was lost: look."""
+        job = self._store.get(claim.id)
+        return job is not None and job.state == State.SUCCEEDED and job.token == claim.token
+
+    # The body
+
+    def _body_and_finish(self, attempt: Attempt, *, shared: bool) -> MutationEnd:
+        fault.point("mutation.began")
+        arguments = _arguments(attempt)
+        if arguments is None:
+            return TakenAway()
+        self._watch(attempt, self._seconds(attempt.claim))
+        attempt.cancel_body = self._interrupter(attempt)
+        try:
+            value = contextvars.Context().run(
+                attempt.runnable.call_mutation, attempt, self._lane.tx, arguments, shared
+            )
+        finally:
+            # From here on nobody may interrupt: the next statement could be somebody else's.
+            with self._active:
+                attempt.cancel_body = None
+        fault.point("mutation.body_done")
+        if attempt.timed_out:
+            return timeout_outcome(attempt.claim)
+        if attempt.resolved:
+            return TakenAway()
+        result = None if value is None else attempt.runnable.encode_result(value)
+        if not self._lane.finish(attempt.claim, result, self._clock.now()):
+            return TakenAway()
+        fault.point("mutation.finished")
+        return Committed()
+
+    def _seconds(self, claim: Claim) -> float:
+        limit = self._store.mutation_seconds
+        return limit if claim.timeout_ms is None else min(limit, claim.timeout_ms / 1000)
+
+    def _interrupter(self, attempt: Attempt) -> Callable[[], None]:
+        def interrupt() -> None:
+            with self._active:
+                if attempt.cancel_body is not None:
+                    self._lane.interrupt()
+
+        return interrupt
+
+    def _judge(self, attempt: Attempt, error: Exception) -> MutationEnd:
+        if attempt.timed_out:
+            return timeout_outcome(attempt.claim)
+        if attempt.resolved:
+            return TakenAway()
+        if isinstance(error, errors.UnstorableResult):
+            return Raised(ErrorKind.UNSTORABLE_RESULT, storable(str(error), MESSAGE_LIMIT))
+        return failure(error)
+
+
+# Words -------------------------------------------------------------------------------------------
+
+
+def failure(error: BaseException) -> Raised:
+    """The function's own exception as an outcome."""
+    text = "".join(traceback.format_exception(error))
+    return Raised(ErrorKind.USER, describe(error), storable(text[-TRACEBACK_LIMIT:]))
+
+
+def timeout_outcome(claim: Claim) -> Raised:
+    seconds = "its time limit" if claim.timeout_ms is None else f"{claim.timeout_ms / 1000:g} s"
+    return Raised(ErrorKind.TIMEOUT, f"{claim.function} ran longer than {seconds}")
+
+
+def describe(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its message cannot be shown)"
+    name = type(error).__name__
+    return storable(f"{name}: {text}" if text else name, MESSAGE_LIMIT)
+
+
+def storable(text: str, limit: int = TRACEBACK_LIMIT) -> str:
+    """Text that every database takes: no NUL, no half characters, not too long."""
+    clean = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

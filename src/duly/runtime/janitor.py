@@ -1,0 +1,73 @@
+"""What needs doing now and then: expiry, time limits, holds, retention.
+
+Every process may run a janitor; all of it is safe side by side, and nothing needs a leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from datetime import timedelta
+
+from duly.clock import Clock
+from duly.model.job import Claim, Settlement, settle
+from duly.runtime.alone import AloneRuns
+from duly.runtime.execute import timeout_outcome
+from duly.store.base import Store
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+RETAIN_EVERY = 60.0
+# The worker itself enforces time limits; this is for workers that live but cannot.
+TIMEOUT_GRACE_MS = 30_000
+RETENTION = timedelta(days=7)
+EXHAUSTED_RETENTION = timedelta(days=30)
+
+
+class Janitor:
+    """Keeps the store in order."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        retention: timedelta = RETENTION,
+        exhausted_retention: timedelta = EXHAUSTED_RETENTION,
+        alone_runs: AloneRuns | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention_ms = round(retention.total_seconds() * 1000)
+        self._exhausted_ms = round(exhausted_retention.total_seconds() * 1000)
+        self._alone_runs = alone_runs
+        self._retained_at: float | None = None
+
+    def one_pass(self) -> float:
+        now = self._clock.now()
+        self._start_alone(now)
+        more = self._store.expire(now) >= 500
+        self._store.time_out(now - TIMEOUT_GRACE_MS, self._judge_overdue, now)
+        more |= self._store.hold_unknown(now) >= 1000
+        more |= self._store.release_known() >= 1000
+        more |= self._retain(now)
+        return 0 if more else EVERY
+
+    def _judge_overdue(self, claim: Claim) -> Settlement:
+        return settle(claim, timeout_outcome(claim), self._clock.now(), random.random())
+
+    def _start_alone(self, now: int) -> None:
+        if self._alone_runs is not None:
+            self._alone_runs.kill_the_stuck()
+            for job_id in self._store.due_alone(now):
+                self._alone_runs.start(job_id)
+
+    def _retain(self, now: int) -> bool:
+        since = self._clock.monotonic()
+        if self._retained_at is not None and since - self._retained_at < RETAIN_EVERY:
+            return False
+        removed = self._store.retain(now - self._retention_ms, now - self._exhausted_ms, now)
+        if not removed:
+            self._retained_at = since
+        return removed > 0

@@ -1,0 +1,69 @@
+"""What the runtime has to know of an application, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+from duly.clock import Clock
+from duly.model.job import Claim, Kind
+from duly.store.base import Store, StoreTx
+
+
+class Running(Protocol):
+    """An attempt as the function's context sees it."""
+
+    claim: Claim
+    canceled: bool
+    """Whether the job was taken away: its result will be dropped."""
+    scheduled: bool
+    """Whether the body has scheduled jobs, so that workers must be woken after the commit."""
+
+
+class Runnable(Protocol):
+    """A registered function, ready to be called with stored arguments."""
+
+    name: str
+    kind: Kind
+    is_async: bool
+    alone: bool
+    group: bool
+
+    def decode(self, args: str) -> Mapping[str, Any]:
+        """The call's arguments; SignatureMismatch when they no longer fit."""
+        ...
+
+    def encode_result(self, value: object) -> str | None:
+        """The stored form; UnstorableResult when there is none."""
+        ...
+
+    def call_mutation(
+        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+    ) -> object: ...
+
+    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object: ...
+
+    def call_async(self, running: Running, arguments: Mapping[str, Any]) -> Awaitable[object]: ...
+
+
+class Program(Protocol):
+    """The application: its functions, its store, its clock."""
+
+    name: str
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    def runnables(self) -> Mapping[str, Runnable]:
+        """Every function by name, type hints resolved."""
+        ...
+
+
+class NeedsAlone(BaseException):
+    """A body in a shared transaction touched the connection itself: run it again, alone.
+
+    Not an Exception, so that a body that catches everything does not swallow it.
+    """

@@ -1,0 +1,150 @@
+"""How does a parent look after worker processes?
+
+It beats for them, so that code which holds the interpreter for long costs nobody the proof of life.
+It kills one that is stuck, settles at once what a dead one left behind, and starts another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+
+from duly.clock import os_monotonic
+from duly.errors import StoreError
+from duly.runtime.beat import BEAT_SECONDS, rescue
+from duly.runtime.lifeline import Lifeline
+from duly.runtime.program import Program
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.1
+GRACE_AFTER_DRAIN = 10.0
+LONGEST_BACKOFF = 10.0
+
+Spawn = Callable[[int], "subprocess.Popen[bytes]"]
+
+
+class Child:
+    """One worker process and its lifeline."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
+        self.process = process
+        self.lifeline = lifeline
+        self.started_at = os_monotonic()
+
+
+class Supervisor:
+    """Keeps a number of worker processes alive until stopped."""
+
+    def __init__(self, program: Program, spawn: Spawn, count: int, drain: float) -> None:
+        self._program = program
+        self._store = program.store
+        self._spawn = spawn
+        self._count = count
+        self._drain = drain
+        self._children: list[Child] = []
+        self._stop = threading.Event()
+        self._stops = 0
+        self._start_at = 0.0
+        self._quick_deaths = 0
+        self._beat_at = 0.0
+
+    def stop(self) -> None:
+        """Let the children drain; the second call ends them at once."""
+        self._stops += 1
+        self._stop.set()
+
+    def run(self) -> None:
+        """Look after the children until stopped, then until the last one has ended."""
+        while not self._stop.is_set():
+            self._look()
+            self._stop.wait(LOOK_EVERY)
+        self._drain_children()
+
+    def _look(self) -> None:
+        self._bury_the_dead()
+        self._kill_the_stuck()
+        self._beat()
+        if os_monotonic() >= self._start_at:
+            while len(self._children) < self._count:
+                self._start_one()
+
+    def _start_one(self) -> None:
+        lifeline, file = Lifeline.create()
+        os.set_inheritable(file, True)
+        try:
+            self._children.append(Child(self._spawn(file), lifeline))
+        finally:
+            os.close(file)
+
+    def _bury_the_dead(self) -> None:
+        for child in [c for c in self._children if c.process.poll() is not None]:
+            self._children.remove(child)
+            log.warning(
+                "worker process %d ended with %s; starting another",
+                child.process.pid,
+                child.process.returncode,
+            )
+            self._back_off(child)
+            self._rescue(child)
+            child.lifeline.close()
+
+    def _back_off(self, child: Child) -> None:
+        """A process that dies as soon as it starts must not be restarted in a tight loop."""
+        lived = os_monotonic() - child.started_at
+        self._quick_deaths = self._quick_deaths + 1 if lived < 2 else 0
+        wait = min(0.25 * 2**self._quick_deaths, LONGEST_BACKOFF) if self._quick_deaths else 0
+        self._start_at = os_monotonic() + wait
+
+    def _rescue(self, child: Child) -> None:
+        """The kernel says that the process is gone, so nothing has to be counted."""
+        try:
+            for worker_id in self._worker_ids({child.process.pid}):
+                rescue(self._store, self._program.clock, worker_id, None)
+        except StoreError as error:
+            log.warning("left to the other workers to rescue: %s", error)
+
+    def _kill_the_stuck(self) -> None:
+        for child in self._children:
+            reason = child.lifeline.stuck()
+            if reason:
+                log.error("killing worker process %d: %s", child.process.pid, reason)
+                child.process.kill()
+                child.process.wait()
+
+    def _beat(self) -> None:
+        if os_monotonic() < self._beat_at:
+            return
+        self._beat_at = os_monotonic() + BEAT_SECONDS
+        try:
+            worker_ids = self._worker_ids({child.process.pid for child in self._children})
+            if worker_ids:
+                self._store.beat(worker_ids)
+        except StoreError as error:
+            log.warning("no proof of life for the children: %s", error)
+
+    def _worker_ids(self, pids: set[int]) -> list[str]:
+        host = socket.gethostname()
+        return [w.id for w in self._store.workers() if w.host == host and w.pid in pids]
+
+    def _drain_children(self) -> None:
+        for child in self._children:
+            child.process.send_signal(signal.SIGTERM)
+        until = os_monotonic() + self._drain + GRACE_AFTER_DRAIN
+        while any(c.process.poll() is None for c in self._children):
+            self._beat()
+            if os_monotonic() > until or self._stops > 1:
+                self._end_at_once()
+            threading.Event().wait(LOOK_EVERY)
+        for child in self._children:
+            self._rescue(child)
+
+    def _end_at_once(self) -> None:
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.kill()

@@ -1,0 +1,226 @@
+"""Where do bodies run? Async actions on one event loop, sync ones and mutations in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from duly.model.job import NeverStarted
+from duly.runtime.execute import (
+    Attempt,
+    Committed,
+    MutationRunner,
+    TakenAway,
+    run_action,
+    run_async_action,
+)
+
+log = logging.getLogger(__name__)
+
+Ended = Callable[[Attempt], None]
+
+
+class AsyncTeam:
+    """One event loop in a thread of its own; every async action is a task on it."""
+
+    def __init__(self, ended: Ended) -> None:
+        self._ended = ended
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._thread: threading.Thread | None = None
+
+    def start_many(self, attempts: Sequence[Attempt]) -> None:
+        if self._loop is None:
+            self._loop = self._start_loop()
+        self._loop.call_soon_threadsafe(self._create_tasks, attempts)
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="duly-async", daemon=True)
+        self._thread.start()
+        return loop
+
+    def _create_tasks(self, attempts: Sequence[Attempt]) -> None:
+        assert self._loop is not None
+        for attempt in attempts:
+            # An empty context: nothing of the enqueuer's identity reaches the job.
+            task = self._loop.create_task(self._run(attempt), context=contextvars.Context())
+            self._tasks[attempt] = task
+            attempt.cancel_body = self._canceler(attempt)
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            await run_async_action(attempt)
+        finally:
+            self._tasks.pop(attempt, None)
+            self._ended(attempt)
+
+    def _canceler(self, attempt: Attempt) -> Callable[[], None]:
+        def cancel() -> None:
+            task = self._tasks.get(attempt)
+            if task is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        return cancel
+
+    def stop(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(1)
+            if not self._thread.is_alive():
+                self._loop.close()
+            self._loop = None
+
+
+class ThreadTeam:
+    """Long-lived threads fed from one queue; a new one only when all others are busy."""
+
+    def __init__(self, most: int, ended: Ended) -> None:
+        self._most = most
+        self._ended = ended
+        self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._guard = threading.Lock()
+
+    def start_many(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            self._queue.put(attempt)
+        with self._guard:
+            wanted = min(len(attempts) - self._idle, self._most - len(self._threads))
+            for _ in range(wanted):
+                self._hire()
+
+    def _hire(self) -> None:
+        name = f"duly-action-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._guard:
+                self._idle += 1
+            attempt = self._queue.get()
+            with self._guard:
+                self._idle -= 1
+            if attempt is None:
+                return
+            try:
+                run_action(attempt)
+            finally:
+                self._ended(attempt)
+
+    def take_back(self) -> list[Attempt]:
+        """Whatever no thread has taken yet."""
+        return _drain(self._queue)
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+
+
+class MutationTeam:
+    """A thread and a connection each for a few mutations at a time."""
+
+    def __init__(
+        self,
+        lanes: int,
+        group: int,
+        make_runner: Callable[[], MutationRunner],
+        ended: Ended,
+        settle: Callable[[Attempt], None],
+    ) -> None:
+        self._lanes = lanes
+        self._group = group
+        self._share_all = lanes == 1
+        self._make_runner = make_runner
+        self._ended = ended
+        self._settle = settle
+        self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start_many(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            self._queue.put(attempt)
+        for _ in range(min(self._lanes, len(attempts)) - len(self._threads)):
+            name = f"duly-mutation-{len(self._threads) + 1}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def waiting(self) -> int:
+        return self._queue.qsize()
+
+    def _work(self) -> None:
+        runner: MutationRunner | None = None
+        while True:
+            batch = self._next_batch()
+            if not batch:
+                return
+            try:
+                runner = runner or self._make_runner()
+                for attempt, end in runner.run(batch):
+                    if isinstance(end, Committed | TakenAway):
+                        self._settle(attempt)
+                    else:
+                        attempt.resolve(end)
+            except Exception as error:
+                log.exception("mutations could not be run; they are given back")
+                for attempt in batch:
+                    attempt.resolve(NeverStarted(None, f"could not be run: {error}"))
+            finally:
+                for attempt in batch:
+                    self._ended(attempt)
+
+    def _next_batch(self) -> list[Attempt]:
+        first = self._queue.get()
+        if first is None:
+            return []
+        batch = [first]
+        while len(batch) < self._group and (self._share_all or first.runnable.group):
+            try:
+                following = self._queue.get_nowait()
+            except Empty:
+                break
+            if following is None:
+                self._queue.put(None)
+                break
+            batch.append(following)
+            if not (self._share_all or following.runnable.group):
+                break
+        return batch
+
+    def take_back(self) -> list[Attempt]:
+        """Whatever no thread has taken yet."""
+        return _drain(self._queue)
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self, timeout: float) -> None:
+        for thread in self._threads:
+            thread.join(timeout)
+
+
+def _drain(queue: SimpleQueue[Any]) -> list[Attempt]:
+    taken: list[Attempt] = []
+    while True:
+        try:
+            attempt = queue.get_nowait()
+        except Empty:
+            return taken
+        if attempt is not None:
+            taken.append(attempt)
+
+
+def give_back(attempts: Iterable[Attempt]) -> None:
+    """Return claims of which no line has run."""
+    for attempt in attempts:
+        attempt.resolve(NeverStarted())

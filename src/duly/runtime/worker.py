@@ -1,0 +1,444 @@
+"""Which due jobs does this process run, and how do they get their end?
+
+One pass settles what has ended and claims what can start now, in one transaction where the store
+gains from it. A claim is durable before any body starts, and nothing is claimed that cannot start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import threading
+from collections.abc import Sequence
+
+from duly import fault
+from duly.clock import os_monotonic, os_sleep
+from duly.errors import InvalidOption, StoreError, StoreUnavailable
+from duly.ids import new_id
+from duly.model.job import (
+    Again,
+    Claim,
+    ErrorKind,
+    Finish,
+    Kind,
+    NeverStarted,
+    Outcome,
+    Raised,
+    Settlement,
+    State,
+    settle,
+)
+from duly.runtime.execute import Attempt, MutationRunner
+from duly.runtime.lifeline import Lifeline
+from duly.runtime.loop import Loop
+from duly.runtime.outbox import Outbox
+from duly.runtime.program import Program, Runnable
+from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam, give_back
+from duly.runtime.watchdog import Watchdog
+from duly.store.base import ClaimRequest, Lane, WorkerInfo
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+DRAIN_SECONDS = 30.0
+SILENT_SECONDS = 10.0
+AFTER_OUTAGE = 0.25
+
+
+class Worker:
+    """Runs jobs of one application in this process."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        concurrency: int = 100,
+        queues: Sequence[str] | None = None,
+        lifeline: Lifeline | None = None,
+        alone: str | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise InvalidOption("concurrency", "must be at least 1")
+        self.program = program
+        self.store = program.store
+        self.clock = program.clock
+        self.concurrency = concurrency
+        self.queues = None if queues is None else tuple(queues)
+        self._alone = alone
+        self._lifeline = lifeline
+        self.id = new_id(self.clock.now())
+        self._runnables: dict[str, Runnable] = {}
+        self._functions: tuple[str, ...] = ()
+        # Held from the claim until its end is durable; busy only while the body runs.
+        self._held: dict[str, Attempt] = {}
+        self._busy = 0
+        self._guard = threading.Lock()
+        self._claiming = threading.Lock()
+        self._quiet = threading.Condition(self._guard)
+        self._outbox = Outbox()
+        self._stopping = False
+        self._backlog = False
+        self._lanes: Sequence[Lane] = ()
+        self._lanes_at = -POLL_SECONDS
+        self._claimed_until = 0
+        self._rotation = 0
+        self.last_beat = self.clock.monotonic()
+        self.loop = Loop("claim", self.one_pass, self.clock)
+        self._finish_loop = Loop("finish", self.finish_pass, self.clock)
+        self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
+        self._watchdog = Watchdog(self.clock, self._watch_loop.wake)
+        self._async = AsyncTeam(self._body_ended)
+        self._threads = ThreadTeam(concurrency, self._body_ended)
+        self._mutations = MutationTeam(
+            self.store.mutation_lanes,
+            self.store.mutation_group,
+            self._make_runner,
+            self._body_ended,
+            self._forget,
+        )
+        self._stop_watching = threading.Event()
+
+    # Life
+
+    def register(self) -> None:
+        """Announce this worker; jobs can be claimed from now on."""
+        self._runnables = dict(self.program.runnables())
+        self._functions = tuple(sorted(self._runnables))
+        info = WorkerInfo(
+            id=self.id,
+            app=self.program.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=self.queues,
+            functions=self._functions,
+            slots=self.concurrency,
+            alone=self._alone is not None,
+            beat=0,
+            started_at=self.clock.now(),
+        )
+        self.store.register(info, self.clock.now())
+        self.last_beat = self.clock.monotonic()
+
+    def start(self) -> None:
+        self.register()
+        self.loop.start()
+        self._watch_loop.start()
+        if not self.store.finishes_with_claim:
+            self._finish_loop.start()
+        watcher = threading.Thread(
+            target=self.store.watch,
+            args=(self.loop.bell, self._stop_watching),
+            name="duly-watch",
+            daemon=True,
+        )
+        watcher.start()
+
+    def stop(self, drain: float = DRAIN_SECONDS) -> None:
+        """Claim nothing more, let running jobs end, give back what never started."""
+        self._stopping = True
+        with self._claiming:
+            give_back(self._mutations.take_back())
+            give_back(self._threads.take_back())
+        self._wait_until_quiet(drain)
+        self._give_up_on_the_rest()
+        self._flush()
+        self._end_threads()
+        self._deregister()
+
+    def _wait_until_quiet(self, seconds: float) -> None:
+        with self._quiet:
+            self._quiet.wait_for(lambda: self._busy <= 0, seconds)
+
+    def _give_up_on_the_rest(self) -> None:
+        """What still runs will be cut off: an action has an unknown end, a mutation none."""
+        for attempt in list(self._held.values()):
+            if attempt.claim.kind == Kind.MUTATION:
+                attempt.resolve(NeverStarted())
+            else:
+                attempt.resolve(
+                    Raised(ErrorKind.WORKER_LOST, "the worker stopped before the job had ended")
+                )
+            attempt.take_away()
+
+    def _flush(self) -> None:
+        until = os_monotonic() + 10
+        while self._held and os_monotonic() < until:
+            self.loop.wake()
+            self._finish_loop.wake()
+            os_sleep(0.005)
+
+    def _end_threads(self) -> None:
+        self._stop_watching.set()
+        for loop in (self.loop, self._finish_loop, self._watch_loop):
+            loop.stop()
+        for loop in (self.loop, self._finish_loop, self._watch_loop):
+            loop.join(5)
+        self._mutations.stop()
+        self._threads.stop()
+        self._async.stop()
+        self._mutations.join(1)
+
+    def _deregister(self) -> None:
+        try:
+            self.store.deregister(self.id)
+        except StoreError as error:
+            log.warning("worker %s leaves its row to be rescued: %s", self.id, error)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is claimed and nothing waits to be settled."""
+        return not self._held and not self._outbox
+
+    # One pass
+
+    def one_pass(self) -> float:
+        """Settle, claim, start; the delay until there may be something to do."""
+        if self._lifeline:
+            self._lifeline.progress()
+        batch = self._outbox.take() if self.store.finishes_with_claim else []
+        with self._claiming:
+            request = self._request()
+            if not batch and request is None:
+                return self._delay(())
+            try:
+                settled, claims = self.store.exchange(batch, request, self.clock.now())
+            except StoreUnavailable as error:
+                self._outbox.put_back(batch)
+                log.warning("the store is not available: %s", error)
+                return AFTER_OUTAGE
+            except StoreError:
+                if not batch:
+                    raise
+                self._settle_in_halves(batch)
+                return 0
+            fault.point("worker.claimed")
+            self._note(batch, settled)
+            self._start(claims)
+        self._backlog = request is not None and len(claims) >= request.limit
+        return self._delay(claims)
+
+    def finish_pass(self) -> float:
+        """Settle what has ended, beside the claims."""
+        batch = self._outbox.take()
+        if not batch:
+            return POLL_SECONDS
+        try:
+            settled, _ = self.store.exchange(batch, None, self.clock.now())
+        except StoreUnavailable as error:
+            self._outbox.put_back(batch)
+            log.warning("the store is not available: %s", error)
+            return AFTER_OUTAGE
+        except Exception:
+            self._settle_in_halves(batch)
+        else:
+            self._note(batch, settled)
+        return 0 if len(self._outbox) else POLL_SECONDS
+
+    def _settle_in_halves(self, batch: Sequence[Settlement]) -> None:
+        def write(part: Sequence[Settlement]) -> set[str]:
+            settled, _ = self.store.exchange(part, None, self.clock.now())
+            self._note(part, settled)
+            return settled
+
+        self._outbox.store(batch, write)
+
+    def _request(self) -> ClaimRequest | None:
+        """What to ask for: due jobs in served queues, as many as can start now."""
+        room = self._room()
+        if room <= 0 or self._stopping or self._alone or self._is_silent():
+            return None
+        queues = self._due_queues()
+        if not queues:
+            return None
+        self._rotation += 1
+        start = self._rotation % len(queues)
+        rotated = tuple(queues[start:] + queues[:start])
+        since = self._claimed_until if self._backlog else 0
+        return ClaimRequest(self.id, rotated, self._functions, room, since)
+
+    def _room(self) -> int:
+        if len(self._outbox) > 2 * self.concurrency:
+            return 0
+        room = self.concurrency - self._busy
+        # Mutations wait their turn for a connection; more of them here would starve other workers.
+        waiting = self._mutations.waiting()
+        return min(room, self.store.mutation_backlog - waiting) if waiting else room
+
+    def _is_silent(self) -> bool:
+        """Whoever cannot prove life may already be dead to the others, and must start nothing."""
+        return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
+
+    def _due_queues(self) -> list[str]:
+        now = self.clock.monotonic()
+        if not self._backlog or now - self._lanes_at >= POLL_SECONDS:
+            self._lanes = self.store.lanes()
+            self._lanes_at = now
+            self._claimed_until = 0
+        due = self.clock.now()
+        queues = {lane.queue for lane in self._lanes if lane.run_at <= due}
+        return sorted(queue for queue in queues if self._serves(queue))
+
+    def _serves(self, queue: str) -> bool:
+        return self.queues is None or queue in self.queues
+
+    def _delay(self, claims: Sequence[Claim]) -> float:
+        if self._backlog and self._room() > 0 and not self._stopping:
+            return 0
+        if self.store.finishes_with_claim and len(self._outbox):
+            return 0
+        now = self.clock.now()
+        future = [lane.run_at for lane in self._lanes if lane.run_at > now]
+        until_due = (min(future) - now) / 1000 if future else POLL_SECONDS
+        return min(until_due, POLL_SECONDS)
+
+    # Starting
+
+    def _start(self, claims: Sequence[Claim]) -> None:
+        if not claims:
+            return
+        attempts = [Attempt(c, self._runnables[c.function], self._resolved) for c in claims]
+        with self._guard:
+            self._busy += len(attempts)
+            for attempt in attempts:
+                self._held[attempt.claim.id] = attempt
+        if self._backlog or len(claims) > 1:
+            self._claimed_until = max(claim.run_at for claim in claims)
+        self._hand_out(attempts)
+
+    def _hand_out(self, attempts: Sequence[Attempt]) -> None:
+        mutations = [a for a in attempts if a.runnable.kind == Kind.MUTATION]
+        actions = [a for a in attempts if a.runnable.kind == Kind.ACTION]
+        for attempt in actions:
+            if attempt.claim.timeout_ms is not None:
+                self._watchdog.watch(attempt, attempt.claim.timeout_ms / 1000)
+        coroutines = [a for a in actions if a.runnable.is_async]
+        threads = [a for a in actions if not a.runnable.is_async]
+        if coroutines:
+            self._async.start_many(coroutines)
+        if threads:
+            self._threads.start_many(threads)
+        if mutations:
+            self._mutations.start_many(mutations)
+
+    def _make_runner(self) -> MutationRunner:
+        return MutationRunner(
+            self.store, self.store.mutation_lane(), self.clock, self._watch_mutation
+        )
+
+    def _watch_mutation(self, attempt: Attempt, seconds: float) -> None:
+        if self._lifeline:
+            self._lifeline.body_began(seconds)
+        self._watchdog.watch(attempt, seconds)
+
+    def _watch_pass(self) -> float:
+        return self._watchdog.one_pass()
+
+    # Ending
+
+    def _body_ended(self, attempt: Attempt) -> None:
+        """The body has really ended: its slot is free."""
+        self._watchdog.release(attempt)
+        if self._lifeline and attempt.runnable.kind == Kind.MUTATION:
+            self._lifeline.body_ended()
+        with self._quiet:
+            self._busy -= 1
+            if self._busy <= 0:
+                self._quiet.notify_all()
+        self.loop.wake()
+
+    def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The first outcome of an attempt: decide what it means and post it."""
+        self._outbox.put(settle(attempt.claim, outcome, self.clock.now(), random.random()))
+        (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
+
+    def _note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
+        for settlement in batch:
+            attempt = self._held.pop(settlement.id, None)
+            if log.isEnabledFor(logging.INFO):
+                word = (
+                    _word(settlement) if settlement.id in settled else "dropped, it came too late"
+                )
+                _log_change(settlement.id, attempt, word)
+
+    def _forget(self, attempt: Attempt) -> None:
+        """A mutation that has settled itself, or was taken away."""
+        attempt.take_away()
+        self._held.pop(attempt.claim.id, None)
+        if log.isEnabledFor(logging.INFO):
+            _log_change(attempt.claim.id, attempt, "settled in its transaction")
+        if attempt.scheduled:
+            self.store.ring()
+
+    # Proof of life
+
+    def holds(self) -> dict[str, int]:
+        """Token by id of the jobs that this process believes to be its own."""
+        return {job_id: attempt.claim.token for job_id, attempt in list(self._held.items())}
+
+    def reconcile(self) -> None:
+        """Compare with the rows that carry this worker's id.
+
+        A row unknown here is a claim whose answer was lost: it goes back. A job without its row
+        was taken away: its body is told.
+        """
+        before = dict(self._held)
+        if not self._claiming.acquire(timeout=1):
+            return
+        try:
+            stored = self.store.holdings(self.id)
+            known = self.holds()
+        finally:
+            self._claiming.release()
+        self._give_back_unknown({i: t for i, t in stored.items() if i not in known})
+        for job_id, attempt in before.items():
+            if stored.get(job_id) != attempt.claim.token and job_id in self._held:
+                self._tell(attempt)
+
+    def _tell(self, attempt: Attempt) -> None:
+        if not attempt.resolved:
+            log.info("job %s was taken away from this worker", attempt.claim.id)
+            attempt.take_away()
+            self._held.pop(attempt.claim.id, None)
+
+    def _give_back_unknown(self, unknown: dict[str, int]) -> None:
+        if not unknown:
+            return
+        jobs = {job_id: self.store.get(job_id) for job_id in unknown}
+        agains = [
+            Again(j.id, unknown[j.id], j.run_at, j.attempt - 1, j.crashes, j.system_retries)
+            for j in jobs.values()
+            if j is not None
+        ]
+        returned, _ = self.store.exchange(agains, None, self.clock.now())
+        log.warning("gave back %d claims whose answer had been lost", len(returned))
+
+    def was_declared_dead(self) -> None:
+        """This worker's row is gone: drop everything it held and begin as a new one."""
+        log.error("worker %s was declared dead while it lived; it starts anew", self.id)
+        for attempt in list(self._held.values()):
+            self._tell(attempt)
+        self.id = new_id(self.clock.now())
+        self.register()
+
+    # One job in a process of its own
+
+    def claim_alone(self, job_id: str) -> None:
+        """Claim and start one job that crashed its workers; this process is for nothing else."""
+        with self._claiming:
+            claim = self.store.claim_alone(job_id, self.id, self.clock.now())
+            if claim is not None:
+                self._start([claim])
+
+
+def _word(settlement: Settlement) -> str:
+    return settlement.state if isinstance(settlement, Finish) else State.PENDING
+
+
+def _log_change(job_id: str, attempt: Attempt | None, word: str) -> None:
+    """One record for a change of state; never the arguments."""
+    function = attempt.claim.function if attempt else "?"
+    number = attempt.claim.attempt if attempt else 0
+    about = {"job_id": job_id, "function": function, "attempt": number}
+    log.info("job %s (%s, attempt %d): %s", job_id, function, number, word, extra=about)
