@@ -1,0 +1,133 @@
+"""`duly worker`: run jobs until told to stop.
+
+The command is a small parent: it starts the processes that do the work, beats for them, kills one
+that is stuck, and starts another in place of one that died.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+
+import click
+
+from duly.cli.root import EXIT_USAGE, Root, fail
+from duly.runtime.lifeline import Lifeline
+from duly.runtime.service import run_alone
+from duly.runtime.supervisor import Supervisor
+from duly.runtime.worker import DRAIN_SECONDS
+
+CONCURRENCY = 100
+
+
+@click.command()
+@click.option("--processes", type=click.IntRange(1, 256), default=1, help="Worker processes.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 100_000),
+    default=CONCURRENCY,
+    show_default=True,
+    help="Jobs at the same time in each process.",
+)
+@click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be repeated.")
+@click.option(
+    "--drain",
+    type=click.FloatRange(0),
+    default=DRAIN_SECONDS,
+    show_default=True,
+    help="Seconds that running jobs get after SIGTERM.",
+)
+@click.option("--child", "lifeline", type=int, hidden=True)
+@click.option("--alone", "alone", hidden=True)
+@click.pass_obj
+def worker(
+    root: Root,
+    processes: int,
+    concurrency: int,
+    queues: tuple[str, ...],
+    drain: float,
+    lifeline: int | None,
+    alone: str | None,
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C.
+
+    Nothing new is started after the signal; running jobs get --drain seconds to end.
+
+    \b
+    duly --app shop.tasks:app worker --processes 2
+    duly --app shop.tasks:app worker --queue mail --concurrency 20
+    """
+    app = root.app
+    app.ready()
+    if alone is not None:
+        run_alone(app, alone, None if lifeline is None else Lifeline(lifeline))
+    elif lifeline is not None:
+        _work(root, concurrency, queues, drain, lifeline)
+    else:
+        path = app.import_path()
+        if path is None:
+            fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
+        command = _child_command(path, concurrency, queues, drain)
+        _supervise(root, processes, drain, command)
+
+
+def _child_command(path: str, concurrency: int, queues: tuple[str, ...], drain: float) -> list[str]:
+    options = [f"--queue={queue}" for queue in queues]
+    return [
+        *(sys.executable, "-m", "duly", "--app", path, *_log_options(), "worker"),
+        *(f"--concurrency={concurrency}", f"--drain={drain}", *options),
+    ]
+
+
+def _log_options() -> list[str]:
+    """Pass the root's own options on to the children."""
+    root = click.get_current_context().find_root()
+    return [
+        f"--{name.replace('_', '-')}={root.params[name]}" for name in ("log_format", "log_level")
+    ]
+
+
+def _supervise(root: Root, processes: int, drain: float, command: list[str]) -> None:
+    def spawn(file: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*command, f"--child={file}"], pass_fds=[file], stdin=subprocess.PIPE
+        )
+
+    supervisor = Supervisor(root.app, spawn, processes, drain)
+    _on_signals(supervisor.stop)
+    click.echo(f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops", err=True)
+    supervisor.run()
+
+
+def _work(
+    root: Root, concurrency: int, queues: tuple[str, ...], drain: float, lifeline: int
+) -> None:
+    """A child: work until the parent says stop, or is gone."""
+    stop = threading.Event()
+    _on_signals(stop.set)
+    threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+    service = root.app.service(
+        concurrency=concurrency, queues=queues or None, lifeline=Lifeline(lifeline)
+    )
+    service.start()
+    stop.wait()
+    service.stop(drain)
+    root.app.close()
+
+
+def _stop_with_parent(stop: threading.Event) -> None:
+    """The parent never writes: the end of its pipe is the end of the parent."""
+    sys.stdin.buffer.read()
+    stop.set()
+
+
+def _on_signals(stop: object) -> None:
+    def handler(number: int, frame: FrameType | None) -> None:
+        assert callable(stop)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)

@@ -1,0 +1,198 @@
+"""A job as its caller holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from duly.clock import from_ms, os_monotonic, os_sleep
+from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
+from duly.model.job import JobRecord, State
+
+if TYPE_CHECKING:
+    from duly.app import Duly
+
+R_co = TypeVar("R_co", covariant=True)
+
+_POLL_FIRST = 0.002
+_POLL_LAST = 0.050
+
+
+class JobFailure(msgspec.Struct, frozen=True):
+    """Why a job failed, or why its last attempt did."""
+
+    kind: str | None
+    message: str
+    traceback: str | None
+
+
+class Job(Generic[R_co]):
+    """One durable call. What can still change is read from the store when it is asked for.
+
+    Once the job is finished nothing changes any more, and nothing more is read.
+    """
+
+    def __init__(
+        self,
+        app: Duly,
+        job_id: str,
+        decode: Callable[[str | None], Any],
+        read: Callable[[str], JobRecord | None],
+        record: JobRecord | None = None,
+    ) -> None:
+        self._app = app
+        self._id = job_id
+        self._decode = decode
+        self._read = read
+        self._record = record
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def record(self) -> JobRecord:
+        """Everything the store knows, in one read."""
+        if self._record is None or not self._record.state.is_terminal:
+            self._record = self._read(self._id)
+        if self._record is None:
+            raise JobNotFound(self._id)
+        return self._record
+
+    @property
+    def state(self) -> State:
+        return self.record.state
+
+    @property
+    def function(self) -> str:
+        return (self._record or self.record).function
+
+    @property
+    def attempt(self) -> int:
+        return self.record.attempt
+
+    @property
+    def created_at(self) -> datetime:
+        return from_ms((self._record or self.record).created_at)
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """When the caller wanted it to run; never changes."""
+        return from_ms((self._record or self.record).scheduled_at)
+
+    @property
+    def run_at(self) -> datetime:
+        """When it is due: later than scheduled after a failed attempt."""
+        return from_ms(self.record.run_at)
+
+    @property
+    def started_at(self) -> datetime | None:
+        return _instant(self.record.started_at)
+
+    @property
+    def completed_at(self) -> datetime | None:
+        """When it reached its final state; None until then."""
+        return _instant(self.record.completed_at)
+
+    @property
+    def error(self) -> JobFailure | None:
+        """Why it failed; while it waits for a retry, why the last attempt did."""
+        record = self.record
+        if record.error_kind is None and record.error_message is None:
+            return None
+        return JobFailure(record.error_kind, record.error_message or "", record.error_traceback)
+
+    @property
+    def canceled_by(self) -> str | None:
+        """`operator`, `job:<id>` of the job whose code did it, or `parent:<id>`."""
+        return self.record.canceled_by
+
+    @property
+    def parent_id(self) -> str | None:
+        return (self._record or self.record).parent_id
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job to finish and return what it returned.
+
+        Raises JobFailed, JobCanceled, or ResultTimeout after so many seconds.
+        """
+        self._app.refuse_waiting()
+        until = None if timeout is None else os_monotonic() + timeout
+        pause = _POLL_FIRST
+        while not (record := self.record).state.is_terminal:
+            if until is not None and os_monotonic() >= until:
+                raise ResultTimeout(self._id, record.state, timeout or 0)
+            os_sleep(pause)
+            pause = min(pause * 1.5, _POLL_LAST)
+        value: R_co = self._result_of(record)
+        return value
+
+    def _result_of(self, record: JobRecord) -> Any:
+        if record.state == State.FAILED:
+            raise JobFailed(
+                record.id,
+                record.error_kind or "user",
+                record.error_message or "",
+                record.error_traceback,
+            )
+        if record.state == State.CANCELED:
+            raise JobCanceled(record.id, record.canceled_by)
+        return self._decode(record.result)
+
+    def cancel(self) -> bool:
+        """Cancel it and what it has scheduled; False if it was finished already."""
+        return self._app.cancel(self._id)
+
+    def children(self) -> list[Job[Any]]:
+        """The jobs that this one has scheduled, newest first."""
+        return self._app.children(self._id)
+
+
+class AsyncJob(Generic[R_co]):
+    """The same, for async code: whatever asks the store is awaited."""
+
+    def __init__(self, job: Job[R_co]) -> None:
+        self._job = job
+
+    def __repr__(self) -> str:
+        return repr(self._job)
+
+    @property
+    def id(self) -> str:
+        return self._job.id
+
+    async def record(self) -> JobRecord:
+        """Everything the store knows, in one read."""
+        return await asyncio.to_thread(lambda: self._job.record)
+
+    async def state(self) -> State:
+        return (await self.record()).state
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job to finish and return what it returned; as Job.result."""
+        return await asyncio.to_thread(self._job.result, timeout)
+
+    async def cancel(self) -> bool:
+        """Cancel it and what it has scheduled; False if it was finished already."""
+        return await asyncio.to_thread(self._job.cancel)
+
+    async def children(self) -> list[AsyncJob[Any]]:
+        """The jobs that this one has scheduled, newest first."""
+        return [AsyncJob(job) for job in await asyncio.to_thread(self._job.children)]
+
+
+def _instant(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)

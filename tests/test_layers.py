@@ -1,0 +1,311 @@
+"""The architecture, enforced: who may import whom, what is pure, and where time comes from."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "src" / "duly"
+
+# Each module imports its own level and those above it in this table. A new top-level module is
+# given its level here.
+LEVELS = [
+    {"errors", "clock", "ids", "fault"},
+    {"model"},
+    {"store"},
+    {"runtime"},
+    {"app", "context", "functions", "jobs", "__init__"},
+    {"server"},
+    {"testing"},
+    {"cli"},
+]
+LEVEL = {module: level for level, modules in enumerate(LEVELS) for module in modules}
+# The product must not need its testing tools; only commands may offer them.
+MAY_IMPORT_TESTING = {"testing", "cli"}
+
+# fmt: off
+NOT_PURE = {
+    "asyncpg", "django", "psycopg", "psycopg_pool", "sqlalchemy", "sqlite3",
+    "fcntl", "glob", "io", "mmap", "os", "pathlib", "shutil", "tempfile",
+    "http", "httpx2", "select", "selectors", "socket", "ssl", "urllib",
+    "asyncio", "concurrent", "ctypes", "multiprocessing", "queue",
+    "sched", "signal", "subprocess", "threading",
+    "logging", "random", "secrets", "time", "uuid",
+}
+# fmt: on
+NOT_PURE_BUILTINS = {"breakpoint", "input", "open", "print"}
+
+CLOCK_READS = {
+    "time.clock_gettime",
+    "time.clock_gettime_ns",
+    "time.gmtime",
+    "time.localtime",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.time",
+    "time.time_ns",
+    "datetime.datetime.now",
+    "datetime.datetime.today",
+    "datetime.datetime.utcnow",
+    "datetime.date.today",
+}
+
+# Statements are given `now`: the database's own clock would differ from the test's and between
+# the two databases.
+SQL_CLOCK = re.compile(
+    r"\bnow\s*\(|'now'|\bunixepoch\s*\(\s*\)"
+    r"|\b(?:current_(?:timestamp|date|time)|localtime|localtimestamp)\b"
+    r"|\b(?:transaction_timestamp|statement_timestamp|timeofday)\b",
+    re.IGNORECASE,
+)
+SERVER_CLOCK = re.compile(r"\bclock_timestamp\b", re.IGNORECASE)
+MAY_READ_SERVER_CLOCK = {"postgres.py", "statements.py"}
+
+
+def modules(folder: Path = PACKAGE) -> list[Path]:
+    found = sorted(folder.rglob("*.py"))
+    assert found, f"no modules in {folder}"
+    return found
+
+
+def where(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def dotted_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
+    """Every module a file imports, anywhere in it, with relative names resolved.
+
+    `from a import b` gives `a.b`: b may be a module.
+    """
+    package = dotted_name(path).split(".")
+    if path.stem != "__init__":
+        package.pop()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *filter(None, [node.module])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def top_module(name: str) -> str | None:
+    """`store` for `duly.store.sqlite`, `__init__` for a name of duly itself, else nothing."""
+    package, *inside = name.split(".")
+    if package != "duly":
+        return None
+    return inside[0] if inside and inside[0] in LEVEL else "__init__"
+
+
+def wrong_imports(tree: ast.AST, path: Path) -> Iterator[str]:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for line, name in imports(tree, path):
+        imported = top_module(name)
+        if imported is None:
+            continue
+        if LEVEL[imported] > LEVEL[own]:
+            yield f"{where(path)}:{line} imports {name}, which is above it"
+        elif imported == "testing" and own not in MAY_IMPORT_TESTING:
+            yield f"{where(path)}:{line} imports {name}, which is for tests"
+
+
+def impurities(tree: ast.AST, path: Path) -> Iterator[str]:
+    for line, name in imports(tree, path):
+        if name.partition(".")[0] in NOT_PURE:
+            yield f"{where(path)}:{line} imports {name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in NOT_PURE_BUILTINS:
+            yield f"{where(path)}:{node.lineno} uses {node.id}"
+
+
+def clock_reads(tree: ast.AST, path: Path) -> Iterator[str]:
+    names = imported_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and full_name(node, names) in CLOCK_READS:
+            yield f"{where(path)}:{node.lineno} reads {full_name(node, names)}"
+
+
+def imported_names(tree: ast.AST) -> dict[str, str]:
+    """What each imported name stands for: `{"dt": "datetime.datetime"}`."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name] = alias.name
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def full_name(node: ast.expr, names: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute) and (owner := full_name(node.value, names)):
+        return f"{owner}.{node.attr}"
+    return None
+
+
+def sql_clock_reads(text: str, place: str) -> Iterator[str]:
+    yield from (f"{place} says {match[0]}" for match in SQL_CLOCK.finditer(text))
+    if Path(place).name not in MAY_READ_SERVER_CLOCK and SERVER_CLOCK.search(text):
+        yield f"{place} says clock_timestamp"
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    """The string constants of a module, docstrings left out."""
+    nodes = list(ast.walk(tree))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [node for node in nodes if isinstance(node, ast.Constant)]
+    for constant in constants:
+        if isinstance(constant.value, str) and id(constant) not in docstrings:
+            yield constant.value
+
+
+def without_comments(sql: str) -> str:
+    return re.sub(r"--.*", "", sql)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def test_every_module_has_a_level():
+    named = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in modules()}
+    unknown = named - LEVEL.keys()
+    assert not unknown, f"give {unknown} a level in {Path(__file__).name}"
+
+
+def test_modules_import_leftwards_only():
+    assert [fault for path in modules() for fault in wrong_imports(parse(path), path)] == []
+
+
+def test_the_model_is_pure():
+    pure = modules(PACKAGE / "model")
+    assert [fault for path in pure for fault in impurities(parse(path), path)] == []
+
+
+def test_only_the_clock_reads_the_time():
+    found = [fault for path in modules() for fault in clock_reads(parse(path), path)]
+    assert [fault for fault in found if not fault.startswith("clock.py:")] == []
+
+
+def test_no_statement_reads_the_databases_clock():
+    found = [
+        fault
+        for path in modules(PACKAGE / "store")
+        for text in strings(parse(path))
+        for fault in sql_clock_reads(text, where(path))
+    ]
+    for path in sorted((PACKAGE / "store").rglob("*.sql")):
+        found += sql_clock_reads(without_comments(path.read_text(encoding="utf-8")), where(path))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("model/job.py", "from duly.store import base"),
+        ("model/job.py", "from duly import store"),
+        ("model/job.py", "from ..store.base import Store"),
+        ("model/job.py", "from duly import Duly"),
+        ("errors.py", "def late():\n    import duly.model.job"),
+        ("store/base.py", "from duly.runtime.loop import Loop"),
+        ("runtime/loop.py", "import duly.app"),
+        ("app.py", "from duly.cli import main"),
+        ("server/api.py", "from duly.testing import ManualClock"),
+        ("testing/drain.py", "from duly.cli import main"),
+    ],
+)
+def test_an_import_against_the_direction_is_found(file, source):
+    assert len(list(wrong_imports(ast.parse(source), PACKAGE / file))) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("model/job.py", "from duly.errors import DulyError"),
+        ("model/job.py", "from . import retry"),
+        ("model/__init__.py", "from .job import Job"),
+        ("clock.py", "from duly import errors"),
+        ("store/sqlite.py", "import sqlite3"),
+        ("app.py", "from duly.functions import Function"),
+        ("cli/dev.py", "from duly.server import serve\nfrom duly.testing import drain"),
+        ("testing/drain.py", "from duly import Duly"),
+    ],
+)
+def test_an_import_along_the_direction_is_fine(file, source):
+    assert list(wrong_imports(ast.parse(source), PACKAGE / file)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sqlite3",
+        "from os import path",
+        "import urllib.request",
+        "from time import time",
+        "def f():\n    import random",
+        "print(1)",
+        "open('x')",
+    ],
+)
+def test_an_impure_model_is_found(source):
+    assert len(list(impurities(ast.parse(source), PACKAGE / "model/job.py"))) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.time()",
+        "import time as t\nt.monotonic_ns()",
+        "from time import monotonic\nmonotonic()",
+        "from datetime import datetime\ndatetime.now(UTC)",
+        "import datetime as dt\ndt.datetime.utcnow()",
+        "from datetime import date as day\nday.today()",
+        "import time\ndef wait(now=time.monotonic): ...",
+    ],
+)
+def test_a_read_of_the_clock_is_found(source):
+    assert len(list(clock_reads(ast.parse(source), PACKAGE / "app.py"))) == 1
+
+
+def test_asking_the_clock_is_no_read_of_the_time():
+    source = "import time\nself.clock.now()\nclock.monotonic()\ntime.sleep(1)"
+    assert list(clock_reads(ast.parse(source), PACKAGE / "app.py")) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT now()",
+        "SELECT NOW ( )",
+        "x DEFAULT CURRENT_TIMESTAMP",
+        "datetime('now')",
+        "strftime('%s', 'now')",
+        "SELECT unixepoch()",
+        "SELECT statement_timestamp()",
+    ],
+)
+def test_a_statement_that_reads_the_time_is_found(statement):
+    assert len(list(sql_clock_reads(statement, "store/statements.py"))) == 1
+
+
+def test_the_servers_clock_is_read_in_one_place():
+    statement = "SELECT clock_timestamp()"
+    assert list(sql_clock_reads(statement, "store/postgres.py")) == []
+    assert len(list(sql_clock_reads(statement, "store/sqlite.py"))) == 1
+
+
+def test_a_docstring_may_speak_of_now():
+    tree = ast.parse('"""Never now()."""\nSQL = f"SELECT {x} <= :now"')
+    assert [fault for text in strings(tree) for fault in sql_clock_reads(text, "x.py")] == []
