@@ -234,7 +234,7 @@ class Duly(Verbs):
         options = Options(queue, priority, timeout, expires, owner, tuple(tags), retry)
 
         def register(body: Any) -> Function[..., Any]:
-            kind = AsyncAction if _is_coroutine(body) else Action
+            kind: type[Function[..., Any]] = AsyncAction if _is_coroutine(body) else Action
             context = "AsyncCtx" if kind is AsyncAction else "Ctx"
             checked = check_body(body, context, "app.action")
             return self._register(kind(checked, name_of(checked, name), options, internal=internal))
@@ -561,7 +561,7 @@ def _sqlite_path(url: str, folder: Path) -> Path | None:
 
 def _folder_of_caller() -> Path:
     """The folder of the module that makes the app, so that every process finds the same file."""
-    frame = sys._getframe(2)
+    frame = inspect.stack(0)[2].frame
     file = frame.f_globals.get("__file__")
     return Path(file).resolve().parent if file else Path.cwd()
 

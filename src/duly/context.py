@@ -4,12 +4,15 @@
 app itself, share one set of verbs.
 """
 
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -54,7 +57,7 @@ def refuse_waiting_inside_mutation() -> None:
 
 
 @contextmanager
-def _mutation_body() -> Iterator[None]:
+def _mutation_body() -> Generator[None]:
     _inside.mutation = True
     try:
         yield
@@ -223,7 +226,7 @@ class Tx(Verbs):
         return tx.connection
 
     @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> Generator[None]:
         """What happens inside is undone, alone, when the block raises."""
         before = self._scheduled, self._bytes
         try:
@@ -273,9 +276,12 @@ class Tx(Verbs):
     def _parent_id(self) -> str | None:
         return self._parent
 
-    def close(self) -> None:
+    def end(self) -> None:
         """The transaction is about to end: nothing may be done with it any more."""
         self._tx = None
+
+    def raise_if_doomed(self) -> None:
+        """A limit was passed: swallowing the exception does not save the transaction."""
         if self._doomed is not None:
             raise self._doomed
 
@@ -432,9 +438,12 @@ class Bound:
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         own = Tx(self._app, tx, running=running, parent_id=running.claim.id, shared=shared)
-        with _mutation_body():
-            value = self._body(own, **arguments)
-        own.close()
+        try:
+            with _mutation_body():
+                value = self._body(own, **arguments)
+        finally:
+            own.end()
+        own.raise_if_doomed()
         running.scheduled = own.due_now
         return value
 
@@ -452,14 +461,17 @@ def open_tx(
     """A Tx outside any job; with a parent, its jobs are the children of a running action."""
 
     @contextmanager
-    def opened() -> Iterator[Tx]:
+    def opened() -> Generator[Tx]:
         with store_tx as raw:
             if parent is not None and not raw.lock_running(*parent):
                 raise Canceled("this job was canceled; its result is dropped")
             tx = Tx(app, raw, parent_id=parent[0] if parent else None)
-            with _mutation_body():
-                yield tx
-            tx.close()
+            try:
+                with _mutation_body():
+                    yield tx
+            finally:
+                tx.end()
+            tx.raise_if_doomed()
         if tx.due_now:
             app.wake()
 

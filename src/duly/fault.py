@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Handler = Callable[[str], None]
@@ -45,7 +45,7 @@ def point(name: str) -> None:
 
 
 @contextmanager
-def inject(handler: Handler) -> Iterator[None]:
+def inject(handler: Handler) -> Generator[None]:
     """Call `handler(name)` at every point inside the block."""
     global _handler
     before, _handler = _handler, handler

@@ -1,5 +1,8 @@
 """What is a function, how is it called later, and with which options?"""
 
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import inspect

@@ -6,6 +6,7 @@ that is stuck, and starts another in place of one that died.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -120,7 +121,8 @@ def _work(
 
 def _stop_with_parent(stop: threading.Event) -> None:
     """The parent never writes: the end of its pipe is the end of the parent."""
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread that waits in its buffer aborts the interpreter's shutdown.
+    os.read(sys.stdin.fileno(), 1)
     stop.set()
 
 

@@ -65,7 +65,6 @@ class Attempt:
         "resolved",
         "runnable",
         "scheduled",
-        "started",
         "timed_out",
     )
 
@@ -74,7 +73,6 @@ class Attempt:
         self.runnable = runnable
         self._resolve = resolve
         self._guard = threading.Lock()
-        self.started = False
         self.scheduled = False
         self.resolved = False
         self.canceled = False
@@ -115,7 +113,7 @@ class Attempt:
 def run_action(attempt: Attempt) -> None:
     """Run a sync action to its end in this thread."""
     runnable = attempt.runnable
-    arguments = _arguments(attempt)
+    arguments = _arguments_of_action(attempt)
     if arguments is None:
         return
     fault.point("action.starting")
@@ -135,7 +133,7 @@ def run_action(attempt: Attempt) -> None:
 async def run_async_action(attempt: Attempt) -> None:
     """Run an async action to its end in the current task."""
     runnable = attempt.runnable
-    arguments = _arguments(attempt)
+    arguments = _arguments_of_action(attempt)
     if arguments is None:
         return
     fault.point("action.starting")
@@ -150,17 +148,22 @@ async def run_async_action(attempt: Attempt) -> None:
     _hand_in(attempt, outcome)
 
 
-def _arguments(attempt: Attempt) -> Mapping[str, Any] | None:
-    """The decoded arguments; a job that does not fit the code is held, not failed."""
+def _arguments_of_action(attempt: Attempt) -> Mapping[str, Any] | None:
     if attempt.resolved:
         return None
-    try:
-        arguments = attempt.runnable.decode(attempt.claim.args)
-    except errors.SignatureMismatch as error:
-        attempt.resolve(NeverStarted(Hold.SIGNATURE, storable(str(error), MESSAGE_LIMIT)))
+    arguments = _arguments(attempt)
+    if isinstance(arguments, NeverStarted):
+        attempt.resolve(arguments)
         return None
-    attempt.started = True
     return arguments
+
+
+def _arguments(attempt: Attempt) -> Mapping[str, Any] | NeverStarted:
+    """The decoded arguments; a job that does not fit the code is held, not failed."""
+    try:
+        return attempt.runnable.decode(attempt.claim.args)
+    except errors.SignatureMismatch as error:
+        return NeverStarted(Hold.SIGNATURE, storable(str(error), MESSAGE_LIMIT))
 
 
 def _success(runnable: Runnable, value: object) -> Outcome:
@@ -196,27 +199,36 @@ class MutationRunner:
         self._alone: set[str] = set()
 
     def run(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, MutationEnd]]:
-        """Run them all, sharing a transaction where that is safe."""
+        """Run them all, sharing transactions where that is safe."""
+        ends: dict[Attempt, MutationEnd] = {}
         sharing = [a for a in attempts if not self._must_be_alone(a)]
-        ends = self._run_shared(sharing) if len(sharing) > 1 else {}
+        while len(sharing) > 1:
+            shared, reached = self._run_shared(sharing)
+            ends |= shared
+            sharing = sharing[reached:]
         return [(a, ends[a] if a in ends else self._run_alone(a)) for a in attempts]
 
     def _must_be_alone(self, attempt: Attempt) -> bool:
-        return attempt.runnable.alone or attempt.claim.function in self._alone
+        runnable = attempt.runnable
+        may_share = self._store.mutations_share or runnable.group
+        return runnable.alone or not may_share or runnable.name in self._alone
 
     # Several in one transaction
 
-    def _run_shared(self, attempts: Sequence[Attempt]) -> dict[Attempt, MutationEnd]:
-        """How each ended; those that are missing have left no trace and must run alone.
+    def _run_shared(self, attempts: Sequence[Attempt]) -> tuple[dict[Attempt, MutationEnd], int]:
+        """How each ended, and how many were reached before the group was full.
 
-        Only a member's own exception is judged here, and only once the commit has succeeded:
-        anything else may have been the doing of another member.
+        Those reached without an end have left no trace and must run alone. Only a member's own
+        exception is judged here, and only once the commit has succeeded: anything else may have
+        been the doing of another member.
         """
         ends: dict[Attempt, MutationEnd] = {}
+        reached = 0
         until = self._clock.monotonic() + GROUP_SECONDS
         try:
             self._lane.begin(True)
             for attempt in attempts:
+                reached += 1
                 end = self._member(attempt)
                 if end is not None:
                     ends[attempt] = end
@@ -225,18 +237,17 @@ class MutationRunner:
             self._lane.commit()
         except Exception as error:
             log.debug("a shared transaction failed, its members run alone: %r", error)
-            self._lane.rollback()
-            self._lane.renew()
-            return {}
+            self._roll_back_whatever_is_left()
+            return {}, max(reached, 1)
         fault.point("mutation.committed")
-        return ends
+        return ends, reached
 
     def _member(self, attempt: Attempt) -> MutationEnd | None:
         self._lane.enter()
         try:
             end = self._body_and_finish(attempt, shared=True)
         except NeedsAlone:
-            self._alone.add(attempt.claim.function)
+            self._alone.add(attempt.runnable.name)
             self._undo_or_break()
             return None
         except Exception as error:
@@ -299,9 +310,11 @@ class MutationRunner:
 
     def _body_and_finish(self, attempt: Attempt, *, shared: bool) -> MutationEnd:
         fault.point("mutation.began")
-        arguments = _arguments(attempt)
-        if arguments is None:
+        if attempt.resolved:
             return TakenAway()
+        arguments = _arguments(attempt)
+        if isinstance(arguments, NeverStarted):
+            return arguments
         self._watch(attempt, self._seconds(attempt.claim))
         attempt.cancel_body = self._interrupter(attempt)
         try:

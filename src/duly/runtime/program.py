@@ -23,17 +23,30 @@ class Running(Protocol):
 class Runnable(Protocol):
     """A registered function, ready to be called with stored arguments."""
 
-    name: str
-    kind: Kind
-    is_async: bool
-    alone: bool
-    group: bool
+    @property
+    def name(self) -> str: ...
 
-    def decode(self, args: str) -> Mapping[str, Any]:
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def alone(self) -> bool:
+        """Never share a transaction."""
+        ...
+
+    @property
+    def group(self) -> bool:
+        """Share one also where that has to be asked for."""
+        ...
+
+    def decode(self, args: str, /) -> Mapping[str, Any]:
         """The call's arguments; SignatureMismatch when they no longer fit."""
         ...
 
-    def encode_result(self, value: object) -> str | None:
+    def encode_result(self, value: object, /) -> str | None:
         """The stored form; UnstorableResult when there is none."""
         ...
 

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -19,6 +19,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
+from duly.store.base import Store
 
 log = logging.getLogger(__name__)
 
@@ -130,15 +131,12 @@ class MutationTeam:
 
     def __init__(
         self,
-        lanes: int,
-        group: int,
+        store: Store,
         make_runner: Callable[[], MutationRunner],
         ended: Ended,
         settle: Callable[[Attempt], None],
     ) -> None:
-        self._lanes = lanes
-        self._group = group
-        self._share_all = lanes == 1
+        self._store = store
         self._make_runner = make_runner
         self._ended = ended
         self._settle = settle
@@ -148,7 +146,8 @@ class MutationTeam:
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
             self._queue.put(attempt)
-        for _ in range(min(self._lanes, len(attempts)) - len(self._threads)):
+        wanted = min(self._store.mutation_lanes, self._queue.qsize())
+        for _ in range(wanted - len(self._threads)):
             name = f"duly-mutation-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
@@ -183,7 +182,7 @@ class MutationTeam:
         if first is None:
             return []
         batch = [first]
-        while len(batch) < self._group and (self._share_all or first.runnable.group):
+        while len(batch) < self._store.mutation_group and self._may_share(batch[-1]):
             try:
                 following = self._queue.get_nowait()
             except Empty:
@@ -192,9 +191,10 @@ class MutationTeam:
                 self._queue.put(None)
                 break
             batch.append(following)
-            if not (self._share_all or following.runnable.group):
-                break
         return batch
+
+    def _may_share(self, attempt: Attempt) -> bool:
+        return self._store.mutations_share or attempt.runnable.group
 
     def take_back(self) -> list[Attempt]:
         """Whatever no thread has taken yet."""
@@ -218,9 +218,3 @@ def _drain(queue: SimpleQueue[Any]) -> list[Attempt]:
             return taken
         if attempt is not None:
             taken.append(attempt)
-
-
-def give_back(attempts: Iterable[Attempt]) -> None:
-    """Return claims of which no line has run."""
-    for attempt in attempts:
-        attempt.resolve(NeverStarted())

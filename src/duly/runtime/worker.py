@@ -35,7 +35,7 @@ from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
 from duly.runtime.outbox import Outbox
 from duly.runtime.program import Program, Runnable
-from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam, give_back
+from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam
 from duly.runtime.watchdog import Watchdog
 from duly.store.base import ClaimRequest, Lane, WorkerInfo
 
@@ -82,7 +82,8 @@ class Worker:
         self._backlog = False
         self._lanes: Sequence[Lane] = ()
         self._lanes_at = -POLL_SECONDS
-        self._claimed_until = 0
+        # Where the last claim of a lane ended; see _request.
+        self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
         self.last_beat = self.clock.monotonic()
         self.loop = Loop("claim", self.one_pass, self.clock)
@@ -92,8 +93,7 @@ class Worker:
         self._async = AsyncTeam(self._body_ended)
         self._threads = ThreadTeam(concurrency, self._body_ended)
         self._mutations = MutationTeam(
-            self.store.mutation_lanes,
-            self.store.mutation_group,
+            self.store,
             self._make_runner,
             self._body_ended,
             self._forget,
@@ -139,13 +139,18 @@ class Worker:
         """Claim nothing more, let running jobs end, give back what never started."""
         self._stopping = True
         with self._claiming:
-            give_back(self._mutations.take_back())
-            give_back(self._threads.take_back())
+            self._give_back([*self._mutations.take_back(), *self._threads.take_back()])
         self._wait_until_quiet(drain)
         self._give_up_on_the_rest()
         self._flush()
         self._end_threads()
         self._deregister()
+
+    def _give_back(self, attempts: Sequence[Attempt]) -> None:
+        """Return claims of which no line has run."""
+        for attempt in attempts:
+            attempt.resolve(NeverStarted())
+            self._body_ended(attempt)
 
     def _wait_until_quiet(self, seconds: float) -> None:
         with self._quiet:
@@ -197,9 +202,9 @@ class Worker:
         """Settle, claim, start; the delay until there may be something to do."""
         if self._lifeline:
             self._lifeline.progress()
-        batch = self._outbox.take() if self.store.finishes_with_claim else []
         with self._claiming:
             request = self._request()
+            batch = self._outbox.take() if self.store.finishes_with_claim else []
             if not batch and request is None:
                 return self._delay(())
             try:
@@ -255,8 +260,11 @@ class Worker:
         self._rotation += 1
         start = self._rotation % len(queues)
         rotated = tuple(queues[start:] + queues[:start])
-        since = self._claimed_until if self._backlog else 0
-        return ClaimRequest(self.id, rotated, self._functions, room, since)
+        # In a backlog a lane is read from where the last claim ended: rows that others have
+        # claimed, and that a held snapshot keeps from being vacuumed, are not stepped over again.
+        # Once a second, and whenever there is no backlog, it is read from its beginning.
+        floors = self._floors if self._backlog else {}
+        return ClaimRequest(self.id, rotated, self._functions, room, floors)
 
     def _room(self) -> int:
         if len(self._outbox) > 2 * self.concurrency:
@@ -275,7 +283,7 @@ class Worker:
         if not self._backlog or now - self._lanes_at >= POLL_SECONDS:
             self._lanes = self.store.lanes()
             self._lanes_at = now
-            self._claimed_until = 0
+            self._floors = {}
         due = self.clock.now()
         queues = {lane.queue for lane in self._lanes if lane.run_at <= due}
         return sorted(queue for queue in queues if self._serves(queue))
@@ -303,8 +311,8 @@ class Worker:
             self._busy += len(attempts)
             for attempt in attempts:
                 self._held[attempt.claim.id] = attempt
-        if self._backlog or len(claims) > 1:
-            self._claimed_until = max(claim.run_at for claim in claims)
+        for claim in claims:
+            self._floors[claim.queue, claim.priority] = claim.run_at
         self._hand_out(attempts)
 
     def _hand_out(self, attempts: Sequence[Attempt]) -> None:
@@ -373,26 +381,23 @@ class Worker:
 
     # Proof of life
 
-    def holds(self) -> dict[str, int]:
-        """Token by id of the jobs that this process believes to be its own."""
-        return {job_id: attempt.claim.token for job_id, attempt in list(self._held.items())}
-
     def reconcile(self) -> None:
         """Compare with the rows that carry this worker's id.
 
         A row unknown here is a claim whose answer was lost: it goes back. A job without its row
         was taken away: its body is told.
         """
-        before = dict(self._held)
         if not self._claiming.acquire(timeout=1):
             return
         try:
+            # In this order: what ends meanwhile is known here and no longer stored, never the
+            # other way round.
+            known = dict(self._held)
             stored = self.store.holdings(self.id)
-            known = self.holds()
         finally:
             self._claiming.release()
         self._give_back_unknown({i: t for i, t in stored.items() if i not in known})
-        for job_id, attempt in before.items():
+        for job_id, attempt in known.items():
             if stored.get(job_id) != attempt.claim.token and job_id in self._held:
                 self._tell(attempt)
 
@@ -412,13 +417,15 @@ class Worker:
             if j is not None
         ]
         returned, _ = self.store.exchange(agains, None, self.clock.now())
-        log.warning("gave back %d claims whose answer had been lost", len(returned))
+        if returned:
+            log.warning("gave back %d claims whose answer had been lost", len(returned))
 
     def was_declared_dead(self) -> None:
         """This worker's row is gone: drop everything it held and begin as a new one."""
         log.error("worker %s was declared dead while it lived; it starts anew", self.id)
         for attempt in list(self._held.values()):
             self._tell(attempt)
+        self.store.deregister(self.id)
         self.id = new_id(self.clock.now())
         self.register()
 

@@ -8,7 +8,7 @@ it is for the jobs. A verb either happens as a whole or, if it raises, not at al
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -49,7 +49,8 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     queues: tuple[str, ...]
     functions: tuple[str, ...]
     limit: int
-    since: int = 0
+    floors: Mapping[tuple[str, int], int] = {}
+    """By queue and priority: no job due earlier than this needs to be looked at."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -118,7 +119,7 @@ class StoreTx(Protocol):
         """The driver's own connection."""
         ...
 
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
         """Run the user's statement; `?` marks a parameter on every database."""
         ...
 
@@ -197,8 +198,10 @@ class Store(Protocol):
 
     mutation_lanes: int
     """How many mutations run at the same time, each on a connection of its own."""
+    mutations_share: bool
+    """Whether mutations share transactions without having asked for it."""
     mutation_group: int
-    """How many may share a transaction."""
+    """How many may share one."""
     mutation_backlog: int
     """How many claimed ones may wait for a connection before no more are claimed."""
     mutation_seconds: float

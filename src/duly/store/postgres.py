@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,9 +86,9 @@ class PostgresSession(Session):
         return self._plain(self._store.sql[statement], parameters)
 
     def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
-        return self._plain(sql.render(text, "postgres", self._store.words), parameters)
+        return self._plain(sql.render(text, "postgres", self._store.words).encode(), parameters)
 
-    def _plain(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
+    def _plain(self, text: bytes, parameters: Mapping[str, Any]) -> list[Row]:
         with psycopg.Cursor(self.raw) as cursor:
             cursor.execute(text, parameters or None)
             return cursor.fetchall() if cursor.description else []
@@ -109,15 +109,16 @@ class PostgresSession(Session):
         return self.run(sql.LANES)
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        lanes = [(queue, level) for queue in request.queues for level in _LEVELS]
         rows = self.run(
             sql.CLAIM,
             {
                 "worker": request.worker_id,
-                "queues": [queue for queue in request.queues for _ in _LEVELS],
-                "levels": [level for _ in request.queues for level in _LEVELS],
+                "queues": [queue for queue, _ in lanes],
+                "levels": [level for _, level in lanes],
+                "floors": [request.floors.get(lane, 0) for lane in lanes],
                 "functions": list(request.functions),
                 "limit": request.limit,
-                "since": request.since,
                 "bytes": CLAIM_BYTES,
                 "now": now,
             },
@@ -167,7 +168,7 @@ class PostgresTx:
     def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
         with psycopg.Cursor(self._session.raw) as cursor:
             # Parameters are always given, so that `%%` means the same with and without them.
-            cursor.execute(to_psycopg(text), tuple(parameters))
+            cursor.execute(to_psycopg(text).encode(), tuple(parameters))
             rows = cursor.fetchall() if cursor.description else []
             return Rows(rows, cursor.rowcount)
 
@@ -187,18 +188,18 @@ class PostgresTx:
         return self._session.lock_running(job_id, token)
 
     @contextlib.contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> Generator[None]:
         self._savepoints += 1
         name = f"tx_{self._savepoints}"
         raw = self._session.raw
-        raw.execute(f"SAVEPOINT {name}")
+        raw.execute(f"SAVEPOINT {name}".encode())
         try:
             yield
         except BaseException:
             if raw.info.transaction_status != TransactionStatus.IDLE and not raw.closed:
-                raw.execute(f"ROLLBACK TO {name}")
+                raw.execute(f"ROLLBACK TO {name}".encode())
             raise
-        raw.execute(f"RELEASE {name}")
+        raw.execute(f"RELEASE {name}".encode())
 
 
 class PostgresMutationLane:
@@ -242,7 +243,7 @@ class PostgresMutationLane:
     def leave(self) -> None:
         if self._shared:
             # Whatever the member SET LOCAL must not reach the next one.
-            self.raw.execute("RELEASE duly_member; RESET ALL; RESET ROLE" + self._store.sync_local)
+            self.raw.execute(b"RELEASE duly_member; RESET ALL; RESET ROLE" + self._store.sync_local)
 
     def undo(self) -> bool:
         alive = not self.raw.closed and (self.raw.info.transaction_status != TransactionStatus.IDLE)
@@ -278,6 +279,7 @@ class PostgresStore:
     """See `duly.store.base.Store`, which says what each verb promises."""
 
     mutation_lanes = 8
+    mutations_share = False
     mutation_group = 50
     mutation_backlog = 32
     mutation_seconds = 60.0
@@ -297,9 +299,10 @@ class PostgresStore:
         self._pooler = pooler
         self._follow_clock = follow_clock
         self.words = sql.words_for("postgres", schema)
-        self.sql = sql.compile_all("postgres", self.words)
-        self.sync_local = ""
-        self._begin = "BEGIN; " + self.sql[sql.CURRENT_XID]
+        texts = sql.compile_all("postgres", self.words)
+        self.sql = {statement: text.encode() for statement, text in texts.items()}
+        self.sync_local = b""
+        self._begin = b"BEGIN; " + self.sql[sql.CURRENT_XID]
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._enqueues: GroupCommit[Sequence[NewJob]] = GroupCommit(self._insert_together)
@@ -317,6 +320,11 @@ class PostgresStore:
                 autocommit=True,
                 prepare_threshold=None if self._pooler else 5,
                 connect_timeout=10,
+                # A peer that vanished without a word is noticed, not waited for.
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+                tcp_user_timeout=30_000,
             )
         except psycopg.Error as error:
             raise errors.StoreUnavailable(f"cannot connect to PostgreSQL: {_first(error)}") from (
@@ -339,8 +347,8 @@ class PostgresStore:
 
     def _insist_on_durable_commits(self, raw: Connection) -> None:
         if self._pooler:
-            self.sync_local = "; SET LOCAL synchronous_commit = on"
-            self._begin = f"BEGIN{self.sync_local}; " + self.sql[sql.CURRENT_XID]
+            self.sync_local = b"; SET LOCAL synchronous_commit = on"
+            self._begin = b"BEGIN" + self.sync_local + b"; " + self.sql[sql.CURRENT_XID]
         else:
             raw.execute("SET synchronous_commit = on")
 
@@ -351,12 +359,12 @@ class PostgresStore:
             self._follow_clock(server, asked, os_monotonic())
 
     @contextlib.contextmanager
-    def _borrow(self) -> Iterator[PostgresSession]:
+    def _borrow(self) -> Generator[PostgresSession]:
         with self._lend() as session, translated():
             yield session
 
     @contextlib.contextmanager
-    def _lend(self) -> Iterator[PostgresSession]:
+    def _lend(self) -> Generator[PostgresSession]:
         """A connection nobody else uses; one that broke or is left in a transaction is dropped."""
         with self._lock:
             raw = self._idle.pop() if self._idle else None
@@ -450,7 +458,7 @@ class PostgresStore:
         steps = migrate.missing("postgres", dict(session.run(sql.READ_MIGRATIONS)))
         meta: dict[str, str] = dict(session.run(sql.READ_META))
         for step in steps:
-            session.raw.execute(self._in_schema(step.text))
+            session.raw.execute(self._in_schema(step.text).encode())
             session.run(
                 sql.WRITE_MIGRATION,
                 {
@@ -528,7 +536,7 @@ class PostgresStore:
         return self._write(lambda s: s.insert_children(parent, jobs, by, now))
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[PostgresTx]:
+    def transaction(self) -> Generator[PostgresTx]:
         with self._lend() as session:
             with translated():
                 xid = self.begin(session.raw)
@@ -814,7 +822,7 @@ class _Conflict(Exception):
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
+def translated() -> Generator[None]:
     """Errors of the driver as errors of duly."""
     try:
         yield
@@ -837,6 +845,8 @@ def _translate(error: psycopg.Error) -> Exception:
             return errors.QueryTooBroad("no index serves this filter quickly; narrow the filter")
         case psycopg.errors.InsufficientPrivilege():
             return errors.StoreError(f"{text}; grant the role SELECT, INSERT, UPDATE, DELETE")
+        case _:
+            pass
     if _is_lost(error):
         return errors.StoreUnavailable(f"the connection to PostgreSQL was lost: {text}")
     return errors.StoreError(text)

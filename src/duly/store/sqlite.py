@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -217,7 +217,7 @@ class SqliteTx:
         return self._session.lock_running(job_id, token)
 
     @contextlib.contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> Generator[None]:
         self._savepoints += 1
         name = f"tx_{self._savepoints}"
         raw = self._session.raw
@@ -239,6 +239,7 @@ class BodyConnection:
         self._store = store
         self._turn = store.turnstile
         self._in_body = False
+        self._has_turn = False
         self._connect()
 
     def _connect(self) -> None:
@@ -256,20 +257,26 @@ class BodyConnection:
 
     def begin(self) -> None:
         self._turn.__enter__()
+        self._has_turn = True
         try:
             with translated(self._store.where):
                 self.raw.execute(_BEGIN)
         except BaseException:
-            self._turn.__exit__()
+            self._end_turn()
             raise
         self._in_body = True
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turn.__exit__()
 
     def commit(self) -> None:
         self._in_body = False
         if not self.raw.in_transaction:
             raise errors.TransactionEnded("the transaction was ended inside the body")
         self.raw.execute(_COMMIT)
-        self._turn.__exit__()
+        self._end_turn()
 
     def rollback(self) -> None:
         self._in_body = False
@@ -277,10 +284,10 @@ class BodyConnection:
             if self.raw.in_transaction:
                 self.raw.execute(_ROLLBACK)
         finally:
-            self._turn.__exit__()
+            self._end_turn()
 
     @contextlib.contextmanager
-    def _ours(self) -> Iterator[None]:
+    def _ours(self) -> Generator[None]:
         """duly's own statements in between."""
         self._in_body = False
         try:
@@ -336,10 +343,8 @@ class SqliteMutationLane(BodyConnection):
         self.raw.interrupt()
 
     def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error, sqlite3.OperationalError) and _code(error) in (
-            "SQLITE_BUSY",
-            "SQLITE_LOCKED",
-        )
+        busy = isinstance(error, sqlite3.Error) and _code(error) in ("SQLITE_BUSY", "SQLITE_LOCKED")
+        return busy or isinstance(error, errors.StoreUnavailable)
 
     def is_system(self, error: BaseException) -> bool:
         name = _code(error) if isinstance(error, sqlite3.Error) else ""
@@ -353,6 +358,7 @@ class SqliteStore:
     """See `duly.store.base.Store`, which says what each verb promises."""
 
     mutation_lanes = 1
+    mutations_share = True
     mutation_group = 50
     mutation_backlog = 100
     mutation_seconds = 5.0
@@ -568,7 +574,7 @@ class SqliteStore:
         return self._write(lambda s: s.insert_children(parent, jobs, by, now))
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[SqliteTx]:
+    def transaction(self) -> Generator[SqliteTx]:
         with self._lock:
             body = self._idle_bodies.pop() if self._idle_bodies else None
         body = body or BodyConnection(self)
@@ -592,7 +598,7 @@ class SqliteStore:
         self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
     ) -> tuple[set[str], Sequence[Claim]]:
         def both(session: SqliteSession) -> tuple[set[str], Sequence[Claim]]:
-            settled = session.settle(settlements, now) if settlements else set()
+            settled = session.settle(settlements, now)
             return settled, session.claim(request, now) if request else ()
 
         answer = self._write(both)
@@ -833,7 +839,7 @@ def _finish_row(finish: Finish, now: int) -> Row:
 
 
 @contextlib.contextmanager
-def translated(where: str) -> Iterator[None]:
+def translated(where: str) -> Generator[None]:
     """Errors of the driver as errors of duly."""
     try:
         yield

@@ -192,11 +192,12 @@ PICK = each(
     postgres=f"""SELECT id FROM (
             SELECT id, size, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM (
                 SELECT due.id, due.size
-                FROM unnest(:queues::text[], :levels::int2[]) AS lane (queue, level)
+                FROM unnest(:queues::text[], :levels::int2[], :floors::int8[])
+                    AS lane (queue, level, floor)
                 CROSS JOIN LATERAL (
                     SELECT id, octet_length(args) AS size FROM @jobs
                     WHERE queue = lane.queue AND priority = lane.level AND {_CLAIMABLE}
-                        AND run_at <= :now AND run_at >= :since
+                        AND run_at <= :now AND run_at >= lane.floor
                         AND function = ANY(:functions::text[])
                         AND (expires_at IS NULL OR expires_at > :now)
                     ORDER BY run_at, id LIMIT :limit
