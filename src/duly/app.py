@@ -65,7 +65,7 @@ from duly.runtime.alone import AloneRuns, Command
 from duly.runtime.beat import BEAT_SECONDS
 from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION
 from duly.runtime.service import Service
-from duly.runtime.worker import DRAIN_SECONDS
+from duly.runtime.worker import DRAIN_SECONDS, POLL_SECONDS
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.sqlite import SqliteStore
 
@@ -234,9 +234,9 @@ class Duly(Verbs):
         options = Options(queue, priority, timeout, expires, owner, tuple(tags), retry)
 
         def register(body: Any) -> Function[..., Any]:
-            kind: type[Function[..., Any]] = AsyncAction if _is_coroutine(body) else Action
-            context = "AsyncCtx" if kind is AsyncAction else "Ctx"
-            checked = check_body(body, context, "app.action")
+            is_async = _is_coroutine(body)
+            kind = AsyncAction[..., Any] if is_async else Action[..., Any]
+            checked = check_body(body, "AsyncCtx" if is_async else "Ctx", "app.action")
             return self._register(kind(checked, name_of(checked, name), options, internal=internal))
 
         return register if body is None else register(body)
@@ -318,6 +318,7 @@ class Duly(Verbs):
 
     def insert_children(self, parent: tuple[str, int], jobs: Sequence[NewJob]) -> bool:
         """Store jobs of a running action; False if it was canceled, and so are they."""
+        refuse_inside_mutation("run")
         alive = self.ready().enqueue_child(parent, jobs, f"parent:{parent[0]}", self.clock.now())
         self._wake_for(jobs)
         return alive
@@ -329,7 +330,6 @@ class Duly(Verbs):
         return self.read_many(filter)
 
     def _cancel(self, job_id: str) -> bool | None:
-        refuse_inside_mutation("cancel")
         return self.cancel_as(job_id, "operator")
 
     def read(self, job_id: str) -> JobRecord | None:
@@ -342,6 +342,7 @@ class Duly(Verbs):
 
     def cancel_as(self, job_id: str, by: str) -> bool | None:
         """Cancel in somebody's name."""
+        refuse_inside_mutation("cancel")
         return self.ready().cancel(job_id, by, self.clock.now())
 
     def cancel_all(
@@ -396,7 +397,7 @@ class Duly(Verbs):
     ) -> None:
         """Run jobs in threads of this process, beside whatever it does."""
         with self._lock:
-            if self._service is not None:
+            if self._service is not None and self._service.is_here:
                 return
             self.ready()
             service = Service(
@@ -415,7 +416,7 @@ class Duly(Verbs):
         """Stop running jobs: those that run may end, those that never started are given back."""
         with self._lock:
             service, self._service = self._service, None
-        if service is not None:
+        if service is not None and service.is_here:
             seconds = drain.total_seconds() if isinstance(drain, timedelta) else drain
             service.stop(seconds)
 
@@ -434,8 +435,9 @@ class Duly(Verbs):
         self.store.ring()
 
     def _wake_for(self, jobs: Iterable[NewJob]) -> None:
-        now = self.clock.now()
-        if any(job.run_at <= now for job in jobs):
+        # Whoever sleeps looks again after a poll; only what is due earlier has to wake it.
+        before = self.clock.now() + POLL_SECONDS * 1000
+        if any(job.run_at < before for job in jobs):
             self.wake()
 
     def service(self, **settings: Any) -> Service:
@@ -487,10 +489,12 @@ class Queues:
 
     def pause(self, name: str, *, by: str | None = None, note: str | None = None) -> None:
         """Start no more jobs of this queue; running ones go on."""
+        refuse_inside_mutation("queues.pause")
         self._app.ready().pause_queue(name, by, note, self._app.clock.now())
 
     def resume(self, name: str) -> None:
         """Start jobs of this queue again."""
+        refuse_inside_mutation("queues.resume")
         self._app.ready().resume_queue(name)
         self._app.wake()
 

@@ -67,31 +67,55 @@ class ManualClock:
     def __init__(self, start: datetime | int = 1_767_225_600_000) -> None:
         self._now = start if isinstance(start, int) else to_ms(start)
         self._monotonic = 0.0
-        self._moved = threading.Condition()
+        self._moves = 0
+        self._guard = threading.Lock()
+        self._seen = threading.local()
 
     def now(self) -> int:
-        return self._now
+        with self._guard:
+            self._look()
+            return self._now
 
     def monotonic(self) -> float:
-        return self._monotonic
+        with self._guard:
+            self._look()
+            return self._monotonic
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event, or until the clock was moved past the time limit."""
-        until = self._monotonic + seconds
+        """Wait for the event, or until the clock was moved past the time limit.
+
+        Does not wait at all if the clock has moved since this thread looked at it: whatever it
+        concluded from the old time has to be looked at again.
+        """
+        with self._guard:
+            until = self._monotonic + (seconds if self._look() == self._moves else 0)
+            self._seen.moves = None
         while not event.is_set() and self._monotonic < until:
             event.wait(0.005)
         return event.is_set()
+
+    def _look(self) -> int:
+        """How often the clock had moved when this thread first looked after its last wait."""
+        if getattr(self._seen, "moves", None) is None:
+            self._seen.moves = self._moves
+        moves: int = self._seen.moves
+        return moves
 
     def advance(self, seconds: float) -> None:
         """Move time forward: every deadline in between has passed afterwards."""
         if seconds < 0:
             raise ValueError("advance() takes a positive number of seconds; jump() goes back")
-        self._now += round(seconds * 1000)
-        self._monotonic += seconds
+        self._move(seconds, seconds)
 
     def jump(self, seconds: float) -> None:
         """Step only the wall clock, as a wrong time server would do, in either direction."""
-        self._now += round(seconds * 1000)
+        self._move(seconds, 0)
+
+    def _move(self, wall: float, monotonic: float) -> None:
+        with self._guard:
+            self._now += round(wall * 1000)
+            self._monotonic += monotonic
+            self._moves += 1
 
 
 def to_ms(instant: datetime) -> int:

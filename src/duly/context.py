@@ -20,6 +20,7 @@ from duly.errors import (
     Canceled,
     CannotCancelSelf,
     InvalidFunction,
+    InvalidOption,
     JobNotFound,
     TooManyJobs,
     TransactionEnded,
@@ -27,6 +28,7 @@ from duly.errors import (
     WouldWaitForItself,
 )
 from duly.functions import Call, Delay, Function, Instant, Mutation, after, at, new_job
+from duly.ids import is_id
 from duly.jobs import AsyncJob, Job
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
 from duly.runtime.program import NeedsAlone, Running
@@ -41,6 +43,7 @@ T = TypeVar("T")
 
 MAX_JOBS_PER_MUTATION = 1_000
 MAX_BYTES_PER_MUTATION = 8 << 20
+MAX_LISTED = 10_000
 
 _inside = threading.local()
 
@@ -134,12 +137,12 @@ class Verbs(ABC):
     ) -> list[Job[Any]]:
         """Jobs that match, newest first; `before` is the last id of the page before."""
         filter = JobFilter(
-            state=None if state is None else State(state),
+            state=_state(state),
             function=_name(function),
             queue=queue,
             owner=owner,
-            before_id=before,
-            limit=limit,
+            before_id=_page(before),
+            limit=_limit(limit),
         )
         return [self._from_record(record) for record in self._list(filter)]
 
@@ -480,6 +483,25 @@ def open_tx(
 
 def _name(function: Function[..., Any] | str | None) -> str | None:
     return function.name if isinstance(function, Function) else function
+
+
+def _state(state: State | str | None) -> State | None:
+    try:
+        return None if state is None else State(state)
+    except ValueError:
+        raise InvalidOption("state", f"{state!r} is none of {', '.join(State)}") from None
+
+
+def _page(before: str | None) -> str | None:
+    if before is not None and not is_id(before):
+        raise InvalidOption("before", f"{before!r} is no job id")
+    return before
+
+
+def _limit(limit: int) -> int:
+    if isinstance(limit, bool) or not 1 <= limit <= MAX_LISTED:
+        raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
+    return limit
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

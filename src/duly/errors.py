@@ -147,8 +147,9 @@ class UseTx(TransactionError):
     """Inside a mutation the app itself may not touch the store: the effect would not be atomic."""
 
     def __init__(self, verb: str) -> None:
+        instead = f"use tx.{verb}" if verb in ("run", "cancel") else "do it outside"
         super().__init__(
-            f"app.{verb} inside a mutation would not be part of its transaction; use tx.{verb}"
+            f"app.{verb} inside a mutation would not be part of its transaction; {instead}"
         )
 
 

@@ -36,6 +36,8 @@ R_co = TypeVar("R_co", covariant=True)
 Delay = float | timedelta
 Instant = datetime | int
 MAX_NAME = 200
+LONGEST = 1e12
+"""Seconds; whatever is longer would not fit into a stored instant."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -57,10 +59,12 @@ class Options(msgspec.Struct, frozen=True):
             raise InvalidOption("tags", "give a list of words, not one string")
         for tag in self.tags:
             _check_text("tags", tag)
-        if isinstance(self.priority, bool) or not 0 <= self.priority <= MAX_PRIORITY:
+        if type(self.priority) is not int or not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidOption("priority", f"must be 0 to {MAX_PRIORITY}, not {self.priority!r}")
         if self.timeout is not None and not seconds_of("timeout", self.timeout) > 0:
             raise InvalidOption("timeout", "must be positive")
+        if self.expires is not None:
+            _check_expires(self.expires)
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise InvalidOption("retry", f"give a Retry(...), not {self.retry!r}")
 
@@ -260,8 +264,10 @@ def seconds_of(option: str, delay: Delay) -> float:
         return delay.total_seconds()
     if isinstance(delay, bool) or not isinstance(delay, int | float):
         raise InvalidTime(f"{option}: give seconds or a timedelta, not {delay!r}")
-    if delay != delay or delay in (float("inf"), float("-inf")):
-        raise InvalidTime(f"{option}: {delay} is no length of time")
+    # Comparing works for NaN, infinities and integers of any size; converting does not.
+    if not -LONGEST <= delay <= LONGEST:
+        number = delay if isinstance(delay, float) else "such a number"
+        raise InvalidTime(f"{option}: {number} is no length of time")
     return float(delay)
 
 
@@ -317,12 +323,18 @@ def _timeout_ms(timeout: Delay) -> int:
     return max(1, round(seconds_of("timeout", timeout) * 1000))
 
 
+def _check_expires(expires: Delay | datetime) -> None:
+    if isinstance(expires, datetime):
+        if expires.utcoffset() is None:
+            raise InvalidTime(f"expires: {expires!r} is naive; attach a zone")
+    elif seconds_of("expires", expires) <= 0:
+        raise InvalidOption("expires", "must be later than the time the job is due")
+
+
 def _expires_at(expires: Delay | datetime | None, run_at: int, now: int) -> int | None:
     if expires is None:
         return None
     if isinstance(expires, datetime):
         return at(expires, now)
-    seconds = seconds_of("expires", expires)
-    if seconds <= 0:
-        raise InvalidOption("expires", "must be later than the time the job is due")
-    return run_at + round(seconds * 1000)
+    length = max(1, round(seconds_of("expires", expires) * 1000))
+    return _within_five_years(run_at + length, run_at)

@@ -34,7 +34,7 @@ class Beat:
             self._observer.reset()
             log.warning("no proof of life: %s", error)
             return self._every
-        worker.last_beat = worker.clock.monotonic()
+        worker.has_proved_life()
         if worker.id not in present:
             worker.was_declared_dead()
             return 0

@@ -208,6 +208,10 @@ class MutationRunner:
             sharing = sharing[reached:]
         return [(a, ends[a] if a in ends else self._run_alone(a)) for a in attempts]
 
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._lane.close()
+
     def _must_be_alone(self, attempt: Attempt) -> bool:
         runnable = attempt.runnable
         may_share = self._store.mutations_share or runnable.group
@@ -250,7 +254,7 @@ class MutationRunner:
             self._alone.add(attempt.runnable.name)
             self._undo_or_break()
             return None
-        except Exception as error:
+        except BaseException as error:  # Also SystemExit: a body must not end the worker's thread.
             if self._lane.is_conflict(error) or self._lane.is_system(error):
                 raise
             if isinstance(error, errors.TransactionEnded):
@@ -279,12 +283,14 @@ class MutationRunner:
                 return end
             committing = True
             self._lane.commit()
-        except Exception as error:
+        except BaseException as error:
             return self._failed_alone(attempt, error, committing)
         fault.point("mutation.committed")
         return end
 
-    def _failed_alone(self, attempt: Attempt, error: Exception, committing: bool) -> MutationEnd:
+    def _failed_alone(
+        self, attempt: Attempt, error: BaseException, committing: bool
+    ) -> MutationEnd:
         self._roll_back_whatever_is_left()
         if self._lane.is_system(error):
             if committing and self._was_committed(attempt.claim):
@@ -325,6 +331,8 @@ class MutationRunner:
             # From here on nobody may interrupt: the next statement could be somebody else's.
             with self._active:
                 attempt.cancel_body = None
+            # Its time is over, whatever the others of its group still need.
+            attempt.deadline = None
         fault.point("mutation.body_done")
         if attempt.timed_out:
             return timeout_outcome(attempt.claim)
@@ -348,7 +356,7 @@ class MutationRunner:
 
         return interrupt
 
-    def _judge(self, attempt: Attempt, error: Exception) -> MutationEnd:
+    def _judge(self, attempt: Attempt, error: BaseException) -> MutationEnd:
         if attempt.timed_out:
             return timeout_outcome(attempt.claim)
         if attempt.resolved:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -42,10 +43,17 @@ class Service:
             exhausted_retention=exhausted_retention,
             alone_runs=alone_runs,
         )
+        self._pid = os.getpid()
         self._beat_loop = Loop("beat", self.beat.one_pass, program.clock)
         self._janitor_loop = Loop("janitor", self.janitor.one_pass, program.clock)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that started it, and not a forked child."""
+        return self._pid == os.getpid()
+
     def start(self) -> None:
+        self._pid = os.getpid()
         self.worker.start()
         self._beat_loop.start()
         self._janitor_loop.start()

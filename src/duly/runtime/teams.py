@@ -158,17 +158,10 @@ class MutationTeam:
 
     def _work(self) -> None:
         runner: MutationRunner | None = None
-        while True:
-            batch = self._next_batch()
-            if not batch:
-                return
+        while batch := self._next_batch():
             try:
                 runner = runner or self._make_runner()
-                for attempt, end in runner.run(batch):
-                    if isinstance(end, Committed | TakenAway):
-                        self._settle(attempt)
-                    else:
-                        attempt.resolve(end)
+                self._run(runner, batch)
             except Exception as error:
                 log.exception("mutations could not be run; they are given back")
                 for attempt in batch:
@@ -176,6 +169,15 @@ class MutationTeam:
             finally:
                 for attempt in batch:
                     self._ended(attempt)
+        if runner is not None:
+            runner.close()
+
+    def _run(self, runner: MutationRunner, batch: Sequence[Attempt]) -> None:
+        for attempt, end in runner.run(batch):
+            if isinstance(end, Committed | TakenAway):
+                self._settle(attempt)
+            else:
+                attempt.resolve(end)
 
     def _next_batch(self) -> list[Attempt]:
         first = self._queue.get()

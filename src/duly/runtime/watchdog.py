@@ -19,21 +19,22 @@ class Watchdog:
         self._clock = clock
         self._wake = wake
         self._guard = threading.Lock()
-        self._watched: set[Attempt] = set()
+        # In the order in which they came, so that a simulation replays exactly.
+        self._watched: dict[Attempt, None] = {}
         self._next_pass = 0.0
 
     def watch(self, attempt: Attempt, seconds: float) -> None:
         """Measured with the monotonic clock: a wall clock that jumps times nobody out."""
         attempt.deadline = self._clock.monotonic() + seconds
         with self._guard:
-            self._watched.add(attempt)
+            self._watched[attempt] = None
         if attempt.deadline < self._next_pass:
             self._wake()
 
     def release(self, attempt: Attempt) -> None:
-        if attempt.deadline is not None:
+        if attempt in self._watched:
             with self._guard:
-                self._watched.discard(attempt)
+                self._watched.pop(attempt, None)
 
     def one_pass(self) -> float:
         now = self._clock.monotonic()
@@ -46,9 +47,11 @@ class Watchdog:
         return delay
 
     def _tell_the_overdue(self, watched: list[Attempt], now: float) -> float:
-        overdue = [a for a in watched if a.deadline is not None and a.deadline <= now]
+        # A body that ends meanwhile takes its deadline away.
+        deadlines = [(a, d) for a in watched if (d := a.deadline) is not None]
+        overdue = [attempt for attempt, deadline in deadlines if deadline <= now]
         for attempt in overdue:
             attempt.time_out()
         if overdue:
             return INSIST_EVERY
-        return min((a.deadline - now for a in watched if a.deadline is not None), default=IDLE)
+        return min((deadline - now for _, deadline in deadlines), default=IDLE)

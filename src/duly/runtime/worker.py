@@ -82,6 +82,7 @@ class Worker:
         self._backlog = False
         self._lanes: Sequence[Lane] = ()
         self._lanes_at = -POLL_SECONDS
+        self._looked_at = 0
         # Where the last claim of a lane ended; see _request.
         self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
@@ -251,6 +252,7 @@ class Worker:
 
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
+        self._looked_at = self.clock.now()
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
             return None
@@ -274,6 +276,13 @@ class Worker:
         waiting = self._mutations.waiting()
         return min(room, self.store.mutation_backlog - waiting) if waiting else room
 
+    def has_proved_life(self) -> None:
+        """A beat has succeeded: a worker that had fallen silent may claim again, at once."""
+        was_silent = self._is_silent()
+        self.last_beat = self.clock.monotonic()
+        if was_silent:
+            self.loop.wake()
+
     def _is_silent(self) -> bool:
         """Whoever cannot prove life may already be dead to the others, and must start nothing."""
         return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
@@ -284,8 +293,7 @@ class Worker:
             self._lanes = self.store.lanes()
             self._lanes_at = now
             self._floors = {}
-        due = self.clock.now()
-        queues = {lane.queue for lane in self._lanes if lane.run_at <= due}
+        queues = {lane.queue for lane in self._lanes if lane.run_at <= self._looked_at}
         return sorted(queue for queue in queues if self._serves(queue))
 
     def _serves(self, queue: str) -> bool:
@@ -296,9 +304,12 @@ class Worker:
             return 0
         if self.store.finishes_with_claim and len(self._outbox):
             return 0
-        now = self.clock.now()
-        future = [lane.run_at for lane in self._lanes if lane.run_at > now]
-        until_due = (min(future) - now) / 1000 if future else POLL_SECONDS
+        # Behind what was just claimed something may be due that its lane did not show.
+        if claims and self._room() > 0:
+            return 0
+        # What has become due while this pass looked is due at once.
+        future = [lane.run_at for lane in self._lanes if lane.run_at > self._looked_at]
+        until_due = (min(future) - self.clock.now()) / 1000 if future else POLL_SECONDS
         return min(until_due, POLL_SECONDS)
 
     # Starting
@@ -363,7 +374,9 @@ class Worker:
 
     def _note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
         for settlement in batch:
-            attempt = self._held.pop(settlement.id, None)
+            attempt = self._held.get(settlement.id)
+            if attempt is not None and attempt.claim.token == settlement.token:
+                self._drop(attempt)
             if log.isEnabledFor(logging.INFO):
                 word = (
                     _word(settlement) if settlement.id in settled else "dropped, it came too late"
@@ -373,7 +386,7 @@ class Worker:
     def _forget(self, attempt: Attempt) -> None:
         """A mutation that has settled itself, or was taken away."""
         attempt.take_away()
-        self._held.pop(attempt.claim.id, None)
+        self._drop(attempt)
         if log.isEnabledFor(logging.INFO):
             _log_change(attempt.claim.id, attempt, "settled in its transaction")
         if attempt.scheduled:
@@ -405,7 +418,12 @@ class Worker:
         if not attempt.resolved:
             log.info("job %s was taken away from this worker", attempt.claim.id)
             attempt.take_away()
-            self._held.pop(attempt.claim.id, None)
+            self._drop(attempt)
+
+    def _drop(self, attempt: Attempt) -> None:
+        """Forget an attempt, but not a later one of the same job."""
+        if self._held.get(attempt.claim.id) is attempt:
+            del self._held[attempt.claim.id]
 
     def _give_back_unknown(self, unknown: dict[str, int]) -> None:
         if not unknown:

@@ -98,6 +98,7 @@ class PostgresSession(Session):
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
         self.run(sql.INSERT_JOBS, _columns(jobs))
+        fault.point("enqueue.inserted")
 
     def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
         self.run(sql.INSERT_JOBS_ONCE, _columns(jobs))
@@ -109,6 +110,7 @@ class PostgresSession(Session):
         return self.run(sql.LANES)
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        fault.point("worker.claiming")
         lanes = [(queue, level) for queue in request.queues for level in _LEVELS]
         rows = self.run(
             sql.CLAIM,
@@ -134,6 +136,7 @@ class PostgresSession(Session):
         agains = [s for s in in_id_order if isinstance(s, Again)]
         settled: set[str] = set()
         if finishes:
+            fault.point("finish.moving")
             settled |= {row[0] for row in self.run(sql.FINISH, _finish_arrays(finishes, now))}
             fault.point("finish.moved")
         if agains:
@@ -739,15 +742,18 @@ class _Bell:
         self._notify = notify
         self._rung = threading.Event()
         self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="duly-bell", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="duly-bell", daemon=True)
+        self._thread.start()
 
     def ring(self) -> None:
         if not self._rung.is_set():
             self._rung.set()
 
     def stop(self) -> None:
+        """End the thread, so that it gives back no connection after the store was closed."""
         self._stopped.set()
         self._rung.set()
+        self._thread.join(2)
 
     def _run(self) -> None:
         while self._rung.wait() and not self._stopped.is_set():
@@ -756,7 +762,8 @@ class _Bell:
                 self._notify()
             except Exception as error:
                 log.debug("a wake-up got lost: %s", error)
-            self._stopped.wait(RING_EVERY)
+            if self._stopped.wait(RING_EVERY):
+                return
 
 
 # Parameters --------------------------------------------------------------------------------------

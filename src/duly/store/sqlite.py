@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 MINIMUM = (3, 37, 0)
 POLL_SECONDS = 0.003
+FIND_SECONDS = 10.0
 
 WORDS = sql.words_for("sqlite")
 SQL = sql.compile_all("sqlite", WORDS)
@@ -66,6 +67,8 @@ SQL = sql.compile_all("sqlite", WORDS)
 _BEGIN = "BEGIN IMMEDIATE -- duly"
 _COMMIT = "COMMIT -- duly"
 _ROLLBACK = "ROLLBACK -- duly"
+
+ENDED_IN_BODY = "the body ended the transaction (INSERT OR ROLLBACK does that too)"
 
 
 class SqliteSession(Session):
@@ -94,6 +97,7 @@ class SqliteSession(Session):
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
         self.many(sql.INSERT_JOBS, [msgspec.structs.astuple(job) for job in jobs])
+        fault.point("enqueue.inserted")
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
         rows = [(*msgspec.structs.astuple(job), now, by) for job in jobs]
@@ -127,6 +131,7 @@ class SqliteSession(Session):
             return []
         which = {"ids": self.array(picked), "worker": request.worker_id, "now": now}
         claims = [Claim(*row) for row in self.run(sql.CLAIM, which)]
+        fault.point("worker.claiming")
         order = {job_id: place for place, job_id in enumerate(picked)}
         claims.sort(key=lambda claim: order[claim.id])
         return claims
@@ -164,6 +169,20 @@ class SqliteSession(Session):
         self.run(sql.MOVE_CANCELED, parameters)
         self.run(sql.FORGET_CANCELED, {"ids": parameters["ids"]})
 
+    def find_in_time(self, filter: JobFilter) -> list[JobRecord]:
+        """A filter that no index serves must not keep the caller waiting for ever."""
+        until = os_monotonic() + FIND_SECONDS
+        self.raw.set_progress_handler(lambda: os_monotonic() > until, 10_000)
+        try:
+            return self.find(filter)
+        except sqlite3.OperationalError as error:
+            if _code(error) != "SQLITE_INTERRUPT":
+                raise
+            message = "no index serves this filter quickly; narrow the filter"
+            raise errors.QueryTooBroad(message) from error
+        finally:
+            self.raw.set_progress_handler(None, 0)
+
     def retain(self, cutoff: int, exhausted_after: int) -> int:
         oldest = self.run(sql.OLDEST_FINISHED)
         expired = [row for row in oldest if row[4] < cutoff]
@@ -195,32 +214,39 @@ class SqliteTx:
     def connection(self) -> sqlite3.Connection:
         return self._session.raw
 
+    @property
+    def _open(self) -> SqliteSession:
+        """After INSERT OR ROLLBACK each statement would commit by itself: refuse it."""
+        if not self._session.raw.in_transaction:
+            raise errors.TransactionEnded(ENDED_IN_BODY)
+        return self._session
+
     def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
-        cursor = self._session.raw.cursor()
+        cursor = self._open.raw.cursor()
         cursor.row_factory = None
         cursor.execute(to_sqlite(text), parameters)
         return Rows(cursor.fetchall(), cursor.rowcount)
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self._session.insert_jobs(jobs)
+        self._open.insert_jobs(jobs)
 
     def get(self, job_id: str) -> JobRecord | None:
-        return self._session.get(job_id)
+        return self._open.get(job_id)
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._session.find(filter)
+        return self._open.find(filter)
 
     def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._session.cancel(job_id, by, now)
+        return self._open.cancel(job_id, by, now)
 
     def lock_running(self, job_id: str, token: int) -> bool:
-        return self._session.lock_running(job_id, token)
+        return self._open.lock_running(job_id, token)
 
     @contextlib.contextmanager
     def savepoint(self) -> Generator[None]:
         self._savepoints += 1
         name = f"tx_{self._savepoints}"
-        raw = self._session.raw
+        raw = self._open.raw
         raw.execute(f"SAVEPOINT {name}")
         try:
             yield
@@ -274,7 +300,7 @@ class BodyConnection:
     def commit(self) -> None:
         self._in_body = False
         if not self.raw.in_transaction:
-            raise errors.TransactionEnded("the transaction was ended inside the body")
+            raise errors.TransactionEnded(ENDED_IN_BODY)
         self.raw.execute(_COMMIT)
         self._end_turn()
 
@@ -320,9 +346,7 @@ class SqliteMutationLane(BodyConnection):
     def finish(self, claim: Claim, result: str | None, now: int) -> bool:
         with self._ours():
             if not self.raw.in_transaction:
-                raise errors.TransactionEnded(
-                    "the body ended the transaction (INSERT OR ROLLBACK does that too)"
-                )
+                raise errors.TransactionEnded(ENDED_IN_BODY)
             done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
             return bool(self.session.settle([done], now))
 
@@ -561,11 +585,7 @@ class SqliteStore:
     # Enqueue
 
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        def insert(session: SqliteSession) -> None:
-            session.insert_jobs(jobs)
-            fault.point("enqueue.inserted")
-
-        self._write(insert)
+        self._write(lambda s: s.insert_jobs(jobs))
         fault.point("enqueue.committed")
 
     def enqueue_child(
@@ -635,7 +655,7 @@ class SqliteStore:
         return self._read(lambda s: s.get(job_id))
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._read(lambda s: s.find(filter))
+        return self._read(lambda s: s.find_in_time(filter))
 
     # Workers: a worker lives as long as its process holds the lock on its file.
 

@@ -5,8 +5,10 @@ writer passes two locks: take *next*, take *write*, let *next* go. Whoever holds
 next, so nobody who keeps writing can overtake. Threads of a process pass two thread locks first,
 then the process passes two file locks.
 
-The user's own connections do not pass here. For them, a writer that follows others without a
-break pauses for a moment every ten milliseconds, with the database unlocked.
+The user's own connections do not pass here, and only poll. For them a writer that follows others
+without a break pauses for a moment every ten milliseconds, with the database unlocked. That is
+luck, so every two seconds there is a gap as long as the longest pause between two polls: processes
+that have been writing much stand back until it is over, a lone writer passes.
 """
 
 from __future__ import annotations
@@ -23,8 +25,14 @@ from duly.errors import StoreUnavailable
 
 PATIENCE = 10.0
 UNBROKEN_NS = 10_000_000
-BREATH = 0.001
-_STAMPS = struct.Struct("=qq")
+BREATH_NS = 1_000_000
+# SQLite's busy handler looks again after 100 ms at the latest, and gives up after 5 s by default.
+GAP_NS = 120_000_000
+GAP_EVERY_NS = 2_000_000_000
+MUCH = 0.1
+# When a writer last paused, when the last one left, since when there was no gap: a time that is
+# still to come is the end of a gap.
+_STAMPS = struct.Struct("=qqq")
 
 
 class Turnstile:
@@ -37,6 +45,8 @@ class Turnstile:
         self._write_file = open_private(folder / "write")
         os.ftruncate(self._write_file, _STAMPS.size)
         self._stamps = mmap.mmap(self._write_file, _STAMPS.size)
+        self._entered_at = self._counted_from = os_monotonic_ns()
+        self._held_ns = 0
 
     def __enter__(self) -> None:
         until = os_monotonic() + PATIENCE
@@ -47,14 +57,24 @@ class Turnstile:
             self._next.release()
         try:
             self._pass_files(until)
+            while seconds := self._gap_to_leave():
+                fcntl.flock(self._write_file, fcntl.LOCK_UN)
+                os_sleep(seconds)
+                self._pass_files(until)
+            self._breathe()
         except BaseException:
+            fcntl.flock(self._write_file, fcntl.LOCK_UN)
             self._write.release()
             raise
-        self._breathe()
+        self._entered_at = os_monotonic_ns()
 
     def __exit__(self, *exception: object) -> None:
-        paused_at, _ = _STAMPS.unpack_from(self._stamps)
-        _STAMPS.pack_into(self._stamps, 0, paused_at, os_monotonic_ns())
+        now = os_monotonic_ns()
+        self._held_ns += now - self._entered_at
+        paused_at, _, unbroken_since = _STAMPS.unpack_from(self._stamps)
+        if now - unbroken_since > GAP_EVERY_NS:
+            unbroken_since = now + GAP_NS
+        _STAMPS.pack_into(self._stamps, 0, paused_at, now, unbroken_since)
         fcntl.flock(self._write_file, fcntl.LOCK_UN)
         self._write.release()
 
@@ -65,14 +85,29 @@ class Turnstile:
         finally:
             fcntl.flock(self._next_file, fcntl.LOCK_UN)
 
-    def _breathe(self) -> None:
-        paused_at, released_at = _STAMPS.unpack_from(self._stamps)
+    def _gap_to_leave(self) -> float:
+        """Seconds to stand back for: the rest of a gap, if this process fills the time."""
+        *_, unbroken_since = _STAMPS.unpack_from(self._stamps)
         now = os_monotonic_ns()
-        if now - released_at > BREATH * 1e9:
-            _STAMPS.pack_into(self._stamps, 0, now, released_at)
+        if not now < unbroken_since <= now + GAP_NS:
+            if self._counted_from < unbroken_since:
+                self._counted_from, self._held_ns = now, 0
+            return 0.0
+        much = self._held_ns > MUCH * (now - self._counted_from)
+        return (unbroken_since - now) / 1e9 if much else 0.0
+
+    def _breathe(self) -> None:
+        # Times after now are from before a restart of the machine.
+        now = os_monotonic_ns()
+        paused_at, released_at, unbroken_since = _STAMPS.unpack_from(self._stamps)
+        if not 0 <= now - released_at <= GAP_NS or unbroken_since > now + GAP_NS:
+            unbroken_since = now
+        if not 0 <= now - released_at <= BREATH_NS or paused_at > now:
+            paused_at = now
         elif now - paused_at > UNBROKEN_NS:
-            os_sleep(BREATH)
-            _STAMPS.pack_into(self._stamps, 0, os_monotonic_ns(), released_at)
+            os_sleep(BREATH_NS / 1e9)
+            paused_at = os_monotonic_ns()
+        _STAMPS.pack_into(self._stamps, 0, paused_at, released_at, unbroken_since)
 
     def close(self) -> None:
         self._stamps.close()
