@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from duly import errors, fault
+from duly.clock import os_monotonic
 from duly.model.job import (
     Again,
     Claim,
