@@ -191,7 +191,9 @@ class JobCanceled(JobError):
     def __init__(self, job_id: str, canceled_by: str | None) -> None:
         self.job_id = job_id
         self.canceled_by = canceled_by
-        super().__init__(f"job {job_id} was canceled by {canceled_by or 'nobody known'}")
+        # Nobody cancels a job that expires.
+        reason = f"was canceled by {canceled_by}" if canceled_by else "expired before it started"
+        super().__init__(f"job {job_id} {reason}")
 
 
 class ResultTimeout(JobError, TimeoutError):

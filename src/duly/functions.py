@@ -266,7 +266,7 @@ def seconds_of(option: str, delay: Delay) -> float:
         raise InvalidTime(f"{option}: give seconds or a timedelta, not {delay!r}")
     # Comparing works for NaN, infinities and integers of any size; converting does not.
     if not -LONGEST <= delay <= LONGEST:
-        number = delay if isinstance(delay, float) else "such a number"
+        number = delay if type(delay) is float else "such a number"
         raise InvalidTime(f"{option}: {number} is no length of time")
     return float(delay)
 

@@ -851,7 +851,10 @@ def _translate(error: psycopg.Error) -> Exception:
         case psycopg.errors.QueryCanceled():
             return errors.QueryTooBroad("no index serves this filter quickly; narrow the filter")
         case psycopg.errors.InsufficientPrivilege():
-            return errors.StoreError(f"{text}; grant the role SELECT, INSERT, UPDATE, DELETE")
+            return errors.StoreError(
+                f"{text}; the role needs SELECT, INSERT, UPDATE, DELETE and TRUNCATE on duly's "
+                "tables, and CREATE on the database to migrate"
+            )
         case _:
             pass
     if _is_lost(error):

@@ -1,0 +1,225 @@
+"""A worker in this process: what blocks whom, and what does not."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from duly import AsyncCtx, Ctx, Duly, JobFailure, State, SystemClock, Tx
+from duly.errors import Canceled, JobFailed
+from tests.jobs.support import PATIENCE, wait_until
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[Duly]:
+    app = Duly(url, auto_migrate=True, clock=SystemClock())
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def released() -> Iterator[ExitStack]:
+    """Whatever a body waits for is set at the end, so that no thread outlives its test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_blocked_event_loop_stops_neither_the_beats_nor_sync_jobs(
+    app: Duly, released: ExitStack
+) -> None:
+    go_on = threading.Event()
+    released.callback(go_on.set)
+    blocked = threading.Event()
+
+    @app.action
+    async def block_the_loop(ctx: AsyncCtx) -> None:
+        blocked.set()
+        go_on.wait(PATIENCE)
+
+    @app.action
+    def answer(ctx: Ctx) -> int:
+        return 42
+
+    app.start(beat_every=0.02)
+    job = app.run(block_the_loop)
+    assert blocked.wait(PATIENCE)
+    service = app._service
+    assert service is not None
+
+    beats = service.worker.last_beat
+    wait_until(lambda: service.worker.last_beat > beats, "another beat")
+    assert app.run(answer).result(PATIENCE) == 42
+    assert job.state == State.RUNNING
+
+
+def test_an_async_action_past_its_limit_is_canceled_and_fails_as_timeout(app: Duly) -> None:
+    import asyncio
+
+    stopped = threading.Event()
+
+    @app.action(timeout=0.05)
+    async def sleep(ctx: AsyncCtx) -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    app.start()
+    with pytest.raises(JobFailed, match="longer than 0.05 s") as failed:
+        app.run(sleep).result(PATIENCE)
+    assert failed.value.kind == "timeout"
+    assert stopped.wait(PATIENCE)
+
+
+def test_a_sync_action_past_its_limit_fails_at_once_and_its_result_is_dropped(
+    app: Duly, released: ExitStack
+) -> None:
+    go_on = threading.Event()
+    released.callback(go_on.set)
+    told = threading.Event()
+    ended = threading.Event()
+
+    @app.action(timeout=0.05)
+    def linger(ctx: Ctx) -> str:
+        wait_until(lambda: ctx.canceled)
+        told.set()
+        go_on.wait(PATIENCE)
+        ended.set()
+        return "too late"
+
+    app.start()
+    job = app.run(linger)
+    with pytest.raises(JobFailed):
+        job.result(PATIENCE)
+    before = job.record
+    assert told.wait(PATIENCE)
+    go_on.set()
+    assert ended.wait(PATIENCE)
+
+    app.stop()
+    assert app.job(job.id).record == before
+    assert job.error == JobFailure("timeout", "linger ran longer than 0.05 s", None)
+
+
+def test_a_mutation_past_its_limit_is_interrupted_and_leaves_nothing(app: Duly, url: str) -> None:
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        if url.startswith("sqlite")
+        else "SELECT pg_sleep(60)"
+    )
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE notes (text text)")
+
+    @app.mutation(timeout=0.1)
+    def endless_query(tx: Tx) -> None:
+        tx.execute("INSERT INTO notes VALUES ('half done')")
+        tx.execute(endless)
+
+    @app.mutation
+    def quick(tx: Tx) -> int:
+        return 1
+
+    app.start()
+    with pytest.raises(JobFailed) as failed:
+        app.run(endless_query).result(PATIENCE)
+    assert failed.value.kind == "timeout"
+    assert app.run(quick).result(PATIENCE) == 1
+    with app.transaction() as tx:
+        assert tx.execute("SELECT count(*) FROM notes").scalar() == 0
+
+
+def test_a_mutation_that_computes_past_its_limit_cannot_commit(app: Duly) -> None:
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE notes (text text)")
+
+    @app.mutation(timeout=0.05)
+    def compute(tx: Tx) -> None:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            tx.execute("INSERT INTO notes VALUES ('again')")
+
+    app.start()
+    with pytest.raises(JobFailed) as failed:
+        app.run(compute).result(PATIENCE)
+    assert failed.value.kind == "timeout"
+    with app.transaction() as tx:
+        assert tx.execute("SELECT count(*) FROM notes").scalar() == 0
+
+
+def test_a_canceled_action_is_told_within_a_beat(app: Duly) -> None:
+    noticed = threading.Event()
+    running = threading.Event()
+
+    @app.action
+    def wait_for_cancel(ctx: Ctx) -> None:
+        running.set()
+        wait_until(lambda: ctx.canceled)
+        with pytest.raises(Canceled):
+            ctx.check()
+        noticed.set()
+
+    app.start(beat_every=0.02)
+    job = app.run(wait_for_cancel)
+    assert running.wait(PATIENCE)
+    assert job.cancel()
+    assert noticed.wait(PATIENCE)
+    assert job.state == State.CANCELED
+
+
+def test_stopping_lets_running_jobs_end_and_gives_back_what_never_started(app: Duly) -> None:
+    go_on = threading.Event()
+    running = threading.Event()
+
+    @app.action
+    def work(ctx: Ctx) -> str:
+        running.set()
+        go_on.wait(PATIENCE)
+        return "done"
+
+    app.start(concurrency=1)
+    first = app.run(work)
+    assert running.wait(PATIENCE)
+    second = app.run(work)
+    stopping = threading.Thread(target=app.stop)
+    stopping.start()
+    go_on.set()
+    stopping.join(PATIENCE)
+
+    assert first.result(PATIENCE) == "done"
+    assert (second.state, second.attempt) == (State.PENDING, 0)
+    assert app.workers() == []
+
+
+def test_what_does_not_end_in_time_is_lost_not_left_running(app: Duly, released: ExitStack) -> None:
+    go_on = threading.Event()
+    released.callback(go_on.set)
+    running = threading.Event()
+
+    @app.action
+    def never_ends(ctx: Ctx) -> None:
+        running.set()
+        go_on.wait(PATIENCE)
+
+    app.start()
+    job = app.run(never_ends)
+    assert running.wait(PATIENCE)
+    app.stop(drain=0.05)
+
+    assert (job.state, job.record.error_kind) == (State.FAILED, "worker_lost")
+    assert app.workers() == []
+
+
+def test_a_worker_that_was_declared_dead_starts_anew(app: Duly) -> None:
+    @app.action
+    def answer(ctx: Ctx) -> int:
+        return 42
+
+    app.start(beat_every=0.02)
+    (before,) = app.workers()
+    app.store.rescue(before.id, None, lambda job, alone: pytest.fail("nothing ran"), 0)
+
+    wait_until(lambda: [w.id for w in app.workers()] not in ([], [before.id]), "a new worker")
+    assert app.run(answer).result(PATIENCE) == 42
