@@ -68,7 +68,7 @@ def test_an_async_action_past_its_limit_is_canceled_and_fails_as_timeout(app: Du
             raise
 
     app.start()
-    with pytest.raises(JobFailed, match="longer than 0.05 s") as failed:
+    with pytest.raises(JobFailed, match=r"longer than 0\.05 s") as failed:
         app.run(sleep).result(PATIENCE)
     assert failed.value.kind == "timeout"
     assert stopped.wait(PATIENCE)
