@@ -1,0 +1,219 @@
+"""The documentation is true: its code runs, its links lead somewhere, its lists are complete."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import duly
+from duly import context, errors, functions
+from duly.app import Queues
+from duly.model import job, signature
+from duly.runtime import execute, janitor, lifeline, observe, worker
+from duly.store import postgres, sqlite, turnstile
+from duly.store.base import Rows
+from tools import docs
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FIRST = ROOT / "examples/first.py"
+
+NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
+
+
+class Block(NamedTuple):
+    line: int
+    code: str
+    not_run: str | None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The Python blocks of a page; a comment right before one says why it is not run."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    began: int | None = None
+    for number, line in enumerate(lines, start=1):
+        if began is None and line == "```python":
+            began = number
+        elif began is not None and line == "```":
+            reason = NOT_RUN.fullmatch(lines[began - 2])
+            code = "".join(f"{text}\n" for text in lines[began : number - 1])
+            yield Block(began, code, reason[1] if reason else None)
+            began = None
+    assert began is None, f"{page}:{began}: the block has no end"
+
+
+def as_script(page: Path) -> str:
+    """The blocks of a page as one script, with the line numbers of the page."""
+    script = ""
+    for block in blocks(page):
+        if block.not_run is None:
+            script += "\n" * (block.line - script.count("\n")) + block.code
+    return script
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DULY_")}
+    package = Path(duly.__file__).parent.parent
+    return subprocess.run(
+        [sys.executable, "-W", "error", *command],
+        cwd=folder,
+        env=environment | {"TMPDIR": str(folder), "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if as_script(page)], ids=name)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path):
+    script = tmp_path / page.with_suffix(".py").name
+    script.write_text(as_script(page), encoding="utf-8")
+
+    ended = run([str(script)], tmp_path)
+
+    assert ended.returncode == 0, f"{name(page)}, the line numbers are its own:\n{ended.stderr}"
+
+
+def test_what_is_not_run_says_why(record_property):
+    left_out = [(page, block) for page in PAGES for block in blocks(page) if block.not_run]
+    for page, block in left_out:
+        record_property(f"{name(page)}:{block.line}", block.not_run)
+
+    assert [name(page) for page, _ in left_out] == ["README.md"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_an_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path):
+    ended = run([str(example)], tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert list(tmp_path.iterdir()) == []
+    if example == FIRST:
+        assert f"```text\n{ended.stdout}```\n" in README.read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_the_first_example():
+    code = FIRST.read_text(encoding="utf-8")
+
+    assert f"```python\n{code}```\n" in README.read_text(encoding="utf-8")
+
+
+def test_every_example_is_in_the_index():
+    index = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+
+    assert [example.name for example in EXAMPLES if f"]({example.name})" not in index] == []
+
+
+def test_every_link_leads_somewhere():
+    pages = [*docs.find_pages(ROOT), docs.read_page(ROOT / "examples/README.md")]
+
+    assert list(docs.find_faults(ROOT, pages)) == []
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    pages = {page.path.resolve(): page for page in docs.find_pages(ROOT)}
+    reached: set[Path] = set()
+    to_read = [README]
+    while to_read:
+        path = to_read.pop().resolve()
+        if path in pages and path not in reached:
+            reached.add(path)
+            to_read += [path.parent / link.target.split("#")[0] for link in pages[path].links]
+
+    assert [name(path) for path in pages if path not in reached] == []
+
+
+# What the pages list -----------------------------------------------------------------------------
+
+
+def words_in_code(page: str) -> set[str]:
+    """Every word that stands between backquotes or in a fenced block of a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    code = re.findall(r"^```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    code += re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    return set(re.findall(r"\w+", " ".join(code)))
+
+
+def public_names(kind: type) -> set[str]:
+    """What a class offers, apart from what every string or exception does."""
+    inherited = {name for base in (str, Exception) for name in dir(base)}
+    own = set(dir(kind)) | set(inspect.get_annotations(kind))
+    return {name for name in own - inherited if not name.startswith("_") and name.islower()}
+
+
+def test_the_reference_has_every_public_name():
+    assert set(duly.__all__) - words_in_code("docs/reference.md") == set()
+
+
+CLASSES = [*(getattr(duly, name) for name in duly.__all__), Queues, Rows]
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=[kind.__name__ for kind in CLASSES])
+def test_the_reference_has_every_public_method(kind: type):
+    missing = public_names(kind) - words_in_code("docs/reference.md")
+
+    assert missing == set(), "describe them in docs/reference.md, or make them private"
+
+
+def test_operations_lists_every_error():
+    known = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, duly.DulyError)
+    }
+
+    assert known - words_in_code("docs/operations.md") == set()
+
+
+def test_the_state_diagram_has_exactly_the_legal_transitions():
+    drawn = re.findall(
+        r"^ +(\w+) --> (\w+)\b", (ROOT / "docs/concepts.md").read_text(encoding="utf-8"), re.M
+    )
+
+    assert {(duly.State(a), duly.State(b)) for a, b in drawn} == job.LEGAL
+
+
+MIB = 1 << 20
+LIMITS = [
+    ("arguments of one job, as JSON | 1 MiB", signature.MAX_ARGS_BYTES == MIB),
+    ("result of one job, as JSON | 1 MiB", signature.MAX_RESULT_BYTES == MIB),
+    ("| 1,000 jobs and 8 MiB", context.MAX_JOBS_PER_MUTATION == 1_000),
+    ("| 1,000 jobs and 8 MiB", context.MAX_BYTES_PER_MUTATION == 8 * MIB),
+    ("at most five years", job.FIVE_YEARS_MS == 1826 * 86_400_000),
+    ("5 s on SQLite", sqlite.SqliteStore.mutation_seconds == 5),
+    ("60 s on PostgreSQL", postgres.PostgresStore.mutation_seconds == 60),
+    ("200 printable characters", functions.MAX_NAME == 200),
+    ("0 to 9", job.MAX_PRIORITY == 9),
+    ("4,000 and 16,000", (execute.MESSAGE_LIMIT, execute.TRACEBACK_LIMIT) == (4_000, 16_000)),
+    ("10,000 jobs, 10 s", (context.MAX_LISTED, sqlite.FIND_SECONDS) == (10_000, 10)),
+    ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
+    ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
+    ("about 10 ms", execute.GROUP_SECONDS == 0.010),
+    ("not proved its life for 10 seconds", worker.SILENT_SECONDS == 10),
+    ("stand still for 8 rounds", observe.ROUNDS_UNTIL_DEAD == 8),
+    ("5 seconds after the limit", lifeline.BODY_GRACE == 5),
+    ("30 seconds after its limit", janitor.TIMEOUT_GRACE_MS == 30_000),
+    ("stay for 7 days", janitor.RETENTION.days == 7),
+    ("stay for 30 days", janitor.EXHAUSTED_RETENTION.days == 30),
+]
+
+
+@pytest.mark.parametrize(("promise", "kept"), LIMITS, ids=[promise for promise, _ in LIMITS])
+def test_a_number_in_the_guarantees_is_the_codes(promise: str, kept: bool):
+    text = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+
+    assert promise in re.sub(r"\s+", " ", text)
+    assert kept
