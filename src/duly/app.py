@@ -50,6 +50,7 @@ from duly.functions import (
     R,
     at,
     check_body,
+    check_text,
     name_of,
 )
 from duly.jobs import Job
@@ -490,6 +491,7 @@ class Queues:
     def pause(self, name: str, *, by: str | None = None, note: str | None = None) -> None:
         """Start no more jobs of this queue; running ones go on."""
         refuse_inside_mutation("queues.pause")
+        check_text("queue", name)
         self._app.ready().pause_queue(name, by, note, self._app.clock.now())
 
     def resume(self, name: str) -> None:

@@ -273,8 +273,14 @@ class Tx(Verbs):
     def _cancel(self, job_id: str) -> bool | None:
         if job_id == self.job_id:
             raise CannotCancelSelf
-        by = f"job:{self.job_id}" if self.job_id else "operator"
-        return self._open().cancel(job_id, by, self._app.clock.now())
+        tx = self._open()
+        caller = self.job_id or self._parent
+        won = tx.cancel(job_id, f"job:{caller}" if caller else "operator", self._app.clock.now())
+        # An ancestor takes its descendants along, and this job may be one of them.
+        if won and self._running is not None and not tx.lock_running(*_fence(self._running)):
+            self._doomed = CannotCancelSelf()
+            raise self._doomed
+        return won
 
     def _parent_id(self) -> str | None:
         return self._parent
@@ -318,6 +324,8 @@ class Ctx(Verbs):
 
     def call(self, mutation: Mutation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
+        if not isinstance(mutation, Mutation):
+            raise InvalidFunction(f"ctx.call runs a mutation, not {mutation!r}")
         self.check()
         arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
         claim = self._running.claim
@@ -479,6 +487,10 @@ def open_tx(
             app.wake()
 
     return opened()
+
+
+def _fence(running: Running) -> tuple[str, int]:
+    return running.claim.id, running.claim.token
 
 
 def _name(function: Function[..., Any] | str | None) -> str | None:

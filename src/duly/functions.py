@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from duly.clock import to_ms
 from duly.errors import InvalidFunction, InvalidOption, InvalidTime
@@ -52,13 +53,13 @@ class Options(msgspec.Struct, frozen=True):
     retry: Retry | None = None
 
     def __post_init__(self) -> None:
-        _check_text("queue", self.queue)
+        check_text("queue", self.queue)
         if self.owner is not None:
-            _check_text("owner", self.owner)
+            check_text("owner", self.owner)
         if isinstance(self.tags, str):
             raise InvalidOption("tags", "give a list of words, not one string")
         for tag in self.tags:
-            _check_text("tags", tag)
+            check_text("tags", tag)
         if type(self.priority) is not int or not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidOption("priority", f"must be 0 to {MAX_PRIORITY}, not {self.priority!r}")
         if self.timeout is not None and not seconds_of("timeout", self.timeout) > 0:
@@ -122,25 +123,28 @@ class Function(Generic[P, R_co]):
     def using(
         self,
         *,
-        queue: str | None = None,
-        priority: int | None = None,
-        timeout: Delay | None = None,
-        expires: Delay | datetime | None = None,
-        owner: str | None = None,
-        tags: Sequence[str] | None = None,
-        retry: Retry | None = None,
+        queue: str | UnsetType = UNSET,
+        priority: int | UnsetType = UNSET,
+        timeout: Delay | UnsetType | None = UNSET,
+        expires: Delay | datetime | UnsetType | None = UNSET,
+        owner: str | UnsetType | None = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        retry: Retry | UnsetType | None = UNSET,
     ) -> Function[P, R_co]:
-        """The same function with other options for the calls made through it."""
+        """The same function with other options for the calls made through it.
+
+        What is not given stays as it was decorated; None takes an option away.
+        """
         given = {
             "queue": queue,
             "priority": priority,
             "timeout": timeout,
             "expires": expires,
             "owner": owner,
-            "tags": None if tags is None else _tags(tags),
+            "tags": UNSET if tags is UNSET else _tags(tags),
             "retry": retry,
         }
-        changes = {option: value for option, value in given.items() if value is not None}
+        changes = {option: value for option, value in given.items() if value is not UNSET}
         return type(self)(
             self.body,
             self.name,
@@ -238,11 +242,12 @@ def _check_context(body: Callable[..., Any], context: str, decorator: str) -> No
 
 def name_of(body: Callable[..., Any], name: str | None) -> str:
     chosen = body.__name__ if name is None else name
-    _check_text("name", chosen)
+    check_text("name", chosen)
     return chosen
 
 
-def _check_text(option: str, value: object) -> None:
+def check_text(option: str, value: object) -> None:
+    """Refuse what cannot be a name."""
     if not isinstance(value, str):
         raise InvalidOption(option, f"must be text, not {value!r}")
     if not value or len(value) > MAX_NAME or not value.isprintable():

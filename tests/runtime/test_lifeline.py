@@ -58,7 +58,7 @@ def test_a_mutation_past_its_limit_is_stuck_even_though_the_child_goes_on(
     ends: tuple[Lifeline, Lifeline], time: Hands
 ) -> None:
     parent, child = ends
-    child.body_began(5)
+    child.body_began("a body", 5)
     time.now += 5 + BODY_GRACE - 0.1
     child.progress()
     assert parent.stuck() is None
@@ -70,8 +70,21 @@ def test_a_mutation_past_its_limit_is_stuck_even_though_the_child_goes_on(
 
 def test_a_mutation_that_ended_holds_nothing(ends: tuple[Lifeline, Lifeline], time: Hands) -> None:
     parent, child = ends
-    child.body_began(5)
-    child.body_ended()
+    child.body_began("a body", 5)
+    child.body_ended("a body")
     time.now += 30
 
     assert parent.stuck() is None
+
+
+def test_one_of_several_mutations_past_its_limit_is_enough(
+    ends: tuple[Lifeline, Lifeline], time: Hands
+) -> None:
+    parent, child = ends
+    child.body_began("stuck", 5)
+    time.now += 4
+    child.body_began("quick", 5)
+    child.body_ended("quick")
+    time.now += 2 + BODY_GRACE
+
+    assert parent.stuck() == "a mutation holds its transaction past its time limit"

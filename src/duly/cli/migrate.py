@@ -20,12 +20,16 @@ def migrate(root: Root, check: bool, sql: bool) -> None:
     duly --app shop.tasks:app migrate
     duly --app shop.tasks:app migrate --check   # for deploy scripts
     """
-    if check or sql:
-        pending = root.app.store.pending_migrations()
-        for name, text in pending:
-            click.echo(text if sql else f"to do: {name}")
-        sys.exit(1 if check and pending else 0)
-    taken = root.app.migrate()
+    app = root.app
+    if check:
+        pending = app.store.pending_migrations()
+        for name, _ in pending:
+            click.echo(f"to do: {name}")
+        sys.exit(1 if pending else 0)
+    if sql:
+        click.echo(app.store.migration_script(app.clock.now()), nl=False)
+        return
+    taken = app.migrate()
     for name in taken:
         click.echo(f"applied {name}")
     if not taken:

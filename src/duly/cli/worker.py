@@ -6,11 +6,14 @@ that is stuck, and starts another in place of one that died.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from queue import SimpleQueue
 from types import FrameType
 
 import click
@@ -20,6 +23,8 @@ from duly.runtime.lifeline import Lifeline
 from duly.runtime.service import run_alone
 from duly.runtime.supervisor import Supervisor
 from duly.runtime.worker import DRAIN_SECONDS
+
+log = logging.getLogger(__name__)
 
 CONCURRENCY = 100
 
@@ -99,36 +104,44 @@ def _supervise(root: Root, processes: int, drain: float, command: list[str]) -> 
 
     supervisor = Supervisor(root.app, spawn, processes, drain)
     _on_signals(supervisor.stop)
-    click.echo(f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops", err=True)
+    _greet(f"{processes} process(es) of {root.app.name!r}; Ctrl-C stops")
     supervisor.run()
+
+
+def _greet(message: str) -> None:
+    """For people; whoever reads JSON gets nothing else on stderr."""
+    if click.get_current_context().find_root().params["log_format"] == "text":
+        click.echo(f"duly worker: {message}", err=True)
+    else:
+        log.info("%s", message)
 
 
 def _work(
     root: Root, concurrency: int, queues: tuple[str, ...], drain: float, lifeline: int
 ) -> None:
     """A child: work until the parent says stop, or is gone."""
-    stop = threading.Event()
-    _on_signals(stop.set)
+    # Not an Event: a second signal that comes while the first one sets it would wait for itself.
+    stop: SimpleQueue[None] = SimpleQueue()
+    _on_signals(lambda: stop.put(None))
     threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
     service = root.app.service(
         concurrency=concurrency, queues=queues or None, lifeline=Lifeline(lifeline)
     )
     service.start()
-    stop.wait()
+    stop.get()
     service.stop(drain)
     root.app.close()
 
 
-def _stop_with_parent(stop: threading.Event) -> None:
+def _stop_with_parent(stop: SimpleQueue[None]) -> None:
     """The parent never writes: the end of its pipe is the end of the parent."""
     # Not through sys.stdin: a thread that waits in its buffer aborts the interpreter's shutdown.
     os.read(sys.stdin.fileno(), 1)
-    stop.set()
+    stop.put(None)
 
 
-def _on_signals(stop: object) -> None:
+def _on_signals(stop: Callable[[], None]) -> None:
     def handler(number: int, frame: FrameType | None) -> None:
-        assert callable(stop)
         stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):

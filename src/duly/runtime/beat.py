@@ -37,7 +37,7 @@ class Beat:
         worker.has_proved_life()
         if worker.id not in present:
             worker.was_declared_dead()
-            return 0
+            return self._every
         self._rescue_the_dead()
         worker.reconcile()
         return self._every

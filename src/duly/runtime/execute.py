@@ -190,11 +190,13 @@ class MutationRunner:
         lane: MutationLane,
         clock: Clock,
         watch: Callable[[Attempt, float], None],
+        release: Callable[[Attempt], None],
     ) -> None:
         self._store = store
         self._lane = lane
         self._clock = clock
         self._watch = watch
+        self._release = release
         self._active = threading.Lock()
         self._alone: set[str] = set()
 
@@ -331,6 +333,7 @@ class MutationRunner:
             # From here on nobody may interrupt: the next statement could be somebody else's.
             with self._active:
                 attempt.cancel_body = None
+            self._release(attempt)
             # Its time is over, whatever the others of its group still need.
             attempt.deadline = None
         fault.point("mutation.body_done")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 
 from duly.clock import os_monotonic
 
@@ -23,6 +24,8 @@ class Lifeline:
 
     def __init__(self, file: int) -> None:
         self._memory = mmap.mmap(file, _FIELDS.size)
+        self._guard = threading.Lock()
+        self._until: dict[object, float] = {}
 
     @classmethod
     def create(cls) -> tuple[Lifeline, int]:
@@ -37,12 +40,20 @@ class Lifeline:
         _, body_until = _FIELDS.unpack_from(self._memory)
         _FIELDS.pack_into(self._memory, 0, os_monotonic(), body_until)
 
-    def body_began(self, seconds: float) -> None:
-        now = os_monotonic()
-        _FIELDS.pack_into(self._memory, 0, now, now + seconds)
+    def body_began(self, body: object, seconds: float) -> None:
+        with self._guard:
+            self._until[body] = os_monotonic() + seconds
+            self._write_until()
 
-    def body_ended(self) -> None:
-        _FIELDS.pack_into(self._memory, 0, os_monotonic(), 0.0)
+    def body_ended(self, body: object) -> None:
+        with self._guard:
+            self._until.pop(body, None)
+            self._write_until()
+
+    def _write_until(self) -> None:
+        """The first of the running bodies that would be overdue."""
+        first = min(self._until.values(), default=0.0)
+        _FIELDS.pack_into(self._memory, 0, os_monotonic(), first)
 
     def stuck(self) -> str | None:
         """Why the child has to be killed, if it has to."""

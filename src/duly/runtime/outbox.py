@@ -7,12 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from duly.errors import StoreUnavailable
+from duly.errors import StoreFull, StoreMissing, StoreReadOnly, StoreUnavailable
 from duly.model.job import ErrorKind, Finish, Settlement, State
 
 log = logging.getLogger(__name__)
 
 BATCH = 1000
+# The store's own trouble, whatever is written: wait for its end, and blame no row.
+OUTAGE = (StoreUnavailable, StoreFull, StoreReadOnly, StoreMissing)
 Write = Callable[[Sequence[Settlement]], set[str]]
 
 
@@ -48,7 +50,7 @@ class Outbox:
             part = parts.pop()
             try:
                 settled |= write(part)
-            except StoreUnavailable:
+            except OUTAGE:
                 for rest in [part, *parts]:
                     self.put_back(rest)
                 return settled

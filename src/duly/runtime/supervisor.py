@@ -11,10 +11,9 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Callable
 
-from duly.clock import os_monotonic
+from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
 from duly.runtime.beat import BEAT_SECONDS, rescue
 from duly.runtime.lifeline import Lifeline
@@ -48,22 +47,23 @@ class Supervisor:
         self._count = count
         self._drain = drain
         self._children: list[Child] = []
-        self._stop = threading.Event()
         self._stops = 0
         self._start_at = 0.0
         self._quick_deaths = 0
         self._beat_at = 0.0
 
     def stop(self) -> None:
-        """Let the children drain; the second call ends them at once."""
+        """Let the children drain; the second call ends them at once.
+
+        Called by a signal's handler, so it takes no lock: the main thread might be holding it.
+        """
         self._stops += 1
-        self._stop.set()
 
     def run(self) -> None:
         """Look after the children until stopped, then until the last one has ended."""
-        while not self._stop.is_set():
+        while not self._stops:
             self._look()
-            self._stop.wait(LOOK_EVERY)
+            os_sleep(LOOK_EVERY)
         self._drain_children()
 
     def _look(self) -> None:
@@ -140,7 +140,7 @@ class Supervisor:
             self._beat()
             if os_monotonic() > until or self._stops > 1:
                 self._end_at_once()
-            threading.Event().wait(LOOK_EVERY)
+            os_sleep(LOOK_EVERY)
         for child in self._children:
             self._rescue(child)
 

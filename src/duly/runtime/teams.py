@@ -134,12 +134,12 @@ class MutationTeam:
         store: Store,
         make_runner: Callable[[], MutationRunner],
         ended: Ended,
-        settle: Callable[[Attempt], None],
+        settled: Callable[[Attempt, bool], None],
     ) -> None:
         self._store = store
         self._make_runner = make_runner
         self._ended = ended
-        self._settle = settle
+        self._settled = settled
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -175,7 +175,7 @@ class MutationTeam:
     def _run(self, runner: MutationRunner, batch: Sequence[Attempt]) -> None:
         for attempt, end in runner.run(batch):
             if isinstance(end, Committed | TakenAway):
-                self._settle(attempt)
+                self._settled(attempt, isinstance(end, Committed))
             else:
                 attempt.resolve(end)
 

@@ -6,6 +6,7 @@ gains from it. A claim is durable before any body starts, and nothing is claimed
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 from duly import fault
 from duly.clock import os_monotonic, os_sleep
-from duly.errors import InvalidOption, StoreError, StoreUnavailable
+from duly.errors import InvalidOption, StoreError
 from duly.ids import new_id
 from duly.model.job import (
     Again,
@@ -33,7 +34,7 @@ from duly.model.job import (
 from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
-from duly.runtime.outbox import Outbox
+from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.program import Program, Runnable
 from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam
 from duly.runtime.watchdog import Watchdog
@@ -45,6 +46,7 @@ POLL_SECONDS = 1.0
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 AFTER_OUTAGE = 0.25
+TOO_LATE = "its end came too late and was dropped"
 
 
 class Worker:
@@ -139,8 +141,10 @@ class Worker:
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
         """Claim nothing more, let running jobs end, give back what never started."""
         self._stopping = True
+        log.info("worker %s claims nothing more; %d jobs may end", self.id, len(self._held))
         with self._claiming:
             self._give_back([*self._mutations.take_back(), *self._threads.take_back()])
+        self._give_back_waiting()
         self._wait_until_quiet(drain)
         self._give_up_on_the_rest()
         self._flush()
@@ -152,6 +156,12 @@ class Worker:
         for attempt in attempts:
             attempt.resolve(NeverStarted())
             self._body_ended(attempt)
+
+    def _give_back_waiting(self) -> None:
+        """Mutations of a group whose turn has not come; the fence decides if it comes just now."""
+        for attempt in list(self._held.values()):
+            if attempt.claim.kind == Kind.MUTATION and attempt.deadline is None:
+                attempt.resolve(NeverStarted())
 
     def _wait_until_quiet(self, seconds: float) -> None:
         with self._quiet:
@@ -187,6 +197,9 @@ class Worker:
         self._mutations.join(1)
 
     def _deregister(self) -> None:
+        # A claim whose answer was lost would keep the row, and be rescued as if it had begun.
+        with contextlib.suppress(StoreError):
+            self.reconcile()
         try:
             self.store.deregister(self.id)
         except StoreError as error:
@@ -210,11 +223,11 @@ class Worker:
                 return self._delay(())
             try:
                 settled, claims = self.store.exchange(batch, request, self.clock.now())
-            except StoreUnavailable as error:
+            except OUTAGE as error:
                 self._outbox.put_back(batch)
                 log.warning("the store is not available: %s", error)
                 return AFTER_OUTAGE
-            except StoreError:
+            except Exception:
                 if not batch:
                     raise
                 self._settle_in_halves(batch)
@@ -232,7 +245,7 @@ class Worker:
             return POLL_SECONDS
         try:
             settled, _ = self.store.exchange(batch, None, self.clock.now())
-        except StoreUnavailable as error:
+        except OUTAGE as error:
             self._outbox.put_back(batch)
             log.warning("the store is not available: %s", error)
             return AFTER_OUTAGE
@@ -324,6 +337,9 @@ class Worker:
                 self._held[attempt.claim.id] = attempt
         for claim in claims:
             self._floors[claim.queue, claim.priority] = claim.run_at
+        if log.isEnabledFor(logging.INFO):
+            for attempt in attempts:
+                _log_change(attempt.claim.id, attempt, State.RUNNING)
         self._hand_out(attempts)
 
     def _hand_out(self, attempts: Sequence[Attempt]) -> None:
@@ -343,13 +359,22 @@ class Worker:
 
     def _make_runner(self) -> MutationRunner:
         return MutationRunner(
-            self.store, self.store.mutation_lane(), self.clock, self._watch_mutation
+            self.store,
+            self.store.mutation_lane(),
+            self.clock,
+            self._watch_mutation,
+            self._release_mutation,
         )
 
     def _watch_mutation(self, attempt: Attempt, seconds: float) -> None:
-        if self._lifeline:
-            self._lifeline.body_began(seconds)
         self._watchdog.watch(attempt, seconds)
+        if self._lifeline:
+            self._lifeline.body_began(attempt, seconds)
+
+    def _release_mutation(self, attempt: Attempt) -> None:
+        self._watchdog.release(attempt)
+        if self._lifeline:
+            self._lifeline.body_ended(attempt)
 
     def _watch_pass(self) -> float:
         return self._watchdog.one_pass()
@@ -359,8 +384,6 @@ class Worker:
     def _body_ended(self, attempt: Attempt) -> None:
         """The body has really ended: its slot is free."""
         self._watchdog.release(attempt)
-        if self._lifeline and attempt.runnable.kind == Kind.MUTATION:
-            self._lifeline.body_ended()
         with self._quiet:
             self._busy -= 1
             if self._busy <= 0:
@@ -378,18 +401,16 @@ class Worker:
             if attempt is not None and attempt.claim.token == settlement.token:
                 self._drop(attempt)
             if log.isEnabledFor(logging.INFO):
-                word = (
-                    _word(settlement) if settlement.id in settled else "dropped, it came too late"
-                )
+                word = _word(settlement) if settlement.id in settled else TOO_LATE
                 _log_change(settlement.id, attempt, word)
 
-    def _forget(self, attempt: Attempt) -> None:
+    def _forget(self, attempt: Attempt, committed: bool) -> None:
         """A mutation that has settled itself, or was taken away."""
         attempt.take_away()
         self._drop(attempt)
         if log.isEnabledFor(logging.INFO):
-            _log_change(attempt.claim.id, attempt, "settled in its transaction")
-        if attempt.scheduled:
+            _log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
+        if committed and attempt.scheduled:
             self.store.ring()
 
     # Proof of life
@@ -439,13 +460,19 @@ class Worker:
             log.warning("gave back %d claims whose answer had been lost", len(returned))
 
     def was_declared_dead(self) -> None:
-        """This worker's row is gone: drop everything it held and begin as a new one."""
-        log.error("worker %s was declared dead while it lived; it starts anew", self.id)
-        for attempt in list(self._held.values()):
-            self._tell(attempt)
-        self.store.deregister(self.id)
-        self.id = new_id(self.clock.now())
-        self.register()
+        """This worker's row is gone: drop everything it held and begin as a new one.
+
+        Unless it is stopping: then it may have removed the row itself a moment ago.
+        """
+        with self._claiming:
+            if self._stopping:
+                return
+            log.error("worker %s was declared dead while it lived; it starts anew", self.id)
+            for attempt in list(self._held.values()):
+                self._tell(attempt)
+            self.store.deregister(self.id)
+            self.id = new_id(self.clock.now())
+            self.register()
 
     # One job in a process of its own
 

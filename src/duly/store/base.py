@@ -218,6 +218,10 @@ class Store(Protocol):
         """Name and SQL of every step that `migrate` would take."""
         ...
 
+    def migration_script(self, now: int) -> str:
+        """Everything that `migrate` would run, as plain SQL; empty if there is nothing to do."""
+        ...
+
     def open(self, now: int) -> None:
         """Connect and make sure that this code may use the store."""
         ...

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from duly.errors import StoreUnavailable
+
 W = TypeVar("W")
 T = TypeVar("T")
 
@@ -58,19 +60,35 @@ class GroupCommit(Generic[W]):
             if not leads:
                 self._waiting.append(ticket)
         if not leads:
-            ticket.wait()
+            self._wait(ticket)
             leads = ticket.leads
         if leads:
             self._lead(ticket)
         return ticket.answer()
 
+    def _wait(self, ticket: Ticket[W]) -> None:
+        try:
+            ticket.wait()
+        except BaseException:
+            # Ctrl-C in the main thread: nobody may wait for this caller to lead.
+            with self._guard:
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+            if ticket.leads:
+                self._hand_over()
+            raise
+
     def _lead(self, own: Ticket[W]) -> None:
         batch = [own, *self._gathered()]
         try:
             self._commit(batch)
-        except BaseException as error:
+        except Exception as error:
             for ticket in batch:
                 ticket.error = error
+        except BaseException as interruption:
+            own.error = interruption
+            for ticket in batch[1:]:
+                ticket.error = StoreUnavailable("the write was interrupted; it may have happened")
         self._hand_over()
         for ticket in batch[1:]:
             ticket.wake()
@@ -86,5 +104,5 @@ class GroupCommit(Generic[W]):
                 self._busy = False
                 return
             following = self._waiting.popleft()
-        following.leads = True
+            following.leads = True
         following.wake()

@@ -8,6 +8,7 @@ new processes run side by side.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,8 @@ from importlib import resources
 import msgspec
 
 from duly.errors import NotMigrated, StoreError, StoreTooNew
-from duly.store.statements import Dialect
+from duly.store import statements as sql
+from duly.store.statements import Dialect, Statement
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -61,6 +63,45 @@ def missing(dialect: Dialect, applied: Mapping[int, str]) -> list[Migration]:
                 "the store belongs to a different build of duly"
             )
     return [step for step in steps if step.version not in applied]
+
+
+def script(dialect: Dialect, words: dict[str, str], applied: Mapping[int, str], now: int) -> str:
+    """Everything that `migrate` would run, in one transaction, for those who run it by hand."""
+
+    def plain(statement: Statement, **values: str | int) -> str:
+        # As for SQLite: names are put in, parameters are left to be replaced by their values.
+        text = sql.render(getattr(statement, dialect), "sqlite", words)
+        return re.sub(r":(\w+)", lambda match: _literal(values[match[1]]), text) + ";"
+
+    steps = missing(dialect, applied)
+    if not steps:
+        return ""
+    parts = ["PRAGMA journal_mode = WAL;"] if dialect == "sqlite" else []
+    parts.append("BEGIN;")
+    if not applied:
+        parts += [plain(sql.CREATE_SCHEMA)] if dialect == "postgres" else []
+        parts += [plain(sql.CREATE_META), plain(sql.CREATE_MIGRATIONS)]
+        parts.append(plain(sql.WRITE_META, key="store_id", value=new_store_id()))
+    for step in steps:
+        row = {"version": step.version, "name": step.name, "checksum": step.checksum, "now": now}
+        parts += [in_schema(step.text, words), plain(sql.WRITE_MIGRATION, **row)]
+    parts.append(plain(sql.WRITE_META, key="version", value=str(steps[-1].version)))
+    parts.append(plain(sql.WRITE_META, key="min_code", value=str(steps[-1].min_code)))
+    return "\n".join([*parts, "COMMIT;", ""])
+
+
+def in_schema(text: str, words: Mapping[str, str]) -> str:
+    """A step's text with the name of the schema in it."""
+    return text.replace("__schema__", words["schema"])
+
+
+def new_store_id() -> str:
+    """What tells one store from another."""
+    return os.urandom(16).hex()
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def check(dialect: Dialect, meta: Mapping[str, str]) -> None:

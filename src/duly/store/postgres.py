@@ -97,14 +97,16 @@ class PostgresSession(Session):
         return list(values)
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self.run(sql.INSERT_JOBS, _columns(jobs))
+        if jobs:
+            self.run(sql.INSERT_JOBS, _columns(jobs))
         fault.point("enqueue.inserted")
 
     def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
         self.run(sql.INSERT_JOBS_ONCE, _columns(jobs))
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
-        self.run(sql.INSERT_CANCELED, _columns(jobs) | {"by": by, "now": now})
+        if jobs:
+            self.run(sql.INSERT_CANCELED, _columns(jobs) | {"by": by, "now": now})
 
     def lanes(self) -> list[Row]:
         return self.run(sql.LANES)
@@ -168,33 +170,40 @@ class PostgresTx:
     def connection(self) -> Connection:
         return self._session.raw
 
+    @property
+    def _open(self) -> PostgresSession:
+        """After a COMMIT in the body each statement would commit by itself: refuse it."""
+        if self._session.raw.info.transaction_status == TransactionStatus.IDLE:
+            raise errors.TransactionEnded("the body ended the transaction")
+        return self._session
+
     def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
-        with psycopg.Cursor(self._session.raw) as cursor:
+        with psycopg.Cursor(self._open.raw) as cursor:
             # Parameters are always given, so that `%%` means the same with and without them.
             cursor.execute(to_psycopg(text).encode(), tuple(parameters))
             rows = cursor.fetchall() if cursor.description else []
             return Rows(rows, cursor.rowcount)
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self._session.insert_jobs(jobs)
+        self._open.insert_jobs(jobs)
 
     def get(self, job_id: str) -> JobRecord | None:
-        return self._session.get(job_id)
+        return self._open.get(job_id)
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._session.find(filter)
+        return self._open.find(filter)
 
     def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._session.cancel(job_id, by, now)
+        return self._open.cancel(job_id, by, now)
 
     def lock_running(self, job_id: str, token: int) -> bool:
-        return self._session.lock_running(job_id, token)
+        return self._open.lock_running(job_id, token)
 
     @contextlib.contextmanager
     def savepoint(self) -> Generator[None]:
         self._savepoints += 1
         name = f"tx_{self._savepoints}"
-        raw = self._session.raw
+        raw = self._open.raw
         raw.execute(f"SAVEPOINT {name}".encode())
         try:
             yield
@@ -246,7 +255,8 @@ class PostgresMutationLane:
     def leave(self) -> None:
         if self._shared:
             # Whatever the member SET LOCAL must not reach the next one.
-            self.raw.execute(b"RELEASE duly_member; RESET ALL; RESET ROLE" + self._store.sync_local)
+            reset = b"RELEASE duly_member; RESET ALL; RESET ROLE"
+            self.raw.execute(reset + self._store.after_reset)
 
     def undo(self) -> bool:
         alive = not self.raw.closed and (self.raw.info.transaction_status != TransactionStatus.IDLE)
@@ -305,6 +315,7 @@ class PostgresStore:
         texts = sql.compile_all("postgres", self.words)
         self.sql = {statement: text.encode() for statement, text in texts.items()}
         self.sync_local = b""
+        self.after_reset = b""
         self._begin = b"BEGIN; " + self.sql[sql.CURRENT_XID]
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -329,6 +340,11 @@ class PostgresStore:
                 keepalives_count=3,
                 tcp_user_timeout=30_000,
             )
+        except psycopg.ProgrammingError:
+            # What the driver says quotes the part that it cannot read, which may be the password.
+            raise errors.InvalidURL(
+                "the PostgreSQL URL cannot be read; write special characters as %40, %20 and so on"
+            ) from None
         except psycopg.Error as error:
             raise errors.StoreUnavailable(f"cannot connect to PostgreSQL: {_first(error)}") from (
                 error
@@ -350,9 +366,10 @@ class PostgresStore:
 
     def _insist_on_durable_commits(self, raw: Connection) -> None:
         if self._pooler:
-            self.sync_local = b"; SET LOCAL synchronous_commit = on"
+            self.sync_local = self.after_reset = b"; SET LOCAL synchronous_commit = on"
             self._begin = b"BEGIN" + self.sync_local + b"; " + self.sql[sql.CURRENT_XID]
         else:
+            self.after_reset = b"; SET synchronous_commit = on"
             raw.execute("SET synchronous_commit = on")
 
     def _ask_time(self, session: PostgresSession) -> None:
@@ -461,7 +478,7 @@ class PostgresStore:
         steps = migrate.missing("postgres", dict(session.run(sql.READ_MIGRATIONS)))
         meta: dict[str, str] = dict(session.run(sql.READ_META))
         for step in steps:
-            session.raw.execute(self._in_schema(step.text).encode())
+            session.raw.execute(migrate.in_schema(step.text, self.words).encode())
             session.run(
                 sql.WRITE_MIGRATION,
                 {
@@ -473,20 +490,22 @@ class PostgresStore:
             )
             meta |= {"version": str(step.version), "min_code": str(step.min_code)}
         if steps:
-            meta.setdefault("store_id", os.urandom(16).hex())
+            meta.setdefault("store_id", migrate.new_store_id())
             for key, value in meta.items():
                 session.run(sql.WRITE_META, {"key": key, "value": value})
         return [step.name for step in steps]
 
-    def _in_schema(self, text: str) -> str:
-        return text.replace("__schema__", self.words["schema"])
-
     def pending_migrations(self) -> Sequence[tuple[str, str]]:
-        applied: dict[int, str] = {}
+        steps = migrate.missing("postgres", self._applied())
+        return [(step.name, migrate.in_schema(step.text, self.words)) for step in steps]
+
+    def migration_script(self, now: int) -> str:
+        return migrate.script("postgres", self.words, self._applied(), now)
+
+    def _applied(self) -> dict[int, str]:
         with contextlib.suppress(errors.NotMigrated):
-            applied = dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
-        steps = migrate.missing("postgres", applied)
-        return [(step.name, self._in_schema(step.text)) for step in steps]
+            return dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+        return {}
 
     def open(self, now: int) -> None:
         if self._opened:
@@ -675,9 +694,9 @@ class PostgresStore:
         return self._read(lambda s: s.held())
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
-        for bucket, whole in _expired_buckets(cutoff, now):
-            occupied = {"bucket": bucket}
-            if self._read(lambda s: s.run(sql.OLDEST_FINISHED, occupied)):  # noqa: B023
+        for bucket, whole, look in _expired_buckets(cutoff, now):
+            limits = {"bucket": bucket, "cutoff": cutoff}
+            if self._read(lambda s: s.run(look, limits)):  # noqa: B023
                 try:
                     self._write_once(
                         lambda s: s.retain_bucket(bucket, cutoff, exhausted_after, whole)  # noqa: B023
@@ -806,19 +825,21 @@ def _again_arrays(agains: Sequence[Again]) -> dict[str, Any]:
     }
 
 
-def _expired_buckets(cutoff: int, now: int) -> Iterator[tuple[int, bool]]:
-    """Buckets with something past the cutoff, oldest first, and whether all of it is.
+def _expired_buckets(cutoff: int, now: int) -> Iterator[tuple[int, bool, Statement]]:
+    """Each bucket, oldest day first, whether all of it is past the cutoff, and how to look inside.
 
     A bucket holds the days that are equal modulo the ring; the newest of them is at most today.
-    Only a retention longer than the ring mixes days in a bucket, which must then be searched.
+    Only a retention longer than the ring mixes days in a bucket, or a time in which nobody cleaned
+    up: such a bucket must be searched. The oldest day's is searched too, never emptied: it is
+    tomorrow's as well, and in another process tomorrow may have begun.
     """
     today = now // sql.DAY_MS
     longer_than_ring = now - cutoff > (sql.HISTORY_BUCKETS - 2) * sql.DAY_MS
     for age in range(sql.HISTORY_BUCKETS - 1, -1, -1):
         day = today - age
-        whole = (day + 1) * sql.DAY_MS <= cutoff
-        if whole or longer_than_ring:
-            yield day % sql.HISTORY_BUCKETS, whole
+        whole = (day + 1) * sql.DAY_MS <= cutoff and age < sql.HISTORY_BUCKETS - 1
+        look = sql.OLDEST_FINISHED if whole or longer_than_ring else sql.LEFT_BEHIND
+        yield day % sql.HISTORY_BUCKETS, whole, look
 
 
 # Errors ------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ from duly.store.base import (
     WorkerInfo,
 )
 from duly.store.commit import GroupCommit, Ticket
+from duly.store.fork import ForkGate
 from duly.store.placeholders import to_sqlite
 from duly.store.session import Row, Session
 from duly.store.statements import Statement
@@ -70,6 +71,12 @@ _COMMIT = "COMMIT -- duly"
 _ROLLBACK = "ROLLBACK -- duly"
 
 ENDED_IN_BODY = "the body ended the transaction (INSERT OR ROLLBACK does that too)"
+
+
+class Connection(sqlite3.Connection):
+    """A connection that was closed for a fork says so; its owner opens another."""
+
+    gone = False
 
 
 class SqliteSession(Session):
@@ -186,8 +193,9 @@ class SqliteSession(Session):
 
     def retain(self, cutoff: int, exhausted_after: int) -> int:
         oldest = self.run(sql.OLDEST_FINISHED)
+        # Nearly in order of time: a clock may have been set back between two of them.
         expired = [row for row in oldest if row[4] < cutoff]
-        if not expired or oldest[0][4] >= cutoff:
+        if not expired:
             self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
             return 0
         newest = {row[2]: row for row in expired}
@@ -195,7 +203,7 @@ class SqliteSession(Session):
         keep += [row[1] for row in newest.values() if self._is_newest(row) and row[1] not in keep]
         if keep:
             self.run(sql.KEEP, {"ids": self.array(keep)})
-        self.run(sql.DELETE_FINISHED, {"seq": expired[-1][0]})
+        self.run(sql.DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
         return len(expired)
 
     def _is_newest(self, row: Row) -> bool:
@@ -283,7 +291,14 @@ class BodyConnection:
         return sqlite3.SQLITE_OK
 
     def begin(self) -> None:
-        self._turn.__enter__()
+        self._store.gate.__enter__()
+        try:
+            if self.raw.gone:
+                self._connect()
+            self._turn.__enter__()
+        except BaseException:
+            self._store.gate.__exit__()
+            raise
         self._has_turn = True
         try:
             with translated(self._store.where):
@@ -297,6 +312,7 @@ class BodyConnection:
         if self._has_turn:
             self._has_turn = False
             self._turn.__exit__()
+            self._store.gate.__exit__()
 
     def commit(self) -> None:
         self._in_body = False
@@ -373,7 +389,9 @@ class SqliteMutationLane(BodyConnection):
 
     def is_system(self, error: BaseException) -> bool:
         name = _code(error) if isinstance(error, sqlite3.Error) else ""
-        return name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
+        broken = name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
+        # What `begin` raises is never the body's doing.
+        return broken or (isinstance(error, errors.StoreError) and not self.is_conflict(error))
 
 
 Write = Callable[[SqliteSession], Any]
@@ -392,19 +410,25 @@ class SqliteStore:
     def __init__(self, path: Path | None, *, synchronous: str = "FULL") -> None:
         """`path` None is a private temporary file that goes with the store."""
         self._temporary = tempfile.mkdtemp(prefix="duly-") if path is None else None
+        if self._temporary:
+            weakref.finalize(self, _remove_in, os.getpid(), self._temporary)
         self.path = Path(self._temporary, "duly.db") if self._temporary else path or Path()
         self.where = "a temporary file" if self._temporary else str(self.path)
         self._synchronous = "OFF" if self._temporary else synchronous
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._idle: list[sqlite3.Connection] = []
+        self._opening = threading.Lock()
+        self.gate = ForkGate()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._forking = self._left_open = self._inherits = False
+        self._idle: list[Connection] = []
         self._idle_bodies: list[BodyConnection] = []
         self._worker_locks: dict[str, int] = {}
         self._turnstile: Turnstile | None = None
         self._writer: SqliteSession | None = None
         self._group: GroupCommit[Write] = GroupCommit(self._commit_batch)
         self._opened = False
-        _stores_to_forget_after_fork.add(self)
+        _stores.add(self)
 
     # Connections
 
@@ -421,30 +445,62 @@ class SqliteStore:
                 self._turnstile = Turnstile(self.folder)
             return self._turnstile
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Connection:
+        if self._inherits:
+            raise errors.StoreError(
+                f"{self.where} was in use when this process was forked, so its locks cannot be "
+                "trusted here; start the process with 'spawn' or 'forkserver'"
+            )
         if not self.path.exists():
             raise errors.StoreMissing(
                 f"there is no database at {self.path}; create it with `duly migrate`"
             )
-        with translated(self.where):
+        with translated(self.where), self.gate:
             raw = sqlite3.connect(
                 self.path,
                 timeout=PATIENCE,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,
+                factory=Connection,
             )
             raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+            self._connections.add(raw)
         return raw
 
+    # Fork
+
+    def close_for_fork(self) -> None:
+        """Let the child inherit no connection; if one is in use, it must not touch the file."""
+        self._forking = True
+        self._left_open = not self.gate.shut()
+        if not self._left_open:
+            for raw in self._connections:
+                raw.gone = True
+                raw.close()
+            self._idle, self._idle_bodies, self._writer = [], [], None
+
+    def reopen_after_fork(self) -> None:
+        """In the parent."""
+        if self._forking:
+            self._forking = False
+            self.gate.reopen()
+
     def forget_after_fork(self) -> None:
-        """In a forked child: the connections belong to the parent, and must not even be closed."""
-        inherited = (self._idle, self._idle_bodies, self._writer, self._turnstile)
-        _inherited.append(inherited)
+        """In a forked child: nothing of the parent's is used, nor its worker locks held."""
+        self._forking = False
+        self._inherits = self._inherits or self._left_open
+        # Closing a connection of the parent's would checkpoint its database under its feet.
+        _inherited.append((list(self._connections), self._idle_bodies))
         for file in self._worker_locks.values():
             os.close(file)
+        if self._turnstile:
+            self._turnstile.close()
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._opening = threading.Lock()
+        self.gate = ForkGate()
+        self._connections = weakref.WeakSet()
         self._idle, self._idle_bodies = [], []
         self._worker_locks = {}
         self._writer = self._turnstile = None
@@ -472,14 +528,11 @@ class SqliteStore:
             raise errors.StoreError(f"cannot create {self.path}: {error.strerror}") from error
 
     def _use_wal(self) -> None:
-        raw = self.connect()
-        try:
+        with self.gate, contextlib.closing(self.connect()) as raw:
             (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
             if mode != "wal":
                 raw.execute("PRAGMA journal_mode = WAL")
                 log.info("turned on WAL for %s", self.where)
-        finally:
-            raw.close()
 
     def _apply(self, session: SqliteSession, now: int) -> list[str]:
         session.run(sql.CREATE_META)
@@ -500,20 +553,25 @@ class SqliteStore:
             )
             meta |= {"version": str(step.version), "min_code": str(step.min_code)}
         if steps:
-            meta.setdefault("store_id", os.urandom(16).hex())
+            meta.setdefault("store_id", migrate.new_store_id())
             for key, value in meta.items():
                 session.run(sql.WRITE_META, {"key": key, "value": value})
         return [step.name for step in steps]
 
     def pending_migrations(self) -> Sequence[tuple[str, str]]:
-        applied: dict[int, str] = {}
+        return [(step.name, step.text) for step in migrate.missing("sqlite", self._applied())]
+
+    def migration_script(self, now: int) -> str:
+        return migrate.script("sqlite", WORDS, self._applied(), now)
+
+    def _applied(self) -> dict[int, str]:
         if self.path.exists():
             with contextlib.suppress(errors.NotMigrated):
-                applied = dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
-        return [(step.name, step.text) for step in migrate.missing("sqlite", applied)]
+                return dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+        return {}
 
     def open(self, now: int) -> None:
-        with self._lock:
+        with self._opening:
             if self._opened:
                 return
             if sqlite3.sqlite_version_info < MINIMUM:
@@ -550,18 +608,19 @@ class SqliteStore:
     # Reading and writing
 
     def _read(self, ask: Callable[[SqliteSession], T]) -> T:
-        with self._lock:
-            raw = self._idle.pop() if self._idle else None
-        raw = raw or self.connect()
-        try:
-            with translated(self.where):
-                answer = ask(SqliteSession(raw))
-        except BaseException:
-            raw.close()
-            raise
-        with self._lock:
-            self._idle.append(raw)
-        return answer
+        with self.gate:
+            with self._lock:
+                raw = self._idle.pop() if self._idle else None
+            raw = raw or self.connect()
+            try:
+                with translated(self.where):
+                    answer = ask(SqliteSession(raw))
+            except BaseException:
+                raw.close()
+                raise
+            with self._lock:
+                self._idle.append(raw)
+            return answer
 
     def _write(self, work: Callable[[SqliteSession], T]) -> T:
         """Do the work in a transaction that other callers may share; durable on return."""
@@ -569,19 +628,21 @@ class SqliteStore:
         return answer
 
     def _commit_batch(self, tickets: list[Ticket[Write]]) -> None:
-        with self._lock:
+        with self.gate, translated(self.where), self.turnstile:
             if self._writer is None:
                 self._writer = SqliteSession(self.connect())
-        session = self._writer
-        with translated(self.where), self.turnstile:
             if len(tickets) == 1:
-                _alone(session, tickets[0])
-            elif not _together(session, tickets):
+                _alone(self._writer, tickets[0])
+            elif not _together(self._writer, tickets):
                 for ticket in tickets:
+                    ticket.error = None
                     try:
-                        _alone(session, ticket)
+                        _alone(self._writer, ticket)
                     except Exception as error:
-                        ticket.error = _translate(error, self.where)
+                        ticket.error = error
+        for ticket in tickets:
+            if isinstance(ticket.error, sqlite3.Error):
+                ticket.error = _translate(ticket.error, self.where)
 
     # Enqueue
 
@@ -669,12 +730,19 @@ class SqliteStore:
         self._release(worker.functions)
 
     def deregister(self, worker_id: str) -> None:
-        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        try:
+            self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        except BaseException:
+            # The row is left to be rescued, which must not wait for the end of this process.
+            self.abandon(worker_id)
+            raise
         self._drop_lock(worker_id)
 
     def abandon(self, worker_id: str) -> None:
-        """Let go of a worker's lock as its death would; for tests."""
-        os.close(self._worker_locks.pop(worker_id))
+        """Let go of a worker's lock, as its death would."""
+        file = self._worker_locks.pop(worker_id, None)
+        if file is not None:
+            os.close(file)
 
     def workers(self) -> Sequence[WorkerInfo]:
         return self._read(lambda s: s.workers())
@@ -720,7 +788,8 @@ class SqliteStore:
     ) -> int | None:
         rescued = self._write(lambda s: s.rescue(worker_id, beat, judge, now))
         fault.point("rescue.committed")
-        self._worker_file(worker_id).unlink(missing_ok=True)
+        if rescued is not None:
+            self._worker_file(worker_id).unlink(missing_ok=True)
         return rescued
 
     def _worker_file(self, worker_id: str) -> Path:
@@ -728,9 +797,7 @@ class SqliteStore:
 
     def _drop_lock(self, worker_id: str) -> None:
         self._worker_file(worker_id).unlink(missing_ok=True)
-        file = self._worker_locks.pop(worker_id, None)
-        if file is not None:
-            os.close(file)
+        self.abandon(worker_id)
 
     # Upkeep
 
@@ -790,7 +857,9 @@ class SqliteStore:
         try:
             seen = None
             while not stop.wait(POLL_SECONDS):
-                (version,) = raw.execute("PRAGMA data_version").fetchone()
+                with self.gate:
+                    raw = self.connect() if raw.gone else raw
+                    (version,) = raw.execute("PRAGMA data_version").fetchone()
                 if version != seen:
                     seen = version
                     bell.set()
@@ -903,16 +972,40 @@ def _alive(pid: int) -> bool:
     return True
 
 
+def _remove_in(pid: int, folder: str) -> None:
+    """Remove a private folder, but not from a forked child."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # Fork --------------------------------------------------------------------------------------------
 
-_stores_to_forget_after_fork: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-# Closing an inherited connection would checkpoint the parent's database under its feet.
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_forking = threading.RLock()
 _inherited: list[object] = []
 
 
-def _after_fork() -> None:
-    for store in _stores_to_forget_after_fork:
+def _before_fork() -> None:
+    _forking.acquire()
+    for store in _stores:
+        store.close_for_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for store in _stores:
+        store.reopen_after_fork()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking
+    _forking = threading.RLock()
+    for store in _stores:
         store.forget_after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

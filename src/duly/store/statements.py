@@ -187,6 +187,8 @@ def _sqlite_level(level: int) -> str:
 
 # SQLite picks the due jobs of a queue, highest priority first, and CLAIM takes them in the same
 # transaction. PostgreSQL does both in one statement.
+# There the lanes must come in the given order without a sort, which would read and lock all of them:
+# so a lane is never joined with anything but its own jobs (an anti-join with @queues hashes lanes).
 PICK = each(
     sqlite=" UNION ALL ".join(_sqlite_level(level) for level in range(9, -1, -1)) + " LIMIT :limit",
     postgres=f"""SELECT id FROM (
@@ -203,8 +205,8 @@ PICK = each(
                     ORDER BY run_at, id LIMIT :limit
                     FOR UPDATE SKIP LOCKED
                 ) due
-                WHERE NOT EXISTS (
-                    SELECT 1 FROM @queues WHERE name = lane.queue AND paused_at IS NOT NULL)
+                WHERE lane.queue <> ALL(ARRAY(
+                    SELECT name FROM @queues WHERE paused_at IS NOT NULL))
                 LIMIT :limit
             ) picked
         ) bounded WHERE total = size OR total <= :bytes""",
@@ -216,13 +218,13 @@ CLAIM = each(
     postgres=f"{_TO_RUNNING} WHERE id = ANY(ARRAY({PICK.postgres})) RETURNING {_CLAIMED}",
 )
 
-CLAIM_ALONE = both(
-    f"{_TO_RUNNING} WHERE id = :id AND state = 'pending' AND hold = 'alone' RETURNING {_CLAIMED}"
-)
+_DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
+    AND (expires_at IS NULL OR expires_at > :now)
+    AND NOT EXISTS (SELECT 1 FROM @queues WHERE name = queue AND paused_at IS NOT NULL)"""
 
-DUE_ALONE = both(
-    "SELECT @id FROM @jobs WHERE hold = 'alone' AND state = 'pending' AND run_at <= :now LIMIT 10"
-)
+CLAIM_ALONE = both(f"{_TO_RUNNING} WHERE id = :id AND {_DUE_ALONE} RETURNING {_CLAIMED}")
+
+DUE_ALONE = both(f"SELECT @id FROM @jobs WHERE {_DUE_ALONE} LIMIT 10")
 
 # Finish ------------------------------------------------------------------------------------------
 
@@ -462,6 +464,11 @@ OLDEST_FINISHED = each(
         ORDER BY seq LIMIT 500""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
+# Nobody cleaned up for so long that the bucket is in use again: what is old stands at its beginning.
+LEFT_BEHIND = both(
+    "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"
+    " LIMIT 1"
+)
 NEWER_FINISHED = both(
     "SELECT 1 FROM @history WHERE function = :function AND state = :state AND seq > :seq"
     " ORDER BY id DESC LIMIT 1"
@@ -484,7 +491,7 @@ KEEP = each(
         ON CONFLICT (id) DO NOTHING""",
 )
 DELETE_FINISHED = each(
-    sqlite="DELETE FROM @history WHERE seq <= :seq",
+    sqlite="DELETE FROM @history WHERE id IN (SELECT value FROM json_each(:ids))",
     postgres="DELETE FROM @history WHERE bucket = :bucket AND completed_at < :cutoff",
 )
 TRUNCATE_BUCKET = "TRUNCATE @schema.history_{bucket:02d}"

@@ -1,0 +1,39 @@
+"""How does a process fork without handing SQLite connections to its child?
+
+SQLite keeps its file locks in memory, by file: a child that inherits an open connection believes to
+hold locks that the kernel never gave it. Connections that it opens itself then protect nothing, and
+another process may delete the write-ahead log under it, with everything the child had committed
+there. So before a fork every connection is closed, at a moment when none is in use.
+"""
+
+from __future__ import annotations
+
+import threading
+
+PATIENCE = 1.0
+
+
+class ForkGate:
+    """Entered by whoever uses a connection; shut for the moment of a fork."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._change = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._change:
+            self._inside += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._change:
+            self._inside -= 1
+            if not self._inside:
+                self._change.notify_all()
+
+    def shut(self) -> bool:
+        """Keep everybody out until `reopen`. False: somebody inside did not come out in time."""
+        self._change.acquire()
+        return self._change.wait_for(lambda: not self._inside, PATIENCE)
+
+    def reopen(self) -> None:
+        self._change.release()

@@ -1,0 +1,297 @@
+"""What the tests of jobs stand on: a worker that works when told, and plain SQL beside duly.
+
+Time is a ManualClock wherever it matters. Bodies run in the worker's own threads, so a test waits
+for a condition, with a deadline, and never for a length of time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+
+from duly import Duly, Job, State, Tx
+from duly.model.job import Claim
+from duly.runtime.beat import Beat
+from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION, Janitor
+from duly.runtime.worker import Worker
+from duly.store.base import ClaimRequest
+from duly.store.placeholders import to_psycopg
+from duly.store.sqlite import SqliteStore
+
+PATIENCE = 20.0
+DAY = timedelta(days=1).total_seconds()
+
+
+def wait_until(holds: Callable[[], object], what: str = "the condition") -> None:
+    """Return as soon as the condition holds; fail the test if it never does."""
+    give_up_at = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up_at, f"{what} did not come true"
+        time.sleep(0.001)
+
+
+class CountingWorker(Worker):
+    """Counts what it has claimed, so that a pass that found nothing is known."""
+
+    claimed = 0
+
+    def _start(self, claims: Sequence[Claim]) -> None:
+        self.claimed += len(claims)
+        super()._start(claims)
+
+
+class ManualWorker:
+    """A worker whose loops take a step only when the test says so."""
+
+    def __init__(
+        self,
+        app: Duly,
+        *,
+        concurrency: int = 10,
+        queues: Sequence[str] | None = None,
+        alone: str | None = None,
+    ) -> None:
+        app.ready()
+        self.worker = CountingWorker(app, concurrency=concurrency, queues=queues, alone=alone)
+        self._beat = Beat(self.worker)
+        self._stopped = False
+        self.worker.register()
+
+    @property
+    def id(self) -> str:
+        return self.worker.id
+
+    def start_due(self) -> None:
+        """Claim what is due and start it; do not wait for any end."""
+        self._beat.one_pass()
+        self.worker.one_pass()
+
+    def claim_only(self) -> None:
+        """Claim what is due as the last thing before a death: no body starts."""
+        worker = self.worker
+        queues = tuple(sorted({lane.queue for lane in worker.store.lanes()}))
+        request = ClaimRequest(worker.id, queues, worker._functions, worker.concurrency)
+        worker.store.exchange([], request, worker.clock.now())
+
+    def settle(self) -> None:
+        """Write down how ended bodies have ended, and claim nothing."""
+        self.worker.finish_pass()
+
+    def beat(self) -> None:
+        """Prove life, rescue the dead, and tell bodies whose job was taken away."""
+        self._beat.one_pass()
+
+    def watch(self) -> None:
+        """Tell bodies whose time is over."""
+        self.worker._watch_pass()
+
+    def insist(self) -> None:
+        """Go on telling them until they have ended."""
+        give_up_at = time.monotonic() + PATIENCE
+        while self.worker._busy:
+            assert time.monotonic() < give_up_at, "a body does not stop"
+            self.watch()
+            time.sleep(0.002)
+
+    def work(self) -> None:
+        """Run everything that is due, and what that makes due, until nothing is left."""
+        give_up_at = time.monotonic() + PATIENCE
+        claimed = -1
+        while claimed != self.worker.claimed or not self.worker.idle:
+            assert time.monotonic() < give_up_at, "the worker never came to rest"
+            self.wait_for_bodies()
+            self.settle()
+            claimed = self.worker.claimed
+            self.start_due()
+
+    def wait_for_bodies(self) -> None:
+        """Wait until no body runs any more."""
+        self.worker._wait_until_quiet(PATIENCE)
+
+    def wait_for(self, job: Job[Any]) -> None:
+        """Settle until the job has ended, while other bodies go on."""
+
+        def ended() -> bool:
+            self.settle()
+            return job.state.is_terminal
+
+        wait_until(ended, f"the end of {job}")
+
+    def die(self) -> None:
+        """End as a killed process would: no beat, no lock, no word to the store."""
+        self.worker._outbox.take()
+        self.worker._held.clear()
+        store: Any = self.worker.store
+        store.abandon(self.id)
+
+    def stop(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self.worker.stop(PATIENCE)
+
+
+class Hire(Protocol):
+    """How the fixture `hire` is called."""
+
+    def __call__(
+        self,
+        of: Duly = ...,
+        *,
+        concurrency: int = ...,
+        queues: Sequence[str] | None = ...,
+        alone: str | None = ...,
+    ) -> ManualWorker: ...
+
+
+def rescue_the_dead(observer: ManualWorker) -> None:
+    """Beat until the observer has noticed every dead worker."""
+    for _ in range(10):
+        observer.beat()
+
+
+def tidy(
+    app: Duly, *, retention: timedelta = RETENTION, exhausted: timedelta = EXHAUSTED_RETENTION
+) -> None:
+    """Let a janitor do everything there is to do now."""
+    janitor = Janitor(app.ready(), app.clock, retention=retention, exhausted_retention=exhausted)
+    while janitor.one_pass() == 0:
+        pass
+
+
+class Database:
+    """The database as everybody else sees it: plain SQL on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.is_sqlite = url.startswith("sqlite")
+        self._url = url
+        self._open: list[Any] = []
+        self._own = self.connect()
+
+    def connect(self) -> Any:
+        """One more connection, in autocommit."""
+        connection: Any
+        if self.is_sqlite:
+            path = self._url.removeprefix("sqlite:///")
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        else:
+            connection = psycopg.connect(self._url, autocommit=True)
+        self._open.append(connection)
+        return connection
+
+    def execute(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Run a statement, `?` for parameters, @jobs for a table of duly's; its rows."""
+        cursor = self._own.execute(self.text(text), parameters)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def text(self, text: str) -> str:
+        named = text.replace("@", "duly_" if self.is_sqlite else "duly.")
+        return named if self.is_sqlite else to_psycopg(named)
+
+    def scalar(self, text: str, *parameters: object) -> Any:
+        return self.execute(text, *parameters)[0][0]
+
+    def count(self, table: str) -> int:
+        found: int = self.scalar(f"SELECT count(*) FROM {table}")
+        return found
+
+    def notes(self) -> list[str]:
+        """What the mutations of a test have written, in order."""
+        return [text for (text,) in self.execute("SELECT text FROM notes ORDER BY text")]
+
+    def snapshot(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table that a job touches."""
+        tables = ("@jobs", "@history", "@kept", "@queues", "notes")
+        return {t: sorted(self.execute(f"SELECT * FROM {t}"), key=repr) for t in tables}
+
+    def close(self) -> None:
+        for connection in self._open:
+            connection.close()
+
+
+class Gate:
+    """Where a body tells that it has come, and waits to be let through."""
+
+    def __init__(self) -> None:
+        self._came = threading.Semaphore(0)
+        self._open = threading.Event()
+
+    def pass_through(self) -> None:
+        self._came.release()
+        assert self._open.wait(PATIENCE), "nobody opened the gate"
+
+    def wait_for_one(self) -> None:
+        assert self._came.acquire(timeout=PATIENCE), "nobody came to the gate"
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@contextmanager
+def in_thread(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Do the work in another thread; the value waits for it and gives its answer."""
+    answers: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def answer() -> Any:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the other thread does not end"
+        if errors:
+            raise errors[0]
+        return answers[0]
+
+    yield answer
+    thread.join(PATIENCE)
+
+
+def make_conflict(db: Database, tx: Tx, folder: Path) -> None:
+    """Meet, inside a body, an error that the driver reports as somebody else's doing."""
+    if not db.is_sqlite:
+        tx.execute("DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$")
+    with (
+        closing(sqlite3.connect(folder / "other.db", isolation_level=None)) as holder,
+        closing(sqlite3.connect(folder / "other.db", isolation_level=None, timeout=0)) as waiter,
+    ):
+        holder.execute("BEGIN IMMEDIATE")
+        waiter.execute("BEGIN IMMEDIATE")
+
+
+def lose_patience(app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a locked database is unavailable at once, not after ten seconds."""
+    monkeypatch.setattr("duly.store.sqlite.PATIENCE", 0.01)
+    app.close()
+
+
+def enforce_foreign_keys(app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if SQLite had been built to enforce them; PostgreSQL always does."""
+    if isinstance(app.store, SqliteStore):
+        connect = SqliteStore.connect
+
+        def strict(store: SqliteStore) -> sqlite3.Connection:
+            connection = connect(store)
+            connection.execute("PRAGMA foreign_keys = ON")
+            return connection
+
+        app.close()
+        monkeypatch.setattr(SqliteStore, "connect", strict)
+
+
+def states(jobs: Sequence[Job[Any]]) -> list[State]:
+    return [job.state for job in jobs]

@@ -1,0 +1,174 @@
+"""How much may one job carry, and one mutation schedule?"""
+
+from typing import Any
+
+import pytest
+
+from duly import Ctx, Duly, State, Tx
+from duly.context import MAX_BYTES_PER_MUTATION, MAX_JOBS_PER_MUTATION
+from duly.errors import ArgumentsTooLarge, TooManyJobs
+from duly.model.signature import MAX_ARGS_BYTES
+from tests.jobs.support import Database, Hire
+
+EMPTY = len('{"text":""}')
+
+
+@pytest.fixture
+def note(app: Duly) -> Any:
+    @app.action
+    def note(ctx: Ctx, text: str) -> int:
+        return len(text)
+
+    return note
+
+
+@pytest.mark.spec("R65")
+def test_a_mutation_may_schedule_a_thousand_jobs(app: Duly, db: Database, note: Any, hire: Hire):
+    @app.mutation
+    def plan(tx: Tx, one_by_one: int, many: int) -> None:
+        for _ in range(one_by_one):
+            tx.run_after(60, note, "x")
+        tx.run_many(note.bind("x") for _ in range(many))
+
+    job = app.run(plan, 3, 997)
+    hire(concurrency=500).work()
+
+    assert job.state == State.SUCCEEDED
+    assert len(app.jobs(function=note, limit=2000)) == MAX_JOBS_PER_MUTATION == 1000
+
+
+@pytest.mark.spec("R65")
+@pytest.mark.parametrize("swallow", [False, True])
+def test_the_next_job_fails_the_mutation_even_if_it_swallows_the_error(
+    app: Duly, db: Database, note: Any, hire: Hire, swallow: bool
+):
+    @app.mutation
+    def plan(tx: Tx) -> None:
+        tx.execute("INSERT INTO notes VALUES ('written')")
+        tx.run_many(note.bind("x") for _ in range(1000))
+        try:
+            tx.run(note, "one too many")
+        except TooManyJobs:
+            if not swallow:
+                raise
+
+    job = app.run(plan)
+    hire().work()
+
+    assert job.state == State.FAILED
+    assert job.error is not None
+    assert job.error.message == "TooManyJobs: a mutation may schedule 1,000 jobs, not more"
+    assert db.count("@jobs") == 0
+    assert db.notes() == []
+
+
+@pytest.mark.spec("R65")
+def test_a_bulk_call_that_passes_the_limit_schedules_nothing(app: Duly, db: Database, note: Any):
+    with pytest.raises(TooManyJobs), app.transaction() as tx:
+        tx.run_many(note.bind("x") for _ in range(1001))
+
+    assert db.count("@jobs") == 0
+
+
+@pytest.mark.spec("R65")
+def test_jobs_of_a_rolled_back_savepoint_do_not_count(app: Duly, db: Database, note: Any):
+    with app.transaction() as tx:
+        for _ in range(3):
+            with pytest.raises(KeyError), tx.savepoint():
+                tx.run_many(note.bind("x") for _ in range(600))
+                raise KeyError("undo")
+        tx.run_many(note.bind("x") for _ in range(1000))
+
+    assert db.count("@jobs") == 1000
+
+
+def _fill(tx: Tx, note: Any, total: int) -> None:
+    """Schedule jobs whose arguments are so many bytes together."""
+    while total:
+        size = min(total, MAX_ARGS_BYTES)
+        tx.run_after(60, note, "x" * (size - EMPTY))
+        total -= size
+
+
+@pytest.mark.spec("R66")
+def test_the_arguments_of_a_mutations_jobs_have_a_limit_together(
+    app: Duly, db: Database, note: Any, hire: Hire
+):
+    @app.mutation
+    def plan(tx: Tx, total: int) -> None:
+        tx.execute("INSERT INTO notes VALUES (?)", (str(total),))
+        _fill(tx, note, total)
+
+    at_the_limit = app.run(plan, MAX_BYTES_PER_MUTATION)
+    worker = hire()
+    worker.work()
+    assert at_the_limit.state == State.SUCCEEDED
+    assert db.scalar("SELECT sum(length(args)) FROM @jobs") == MAX_BYTES_PER_MUTATION
+
+    one_over = app.run(plan, MAX_BYTES_PER_MUTATION + EMPTY)
+    worker.work()
+    assert one_over.state == State.FAILED
+    assert one_over.error is not None
+    assert one_over.error.message.startswith("TooManyJobs: a mutation may schedule 8,388,608 bytes")
+    assert db.notes() == [str(MAX_BYTES_PER_MUTATION)]
+    assert db.count("@jobs") == 8
+
+
+@pytest.mark.spec("R66")
+def test_one_byte_over_the_total_is_over(app: Duly, db: Database, note: Any):
+    with app.transaction() as tx:
+        _fill(tx, note, MAX_BYTES_PER_MUTATION - EMPTY - 1)
+        tx.run_after(60, note, "x")
+    with pytest.raises(TooManyJobs), app.transaction() as tx:
+        _fill(tx, note, MAX_BYTES_PER_MUTATION - EMPTY - 1)
+        tx.run_after(60, note, "xy")
+
+    assert db.count("@jobs") == 9
+
+
+@pytest.mark.spec("R66")
+def test_one_job_has_a_limit_of_its_own(app: Duly, db: Database, note: Any, hire: Hire):
+    largest = app.run(note, "x" * (MAX_ARGS_BYTES - EMPTY))
+    # Bytes count, not characters: ü is two.
+    widest = app.run(note, "ü" * ((MAX_ARGS_BYTES - EMPTY) // 2))
+    for text in ("x" * (MAX_ARGS_BYTES - EMPTY + 1), "ü" * (MAX_ARGS_BYTES // 2)):
+        with pytest.raises(ArgumentsTooLarge) as refused:
+            app.run(note, text)
+        assert refused.value.function == "note"
+        assert refused.value.limit == 1 << 20
+        assert refused.value.size > refused.value.limit
+    hire().work()
+
+    assert largest.result(0) == MAX_ARGS_BYTES - EMPTY
+    assert widest.result(0) == (MAX_ARGS_BYTES - EMPTY) // 2
+    assert db.count("@history") == 2
+
+
+@pytest.mark.spec("R67")
+def test_an_action_may_schedule_any_number(app: Duly, db: Database, note: Any, hire: Hire):
+    @app.action
+    def plan(ctx: Ctx) -> int:
+        one_by_one = [ctx.run_after(60, note, "x") for _ in range(20)]
+        many = ctx.run_many(note.bind("x") for _ in range(1500))
+        large = ctx.run_many(note.bind("x" * 500_000) for _ in range(20))
+        return len(one_by_one) + len(many) + len(large)
+
+    job = app.run(plan)
+    worker = hire()
+    app.queues.pause("default")
+    worker.start_due()
+    app.queues.resume("default")
+    worker.start_due()
+    app.queues.pause("default")
+    worker.work()
+
+    assert job.result(0) == 1520 + 20
+    assert db.count("@jobs") == 1540
+
+
+@pytest.mark.spec("R67")
+def test_the_app_itself_may_schedule_any_number(app: Duly, db: Database, note: Any):
+    app.run_many(note.bind("x") for _ in range(1001))
+    app.run_many(note.bind("x" * 1_000_000) for _ in range(9))
+
+    assert db.count("@jobs") == 1010
