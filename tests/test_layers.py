@@ -16,10 +16,10 @@ LEVELS = [
     {"model"},
     {"store"},
     {"runtime"},
-    {"app", "context", "functions", "jobs", "__init__"},
+    {"app", "connect", "context", "core", "functions", "inside", "jobs", "__init__"},
     {"server"},
     {"testing"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 LEVEL = {module: level for level, modules in enumerate(LEVELS) for module in modules}
 # The product must not need its testing tools; only commands may offer them.

@@ -3,11 +3,12 @@
 from duly.app import Duly
 from duly.clock import Clock, ManualClock, SystemClock
 from duly.context import AsyncCtx, Ctx, Tx
-from duly.errors import DulyError
+from duly.errors import Canceled, DulyError, JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.functions import Action, AsyncAction, Call, Function, Mutation
 from duly.jobs import AsyncJob, Job, JobFailure
 from duly.model.job import ErrorKind, Kind, State
 from duly.model.retry import Retry
+from duly.store.base import Rows
 
 __all__ = [
     "Action",
@@ -15,6 +16,7 @@ __all__ = [
     "AsyncCtx",
     "AsyncJob",
     "Call",
+    "Canceled",
     "Clock",
     "Ctx",
     "Duly",
@@ -22,11 +24,16 @@ __all__ = [
     "ErrorKind",
     "Function",
     "Job",
+    "JobCanceled",
+    "JobFailed",
     "JobFailure",
+    "JobNotFound",
     "Kind",
     "ManualClock",
     "Mutation",
+    "ResultTimeout",
     "Retry",
+    "Rows",
     "State",
     "SystemClock",
     "Tx",

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
-from urllib.parse import unquote, urlsplit
-
-import msgspec
+from typing import Any, Protocol, Self, overload
 
 from duly.clock import Clock, SystemClock
-from duly.context import (
-    Bound,
-    Tx,
-    Verbs,
-    open_tx,
-    refuse_inside_mutation,
-    refuse_waiting_inside_mutation,
-)
+from duly.connect import make_store
+from duly.context import Tx, Verbs, open_tx
+from duly.core import Core
 from duly.errors import (
     BadInput,
-    FunctionConflict,
     InvalidFunction,
     InvalidOption,
     InvalidURL,
-    UnknownFunction,
 )
 from duly.functions import (
     Action,
@@ -53,7 +42,7 @@ from duly.functions import (
     check_text,
     name_of,
 )
-from duly.jobs import Job
+from duly.inside import refuse_inside_mutation
 from duly.model.job import (
     DEFAULT_PRIORITY,
     DEFAULT_QUEUE,
@@ -66,13 +55,11 @@ from duly.runtime.alone import AloneRuns, Command
 from duly.runtime.beat import BEAT_SECONDS
 from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION
 from duly.runtime.service import Service
-from duly.runtime.worker import DRAIN_SECONDS, POLL_SECONDS
+from duly.runtime.worker import DRAIN_SECONDS
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
-from duly.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
-F = TypeVar("F", bound=Function[..., Any])
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
 
@@ -107,26 +94,18 @@ class Duly(Verbs):
         given = url or os.environ.get(ENVIRONMENT_URL)
         _check_options(given, name, concurrency, retention, synchronous)
         assert given is not None
-        self._app = self
-        self.name = name
-        self.clock: Clock = clock or SystemClock()
-        self.queues = Queues(self)
-        self._imports = tuple(imports)
-        self._auto_migrate = auto_migrate
+        clock = clock or SystemClock()
+        store = make_store(given, _folder_of_caller(), clock, schema, pooler, synchronous)
+        self._core = Core(name, clock, store, imports, auto_migrate)
+        self.queues = Queues(self._core)
         self._concurrency = concurrency
         self._retention = retention
         self._exhausted_retention = exhausted_retention
-        self._functions: dict[str, Function[..., Any]] = {}
-        self._service: Service | None = None
         self._lock = threading.RLock()
-        self._ready_in: int | None = None
         self.found_at: str | None = None
-        self.store: Store = _make_store(
-            given, _folder_of_caller(), self.clock, schema, pooler, synchronous
-        )
 
     def __repr__(self) -> str:
-        return f"<duly app {self.name!r} with {len(self._functions)} functions>"
+        return f"<duly app {self.name!r} with {len(self.functions())} functions>"
 
     # Functions
 
@@ -181,7 +160,7 @@ class Duly(Verbs):
                 raise InvalidFunction(
                     f"{checked.__qualname__}: a mutation is a plain def; use @app.action for async"
                 )
-            return self._register(
+            return self._core.register(
                 Mutation(
                     checked,
                     name_of(checked, name),
@@ -238,113 +217,73 @@ class Duly(Verbs):
             is_async = _is_coroutine(body)
             kind = AsyncAction[..., Any] if is_async else Action[..., Any]
             checked = check_body(body, "AsyncCtx" if is_async else "Ctx", "app.action")
-            return self._register(kind(checked, name_of(checked, name), options, internal=internal))
+            return self._core.register(
+                kind(checked, name_of(checked, name), options, internal=internal)
+            )
 
         return register if body is None else register(body)
 
-    def _register(self, function: F) -> F:
-        known = self._functions.get(function.name)
-        if known is not None and not function.is_redefinition_of(known):
-            raise FunctionConflict(function.name, known.source(), function.source())
-        self._functions[function.name] = function
-        return function
-
     def function(self, name: str) -> Function[..., Any]:
         """The function registered under that name."""
-        if name not in self._functions:
-            raise UnknownFunction(name, self._functions)
-        return self._functions[name]
+        return self._core.function(name)
 
     def functions(self) -> Mapping[str, Function[..., Any]]:
         """Every registered function by name."""
-        return dict(self._functions)
-
-    def check_registered(self, function: Function[..., Any]) -> None:
-        """Refuse a function of another app: no worker of this one would know it."""
-        known = self._functions.get(function.name)
-        if known is None or known.signature is not function.signature:
-            raise UnknownFunction(function.name, self._functions)
-
-    def runnables(self) -> Mapping[str, Bound]:
-        """Every function as the worker calls it; modules imported, type hints resolved."""
-        for module in self._imports:
-            importlib.import_module(module)
-        for function in self._functions.values():
-            function.signature.resolve()
-        return {name: Bound(self, function) for name, function in self._functions.items()}
-
-    def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
-        """How a stored result is read: by the function's annotation, if it is known here."""
-        function = self._functions.get(record.function)
-        return function.signature.decode_result if function else _plain_json
+        return dict(self._core.functions)
 
     # Database
 
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def clock(self) -> Clock:
+        return self._core.clock
+
+    @property
+    def store(self) -> Store:
+        """The store; `ready()` also connects it."""
+        return self._core.store
+
+    @property
+    def core(self) -> Core:
+        """What the runtime works with; not for users."""
+        return self._core
+
     def migrate(self) -> list[str]:
         """Create duly's tables, or bring them up to date, also in a new file; the steps taken."""
-        with self._lock:
-            self._ready_in = None
-            return list(self.store.migrate(self.clock.now()))
+        return self._core.migrate()
 
     def ready(self) -> Store:
-        """The store, connected and checked."""
-        if self._ready_in != os.getpid():
-            with self._lock:
-                if self._auto_migrate:
-                    self.store.migrate(self.clock.now())
-                self.store.open(self.clock.now())
-                self._ready_in = os.getpid()
-        return self.store
+        """Connect now, and make sure that this code may use the store."""
+        return self._core.ready()
 
-    def transaction(self, *, parent: tuple[str, int] | None = None) -> AbstractContextManager[Tx]:
+    def transaction(self) -> AbstractContextManager[Tx]:
         """A transaction outside any job: `with app.transaction() as tx: …`.
 
         What is scheduled in it commits or vanishes with the rest.
         """
-        refuse_inside_mutation("transaction")
-        return open_tx(self, self.ready().transaction(), parent)
+        return open_tx(self._core)
 
     def close(self) -> None:
         """Stop what runs and let go of every connection."""
         self.stop()
-        self.store.close()
-        self._ready_in = None
+        self._core.close()
 
-    # What the verbs stand on
+    # Jobs
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
-        refuse_inside_mutation("run")
-        self.ready().enqueue(jobs)
-        self._wake_for(jobs)
-
-    def insert_children(self, parent: tuple[str, int], jobs: Sequence[NewJob]) -> bool:
-        """Store jobs of a running action; False if it was canceled, and so are they."""
-        refuse_inside_mutation("run")
-        alive = self.ready().enqueue_child(parent, jobs, f"parent:{parent[0]}", self.clock.now())
-        self._wake_for(jobs)
-        return alive
+        self._core.insert(jobs)
 
     def _get(self, job_id: str) -> JobRecord | None:
-        return self.read(job_id)
+        return self._core.get(job_id)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self.read_many(filter)
+        return self._core.find(filter)
 
     def _cancel(self, job_id: str) -> bool | None:
-        return self.cancel_as(job_id, "operator")
-
-    def read(self, job_id: str) -> JobRecord | None:
-        """The job as it is committed."""
-        return self.ready().get(job_id)
-
-    def read_many(self, filter: JobFilter) -> Sequence[JobRecord]:
-        """Jobs as they are committed."""
-        return self.ready().find(filter)
-
-    def cancel_as(self, job_id: str, by: str) -> bool | None:
-        """Cancel in somebody's name."""
-        refuse_inside_mutation("cancel")
-        return self.ready().cancel(job_id, by, self.clock.now())
+        return self._core.cancel(job_id, "operator")
 
     def cancel_all(
         self,
@@ -370,15 +309,6 @@ class Duly(Verbs):
         )
         return self.ready().cancel_matching(filter, "operator", now)
 
-    def children(self, job_id: str) -> list[Job[Any]]:
-        """The jobs that a job has scheduled, newest first."""
-        filter = JobFilter(parent_id=job_id, limit=10_000)
-        return [self._from_record(record) for record in self.read_many(filter)]
-
-    def refuse_waiting(self) -> None:
-        """A mutation must not wait for a job."""
-        refuse_waiting_inside_mutation()
-
     def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are registered now."""
         return self.ready().workers()
@@ -398,25 +328,20 @@ class Duly(Verbs):
     ) -> None:
         """Run jobs in threads of this process, beside whatever it does."""
         with self._lock:
-            if self._service is not None and self._service.is_here:
+            if self._core.service is not None and self._core.service.is_here:
                 return
-            self.ready()
-            service = Service(
-                self,
+            service = self.service(
                 concurrency=concurrency or self._concurrency,
                 queues=queues,
                 beat_every=beat_every,
-                retention=self._retention,
-                exhausted_retention=self._exhausted_retention,
-                alone_runs=AloneRuns(self._alone_command()),
             )
             service.start()
-            self._service = service
+            self._core.service = service
 
     def stop(self, drain: Delay = DRAIN_SECONDS) -> None:
         """Stop running jobs: those that run may end, those that never started are given back."""
         with self._lock:
-            service, self._service = self._service, None
+            service, self._core.service = self._core.service, None
         if service is not None and service.is_here:
             seconds = drain.total_seconds() if isinstance(drain, timedelta) else drain
             service.stop(seconds)
@@ -428,24 +353,11 @@ class Duly(Verbs):
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def wake(self) -> None:
-        """There may be something to do: tell the workers here and elsewhere."""
-        service = self._service
-        if service is not None:
-            service.worker.loop.wake()
-        self.store.ring()
-
-    def _wake_for(self, jobs: Iterable[NewJob]) -> None:
-        # Whoever sleeps looks again after a poll; only what is due earlier has to wake it.
-        before = self.clock.now() + POLL_SECONDS * 1000
-        if any(job.run_at < before for job in jobs):
-            self.wake()
-
     def service(self, **settings: Any) -> Service:
         """The loops of a worker process, not started; `duly worker` runs them."""
         self.ready()
         return Service(
-            self,
+            self._core,
             retention=self._retention,
             exhausted_retention=self._exhausted_retention,
             alone_runs=AloneRuns(self._alone_command()),
@@ -469,7 +381,7 @@ class Duly(Verbs):
         cli.main(obj=self)
 
 
-class ActionDecorator:
+class ActionDecorator(Protocol):
     """What `@app.action(...)` gives: it keeps sync and async bodies apart for type checkers."""
 
     @overload
@@ -478,31 +390,28 @@ class ActionDecorator:
     @overload
     def __call__(self, body: ActionBody[P, R], /) -> Action[P, R]: ...
 
-    def __call__(self, body: Any, /) -> Any:
-        raise NotImplementedError
-
 
 class Queues:
     """Named queues: a paused one starts nothing, and loses nothing."""
 
-    def __init__(self, app: Duly) -> None:
-        self._app = app
+    def __init__(self, core: Core) -> None:
+        self._core = core
 
     def pause(self, name: str, *, by: str | None = None, note: str | None = None) -> None:
         """Start no more jobs of this queue; running ones go on."""
         refuse_inside_mutation("queues.pause")
         check_text("queue", name)
-        self._app.ready().pause_queue(name, by, note, self._app.clock.now())
+        self._core.ready().pause_queue(name, by, note, self._core.clock.now())
 
     def resume(self, name: str) -> None:
         """Start jobs of this queue again."""
         refuse_inside_mutation("queues.resume")
-        self._app.ready().resume_queue(name)
-        self._app.wake()
+        self._core.ready().resume_queue(name)
+        self._core.wake()
 
     def paused(self) -> Sequence[QueuePause]:
         """The queues that are paused, by whom and why."""
-        return self._app.ready().paused_queues()
+        return self._core.ready().paused_queues()
 
 
 # Setting up --------------------------------------------------------------------------------------
@@ -529,42 +438,6 @@ def _check_options(
         raise InvalidOption("Duly(...)", "; ".join(str(fault) for fault in faults))
 
 
-def _make_store(
-    url: str, folder: Path, clock: Clock, schema: str, pooler: bool, synchronous: str
-) -> Store:
-    scheme = url.partition("://")[0].partition("+")[0]
-    if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(url, folder), synchronous=synchronous)
-    if scheme in ("postgres", "postgresql"):
-        postgres = importlib.import_module("duly.store.postgres")
-        follow = clock.follow_server if isinstance(clock, SystemClock) else None
-        store: Store = postgres.PostgresStore(
-            url, schema=schema, pooler=pooler, follow_clock=follow
-        )
-        return store
-    raise InvalidURL(
-        f"{without_password(url)!r} is no database URL; "
-        "use sqlite:///file.db or postgresql://user@host/name"
-    )
-
-
-def _sqlite_path(url: str, folder: Path) -> Path | None:
-    """None is a private temporary file. A relative path starts at the app module's folder."""
-    rest = url.partition("://")[2]
-    if not rest.startswith("/") or rest == "/":
-        raise InvalidURL(
-            f"{url!r} names no file; use sqlite:///relative.db or sqlite:////absolute.db"
-        )
-    name = unquote(rest[1:].partition("?")[0])
-    if name == ":memory:":
-        return None
-    path = Path(name)
-    if not path.is_absolute():
-        path = folder / path
-        log.info("using the database at %s", path)
-    return path
-
-
 def _folder_of_caller() -> Path:
     """The folder of the module that makes the app, so that every process finds the same file."""
     frame = inspect.stack(0)[2].frame
@@ -583,18 +456,5 @@ def _find_in_modules(app: Duly) -> str | None:
     return None
 
 
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    with contextlib.suppress(ValueError):
-        password = urlsplit(url).password
-        if password:
-            return url.replace(f":{password}@", ":***@")
-    return url
-
-
 def _is_coroutine(body: object) -> bool:
     return inspect.iscoroutinefunction(body)
-
-
-def _plain_json(text: str | None) -> Any:
-    return None if text is None else msgspec.json.decode(text)

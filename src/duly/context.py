@@ -10,10 +10,9 @@ app itself, share one set of verbs.
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from duly.errors import (
@@ -24,18 +23,17 @@ from duly.errors import (
     JobNotFound,
     TooManyJobs,
     TransactionEnded,
-    UseTx,
-    WouldWaitForItself,
 )
 from duly.functions import Call, Delay, Function, Instant, Mutation, after, at, new_job
 from duly.ids import is_id
-from duly.jobs import AsyncJob, Job
+from duly.inside import mutation_body, refuse_inside_mutation
+from duly.jobs import AsyncJob, Job, job_from
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
 from duly.runtime.program import NeedsAlone, Running
 from duly.store.base import Rows, StoreTx
 
 if TYPE_CHECKING:
-    from duly.app import Duly
+    from duly.core import Core
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,33 +43,11 @@ MAX_JOBS_PER_MUTATION = 1_000
 MAX_BYTES_PER_MUTATION = 8 << 20
 MAX_LISTED = 10_000
 
-_inside = threading.local()
-
-
-def refuse_inside_mutation(verb: str) -> None:
-    """Inside a body, only its own `tx` is part of the transaction."""
-    if getattr(_inside, "mutation", False):
-        raise UseTx(verb)
-
-
-def refuse_waiting_inside_mutation() -> None:
-    if getattr(_inside, "mutation", False):
-        raise WouldWaitForItself
-
-
-@contextmanager
-def _mutation_body() -> Generator[None]:
-    _inside.mutation = True
-    try:
-        yield
-    finally:
-        _inside.mutation = False
-
 
 class Verbs(ABC):
     """Calling functions later, and looking after the calls: the same on app, tx and ctx."""
 
-    _app: Duly
+    _core: Core
 
     @abstractmethod
     def _insert(self, jobs: Sequence[NewJob]) -> None:
@@ -91,26 +67,26 @@ class Verbs(ABC):
 
     def run(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Call the function as soon as a worker is free."""
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         return self._enqueue(self._bind(function, args, kwargs), now, now)
 
     def run_after(
         self, delay: Delay, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
         """Call the function so many seconds from now (or a timedelta)."""
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         return self._enqueue(self._bind(function, args, kwargs), after(delay, now), now)
 
     def run_at(
         self, when: Instant, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
         """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         return self._enqueue(self._bind(function, args, kwargs), at(when, now), now)
 
     def run_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """Call many functions, all or none, in one statement: `run_many(f.bind(x) for x in xs)`."""
-        now = self._app.clock.now()
+        now = self._core.clock.now()
         bound = [self._checked(call) for call in calls]
         parent_id = self._parent_id()
         jobs = [new_job(call, now, now, parent_id) for call in bound]
@@ -160,13 +136,13 @@ class Verbs(ABC):
         if not isinstance(function, Function):
             name = getattr(function, "__name__", repr(function))
             raise InvalidFunction(f"{name} is not registered; decorate it with @app.action")
-        self._app.check_registered(function)
+        self._core.check_registered(function)
         return Call(function, function.signature.encode(args, kwargs))
 
     def _checked(self, call: Call[R]) -> Call[R]:
         if not isinstance(call, Call):
             raise InvalidFunction(f"run_many takes bound calls, f.bind(...), not {call!r}")
-        self._app.check_registered(call.function)
+        self._core.check_registered(call.function)
         return call
 
     def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> Job[R]:
@@ -175,10 +151,10 @@ class Verbs(ABC):
         return self._handle(call, job)
 
     def _handle(self, call: Call[R], job: NewJob) -> Job[R]:
-        return Job(self._app, job.id, call.function.signature.decode_result, self._get)
+        return Job(self._core, job.id, call.function.signature.decode_result, self._get)
 
     def _from_record(self, record: JobRecord) -> Job[Any]:
-        return Job(self._app, record.id, self._app.result_decoder(record), self._get, record)
+        return job_from(self._core, record, self._get)
 
 
 class Tx(Verbs):
@@ -189,14 +165,14 @@ class Tx(Verbs):
 
     def __init__(
         self,
-        app: Duly,
+        core: Core,
         store_tx: StoreTx,
         *,
         running: Running | None = None,
         parent_id: str | None = None,
         shared: bool = False,
     ) -> None:
-        self._app = app
+        self._core = core
         self._tx: StoreTx | None = store_tx
         self._running = running
         self._parent = parent_id
@@ -265,7 +241,7 @@ class Tx(Verbs):
         raise self._doomed
 
     def _get(self, job_id: str) -> JobRecord | None:
-        return self._app.read(job_id) if self._tx is None else self._open().get(job_id)
+        return self._core.get(job_id) if self._tx is None else self._open().get(job_id)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
         return self._open().find(filter)
@@ -275,7 +251,7 @@ class Tx(Verbs):
             raise CannotCancelSelf
         tx = self._open()
         caller = self.job_id or self._parent
-        won = tx.cancel(job_id, f"job:{caller}" if caller else "operator", self._app.clock.now())
+        won = tx.cancel(job_id, f"job:{caller}" if caller else "operator", self._core.clock.now())
         # An ancestor takes its descendants along, and this job may be one of them.
         if won and self._running is not None and not tx.lock_running(*_fence(self._running)):
             self._doomed = CannotCancelSelf()
@@ -298,8 +274,8 @@ class Tx(Verbs):
 class Ctx(Verbs):
     """What a sync action knows of its job, and how it calls other functions."""
 
-    def __init__(self, app: Duly, running: Running) -> None:
-        self._app = app
+    def __init__(self, core: Core, running: Running) -> None:
+        self._core = core
         self._running = running
 
     @property
@@ -329,23 +305,23 @@ class Ctx(Verbs):
         self.check()
         arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
         claim = self._running.claim
-        with self._app.transaction(parent=(claim.id, claim.token)) as tx:
+        with open_tx(self._core, (claim.id, claim.token)) as tx:
             result: R = mutation.body(tx, **arguments)
         return result
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
         claim = self._running.claim
-        if not self._app.insert_children((claim.id, claim.token), jobs):
+        if not self._core.insert_children((claim.id, claim.token), jobs):
             raise Canceled("this job was canceled, so what it schedules is canceled too")
 
     def _get(self, job_id: str) -> JobRecord | None:
-        return self._app.read(job_id)
+        return self._core.get(job_id)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._app.read_many(filter)
+        return self._core.find(filter)
 
     def _cancel(self, job_id: str) -> bool | None:
-        return self._app.cancel_as(job_id, f"job:{self.job_id}")
+        return self._core.cancel(job_id, f"job:{self.job_id}")
 
     def _parent_id(self) -> str | None:
         return self.job_id
@@ -354,8 +330,8 @@ class Ctx(Verbs):
 class AsyncCtx:
     """What an async action knows of its job; the verbs are those of Ctx, awaited."""
 
-    def __init__(self, app: Duly, running: Running) -> None:
-        self._ctx = Ctx(app, running)
+    def __init__(self, core: Core, running: Running) -> None:
+        self._ctx = Ctx(core, running)
 
     @property
     def job_id(self) -> str:
@@ -434,8 +410,8 @@ class AsyncCtx:
 class Bound:
     """A function of one app, as the worker calls it."""
 
-    def __init__(self, app: Duly, function: Function[..., Any]) -> None:
-        self._app = app
+    def __init__(self, core: Core, function: Function[..., Any]) -> None:
+        self._core = core
         self._body = function.body
         self.name = function.name
         self.kind: Kind = function.kind
@@ -448,9 +424,9 @@ class Bound:
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
-        own = Tx(self._app, tx, running=running, parent_id=running.claim.id, shared=shared)
+        own = Tx(self._core, tx, running=running, parent_id=running.claim.id, shared=shared)
         try:
-            with _mutation_body():
+            with mutation_body():
                 value = self._body(own, **arguments)
         finally:
             own.end()
@@ -459,34 +435,29 @@ class Bound:
         return value
 
     def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
-        return self._body(Ctx(self._app, running), **arguments)
+        return self._body(Ctx(self._core, running), **arguments)
 
     def call_async(self, running: Running, arguments: Mapping[str, Any]) -> Awaitable[object]:
-        coroutine: Awaitable[object] = self._body(AsyncCtx(self._app, running), **arguments)
+        coroutine: Awaitable[object] = self._body(AsyncCtx(self._core, running), **arguments)
         return coroutine
 
 
-def open_tx(
-    app: Duly, store_tx: AbstractContextManager[StoreTx], parent: tuple[str, int] | None
-) -> AbstractContextManager[Tx]:
+@contextmanager
+def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
     """A Tx outside any job; with a parent, its jobs are the children of a running action."""
-
-    @contextmanager
-    def opened() -> Generator[Tx]:
-        with store_tx as raw:
-            if parent is not None and not raw.lock_running(*parent):
-                raise Canceled("this job was canceled; its result is dropped")
-            tx = Tx(app, raw, parent_id=parent[0] if parent else None)
-            try:
-                with _mutation_body():
-                    yield tx
-            finally:
-                tx.end()
-            tx.raise_if_doomed()
-        if tx.due_now:
-            app.wake()
-
-    return opened()
+    refuse_inside_mutation("transaction")
+    with core.ready().transaction() as store_tx:
+        if parent is not None and not store_tx.lock_running(*parent):
+            raise Canceled("this job was canceled; its result is dropped")
+        tx = Tx(core, store_tx, parent_id=parent[0] if parent else None)
+        try:
+            with mutation_body():
+                yield tx
+        finally:
+            tx.end()
+        tx.raise_if_doomed()
+    if tx.due_now:
+        core.wake()
 
 
 def _fence(running: Running) -> tuple[str, int]:

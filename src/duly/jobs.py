@@ -11,15 +11,17 @@ import msgspec
 
 from duly.clock import from_ms, os_monotonic, os_sleep
 from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
-from duly.model.job import JobRecord, State
+from duly.inside import refuse_waiting_inside_mutation
+from duly.model.job import JobFilter, JobRecord, State
 
 if TYPE_CHECKING:
-    from duly.app import Duly
+    from duly.core import Core
 
 R_co = TypeVar("R_co", covariant=True)
 
 _POLL_FIRST = 0.002
 _POLL_LAST = 0.050
+MOST_CHILDREN = 10_000
 
 
 class JobFailure(msgspec.Struct, frozen=True):
@@ -38,13 +40,13 @@ class Job(Generic[R_co]):
 
     def __init__(
         self,
-        app: Duly,
+        core: Core,
         job_id: str,
         decode: Callable[[str | None], Any],
         read: Callable[[str], JobRecord | None],
         record: JobRecord | None = None,
     ) -> None:
-        self._app = app
+        self._core = core
         self._id = job_id
         self._decode = decode
         self._read = read
@@ -129,7 +131,7 @@ class Job(Generic[R_co]):
 
         Raises JobFailed, JobCanceled, or ResultTimeout after so many seconds.
         """
-        self._app.refuse_waiting()
+        refuse_waiting_inside_mutation()
         until = None if timeout is None else os_monotonic() + timeout
         pause = _POLL_FIRST
         while not (record := self.record).state.is_terminal:
@@ -154,11 +156,15 @@ class Job(Generic[R_co]):
 
     def cancel(self) -> bool:
         """Cancel it and what it has scheduled; False if it was finished already."""
-        return self._app.cancel(self._id)
+        won = self._core.cancel(self._id, "operator")
+        if won is None:
+            raise JobNotFound(self._id)
+        return won
 
     def children(self) -> list[Job[Any]]:
         """The jobs that this one has scheduled, newest first."""
-        return self._app.children(self._id)
+        found = self._core.find(JobFilter(parent_id=self._id, limit=MOST_CHILDREN))
+        return [job_from(self._core, record, self._core.get) for record in found]
 
 
 class AsyncJob(Generic[R_co]):
@@ -192,6 +198,11 @@ class AsyncJob(Generic[R_co]):
     async def children(self) -> list[AsyncJob[Any]]:
         """The jobs that this one has scheduled, newest first."""
         return [AsyncJob(job) for job in await asyncio.to_thread(self._job.children)]
+
+
+def job_from(core: Core, record: JobRecord, read: Callable[[str], JobRecord | None]) -> Job[Any]:
+    """The job of a stored record."""
+    return Job(core, record.id, core.result_decoder(record), read, record)
 
 
 def _instant(ms: int | None) -> datetime | None:

@@ -61,7 +61,7 @@ class ManualWorker:
         alone: str | None = None,
     ) -> None:
         app.ready()
-        self.worker = CountingWorker(app, concurrency=concurrency, queues=queues, alone=alone)
+        self.worker = CountingWorker(app.core, concurrency=concurrency, queues=queues, alone=alone)
         self._beat = Beat(self.worker)
         self._stopped = False
         self.worker.register()

@@ -9,7 +9,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, ManualClock, State, Tx
 from duly.errors import InvalidOption
-from tests.jobs.support import Database, Gate, Hire, tidy, wait_until
+from tests.jobs.support import Database, Gate, Hire, wait_until
 
 
 @pytest.mark.spec("R93", "N7")
@@ -145,7 +145,7 @@ def test_an_idle_worker_starts_an_earlier_job_without_waiting_for_a_poll(
         with app:
             far = app.run_after(3600, app.function("wave"))
             assert app.run(app.function("wave")).result(timeout=10) == "hello"
-            wait_until(lambda: app._service and app._service.worker.idle, "an idle worker")
+            wait_until(lambda: app.core.service and app.core.service.worker.idle, "an idle worker")
             began = time.monotonic()
             near = enqueuer.run(enqueuer.function("wave"))
             assert near.result(timeout=10) == "hello"
@@ -262,90 +262,3 @@ def test_the_name_of_a_queue_is_printable_text(app: Duly, db: Database, name: An
         app.queues.pause(name)
 
     assert db.count("@queues") == 0
-
-
-# Functions that no worker knows
-
-
-@pytest.mark.spec("R69")
-def test_a_function_that_no_worker_knows_any_more_parks_its_jobs(
-    app: Duly, url: str, clock: ManualClock, hire: Hire
-):
-    @app.action
-    def old(ctx: Ctx) -> str:
-        return "revived"
-
-    due = [app.run(old) for _ in range(3)]
-    later = app.run_after(3600, old)
-    newer = Duly(url, clock=clock)
-
-    @newer.action
-    def current(ctx: Ctx) -> str:
-        return "ran"
-
-    worker = hire(newer)
-    tidy(newer)
-    known = newer.run(current)
-    worker.work()
-    try:
-        assert known.result(0) == "ran"
-        assert [job.state for job in due] == [State.PENDING] * 3
-        assert [job.record.hold for job in due] == ["function"] * 3
-        assert later.record.hold is None
-        (held,) = newer.held()
-        assert (held.hold, held.function, held.count) == ("function", "old", 3)
-        assert held.oldest_run_at == due[0].record.run_at
-
-        # A month later a worker that knows it starts: nothing was dropped.
-        clock.advance(30 * 86_400)
-        worker.work()
-        tidy(newer)
-        assert newer.held()[0].count == 4
-        hire(app).work()
-        assert [job.result(0) for job in [*due, later]] == ["revived"] * 4
-        assert newer.held() == []
-    finally:
-        worker.stop()
-        newer.close()
-
-
-@pytest.mark.spec("R69")
-def test_a_job_that_no_longer_fits_its_function_is_parked_and_revived(
-    app: Duly, url: str, clock: ManualClock, hire: Hire
-):
-    @app.mutation
-    def save(tx: Tx, name: str) -> str:
-        return name
-
-    @app.action
-    def send(ctx: Ctx, name: str) -> str:
-        return name
-
-    jobs = [app.run(save, "ada"), app.run(send, "ada")]
-    changed = Duly(url, clock=clock)
-
-    @changed.mutation(name="save")
-    def save_by_number(tx: Tx, number: int) -> int:
-        return number
-
-    @changed.action(name="send")
-    def send_by_number(ctx: Ctx, number: int) -> int:
-        return number
-
-    worker = hire(changed)
-    worker.work()
-    try:
-        for job in jobs:
-            record = job.record
-            assert (record.state, record.hold, record.attempt) == ("pending", "signature", 0)
-            assert job.error is not None
-            assert "stored argument 'number' no longer fits: missing" in job.error.message
-        assert [(h.hold, h.function, h.count) for h in changed.held()] == [
-            ("signature", "save", 1),
-            ("signature", "send", 1),
-        ]
-        hire(app).work()
-        assert [job.result(0) for job in jobs] == ["ada", "ada"]
-    finally:
-        worker.stop()
-        changed.close()

@@ -45,7 +45,7 @@ def test_a_blocked_event_loop_stops_neither_the_beats_nor_sync_jobs(
     app.start(beat_every=0.02)
     job = app.run(block_the_loop)
     assert blocked.wait(PATIENCE)
-    service = app._service
+    service = app.core.service
     assert service is not None
 
     beats = service.worker.last_beat

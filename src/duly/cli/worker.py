@@ -69,7 +69,7 @@ def worker(
     app = root.app
     app.ready()
     if alone is not None:
-        run_alone(app, alone, None if lifeline is None else Lifeline(lifeline))
+        run_alone(app.core, alone, None if lifeline is None else Lifeline(lifeline))
     elif lifeline is not None:
         _work(root, concurrency, queues, drain, lifeline)
     else:
@@ -102,7 +102,7 @@ def _supervise(root: Root, processes: int, drain: float, command: list[str]) -> 
             [*command, f"--child={file}"], pass_fds=[file], stdin=subprocess.PIPE
         )
 
-    supervisor = Supervisor(root.app, spawn, processes, drain)
+    supervisor = Supervisor(root.app.core, spawn, processes, drain)
     _on_signals(supervisor.stop)
     _greet(f"{processes} process(es) of {root.app.name!r}; Ctrl-C stops")
     supervisor.run()

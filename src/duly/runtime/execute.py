@@ -262,7 +262,8 @@ class MutationRunner:
             if isinstance(error, errors.TransactionEnded):
                 raise
             self._undo_or_break()
-            return self._judge(attempt, error)
+            # What the database refuses here it might take alone: a name in use, a mode left on.
+            return None if self._lane.is_refusal(error) else self._judge(attempt, error)
         if isinstance(end, Committed):
             self._lane.leave()
         else:

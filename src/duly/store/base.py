@@ -190,6 +190,10 @@ class MutationLane(Protocol):
 
     def is_system(self, error: BaseException) -> bool: ...
 
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether the error came from the database and not from the body's own code."""
+        ...
+
     def close(self) -> None: ...
 
 

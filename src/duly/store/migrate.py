@@ -83,8 +83,14 @@ def script(dialect: Dialect, words: dict[str, str], applied: Mapping[int, str], 
         parts += [plain(sql.CREATE_META), plain(sql.CREATE_MIGRATIONS)]
         parts.append(plain(sql.WRITE_META, key="store_id", value=new_store_id()))
     for step in steps:
-        row = {"version": step.version, "name": step.name, "checksum": step.checksum, "now": now}
-        parts += [in_schema(step.text, words), plain(sql.WRITE_MIGRATION, **row)]
+        row = plain(
+            sql.WRITE_MIGRATION,
+            version=step.version,
+            name=step.name,
+            checksum=step.checksum,
+            now=now,
+        )
+        parts += [in_schema(step.text, words), row]
     parts.append(plain(sql.WRITE_META, key="version", value=str(steps[-1].version)))
     parts.append(plain(sql.WRITE_META, key="min_code", value=str(steps[-1].min_code)))
     return "\n".join([*parts, "COMMIT;", ""])

@@ -284,6 +284,9 @@ class PostgresMutationLane:
     def is_system(self, error: BaseException) -> bool:
         return isinstance(error, errors.StoreUnavailable) or _is_lost(error)
 
+    def is_refusal(self, error: BaseException) -> bool:
+        return isinstance(error, psycopg.Error)
+
     def close(self) -> None:
         self.raw.close()
 

@@ -267,8 +267,23 @@ class SqliteTx:
         raw.execute(f"RELEASE {name}")
 
 
+# What a body must not do, and what would outlive its transaction on this connection.
+_ENDS = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+_OUTLASTS = (
+    sqlite3.SQLITE_CREATE_TEMP_INDEX,
+    sqlite3.SQLITE_CREATE_TEMP_TABLE,
+    sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    sqlite3.SQLITE_CREATE_TEMP_VIEW,
+)
+
+
 class BodyConnection:
-    """A write connection that user code may touch: it can change data, not end the transaction."""
+    """A write connection that user code may touch: it can change data, not end the transaction.
+
+    A connection that a body has altered (a pragma, a temporary table) serves no other body.
+    """
+
+    _shared = False
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -282,12 +297,16 @@ class BodyConnection:
         self.raw.set_authorizer(self._authorize)
         self.session = SqliteSession(self.raw)
         self.tx = SqliteTx(self.raw)
+        self._altered = False
 
-    def _authorize(self, action: int, first: str | None, *_: object) -> int:
+    def _authorize(self, action: int, _: str | None, value: str | None, *more: object) -> int:
         if not self._in_body:
             return sqlite3.SQLITE_OK
-        if action in (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH):
+        if action in _ENDS:
             return sqlite3.SQLITE_DENY
+        if action in _OUTLASTS or (action == sqlite3.SQLITE_PRAGMA and value is not None):
+            self._altered = True
+            return sqlite3.SQLITE_DENY if self._shared else sqlite3.SQLITE_OK
         return sqlite3.SQLITE_OK
 
     def begin(self) -> None:
@@ -320,6 +339,7 @@ class BodyConnection:
             raise errors.TransactionEnded(ENDED_IN_BODY)
         self.raw.execute(_COMMIT)
         self._end_turn()
+        self._renew_if_altered()
 
     def rollback(self) -> None:
         self._in_body = False
@@ -328,6 +348,11 @@ class BodyConnection:
                 self.raw.execute(_ROLLBACK)
         finally:
             self._end_turn()
+        self._renew_if_altered()
+
+    def _renew_if_altered(self) -> None:
+        if self._altered:
+            self.renew()
 
     @contextlib.contextmanager
     def _ours(self) -> Generator[None]:
@@ -349,8 +374,6 @@ class BodyConnection:
 class SqliteMutationLane(BodyConnection):
     """Runs mutation bodies: a savepoint for each member of a shared transaction."""
 
-    _shared = False
-
     def begin(self, shared: bool = False) -> None:
         self._shared = shared
         super().begin()
@@ -364,6 +387,8 @@ class SqliteMutationLane(BodyConnection):
         with self._ours():
             if not self.raw.in_transaction:
                 raise errors.TransactionEnded(ENDED_IN_BODY)
+            if self._shared and self._altered:
+                raise errors.TransactionEnded("the body went on without what it was refused")
             done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
             return bool(self.session.settle([done], now))
 
@@ -378,6 +403,7 @@ class SqliteMutationLane(BodyConnection):
                 return False
             self.raw.execute("ROLLBACK TO duly_member -- duly")
             self.raw.execute("RELEASE duly_member -- duly")
+            self._altered = False
             return True
 
     def interrupt(self) -> None:
@@ -392,6 +418,9 @@ class SqliteMutationLane(BodyConnection):
         broken = name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
         # What `begin` raises is never the body's doing.
         return broken or (isinstance(error, errors.StoreError) and not self.is_conflict(error))
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.Error)
 
 
 Write = Callable[[SqliteSession], Any]

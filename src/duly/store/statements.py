@@ -464,7 +464,7 @@ OLDEST_FINISHED = each(
         ORDER BY seq LIMIT 500""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
-# Nobody cleaned up for so long that the bucket is in use again: what is old stands at its beginning.
+# Nobody cleaned up for so long that the bucket is in use again: what is old stands at its start.
 LEFT_BEHIND = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"
     " LIMIT 1"

@@ -1,0 +1,61 @@
+"""Which store does a database URL mean?"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from duly.clock import Clock, SystemClock
+from duly.errors import InvalidURL
+from duly.store.base import Store
+from duly.store.sqlite import SqliteStore
+
+log = logging.getLogger(__name__)
+
+
+def make_store(
+    url: str, folder: Path, clock: Clock, schema: str, pooler: bool, synchronous: str
+) -> Store:
+    scheme = url.partition("://")[0].partition("+")[0]
+    if scheme == "sqlite":
+        return SqliteStore(_sqlite_path(url, folder), synchronous=synchronous)
+    if scheme in ("postgres", "postgresql"):
+        postgres = importlib.import_module("duly.store.postgres")
+        follow = clock.follow_server if isinstance(clock, SystemClock) else None
+        store: Store = postgres.PostgresStore(
+            url, schema=schema, pooler=pooler, follow_clock=follow
+        )
+        return store
+    raise InvalidURL(
+        f"{without_password(url)!r} is no database URL; "
+        "use sqlite:///file.db or postgresql://user@host/name"
+    )
+
+
+def _sqlite_path(url: str, folder: Path) -> Path | None:
+    """None is a private temporary file. A relative path starts at the app module's folder."""
+    rest = url.partition("://")[2]
+    if not rest.startswith("/") or rest == "/":
+        raise InvalidURL(
+            f"{url!r} names no file; use sqlite:///relative.db or sqlite:////absolute.db"
+        )
+    name = unquote(rest[1:].partition("?")[0])
+    if name == ":memory:":
+        return None
+    path = Path(name)
+    if not path.is_absolute():
+        path = folder / path
+        log.info("using the database at %s", path)
+    return path
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    with contextlib.suppress(ValueError):
+        password = urlsplit(url).password
+        if password:
+            return url.replace(f":{password}@", ":***@")
+    return url
