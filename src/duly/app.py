@@ -41,6 +41,7 @@ from duly.functions import (
     check_body,
     check_text,
     name_of,
+    words_of,
 )
 from duly.inside import refuse_inside_mutation
 from duly.model.job import (
@@ -92,7 +93,7 @@ class Duly(Verbs):
         `schema`, `pooler`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
-        _check_options(given, name, concurrency, retention, synchronous)
+        _check_options(given, name, concurrency, min(retention, exhausted_retention), synchronous)
         assert given is not None
         clock = clock or SystemClock()
         store = make_store(given, _folder_of_caller(), clock, schema, pooler, synchronous)
@@ -152,7 +153,7 @@ class Duly(Verbs):
         `alone`: never share a commit with others. `group`: on PostgreSQL, do share one; only for
         bodies that insert and do not update common rows.
         """
-        options = Options(queue, priority, timeout, expires, owner, tuple(tags), retry)
+        options = Options(queue, priority, timeout, expires, owner, words_of(tags), retry)
 
         def register(body: MutationBody[P, R]) -> Mutation[P, R]:
             checked = check_body(body, "Tx", "app.mutation")
@@ -211,7 +212,7 @@ class Duly(Verbs):
         internal: bool = False,
     ) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given."""
-        options = Options(queue, priority, timeout, expires, owner, tuple(tags), retry)
+        options = Options(queue, priority, timeout, expires, owner, words_of(tags), retry)
 
         def register(body: Any) -> Function[..., Any]:
             is_async = _is_coroutine(body)

@@ -29,6 +29,9 @@ class Clock(Protocol):
         ...
 
 
+NEVER = (float("-inf"), 0.0)
+
+
 class SystemClock:
     """The machine's clock, corrected by an offset to the database server's clock."""
 
@@ -40,15 +43,18 @@ class SystemClock:
         self._wall = wall
         self._monotonic = monotonic
         self._server_offset: float | None = None
-        self._last = 0
+        # What was answered last, and when: one value, so that threads see both or neither.
+        self._latest = NEVER
 
     def now(self) -> int:
-        if self._server_offset is None:
-            seconds = self._wall()
-        else:
-            seconds = self._monotonic() + self._server_offset
-        self._last = max(self._last, int(seconds * 1000))
-        return self._last
+        monotonic = self._monotonic()
+        offset = self._server_offset
+        truth = self._wall() if offset is None else monotonic + offset
+        latest, asked_at = self._latest
+        # Never back: ahead of the truth, time goes on at half its pace until that has caught up.
+        seconds = max(truth, latest + max(0.0, monotonic - asked_at) / 2)
+        self._latest = (seconds, monotonic)
+        return int(seconds * 1000)
 
     def monotonic(self) -> float:
         return self._monotonic()
@@ -58,6 +64,9 @@ class SystemClock:
 
     def follow_server(self, server_seconds: float, asked_at: float, answered_at: float) -> None:
         """Take the server's clock as the truth: it answered between two monotonic instants."""
+        if self._server_offset is None:
+            # Until now there was only the machine's own clock, which may be wrong by hours.
+            self._latest = NEVER
         self._server_offset = server_seconds - (asked_at + answered_at) / 2
 
 

@@ -67,27 +67,30 @@ class Verbs(ABC):
 
     def run(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Call the function as soon as a worker is free."""
-        now = self._core.clock.now()
-        return self._enqueue(self._bind(function, args, kwargs), now, now)
+        call = self._bind(function, args, kwargs)
+        now = self._core.now()
+        return self._enqueue(call, now, now)
 
     def run_after(
         self, delay: Delay, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
         """Call the function so many seconds from now (or a timedelta)."""
-        now = self._core.clock.now()
-        return self._enqueue(self._bind(function, args, kwargs), after(delay, now), now)
+        call = self._bind(function, args, kwargs)
+        now = self._core.now()
+        return self._enqueue(call, after(delay, now), now)
 
     def run_at(
         self, when: Instant, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
         """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
-        now = self._core.clock.now()
-        return self._enqueue(self._bind(function, args, kwargs), at(when, now), now)
+        call = self._bind(function, args, kwargs)
+        now = self._core.now()
+        return self._enqueue(call, at(when, now), now)
 
     def run_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
         """Call many functions, all or none, in one statement: `run_many(f.bind(x) for x in xs)`."""
-        now = self._core.clock.now()
         bound = [self._checked(call) for call in calls]
+        now = self._core.now()
         parent_id = self._parent_id()
         jobs = [new_job(call, now, now, parent_id) for call in bound]
         if jobs:
@@ -482,7 +485,7 @@ def _page(before: str | None) -> str | None:
 
 
 def _limit(limit: int) -> int:
-    if isinstance(limit, bool) or not 1 <= limit <= MAX_LISTED:
+    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
         raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
     return limit
 

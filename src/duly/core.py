@@ -92,6 +92,11 @@ class Core:
                 self._ready_in = os.getpid()
         return self.store
 
+    def now(self) -> int:
+        """The time, asked after connecting: a database server's clock is better than ours."""
+        self.ready()
+        return self.clock.now()
+
     def close(self) -> None:
         self.store.close()
         self._ready_in = None
@@ -120,7 +125,7 @@ class Core:
     def cancel(self, job_id: str, by: str) -> bool | None:
         """Cancel in somebody's name; None if there is no such job."""
         refuse_inside_mutation("cancel")
-        return self.ready().cancel(job_id, by, self.clock.now())
+        return self.ready().cancel(job_id, by, self.now())
 
     # Waking
 

@@ -115,9 +115,17 @@ class UnknownFunction(DulyError, LookupError):
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         self.name = name
-        near = difflib.get_close_matches(name, list(known), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"no function is registered as {name!r}{hint}")
+        known = list(known)
+        if name in known:
+            message = (
+                f"another function is registered as {name!r}; "
+                "this one belongs to another app, or was defined again since"
+            )
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            message = f"no function is registered as {name!r}{hint}"
+        super().__init__(message)
 
 
 class JobNotFound(DulyError, LookupError):

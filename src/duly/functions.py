@@ -56,8 +56,6 @@ class Options(msgspec.Struct, frozen=True):
         check_text("queue", self.queue)
         if self.owner is not None:
             check_text("owner", self.owner)
-        if isinstance(self.tags, str):
-            raise InvalidOption("tags", "give a list of words, not one string")
         for tag in self.tags:
             check_text("tags", tag)
         if type(self.priority) is not int or not 0 <= self.priority <= MAX_PRIORITY:
@@ -141,7 +139,7 @@ class Function(Generic[P, R_co]):
             "timeout": timeout,
             "expires": expires,
             "owner": owner,
-            "tags": UNSET if tags is UNSET else _tags(tags),
+            "tags": UNSET if tags is UNSET else words_of(tags),
             "retry": retry,
         }
         changes = {option: value for option, value in given.items() if value is not UNSET}
@@ -254,7 +252,8 @@ def check_text(option: str, value: object) -> None:
         raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
 
 
-def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+def words_of(tags: Sequence[str]) -> tuple[str, ...]:
+    """Tags as they are kept."""
     if isinstance(tags, str):
         raise InvalidOption("tags", "give a list of words, not one string")
     return tuple(tags)

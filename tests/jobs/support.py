@@ -39,6 +39,14 @@ def wait_until(holds: Callable[[], object], what: str = "the condition") -> None
         time.sleep(0.001)
 
 
+def prepare(app: Duly) -> Duly:
+    """Create duly's tables and one of the user's."""
+    app.migrate()
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE IF NOT EXISTS notes (text text)")
+    return app
+
+
 class CountingWorker(Worker):
     """Counts what it has claimed, so that a pass that found nothing is known."""
 
@@ -84,7 +92,14 @@ class ManualWorker:
 
     def settle(self) -> None:
         """Write down how ended bodies have ended, and claim nothing."""
-        self.worker.finish_pass()
+        if not self.worker.store.finishes_with_claim:
+            self.worker.finish_pass()
+            return
+        self.worker._stopping = True
+        try:
+            self.worker.one_pass()
+        finally:
+            self.worker._stopping = False
 
     def beat(self) -> None:
         """Prove life, rescue the dead, and tell bodies whose job was taken away."""
@@ -126,12 +141,16 @@ class ManualWorker:
 
         wait_until(ended, f"the end of {job}")
 
+    def fall_silent(self) -> None:
+        """Be dead to the others, as a process that was suspended: its bodies go on later."""
+        store: Any = self.worker.store
+        store.abandon(self.id)
+
     def die(self) -> None:
         """End as a killed process would: no beat, no lock, no word to the store."""
         self.worker._outbox.take()
         self.worker._held.clear()
-        store: Any = self.worker.store
-        store.abandon(self.id)
+        self.fall_silent()
 
     def stop(self) -> None:
         if not self._stopped:
@@ -293,5 +312,17 @@ def enforce_foreign_keys(app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(SqliteStore, "connect", strict)
 
 
-def states(jobs: Sequence[Job[Any]]) -> list[State]:
-    return [job.state for job in jobs]
+def state_of(job: Job[Any]) -> State:
+    """The state as it is now, in words that a type checker does not remember."""
+    return job.state
+
+
+class Undo(Exception):
+    """What a test raises to have something undone."""
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """The block ends by raising Undo."""
+    with pytest.raises(Undo):
+        yield

@@ -9,7 +9,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, ErrorKind, ManualClock, Retry, State, Tx, fault
 from duly.errors import Canceled, StoreUnavailable
-from tests.jobs.support import Database, Gate, Hire, lose_patience, rescue_the_dead
+from tests.jobs.support import Database, Gate, Hire, lose_patience, rescue_the_dead, state_of
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_job_of_an_action_can_end_before_the_action(
     worker.start_due()
     (child,) = job.children()
     child.result(timeout=10)
-    assert job.state == State.RUNNING
+    assert state_of(job) == State.RUNNING
     assert db.notes() == ["child"]
     gate.open()
     worker.work()
@@ -121,6 +121,35 @@ def test_the_action_of_a_dead_worker_fails_and_never_runs_again(
     assert [worker.id for worker in app.workers()] == [living.id]
 
 
+@pytest.mark.spec("R81", "R89")
+def test_the_late_end_of_an_attempt_that_was_given_up_changes_nothing(app: Duly, hire: Hire):
+    """Its worker was taken for dead, and another one runs the job again."""
+    gates = {1: Gate(), 2: Gate()}
+
+    @app.action(retry=Retry(attempts=5, base=0, jitter=0))
+    def act(ctx: Ctx) -> str:
+        gates[ctx.attempt].pass_through()
+        return f"attempt {ctx.attempt}"
+
+    job = app.run(act)
+    silent, living = hire(), hire()
+    silent.start_due()
+    gates[1].wait_for_one()
+    silent.fall_silent()
+    rescue_the_dead(living)
+    living.start_due()
+    gates[2].wait_for_one()
+
+    gates[1].open()
+    silent.wait_for_bodies()
+    silent.settle()
+    assert (state_of(job), job.attempt) == (State.RUNNING, 2)
+    gates[2].open()
+    living.work()
+
+    assert job.result(0) == "attempt 2"
+
+
 @pytest.mark.spec("N18")
 def test_a_job_that_kills_three_workers_is_convicted(app: Duly, clock: ManualClock, hire: Hire):
     gate = Gate()
@@ -139,7 +168,7 @@ def test_a_job_that_kills_three_workers_is_convicted(app: Duly, clock: ManualClo
         assert (job.state, job.record.crashes) == (State.PENDING, crashes)
     assert job.record.hold == "alone"
     hire().work()
-    assert job.state == State.PENDING
+    assert state_of(job) == State.PENDING
 
     alone = hire(alone=job.id)
     assert app.store.claim_alone(job.id, alone.id, clock.now()) is not None
@@ -188,9 +217,9 @@ def test_a_result_that_cannot_be_written_now_is_written_later(
     worker.start_due()
     worker.wait_for_bodies()
     restore = _make_history_unwritable(db)
-    for _ in range(5):
+    for _ in range(3):
         worker.settle()
-        assert job.state == State.RUNNING
+        assert state_of(job) == State.RUNNING
         assert not worker.worker.idle
     restore()
     worker.work()
@@ -219,7 +248,7 @@ def test_a_result_that_waits_to_be_written_is_dropped_when_the_job_was_canceled(
     worker.wait_for_bodies()
     with fault.inject(fail):
         worker.settle()
-        assert job.state == State.RUNNING
+        assert state_of(job) == State.RUNNING
         assert job.cancel() is True
         away = False
         worker.work()
@@ -308,7 +337,7 @@ def test_an_action_that_takes_too_long_times_out(
     clock.advance(4.9)
     worker.watch()
     worker.settle()
-    assert job.state == State.RUNNING
+    assert state_of(job) == State.RUNNING
     clock.advance(0.1)
     worker.watch()
     worker.settle()

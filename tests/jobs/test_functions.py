@@ -262,10 +262,12 @@ def test_only_plain_functions_with_their_context_can_be_decorated(app: Duly):
 
     def positional(ctx: Ctx, *args: int) -> None: ...
 
-    for body in (generator, without_context, wrong_context, unannotated, positional):
+    no_actions: list[Any] = [generator, without_context, wrong_context, unannotated, positional]
+    for body in no_actions:
         with pytest.raises(InvalidFunction):
             app.action(body)
-    for body in (coroutine, lambda tx: None, print, type, 5, None):
-        with pytest.raises((InvalidFunction, TypeError)):
-            app.mutation(body)(wrong_context) if body is None else app.mutation(body)
-    assert set(app.functions()) <= {"wrong_context"}
+    no_mutations: list[Any] = [coroutine, lambda tx: None, print, type, 5]
+    for body in no_mutations:
+        with pytest.raises(InvalidFunction):
+            app.mutation(body)
+    assert app.functions() == {}

@@ -8,7 +8,7 @@ from duly import Ctx, Duly, State, Tx
 from duly.context import MAX_BYTES_PER_MUTATION, MAX_JOBS_PER_MUTATION
 from duly.errors import ArgumentsTooLarge, TooManyJobs
 from duly.model.signature import MAX_ARGS_BYTES
-from tests.jobs.support import Database, Hire
+from tests.jobs.support import Database, Hire, Undo, undone
 
 EMPTY = len('{"text":""}')
 
@@ -74,9 +74,9 @@ def test_a_bulk_call_that_passes_the_limit_schedules_nothing(app: Duly, db: Data
 def test_jobs_of_a_rolled_back_savepoint_do_not_count(app: Duly, db: Database, note: Any):
     with app.transaction() as tx:
         for _ in range(3):
-            with pytest.raises(KeyError), tx.savepoint():
+            with undone(), tx.savepoint():
                 tx.run_many(note.bind("x") for _ in range(600))
-                raise KeyError("undo")
+                raise Undo
         tx.run_many(note.bind("x") for _ in range(1000))
 
     assert db.count("@jobs") == 1000
@@ -119,7 +119,7 @@ def test_one_byte_over_the_total_is_over(app: Duly, db: Database, note: Any):
     with app.transaction() as tx:
         _fill(tx, note, MAX_BYTES_PER_MUTATION - EMPTY - 1)
         tx.run_after(60, note, "x")
-    with pytest.raises(TooManyJobs), app.transaction() as tx:
+    with pytest.raises(TooManyJobs), app.transaction() as tx:  # noqa: PT012
         _fill(tx, note, MAX_BYTES_PER_MUTATION - EMPTY - 1)
         tx.run_after(60, note, "xy")
 

@@ -18,7 +18,9 @@ from tests.jobs.support import (
     in_thread,
     lose_patience,
     make_conflict,
+    prepare,
     rescue_the_dead,
+    state_of,
 )
 
 
@@ -85,16 +87,50 @@ def test_a_mutation_whose_job_was_taken_away_leaves_nothing(
     assert worker.worker.idle
 
 
+@pytest.mark.spec("R75", "R76")
+def test_the_late_commit_of_an_attempt_that_was_given_up_changes_nothing(
+    app: Duly, db: Database, hire: Hire
+):
+    """Its worker was taken for dead, and another one runs the job again."""
+    if db.is_sqlite:
+        return  # there the body holds the lock that a rescue would need
+    gates = [Gate(), Gate()]
+    bodies: list[str] = []
+
+    @app.mutation
+    def note(tx: Tx) -> str:
+        mine = f"body {len(bodies)}"
+        bodies.append(mine)
+        tx.execute("INSERT INTO notes VALUES (?)", (mine,))
+        gates[len(bodies) - 1].pass_through()
+        return mine
+
+    job = app.run(note)
+    silent, living = hire(), hire()
+    silent.start_due()
+    gates[0].wait_for_one()
+    silent.fall_silent()
+    rescue_the_dead(living)
+    living.start_due()
+    gates[1].wait_for_one()
+
+    gates[0].open()
+    silent.wait_for_bodies()
+    assert (state_of(job), db.notes()) == (State.RUNNING, [])
+    gates[1].open()
+    living.work()
+
+    assert job.result(0) == "body 1"
+    assert db.notes() == ["body 1"]
+
+
 # Killed processes
 
 
 @pytest.fixture
 def killable(url: str, tmp_path: Path) -> Iterator[Duly]:
     """An app with the machine's clock, for workers that are processes of their own."""
-    app = make_app(url, tmp_path / "marks")
-    app.migrate()
-    with app.transaction() as tx:
-        tx.execute("CREATE TABLE notes (text text)")
+    app = prepare(make_app(url, tmp_path / "marks"))
     yield app
     app.close()
 
@@ -114,7 +150,7 @@ def _finish_in_this_process(app: Duly) -> None:
 def test_a_mutation_killed_before_its_commit_runs_again(killable: Duly, url: str, tmp_path: Path):
     job = killable.run(killable.function("note"), "text")
     run_until_killed(url, tmp_path / "marks", "mutation.finished:1")
-    assert job.state == State.RUNNING
+    assert state_of(job) == State.RUNNING
 
     _finish_in_this_process(killable)
 
@@ -380,7 +416,7 @@ def test_a_real_conflict_over_a_row_is_retried(
     worker.wait_for_bodies()
     other.execute("ROLLBACK")
     worker.settle()
-    assert job.state == State.PENDING
+    assert state_of(job) == State.PENDING
     assert job.record.system_retries == 1
     assert job.attempt == 0
 
@@ -502,7 +538,7 @@ def test_a_mutation_that_takes_too_long_times_out_and_leaves_nothing(
     gate.wait_for_one()
     clock.advance(2.9)
     worker.watch()
-    assert job.state == State.RUNNING
+    assert state_of(job) == State.RUNNING
     clock.advance(0.2)
     worker.watch()
     gate.open()

@@ -238,27 +238,25 @@ def test_a_full_queue_does_not_starve_another(app: Duly, hire: Hire):
 
 
 @pytest.mark.spec("N7")
-@pytest.mark.parametrize("priority", [-1, 10, 5.5, "5", None, True])
-def test_a_priority_is_a_whole_number_from_0_to_9(app: Duly, db: Database, priority: Any):
+def test_a_priority_is_a_whole_number_from_0_to_9(app: Duly):
     @app.action
     def act(ctx: Ctx) -> None: ...
 
-    if priority is not None:
+    bad: list[Any] = [-1, 10, 5.5, "5", True]
+    for priority in bad:
         with pytest.raises(InvalidOption, match="priority"):
             act.using(priority=priority)
-    with pytest.raises(InvalidOption, match="priority"):
-        app.action(priority=priority)
+        with pytest.raises(InvalidOption, match="priority"):
+            app.action(priority=priority)
 
 
 @pytest.mark.spec("N7")
-@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "nul\0", 5, None])
-def test_the_name_of_a_queue_is_printable_text(app: Duly, db: Database, name: Any):
-    @app.action
-    def act(ctx: Ctx) -> None: ...
-
-    with pytest.raises(InvalidOption, match="queue"):
-        app.action(queue=name)
-    with pytest.raises(InvalidOption, match="queue"):
-        app.queues.pause(name)
+def test_the_name_of_a_queue_is_printable_text(app: Duly, db: Database):
+    bad: list[Any] = ["", "x" * 201, "a\nb", "nul\0", 5, None]
+    for name in bad:
+        with pytest.raises(InvalidOption, match="queue"):
+            app.action(queue=name)
+        with pytest.raises(InvalidOption, match="queue"):
+            app.queues.pause(name)
 
     assert db.count("@queues") == 0

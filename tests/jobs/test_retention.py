@@ -8,7 +8,7 @@ import pytest
 from duly import Ctx, Duly, ErrorKind, Job, ManualClock, Retry, State, Tx
 from duly.clock import from_ms
 from duly.errors import InvalidOption, JobCanceled, JobNotFound
-from tests.jobs.support import DAY, Database, Gate, Hire, tidy
+from tests.jobs.support import DAY, Database, Gate, Hire, state_of, tidy
 
 
 @pytest.fixture
@@ -75,9 +75,7 @@ def test_at_any_hour_of_the_day_seven_days_are_seven_days(
 
 
 @pytest.mark.spec("R92")
-def test_unfinished_jobs_are_never_collected(
-    app: Duly, clock: ManualClock, echo: Any, hire: Hire
-):
+def test_unfinished_jobs_are_never_collected(app: Duly, clock: ManualClock, echo: Any, hire: Hire):
     gate = Gate()
 
     @app.action
@@ -304,9 +302,9 @@ def test_an_expired_job_does_not_start_even_before_anybody_has_noticed(
     clock.advance(30)
     worker = hire()
     worker.work()
-    assert job.state == State.PENDING
+    assert state_of(job) == State.PENDING
     tidy(app)
-    assert job.state == State.CANCELED
+    assert state_of(job) == State.CANCELED
 
     just_in_time = app.run(echo.using(expires=30), "just in time")
     clock.advance(29.999)
@@ -315,9 +313,7 @@ def test_an_expired_job_does_not_start_even_before_anybody_has_noticed(
 
 
 @pytest.mark.spec("N23")
-def test_a_job_that_has_started_does_not_expire(
-    app: Duly, clock: ManualClock, hire: Hire
-):
+def test_a_job_that_has_started_does_not_expire(app: Duly, clock: ManualClock, hire: Hire):
     gate = Gate()
 
     @app.action(expires=30)

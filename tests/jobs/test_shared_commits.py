@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from duly import Duly, ErrorKind, Job, ManualClock, State, Tx, fault
-from tests.jobs.support import Database, Gate, Hire, ManualWorker, enforce_foreign_keys
+from tests.jobs.support import (
+    Database,
+    Gate,
+    Hire,
+    ManualWorker,
+    enforce_foreign_keys,
+    make_conflict,
+)
 
 Trouble = Callable[[Tx], object]
 
@@ -149,9 +156,7 @@ def test_a_result_that_cannot_be_stored_undoes_only_its_member(group: Group):
 
 
 @pytest.mark.spec("N25")
-def test_a_deferred_constraint_fails_only_its_member(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_deferred_constraint_fails_only_its_member(group: Group, monkeypatch: pytest.MonkeyPatch):
     """It is checked by the COMMIT that all of them share."""
     enforce_foreign_keys(group.app, monkeypatch)
     group.db.execute("CREATE TABLE parents (id integer PRIMARY KEY)")
@@ -388,11 +393,7 @@ def test_a_lost_connection_fails_no_other_member(group: Group, clock: ManualCloc
 
 
 @pytest.mark.spec("N25")
-def test_a_conflict_of_one_is_retried_alone(
-    group: Group, clock: ManualClock, tmp_path: Any
-):
-    from tests.jobs.support import make_conflict
-
+def test_a_conflict_of_one_is_retried_alone(group: Group, clock: ManualClock, tmp_path: Any):
     in_conflict = True
 
     def trouble(tx: Tx) -> str:

@@ -12,7 +12,16 @@ from duly.errors import (
     UseTx,
     WouldWaitForItself,
 )
-from tests.jobs.support import Database, Gate, Hire, enforce_foreign_keys, make_conflict
+from tests.jobs.support import (
+    Database,
+    Gate,
+    Hire,
+    Undo,
+    enforce_foreign_keys,
+    make_conflict,
+    state_of,
+    undone,
+)
 
 
 @pytest.fixture
@@ -54,7 +63,7 @@ def test_a_mutation_that_commits_leaves_its_job(
     parent = app.run(plan)
     worker.work()
     child = app.job(parent.result(0))
-    assert child.state == State.PENDING
+    assert state_of(child) == State.PENDING
     assert child.parent_id == parent.id
     assert parent.children() == [child]
 
@@ -118,17 +127,17 @@ def test_a_rolled_back_savepoint_takes_only_its_own_jobs(
     @app.mutation
     def plan(tx: Tx) -> None:
         tx.run(note, "1 before")
-        with pytest.raises(KeyError), tx.savepoint():
+        with undone(), tx.savepoint():
             tx.execute("INSERT INTO notes VALUES ('never')")
             tx.run(note, "2 inside")
             with tx.savepoint():
                 tx.run(note, "3 kept inside what is rolled back")
-            raise KeyError("undo")
+            raise Undo
         with tx.savepoint():
             tx.run(note, "4 kept")
-            with pytest.raises(KeyError), tx.savepoint():
+            with undone(), tx.savepoint():
                 tx.run(note, "5 inner")
-                raise KeyError("undo")
+                raise Undo
             tx.run(note, "6 after the inner one")
         tx.run(note, "7 after")
 
@@ -209,10 +218,10 @@ def test_jobs_of_a_user_transaction_commit_or_vanish_with_its_data(
     with app.transaction() as tx:
         tx.execute("INSERT INTO notes VALUES ('kept')")
         kept = tx.run(note, "job kept")
-    with pytest.raises(KeyError), app.transaction() as tx:
+    with undone(), app.transaction() as tx:
         tx.execute("INSERT INTO notes VALUES ('lost')")
         lost = tx.run(note, "job lost")
-        raise KeyError("undo")
+        raise Undo
     worker.work()
 
     assert db.notes() == ["job kept", "kept"]
@@ -226,11 +235,11 @@ def test_a_cancel_in_a_rolled_back_user_transaction_never_happened(
     app: Duly, note: Any, hire: Hire
 ):
     job = app.run(note, "still here")
-    with pytest.raises(KeyError), app.transaction() as tx:
+    with undone(), app.transaction() as tx:
         assert tx.cancel(job) is True
         assert tx.job(job.id).state == State.CANCELED
         assert job.state == State.PENDING
-        raise KeyError("undo")
+        raise Undo
     hire().work()
 
     assert job.state == State.SUCCEEDED
@@ -245,7 +254,7 @@ def test_a_failed_commit_leaves_nothing(
         "CREATE TABLE children (parent integer REFERENCES parents (id)"
         " DEFERRABLE INITIALLY DEFERRED)"
     )
-    with pytest.raises(Exception, match="(?i)foreign key"), app.transaction() as tx:
+    with pytest.raises(Exception, match=r"(?i)foreign key"), app.transaction() as tx:  # noqa: PT012
         tx.run(note, "never")
         tx.execute("INSERT INTO children VALUES (99)")
 
@@ -262,7 +271,7 @@ def test_two_transactions_of_one_thread_are_refused_inside_each_other(app: Duly)
 
 def test_a_transaction_rolls_back_on_any_way_out(app: Duly, db: Database, note: Any):
     for way_out in (KeyboardInterrupt, SystemExit, GeneratorExit):
-        with pytest.raises(way_out), app.transaction() as tx:
+        with pytest.raises(way_out), app.transaction() as tx:  # noqa: PT012
             tx.run(note, "never")
             raise way_out
     assert db.count("@jobs") == 0
@@ -288,9 +297,9 @@ def test_a_tx_kept_after_its_end_can_do_nothing(app: Duly, db: Database, note: A
     hire().work()
     with app.transaction() as tx:
         kept.append(tx)
-    with pytest.raises(KeyError), app.transaction() as tx:
+    with undone(), app.transaction() as tx:
         kept.append(tx)
-        raise KeyError("no")
+        raise Undo
 
     assert len(kept) >= 4
     for tx in kept:
@@ -338,8 +347,7 @@ def test_the_handle_of_a_vanished_job_says_so(app: Duly, note: Any, hire: Hire):
         lambda app, note, job: app.queues.pause("default"),
         lambda app, note, job: app.queues.resume("default"),
     ],
-    ids=["run", "run_after", "run_at", "run_many", "cancel", "job.cancel", "cancel_all"]
-    + ["transaction", "pause", "resume"],
+    ids="run after at many cancel job.cancel cancel_all transaction pause resume".split(),
 )
 def test_the_app_refuses_to_write_inside_a_mutation(
     app: Duly, db: Database, clock: ManualClock, note: Any, hire: Hire, forbidden: Any

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import FrameType
 
 import click
 
 from duly.cli.root import EXIT_USAGE, Root, fail
+from duly.clock import os_sleep
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.service import run_alone
 from duly.runtime.supervisor import Supervisor
@@ -27,6 +27,7 @@ from duly.runtime.worker import DRAIN_SECONDS
 log = logging.getLogger(__name__)
 
 CONCURRENCY = 100
+LOOK_EVERY = 0.05
 
 
 @click.command()
@@ -69,7 +70,10 @@ def worker(
     app = root.app
     app.ready()
     if alone is not None:
-        run_alone(app.core, alone, None if lifeline is None else Lifeline(lifeline))
+        stop = Stop()
+        _on_signals(stop.ask)
+        own = None if lifeline is None else Lifeline(lifeline)
+        run_alone(app.core, alone, own, lambda: stop.asked)
     elif lifeline is not None:
         _work(root, concurrency, queues, drain, lifeline)
     else:
@@ -120,24 +124,41 @@ def _work(
     root: Root, concurrency: int, queues: tuple[str, ...], drain: float, lifeline: int
 ) -> None:
     """A child: work until the parent says stop, or is gone."""
-    # Not an Event: a second signal that comes while the first one sets it would wait for itself.
-    stop: SimpleQueue[None] = SimpleQueue()
-    _on_signals(lambda: stop.put(None))
+    stop = Stop()
+    _on_signals(stop.ask)
     threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
     service = root.app.service(
         concurrency=concurrency, queues=queues or None, lifeline=Lifeline(lifeline)
     )
     service.start()
-    stop.get()
+    stop.wait()
     service.stop(drain)
     root.app.close()
 
 
-def _stop_with_parent(stop: SimpleQueue[None]) -> None:
+class Stop:
+    """Whether somebody has asked to stop.
+
+    A plain flag, looked at now and then. A handler runs in the midst of the code it interrupts, so
+    it must not take a lock (an Event would wait for itself), and two signals at once may leave the
+    main thread waiting for a lock without having run any handler.
+    """
+
+    asked = False
+
+    def ask(self) -> None:
+        self.asked = True
+
+    def wait(self) -> None:
+        while not self.asked:
+            os_sleep(LOOK_EVERY)
+
+
+def _stop_with_parent(stop: Stop) -> None:
     """The parent never writes: the end of its pipe is the end of the parent."""
     # Not through sys.stdin: a thread that waits in its buffer aborts the interpreter's shutdown.
     os.read(sys.stdin.fileno(), 1)
-    stop.put(None)
+    stop.ask()
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ SYSTEM_BASE = 0.5
 SYSTEM_CAP = 2 * 3600.0
 CONFLICT_FLOOR = 0.1
 CONFLICT_CAP = 60.0
+LONGEST = 1826 * 86_400.0
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,10 +25,11 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     jitter: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise InvalidOption("retry", "attempts must be at least 1")
-        if self.base < 0 or self.cap < 0 or self.jitter < 0:
-            raise InvalidOption("retry", "base, cap and jitter must not be negative")
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise InvalidOption("retry", "attempts must be a whole number, at least 1")
+        for seconds in (self.base, self.cap, self.jitter):
+            if not 0 <= seconds <= LONGEST:  # not NaN either, which no comparison likes
+                raise InvalidOption("retry", "base, cap and jitter must be 0 s to five years")
 
     def allows(self, attempt: int) -> bool:
         """Whether another attempt may follow attempt number `attempt`."""
@@ -35,8 +37,10 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after attempt number `attempt`; `chance` is drawn from [0, 1)."""
-        # base**attempt overflows a float for absurd attempts; the cap makes it irrelevant.
-        power = self.base ** min(attempt, 64)
+        try:
+            power = float(self.base) ** attempt
+        except OverflowError:
+            power = self.cap
         return min(power + self.jitter * chance, self.cap)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 
+from duly.clock import os_monotonic, os_sleep
 from duly.runtime.lifeline import Lifeline
 
 log = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ class AloneRuns:
         self._command = command
         self._running: dict[str, tuple[subprocess.Popen[bytes], Lifeline]] = {}
         self._guard = threading.Lock()
+        self._stopping = False
         self._warned = False
 
     def start(self, job_id: str) -> None:
         with self._guard:
             self._forget_ended()
-            if job_id in self._running:
+            if job_id in self._running or self._stopping:
                 return
             if self._command is None:
                 self._warn(job_id)
@@ -56,6 +58,26 @@ class AloneRuns:
                 if reason and process.poll() is None:
                     log.error("killing the process of job %s: %s", job_id, reason)
                     process.kill()
+
+    def tell_to_stop(self) -> None:
+        """Start no more; those that run get the time of any worker to end in order.
+
+        Killed together with this process, they would be taken for crashes of their job.
+        """
+        with self._guard:
+            self._stopping = True
+            for process, _ in self._running.values():
+                process.terminate()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until they have ended."""
+        until = os_monotonic() + seconds
+        while self._is_any_running() and os_monotonic() < until:
+            os_sleep(0.01)
+
+    def _is_any_running(self) -> bool:
+        with self._guard:
+            return any(process.poll() is None for process, _ in self._running.values())
 
     def _forget_ended(self) -> None:
         for job_id, (process, lifeline) in list(self._running.items()):

@@ -1,8 +1,8 @@
-"""How does a parent process see that a worker process is stuck?
+"""How does a parent process see that a worker process is stuck, and who it is?
 
-A few bytes of memory that both share: the child writes when it last made progress and until when
-its current mutation may hold the database; the parent only reads, so nothing that the child does,
-not even holding the interpreter's lock for ever, can hide it.
+A few bytes of memory that both share: the child writes the id of its worker, when it last made
+progress and until when its current mutation may hold the database; the parent only reads, so
+nothing that the child does, not even holding the interpreter's lock for ever, can hide it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from duly.clock import os_monotonic
 
 NO_PROGRESS = 60.0
 BODY_GRACE = 5.0
-_FIELDS = struct.Struct("=dd")
+
+# Written by different threads of the child, so each has a place of its own.
+_PROGRESS_AT, _BODY_UNTIL, _WORKER_ID = 0, 8, 16
+_SECONDS = struct.Struct("=d")
+_SIZE = 16 + 36
 
 
 class Lifeline:
     """The child's end and the parent's end of the shared bytes."""
 
     def __init__(self, file: int) -> None:
-        self._memory = mmap.mmap(file, _FIELDS.size)
+        self._memory = mmap.mmap(file, _SIZE)
         self._guard = threading.Lock()
         self._until: dict[object, float] = {}
 
@@ -31,14 +35,21 @@ class Lifeline:
     def create(cls) -> tuple[Lifeline, int]:
         """A new lifeline, and the file descriptor to hand to the child."""
         file = os.memfd_create("duly-lifeline") if hasattr(os, "memfd_create") else _temporary()
-        os.ftruncate(file, _FIELDS.size)
+        os.ftruncate(file, _SIZE)
         lifeline = cls(file)
         lifeline.progress()
         return lifeline, file
 
+    def worker_is(self, worker_id: str) -> None:
+        self._memory[_WORKER_ID:_SIZE] = worker_id.encode()
+
+    @property
+    def worker_id(self) -> str | None:
+        """Under which id the child works; a host and a process id could be somebody else's."""
+        return self._memory[_WORKER_ID:_SIZE].strip(b"\0").decode() or None
+
     def progress(self) -> None:
-        _, body_until = _FIELDS.unpack_from(self._memory)
-        _FIELDS.pack_into(self._memory, 0, os_monotonic(), body_until)
+        _SECONDS.pack_into(self._memory, _PROGRESS_AT, os_monotonic())
 
     def body_began(self, body: object, seconds: float) -> None:
         with self._guard:
@@ -53,12 +64,14 @@ class Lifeline:
     def _write_until(self) -> None:
         """The first of the running bodies that would be overdue."""
         first = min(self._until.values(), default=0.0)
-        _FIELDS.pack_into(self._memory, 0, os_monotonic(), first)
+        _SECONDS.pack_into(self._memory, _BODY_UNTIL, first)
+        self.progress()
 
     def stuck(self) -> str | None:
         """Why the child has to be killed, if it has to."""
         now = os_monotonic()
-        progress_at, body_until = _FIELDS.unpack_from(self._memory)
+        (progress_at,) = _SECONDS.unpack_from(self._memory, _PROGRESS_AT)
+        (body_until,) = _SECONDS.unpack_from(self._memory, _BODY_UNTIL)
         if body_until and now > body_until + BODY_GRACE:
             return "a mutation holds its transaction past its time limit"
         if now > progress_at + NO_PROGRESS:

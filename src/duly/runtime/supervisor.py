@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 
@@ -103,9 +102,11 @@ class Supervisor:
 
     def _rescue(self, child: Child) -> None:
         """The kernel says that the process is gone, so nothing has to be counted."""
+        worker_id = child.lifeline.worker_id
+        if worker_id is None:
+            return
         try:
-            for worker_id in self._worker_ids({child.process.pid}):
-                rescue(self._store, self._program.clock, worker_id, None)
+            rescue(self._store, self._program.clock, worker_id, None)
         except StoreError as error:
             log.warning("left to the other workers to rescue: %s", error)
 
@@ -121,16 +122,11 @@ class Supervisor:
         if os_monotonic() < self._beat_at:
             return
         self._beat_at = os_monotonic() + BEAT_SECONDS
+        working = [child.lifeline.worker_id for child in self._children]
         try:
-            worker_ids = self._worker_ids({child.process.pid for child in self._children})
-            if worker_ids:
-                self._store.beat(worker_ids)
+            self._store.beat([worker_id for worker_id in working if worker_id])
         except StoreError as error:
             log.warning("no proof of life for the children: %s", error)
-
-    def _worker_ids(self, pids: set[int]) -> list[str]:
-        host = socket.gethostname()
-        return [w.id for w in self._store.workers() if w.host == host and w.pid in pids]
 
     def _drain_children(self) -> None:
         for child in self._children:

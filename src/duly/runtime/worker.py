@@ -121,6 +121,8 @@ class Worker:
             beat=0,
             started_at=self.clock.now(),
         )
+        if self._lifeline:
+            self._lifeline.worker_is(self.id)
         self.store.register(info, self.clock.now())
         self.last_beat = self.clock.monotonic()
 
@@ -331,6 +333,7 @@ class Worker:
         if not claims:
             return
         attempts = [Attempt(c, self._runnables[c.function], self._resolved) for c in claims]
+        self._tell_replaced(claims)
         with self._guard:
             self._busy += len(attempts)
             for attempt in attempts:
@@ -341,6 +344,12 @@ class Worker:
             for attempt in attempts:
                 _log_change(attempt.claim.id, attempt, State.RUNNING)
         self._hand_out(attempts)
+
+    def _tell_replaced(self, claims: Sequence[Claim]) -> None:
+        """A job that was taken away may come back here before its old attempt was told."""
+        for claim in claims:
+            if (older := self._held.get(claim.id)) is not None:
+                self._tell(older)
 
     def _hand_out(self, attempts: Sequence[Attempt]) -> None:
         mutations = [a for a in attempts if a.runnable.kind == Kind.MUTATION]
@@ -451,7 +460,7 @@ class Worker:
             return
         jobs = {job_id: self.store.get(job_id) for job_id in unknown}
         agains = [
-            Again(j.id, unknown[j.id], j.run_at, j.attempt - 1, j.crashes, j.system_retries)
+            Again(j.id, unknown[j.id], j.run_at, j.attempt - 1, j.crashes, j.system_retries, j.hold)
             for j in jobs.values()
             if j is not None
         ]

@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 MINIMUM = (3, 37, 0)
 POLL_SECONDS = 0.003
+LEFTOVER_SECONDS = 60.0
 FIND_SECONDS = 10.0
 
 WORDS = sql.words_for("sqlite")
@@ -691,8 +692,9 @@ class SqliteStore:
         body = body or BodyConnection(self)
         body.begin()
         try:
-            yield body.tx
-            body.commit()
+            with translated_if_ours(self.where):
+                yield body.tx
+                body.commit()
         except BaseException:
             body.rollback()
             body.close()
@@ -756,7 +758,21 @@ class SqliteStore:
         fcntl.flock(file, fcntl.LOCK_EX)
         self._worker_locks[worker.id] = file
         self._write(lambda s: s.register(worker, now))
+        self._remove_leftovers(os.fstat(file).st_mtime)
         self._release(worker.functions)
+
+    def _remove_leftovers(self, now: float) -> None:
+        """Lock files of workers that were killed just before they had a row, or after it went.
+
+        A young file may be that of a worker which is about to lock it.
+        """
+        known = set(self.beats())
+        for file in self.folder.glob("worker-*"):
+            worker_id = file.name.removeprefix("worker-")
+            with contextlib.suppress(FileNotFoundError):
+                is_old = now - file.stat().st_mtime > LEFTOVER_SECONDS
+                if is_old and worker_id not in known and self.is_dead(worker_id):
+                    file.unlink()
 
     def deregister(self, worker_id: str) -> None:
         try:
@@ -964,6 +980,18 @@ def translated(where: str) -> Generator[None]:
         yield
     except sqlite3.Error as error:
         raise _translate(error, where) from error
+
+
+@contextlib.contextmanager
+def translated_if_ours(where: str) -> Generator[None]:
+    """In a user's transaction only errors about the store itself; others stay the driver's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        meaning = _translate(error, where)
+        if type(meaning) is errors.StoreError:
+            raise
+        raise meaning from error
 
 
 def _translate(error: Exception, where: str) -> Exception:

@@ -128,14 +128,16 @@ INSERT_JOBS = each(
     postgres=f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS})",
 )
 
-# Repeats an insert whose answer was lost: jobs that arrived after all, even if they have finished
-# since, are left alone. Looking and inserting must be one statement.
-INSERT_JOBS_ONCE = each(
-    sqlite=f"INSERT OR IGNORE INTO @jobs ({_NEW}) VALUES ({_NEW_VALUES})",
-    postgres=f"""INSERT INTO @jobs ({_NEW})
-        SELECT * FROM unnest({_NEW_ARRAYS}) AS new ({_NEW})
-        WHERE NOT EXISTS (SELECT 1 FROM @history done WHERE done.id = new.id)
-        ON CONFLICT (id) DO NOTHING""",
+# Repeats an insert whose answer was lost (PostgreSQL only). Jobs that arrived after all are left
+# alone, also those that have finished since. That is looked up after the insert, which waits for
+# whoever is just moving them: a look before it could miss both rows.
+INSERT_JOBS_ONCE = both(
+    f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS}) ON CONFLICT (id) DO NOTHING"
+)
+FORGET_REPEATED = both(
+    """DELETE FROM @jobs again WHERE id = ANY(:ids::uuid[])
+        AND EXISTS (SELECT 1 FROM @history done
+            WHERE done.id = again.id AND done.id = ANY(:ids::uuid[]))"""
 )
 
 # The child of a parent that is gone: stored, so that its id means something, and never run.
@@ -187,8 +189,8 @@ def _sqlite_level(level: int) -> str:
 
 # SQLite picks the due jobs of a queue, highest priority first, and CLAIM takes them in the same
 # transaction. PostgreSQL does both in one statement.
-# There the lanes must come in the given order without a sort, which would read and lock all of them:
-# so a lane is never joined with anything but its own jobs (an anti-join with @queues hashes lanes).
+# There the lanes must come in the given order without a sort, which would read and lock them all:
+# so a lane is joined with nothing but its own jobs (an anti-join with @queues may hash the lanes).
 PICK = each(
     sqlite=" UNION ALL ".join(_sqlite_level(level) for level in range(9, -1, -1)) + " LIMIT :limit",
     postgres=f"""SELECT id FROM (
@@ -301,8 +303,9 @@ CHILD_IDS = each(
 
 EXPIRED_IDS = each(
     sqlite="SELECT id FROM @jobs WHERE state = 'pending' AND expires_at <= :now LIMIT 500",
+    # The order is the index's: in any other, a prepared plan would rather read all jobs by id.
     postgres="""SELECT @id FROM @jobs WHERE state = 'pending' AND expires_at <= :now
-        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED""",
+        ORDER BY expires_at LIMIT 500 FOR UPDATE SKIP LOCKED""",
 )
 
 # Moves live rows that the same transaction has locked.
@@ -335,7 +338,7 @@ RUNNING_OF = each(
 OVERDUE = each(
     sqlite=f"SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before LIMIT 500",
     postgres=f"""SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before
-        ORDER BY id LIMIT 500 FOR UPDATE SKIP LOCKED""",
+        ORDER BY deadline_at LIMIT 500 FOR UPDATE SKIP LOCKED""",
 )
 
 # Workers -----------------------------------------------------------------------------------------
@@ -376,13 +379,16 @@ UNKNOWN_AT_HEAD = each(
 SET_HOLD = each(
     sqlite=f"""UPDATE @jobs SET hold = :hold
         WHERE id IN (SELECT value FROM json_each(:ids)) AND {_CLAIMABLE}""",
-    postgres=f"UPDATE @jobs SET hold = :hold WHERE id = ANY(:ids::uuid[]) AND {_CLAIMABLE}",
+    # Claimable in other words: a plan must find the jobs by id, not among all claimable ones.
+    postgres="""UPDATE @jobs SET hold = :hold
+        WHERE id = ANY(:ids::uuid[]) AND state = 'pending' AND coalesce(hold, '') = ''""",
 )
 HELD_IDS = each(
     sqlite="""SELECT id FROM @jobs WHERE hold = :hold
         AND function IN (SELECT value FROM json_each(:functions)) LIMIT 1000""",
-    postgres="""SELECT @id FROM @jobs WHERE hold = :hold AND function = ANY(:functions::text[])
-        LIMIT 1000 FOR UPDATE SKIP LOCKED""",
+    postgres="""SELECT t.id::text FROM @jobs t
+        WHERE hold = :hold AND function = ANY(:functions::text[])
+        ORDER BY function, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED""",
 )
 CLEAR_HOLD = each(
     sqlite="UPDATE @jobs SET hold = NULL WHERE id IN (SELECT value FROM json_each(:ids))",

@@ -1,0 +1,14 @@
+"""What tests of applications, and of stores, need."""
+
+from __future__ import annotations
+
+import sys
+
+# Asserts in a library say no more than their line, unless pytest is asked before the import.
+if pytest := sys.modules.get("pytest"):
+    pytest.register_assert_rewrite("duly.testing.conformance")
+
+from duly.clock import ManualClock
+from duly.testing.conformance import StoreConformance
+
+__all__ = ["ManualClock", "StoreConformance"]
