@@ -1,0 +1,17 @@
+"""The protocol under simulation: many schedules of events from one seed, every history checked.
+
+One thread plays all workers. Each simulated process has the real app, the real SQLite store on a
+common file, the real worker, beat and janitor; only threads, locks between processes and time are
+replaced, so a seed decides in which order everything happens, which statement fails, which answer
+is lost and where a process dies.
+
+    python -m tests.simulator --seed 123 --verbose     replay one seed
+    python -m tests.simulator --seeds 0-9999           look for a seed that fails
+
+- `world`       the file, the clock, the processes, and the loop that draws steps
+- `process`     one process: a store that can fail, a worker whose loops are called by hand
+- `functions`   what users' functions do, and how their jobs may end
+- `steps`       what can happen
+- `invariants`  what must be true of every history
+- `mutants`     each guard of the protocol taken away: the simulator has to notice
+"""

@@ -1,0 +1,400 @@
+"""What must be true of every history?
+
+Triggers in the database write each change of a job into `sim_log`, in the transaction that makes
+it. The ledger replays that log: it sees what was committed, in order, and nothing else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from duly.model.job import LEGAL, Claim, ErrorKind, Kind, State
+from duly.model.retry import decode_retry
+from tests.simulator.functions import EFFECTS, ends_of
+
+RETENTION_MS = 600_000
+EXHAUSTED_MS = 1_800_000
+
+_COLUMNS = """id function kind queue state token attempt scheduled_at run_at started_at expires_at
+    completed_at parent_id worker_id retry timeout_ms error_kind error_message canceled_by
+    exhausted""".split()
+_ONLY_FINISHED = {"completed_at", "canceled_by", "exhausted"}
+
+
+def _trigger(table: str, event: str, op: str) -> str:
+    row = "OLD" if event == "DELETE" else "NEW"
+    absent = _ONLY_FINISHED if table == "duly_jobs" else set()
+    values = ", ".join("NULL" if c in absent else f"{row}.{c}" for c in _COLUMNS)
+    return f"""CREATE TRIGGER sim_{table}_{event} AFTER {event} ON {table} BEGIN
+        INSERT INTO sim_log (op, {", ".join(_COLUMNS)}) VALUES ('{op}', {values}); END;"""
+
+
+SCHEMA = f"""
+CREATE TABLE sim_log (seq integer PRIMARY KEY, op text, {", ".join(_COLUMNS)});
+CREATE TABLE sim_fuse (id integer PRIMARY KEY);
+INSERT INTO sim_fuse VALUES (1);
+{_trigger("duly_jobs", "INSERT", "insert")}
+{_trigger("duly_jobs", "UPDATE", "update")}
+{_trigger("duly_jobs", "DELETE", "delete")}
+{_trigger("duly_history", "INSERT", "finish")}
+{_trigger("duly_history", "UPDATE", "overwrite")}
+{_trigger("duly_history", "DELETE", "retire")}
+{_trigger("duly_kept", "INSERT", "keep")}
+{_trigger("duly_kept", "UPDATE", "overwrite")}
+{_trigger("duly_kept", "DELETE", "drop")}
+CREATE TRIGGER sim_paused AFTER INSERT ON duly_queues BEGIN
+    INSERT INTO sim_log (op, id) VALUES ('pause', NEW.name); END;
+CREATE TRIGGER sim_resumed AFTER DELETE ON duly_queues BEGIN
+    INSERT INTO sim_log (op, id) VALUES ('resume', OLD.name); END;
+
+CREATE TABLE effects (job_id text, note text);
+CREATE TRIGGER sim_effect AFTER INSERT ON effects WHEN NEW.job_id IS NOT NULL BEGIN
+    INSERT INTO sim_log (op, id) VALUES ('effect', NEW.job_id); END;
+CREATE TABLE parents (id integer PRIMARY KEY);
+CREATE TABLE orphans (parent integer REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED);
+"""
+
+
+class Violation(BaseException):
+    """An invariant was broken.
+
+    No Exception, so that the code under test lets it pass; some of it catches even this, so the
+    first one is remembered.
+    """
+
+    first: ClassVar[Violation | None] = None
+
+    def __init__(self, invariant: str, message: str) -> None:
+        self.invariant = invariant
+        Violation.first = Violation.first or self
+        super().__init__(f"{invariant}: {message}")
+
+
+class Change(NamedTuple):
+    """One row of the log."""
+
+    seq: int
+    op: str
+    id: str
+    function: str
+    kind: str
+    queue: str
+    state: str
+    token: int
+    attempt: int
+    scheduled_at: int
+    run_at: int
+    started_at: int | None
+    expires_at: int | None
+    completed_at: int | None
+    parent_id: str | None
+    worker_id: str | None
+    retry: str | None
+    timeout_ms: int | None
+    error_kind: str | None
+    error_message: str | None
+    canceled_by: str | None
+    exhausted: int | None
+
+
+@dataclass
+class Story:
+    """All that is known of one job."""
+
+    number: int
+    now: Change
+    live: bool = True
+    place: str = "jobs"
+    claims: dict[int, str | None] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)
+    effects: int = 0
+    parent_token: int | None = None
+
+    @property
+    def canceled(self) -> bool:
+        """Canceled by somebody, not by expiry."""
+        return self.now.state == State.CANCELED and self.now.error_kind is None
+
+
+class Ledger:
+    """Replays the log and convicts the first change that must not be."""
+
+    def __init__(self, path: Path, latest_now: Callable[[], int]) -> None:
+        self._latest_now = latest_now
+        self.db = sqlite3.connect(path, isolation_level=None, timeout=0)
+        self.jobs: dict[str, Story] = {}
+        self.order: list[str] = []
+        self.paused: set[str] = set()
+        self.never: set[str] = set()
+        self.excused: set[str] = set()
+        self.alone: set[str] = set()
+        self._seen = 0
+
+    def close(self) -> None:
+        self.db.close()
+
+    def name(self, job_id: str | None) -> str:
+        """A short name for messages: #1, #2, …"""
+        story = self.jobs.get(job_id or "")
+        return f"#{story.number}" if story else str(job_id)
+
+    def is_running(self, claim: Claim) -> bool:
+        """Whether the committed row carries the claim's token."""
+        query = "SELECT 1 FROM duly_jobs WHERE id = ? AND token = ?"
+        return bool(self.db.execute(query, (claim.id, claim.token)).fetchall())
+
+    # What the simulation reports ------------------------------------------------------------
+
+    def acknowledged(self, job_id: str) -> None:
+        """A caller was told that this job is stored."""
+        self.sync()
+        if job_id not in self.jobs:
+            raise Violation("acknowledged jobs exist", f"{job_id} is nowhere")
+
+    def rolled_back(self, job_id: str) -> None:
+        """The transaction that held this job was undone."""
+        self.never.add(job_id)
+
+    def started(self, job_id: str, token: int, attempt: int, worker_ids: set[str]) -> None:
+        """A body begins. Its claim must be durable, and an action's attempt begins once."""
+        self.sync()
+        story = self.jobs.get(job_id)
+        if story is None or story.claims.get(token) not in worker_ids:
+            raise Violation(
+                "durable claim before start", f"{self.name(job_id)} starts without token {token}"
+            )
+        if story.now.kind == Kind.ACTION:
+            self._count_start(story, attempt)
+
+    def _count_start(self, story: Story, attempt: int) -> None:
+        retry = decode_retry(story.now.retry)
+        most = 1 if retry is None else retry.attempts
+        if attempt in story.starts or len(story.starts) >= most:
+            invariant = "at most once" if retry is None else "retry policy"
+            raise Violation(
+                invariant, f"#{story.number} starts as attempt {attempt} after {story.starts}"
+            )
+        story.starts.append(attempt)
+
+    def settled(self, job_id: str, tokens: set[int], since: int) -> None:
+        """A worker was told that it has ended its claim: that very claim must have ended now."""
+        story = self.jobs[job_id]
+        if all(story.ends.get(token, 0) <= since for token in tokens):
+            raise Violation("the fence", f"#{story.number} is settled by {tokens}, not its own")
+
+    def scheduled(self, child_id: str, token: int) -> None:
+        """An action was told that its child is stored: its row must have carried the token."""
+        self.acknowledged(child_id)
+        child = self.jobs[child_id]
+        if child.parent_token != token:
+            raise Violation(
+                "children of the taken away",
+                f"#{child.number} was stored for token {token}, its parent had"
+                f" {child.parent_token}",
+            )
+
+    # Replay ---------------------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Take in what was committed since; the last change of all."""
+        rows = self.db.execute("SELECT * FROM sim_log WHERE seq > ? ORDER BY seq", (self._seen,))
+        touched: dict[str, None] = {}
+        for row in rows.fetchall():
+            change = Change(*row)
+            self._seen = change.seq
+            getattr(self, f"_{change.op}")(change)
+            touched[change.id] = None
+        for job_id in touched:
+            if job_id in self.jobs:
+                self._check_effects(self.jobs[job_id])
+        return self._seen
+
+    def _insert(self, new: Change) -> None:
+        self._expect(new.id not in self.never, "rolled back", new, "appears after all")
+        self._expect(new.id not in self.jobs, "one row a job", new, "comes back to life")
+        self._expect(new.state == State.PENDING and new.token == 0, "legal transitions", new)
+        story = self._begin(new)
+        parent = self.jobs.get(new.parent_id or "")
+        if parent is not None:
+            story.parent_token = parent.now.token if parent.live else None
+            self._expect(
+                not parent.canceled, "children of the canceled", new, "is born to a canceled parent"
+            )
+
+    def _begin(self, new: Change) -> Story:
+        self.jobs[new.id] = story = Story(len(self.jobs) + 1, new)
+        self.order.append(new.id)
+        return story
+
+    def _update(self, new: Change) -> None:
+        story = self._live(new)
+        old = story.now
+        self._check_constants(old, new)
+        if new.state == old.state:
+            self._expect(new.state == State.PENDING, "legal transitions", new, "runs again")
+            self._expect(new.token == old.token, "tokens", new)
+        else:
+            self._expect((old.state, new.state) in LEGAL, "legal transitions", new)
+            self._expect(new.token == old.token + 1, "tokens", new, f"had token {old.token}")
+        self._expect((new.token % 2 == 1) == (new.state == State.RUNNING), "parity", new)
+        if (old.state, new.state) == (State.PENDING, State.RUNNING):
+            self._check_claim(old, new)
+            story.claims[new.token] = new.worker_id
+        if new.state == State.PENDING:
+            story.ends[old.token] = new.seq
+        story.now = new
+
+    def _check_claim(self, old: Change, new: Change) -> None:
+        started_at = new.started_at or 0
+        self._expect(started_at >= old.run_at, "not before it is due", new)
+        self._expect(
+            new.expires_at is None or started_at < new.expires_at, "never after expiry", new
+        )
+        self._expect(new.queue not in self.paused, "paused queues start nothing", new)
+        self._expect(new.attempt == old.attempt + 1, "attempts", new, f"after {old.attempt}")
+        parent = self.jobs.get(new.parent_id or "")
+        self._expect(
+            parent is None or not parent.canceled, "children of the canceled", new, "is claimed"
+        )
+
+    def _finish(self, new: Change) -> None:
+        story = self.jobs.get(new.id)
+        if story is None:
+            self._expect(
+                new.state == State.CANCELED and new.token == 0, "legal transitions", new, "is new"
+            )
+            story = self._begin(new)
+            story.live = False
+        else:
+            self._expect(story.place == "jobs", "one row a job", new, "finishes twice")
+            self._expect((story.now.state, new.state) in LEGAL, "legal transitions", new)
+            self._expect(new.token == story.now.token, "tokens", new)
+            self._check_constants(story.now, new)
+        self._expect(new.completed_at is not None, "completed_at", new)
+        self._check_end(new)
+        story.ends[new.token] = new.seq
+        story.place, story.now = "history", new
+
+    def _check_end(self, new: Change) -> None:
+        end = new.state if new.error_kind is None else f"{new.state}:{new.error_kind}"
+        excused = new.id in self.excused and end == "failed:user"
+        self._expect(
+            excused or end in ends_of(new.function, new.timeout_ms), "right end", new, f"is {end}"
+        )
+        if new.state == State.FAILED:
+            self._expect(bool(new.error_message), "failed says why", new)
+        if new.error_kind == ErrorKind.CRASH_LOOP:
+            self._expect(new.worker_id in self.alone, "bystanders are not convicted", new)
+
+    def _delete(self, old: Change) -> None:
+        story = self._live(old)
+        self._expect(story.place == "history", "nothing is lost", old, "vanishes")
+        story.live = False
+
+    def _overwrite(self, new: Change) -> None:
+        self._expect(False, "history is final", new)
+
+    def _retire(self, old: Change) -> None:
+        story = self.jobs[old.id]
+        if story.place == "history":
+            story.place = "gone"
+        completed_at, now = old.completed_at or 0, self._latest_now()
+        self._expect(completed_at < now - RETENTION_MS, "retention", old, "is removed too early")
+        still_wanted = old.exhausted and completed_at >= now - EXHAUSTED_MS
+        self._expect(story.place == "kept" or not still_wanted, "retention", old, "was exhausted")
+
+    def _keep(self, new: Change) -> None:
+        self.jobs[new.id].place = "kept"
+
+    def _drop(self, old: Change) -> None:
+        self.jobs[old.id].place = "gone"
+
+    def _pause(self, row: Change) -> None:
+        self.paused.add(row.id)
+
+    def _resume(self, row: Change) -> None:
+        self.paused.discard(row.id)
+
+    def _effect(self, row: Change) -> None:
+        self.jobs[row.id].effects += 1
+
+    def _check_constants(self, old: Change, new: Change) -> None:
+        for column in ("function", "kind", "queue", "scheduled_at", "expires_at", "parent_id"):
+            self._expect(
+                getattr(old, column) == getattr(new, column), f"{column} never changes", new
+            )
+
+    def _check_effects(self, story: Story) -> None:
+        succeeded = story.now.state == State.SUCCEEDED
+        wanted = 1 if succeeded and story.now.function in EFFECTS else 0
+        self._expect(
+            story.effects == wanted, "exactly one effect", story.now, f"has {story.effects}"
+        )
+        self._expect(
+            not (story.live and story.place != "jobs"), "one row a job", story.now, "is in both"
+        )
+
+    def _live(self, change: Change) -> Story:
+        story = self.jobs[change.id]
+        self._expect(story.live, "terminal states are final", change)
+        return story
+
+    def _expect(self, holds: bool, invariant: str, change: Change, words: str = "") -> None:
+        if not holds:
+            raise Violation(invariant, f"{self.name(change.id)} {words} {_short(change)}")
+
+    # The state after each step --------------------------------------------------------------
+
+    def check_state(self) -> None:
+        """What no single change shows."""
+        self.sync()
+        self._none(
+            "running needs a worker row",
+            "SELECT id FROM duly_jobs WHERE state = 'running'"
+            " AND worker_id NOT IN (SELECT id FROM duly_workers)",
+        )
+        self._none(
+            "children of the canceled",
+            "SELECT j.id FROM duly_jobs j JOIN duly_history h ON h.id = j.parent_id"
+            " WHERE h.state = 'canceled' AND h.error_kind IS NULL",
+        )
+
+    def check_end(self) -> None:
+        """Nothing is left but what is held for good, and the tables are what the log says."""
+        self.check_state()
+        held = "hold = 'signature' AND function = 'picky'"
+        self._none("liveness", f"SELECT id FROM duly_jobs WHERE NOT ({held}) OR hold IS NULL")
+        for table in ("jobs", "history", "kept"):
+            stored = {row[0] for row in self.db.execute(f"SELECT id FROM duly_{table}")}
+            told = {job_id for job_id, story in self.jobs.items() if story.place == table}
+            if stored != told:
+                raise Violation("the log is the truth", f"{table} differs: {stored ^ told}")
+        self._check_newest_kept()
+
+    def _check_newest_kept(self) -> None:
+        finished = {s.now.function for s in self.jobs.values() if s.place != "jobs"}
+        present = {s.now.function for s in self.jobs.values() if s.place in ("history", "kept")}
+        if finished - present:
+            raise Violation("retention", f"no finished job is left of {finished - present}")
+
+    def _none(self, invariant: str, query: str) -> None:
+        found = [self.name(row[0]) for row in self.db.execute(query)]
+        if found:
+            raise Violation(invariant, ", ".join(found))
+
+
+def _short(change: Change) -> str:
+    shown: dict[str, Any] = {
+        "function": change.function,
+        "state": change.state,
+        "token": change.token,
+        "attempt": change.attempt,
+        "error": change.error_kind,
+        "message": change.error_message,
+    }
+    return " ".join(f"{name}={value}" for name, value in shown.items() if value is not None)

@@ -1,0 +1,515 @@
+"""Does the simulator notice when a guard of the protocol is taken away?
+
+A mutant is the product without one of its guards. Each must be convicted, by the simulator within
+a bounded number of seeds, or by a probe that tries what the guard forbids. A mutant that survives
+shows a guard that nothing tests, or a simulator that has gone blind.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import msgspec
+
+from duly.errors import StoreUnavailable
+from duly.model.job import Again, ErrorKind, Finish, Lost, Raised, Settlement, settle_lost
+from duly.runtime import beat, outbox, worker
+from duly.runtime.execute import Attempt, MutationRunner
+from duly.runtime.worker import Worker
+from duly.store import migrate, sqlite
+from duly.store import statements as sql
+from duly.store.base import ClaimRequest
+from duly.store.session import Session
+from duly.store.sqlite import SQL, SqliteMutationLane, SqliteSession, SqliteStore, SqliteTx
+from duly.store.statements import Statement
+from tests.simulator.invariants import Ledger, Violation
+from tests.simulator.world import simulate, template
+
+MOST_SEEDS = 200
+
+Plant = Callable[[], AbstractContextManager[None]]
+
+
+class Verdict(NamedTuple):
+    """Who convicted a mutant, and of what."""
+
+    where: str
+    violation: Violation
+
+
+class Mutant(NamedTuple):
+    """One guard taken away; `probe` is SQL that the guard refuses, if the simulator has no way."""
+
+    name: str
+    plant: Plant
+    probe: str | None
+
+    def convict(self, seeds: Iterable[int] = range(MOST_SEEDS)) -> Verdict | None:
+        """The first conviction, or None if the mutant survives."""
+        with self.plant():
+            if self.probe is not None:
+                return _verdict("probe", try_out(self.probe))
+            reports = map(simulate, seeds)
+            return next((_verdict(f"seed {r.seed}", r.violation) for r in reports if r.violation), None)
+
+
+def _verdict(where: str, violation: Violation | None) -> Verdict | None:
+    return None if violation is None else Verdict(where, violation)
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(name: str, probe: str | None = None) -> Callable[[Plant], Plant]:
+    def add(plant: Plant) -> Plant:
+        MUTANTS.append(Mutant(name, plant, probe))
+        return plant
+
+    return add
+
+
+# How a guard is taken away -------------------------------------------------------------------
+
+
+@contextmanager
+def rewritten(statement: Statement, *changes: tuple[str, str]) -> Iterator[None]:
+    """Another text of one of the store's statements."""
+    text = SQL[statement]
+    for old, new in changes:
+        assert old in text, f"{old!r} is not in {text!r}"
+        text = text.replace(old, new)
+    with mock.patch.dict(SQL, {statement: text}):
+        yield
+
+
+@contextmanager
+def without(*fragments: str) -> Iterator[None]:
+    """A schema that lacks some of its constraints or triggers."""
+    steps = migrate.migrations("sqlite")
+    text = steps[0].text
+    for fragment in fragments:
+        assert fragment in text, f"the schema has no {fragment!r}"
+        text = text.replace(fragment, "")
+    changed = [msgspec.structs.replace(steps[0], text=text), *steps[1:]]
+    with mock.patch.object(migrate, "migrations", lambda dialect: changed):
+        yield
+
+
+def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
+    return mock.patch.object(owner, name, value)
+
+
+@contextmanager
+def both(*plants: AbstractContextManager[None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for plant in plants:
+            stack.enter_context(plant)
+        yield
+
+
+PARITY = ",\n    CHECK ((state = 'running') = (token % 2 = 1))"
+
+
+def trigger(name: str) -> str:
+    """The text of a trigger of the schema."""
+    text = migrate.migrations("sqlite")[0].text
+    begin = text.index(f"CREATE TRIGGER {name}")
+    return text[begin : text.index("END;", begin) + len("END;")]
+
+
+def try_out(script: str) -> Violation | None:
+    """Do to a database what its schema forbids; the ledger convicts whatever got through."""
+    Violation.first = None
+    with tempfile.TemporaryDirectory(prefix="duly-probe-") as folder:
+        path = Path(folder, "duly.db")
+        path.write_bytes(template())
+        db = sqlite3.connect(path, isolation_level=None)
+        ledger = Ledger(path, lambda: 0)
+        try:
+            db.executescript(SEED_ROWS)
+            db.executescript(script)
+            ledger.check_state()
+        except sqlite3.IntegrityError:
+            return None
+        except Violation as violation:
+            return violation
+        finally:
+            ledger.close()
+            db.close()
+    return None
+
+
+SEED_ROWS = """
+INSERT INTO duly_workers (id, app, host, pid, functions, slots, started_at)
+    VALUES ('w', 'app', 'host', 1, '[]', 1, 0);
+INSERT INTO duly_jobs (id, function, kind, queue, priority, created_at, scheduled_at, run_at, args)
+    VALUES ('one', 'poke', 'action', 'default', 5, 0, 0, 0, '{}'),
+           ('two', 'poke', 'action', 'default', 5, 0, 0, 0, '{}');
+UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w', started_at = 0
+    WHERE id = 'two';
+"""
+
+
+# The fence -----------------------------------------------------------------------------------
+
+
+@mutant("a finish that does not compare the token")
+def unfenced_finish() -> AbstractContextManager[None]:
+    return both(
+        rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
+        rewritten(sql.FORGET_FINISHED, ("AND token = ?", "AND ? > 0")),
+    )
+
+
+@mutant("a retry, rescue or give-back that does not compare the token")
+def unfenced_again() -> AbstractContextManager[None]:
+    return rewritten(sql.AGAIN, ("AND token = :token", ""))
+
+
+@mutant("a mutation that ignores that its fence found no row")
+def ignored_fence() -> AbstractContextManager[None]:
+    real = SqliteMutationLane.finish
+
+    def finish(self: SqliteMutationLane, *args: Any) -> bool:
+        real(self, *args)
+        return True
+
+    return patched(SqliteMutationLane, "finish", finish)
+
+
+@mutant("a claim that does not bump the token")
+def claim_without_bump() -> AbstractContextManager[None]:
+    return rewritten(sql.CLAIM, ("token = token + 1", "token = token"))
+
+
+@mutant("a claim that does not bump the token, in a schema without parity")
+def claim_without_bump_or_parity() -> AbstractContextManager[None]:
+    return both(claim_without_bump(), without(PARITY))
+
+
+@mutant("a rescue, retry or give-back that does not bump the token, in a schema without parity")
+def again_without_bump() -> AbstractContextManager[None]:
+    return both(rewritten(sql.AGAIN, ("token = token + 1", "token = token")), without(PARITY))
+
+
+@mutant(
+    "a schema that does not tie the token's parity to the state",
+    probe="UPDATE duly_jobs SET state = 'running', worker_id = 'w' WHERE id = 'one'",
+)
+def no_parity() -> AbstractContextManager[None]:
+    return without(PARITY)
+
+
+# The claim -----------------------------------------------------------------------------------
+
+
+@mutant("a claim that takes running jobs too")
+def claims_running() -> AbstractContextManager[None]:
+    return rewritten(sql.PICK, ("state = 'pending' AND", ""))
+
+
+@mutant("a claim that takes expired jobs")
+def claims_expired() -> AbstractContextManager[None]:
+    return rewritten(sql.PICK, ("AND (expires_at IS NULL OR expires_at > :now)", ""))
+
+
+@mutant("a claim that takes jobs before they are due")
+def claims_early() -> AbstractContextManager[None]:
+    return rewritten(sql.PICK, ("AND run_at <= :now", "AND run_at <= :now + 1000"))
+
+
+@mutant("a claim that does not look for paused queues")
+def claims_paused() -> AbstractContextManager[None]:
+    return rewritten(sql.PAUSED_QUEUES, ("IS NOT NULL", "IS NULL"))
+
+
+@mutant("a claim that does not count the attempt")
+def uncounted_attempt() -> AbstractContextManager[None]:
+    return rewritten(sql.CLAIM, ("attempt = attempt + 1", "attempt = attempt"))
+
+
+@mutant("a job that crashed two workers is claimed alone before it is due")
+def alone_early() -> AbstractContextManager[None]:
+    early = ("AND run_at <= :now", "")
+    return both(rewritten(sql.CLAIM_ALONE, early), rewritten(sql.DUE_ALONE, early))
+
+
+@mutant("bodies start before the claim is committed")
+def start_before_commit() -> AbstractContextManager[None]:
+    real = SqliteSession.claim
+
+    def exchange(
+        self: Any, settlements: list[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], tuple[()]]:
+        def both_in_one(session: SqliteSession) -> set[str]:
+            settled = session.settle(settlements, now) if settlements else set()
+            if request is not None:
+                self.process.worker._start(real(session, request, now))
+                self.process.run_actions(lambda bodies: bodies[-1])
+            return settled
+
+        return self._write(both_in_one), ()
+
+    return patched(SqliteStore, "exchange", exchange)
+
+
+# Mutations -----------------------------------------------------------------------------------
+
+
+@mutant("a mutation whose effects are committed apart from its success")
+def effect_apart() -> AbstractContextManager[None]:
+    real = SqliteMutationLane.finish
+
+    def finish(self: SqliteMutationLane, *args: Any) -> bool:
+        with self._ours():
+            self.raw.execute("COMMIT")
+            self.raw.execute("BEGIN IMMEDIATE")
+        return real(self, *args)
+
+    return patched(SqliteMutationLane, "finish", finish)
+
+
+@mutant("a body may end its transaction: no authorizer")
+def no_authorizer() -> AbstractContextManager[None]:
+    return patched(SqliteMutationLane, "_authorize", lambda self, *_: sqlite3.SQLITE_OK)
+
+
+@mutant("a body that lost its transaction goes on in autocommit")
+def autocommit() -> AbstractContextManager[None]:
+    return patched(SqliteTx, "_open", property(lambda self: self._session))
+
+
+@mutant("a finish that does not look whether the transaction is still there")
+def finish_anyway() -> AbstractContextManager[None]:
+    def finish(self: SqliteMutationLane, claim: Any, result: str | None, now: int) -> bool:
+        with self._ours():
+            done = Finish(claim.id, claim.token, "succeeded", result)
+            return bool(self.session.settle([done], now))
+
+    def commit(self: SqliteMutationLane) -> None:
+        self._in_body = False
+        if self.raw.in_transaction:
+            self.raw.execute("COMMIT")
+        self._end_turn()
+
+    return both(
+        patched(SqliteMutationLane, "finish", finish), patched(SqliteMutationLane, "commit", commit)
+    )
+
+
+@mutant("members of a group without a savepoint each")
+def no_savepoints() -> AbstractContextManager[None]:
+    return both(
+        patched(SqliteMutationLane, "enter", lambda self: None),
+        patched(SqliteMutationLane, "leave", lambda self: None),
+        patched(SqliteMutationLane, "undo", lambda self: True),
+    )
+
+
+@mutant("a group that fails is judged as everybody's failure")
+def no_rerun() -> AbstractContextManager[None]:
+    real = MutationRunner._run_shared
+
+    def run_shared(self: MutationRunner, attempts: list[Attempt]) -> Any:
+        ends, reached = real(self, attempts)
+        failed = Raised(ErrorKind.USER, "the group failed")
+        return dict.fromkeys(attempts[:reached], failed) | ends, reached
+
+    return patched(MutationRunner, "_run_shared", run_shared)
+
+
+@mutant("a transaction that could not begin is the body's failure")
+def begin_is_judged() -> AbstractContextManager[None]:
+    return both(
+        patched(SqliteMutationLane, "is_system", lambda self, error: False),
+        patched(SqliteMutationLane, "is_conflict", lambda self, error: False),
+    )
+
+
+@mutant("a mutation may cancel its own ancestor, and with it itself")
+def cancels_itself() -> AbstractContextManager[None]:
+    return patched(SqliteTx, "lock_running", lambda self, *fence: True)
+
+
+@mutant("writes that share a commit without a savepoint each")
+def no_savepoints_for_writes() -> AbstractContextManager[None]:
+    def one_of_many(session: SqliteSession, ticket: Any) -> bool:
+        try:
+            ticket.value = ticket.work(session)
+        except Exception as error:
+            ticket.error = error
+        return True
+
+    return patched(sqlite, "_one_of_many", one_of_many)
+
+
+# Ends ----------------------------------------------------------------------------------------
+
+
+@mutant("a finished job keeps its live row")
+def live_row_stays() -> AbstractContextManager[None]:
+    return rewritten(sql.FORGET_FINISHED, ("WHERE", "WHERE 0 AND"))
+
+
+def late_end(self: SqliteSession, finishes: list[Finish]) -> set[str]:
+    settled = set()
+    for f in finishes:
+        if self.many(sql.FORGET_FINISHED, [(f.id, f.token)]):
+            settled.add(f.id)
+        else:
+            values = (f.state, f.result, f.id)
+            self._plain("UPDATE duly_history SET state = ?, result = ? WHERE id = ?", values)
+    return settled
+
+
+@mutant("a late result overwrites a timeout or cancel")
+def late_result() -> AbstractContextManager[None]:
+    return patched(SqliteSession, "_sort_out", late_end)
+
+
+@mutant("a late result overwrites a timeout or cancel, in a schema that lets it")
+def late_result_stored() -> AbstractContextManager[None]:
+    return both(late_result(), without(trigger("duly_history_final")))
+
+
+@mutant(
+    "a history that can be changed",
+    probe="""INSERT INTO duly_history (id, function, kind, queue, priority, state, token, attempt,
+            crashes, system_retries, created_at, scheduled_at, run_at, completed_at, args)
+        SELECT id, function, kind, queue, priority, 'canceled', token, attempt, crashes,
+            system_retries, created_at, scheduled_at, run_at, 0, args FROM duly_jobs
+        WHERE id = 'one';
+        DELETE FROM duly_jobs WHERE id = 'one';
+        UPDATE duly_history SET state = 'failed' WHERE id = 'one'""",
+)
+def history_changes() -> AbstractContextManager[None]:
+    return without(trigger("duly_history_final"), ",\n    -- Only what was running can succeed or fail.\n    CHECK (state = 'canceled' OR token % 2 = 1)")
+
+
+@mutant("an ended attempt drops whatever attempt of its job is held now")
+def note_by_id() -> AbstractContextManager[None]:
+    def note(self: Worker, batch: list[Settlement], settled: set[str]) -> None:
+        for settlement in batch:
+            self._held.pop(settlement.id, None)
+
+    return patched(Worker, "_note", note)
+
+
+@mutant("a full disk is taken for a result that cannot be stored")
+def full_disk() -> AbstractContextManager[None]:
+    return both(
+        patched(outbox, "OUTAGE", StoreUnavailable), patched(worker, "OUTAGE", StoreUnavailable)
+    )
+
+
+# Cancel --------------------------------------------------------------------------------------
+
+
+@mutant("children are stored whether or not the parent still runs")
+def parent_not_locked() -> AbstractContextManager[None]:
+    return rewritten(
+        sql.LOCK_PARENT, ("FROM duly_jobs WHERE id = :id", "WHERE :id"), ("token = :token", ":token")
+    )
+
+
+@mutant("children are stored for an attempt that was taken away")
+def parent_locked_by_id() -> AbstractContextManager[None]:
+    return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
+
+
+@mutant("a cancel that leaves the descendants alone")
+def descendants_stay() -> AbstractContextManager[None]:
+    return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
+
+
+# Workers -------------------------------------------------------------------------------------
+
+
+def forget_worker(self: Session, worker_id: str, *_: Any) -> int:
+    self.run(sql.DELETE_WORKER, {"id": worker_id})
+    return 0
+
+
+@mutant("a rescue that removes the worker and forgets its jobs")
+def jobs_forgotten() -> AbstractContextManager[None]:
+    return patched(Session, "rescue", forget_worker)
+
+
+@mutant("a rescue that removes the worker and forgets its jobs, in a schema that lets it")
+def jobs_orphaned() -> AbstractContextManager[None]:
+    return both(jobs_forgotten(), without(trigger("duly_workers_idle")))
+
+
+@mutant(
+    "a schema in which a job can run under no worker",
+    probe="""UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, started_at = 0,
+        worker_id = 'nobody' WHERE id = 'one'""",
+)
+def runs_under_nobody() -> AbstractContextManager[None]:
+    return without(trigger("duly_jobs_worker_exists"))
+
+
+@mutant(
+    "a schema in which a worker with running jobs can be deleted",
+    probe="DELETE FROM duly_workers",
+)
+def worker_deleted() -> AbstractContextManager[None]:
+    return without(trigger("duly_workers_idle"))
+
+
+@mutant("a rescue that runs actions again")
+def actions_again() -> AbstractContextManager[None]:
+    def judge(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
+        return Again(job.id, job.token, now, job.attempt, job.crashes, job.system_retries)
+
+    return patched(beat, "settle_lost", judge)
+
+
+@mutant("a job beside which another one crashed the worker is convicted")
+def bystanders() -> AbstractContextManager[None]:
+    def judge(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
+        return settle_lost(job, now, chance, alone or job.crashes > 0)
+
+    return patched(beat, "settle_lost", judge)
+
+
+@mutant("a claim whose answer was lost is never given back")
+def unknown_kept() -> AbstractContextManager[None]:
+    return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
+
+
+@mutant("a worker that could not deregister keeps its lock")
+def lock_kept() -> AbstractContextManager[None]:
+    def deregister(self: SqliteStore, worker_id: str) -> None:
+        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        self._drop_lock(worker_id)
+
+    return patched(SqliteStore, "deregister", deregister)
+
+
+@mutant("a function that is known again does not free its jobs")
+def held_for_ever() -> AbstractContextManager[None]:
+    return both(
+        patched(SqliteStore, "release_known", lambda self: 0),
+        patched(SqliteStore, "_release", lambda self, functions: None),
+    )
+
+
+# Retention -----------------------------------------------------------------------------------
+
+
+@mutant("retention that trusts the order of the clock")
+def retention_by_order() -> AbstractContextManager[None]:
+    last = "seq <= (SELECT max(seq) FROM duly_history WHERE id IN"
+    return rewritten(sql.DELETE_FINISHED, ("id IN", last), ("(:ids))", "(:ids)))"))
+
+
+@mutant("retention that keeps no job of a function")
+def newest_lost() -> AbstractContextManager[None]:
+    return patched(SqliteSession, "_is_newest", lambda self, row: False)

@@ -1,0 +1,309 @@
+"""The state of one simulation: a file, a clock, some processes, and what happened so far."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from duly import ManualClock, context, fault, ids
+from duly.runtime.alone import AloneRuns
+from duly.store import migrate
+from duly.store.sqlite import SqliteStore
+from tests.simulator import steps
+from tests.simulator.invariants import SCHEMA, Ledger, Violation
+from tests.simulator.process import Faults, Process, SimTask, SimulatedCrash
+
+STEPS = 150
+MOST_NESTED = 2
+DRAIN_ROUNDS = 80
+# Points outside transactions, where another thread or process may be faster.
+GAPS = frozenset(
+    {
+        "enqueue.committed",
+        "worker.claimed",
+        "action.starting",
+        "action.returned",
+        "finish.committed",
+        "mutation.committed",
+        "rescue.committed",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What kind of world a seed makes: some are calm, some crowded, some full of faults."""
+
+    workers: int
+    concurrency: int
+    finishes_with_claim: bool
+    interleave: float
+    fault: float
+    weights: tuple[float, ...]
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Settings:
+        return cls(
+            workers=rng.choice((1, 2, 2, 3)),
+            concurrency=rng.choice((2, 5, 20)),
+            finishes_with_claim=rng.random() < 0.6,
+            interleave=rng.choice((0.0, 0.05, 0.15)),
+            fault=rng.choice((0.0, 0.1, 0.3)),
+            weights=tuple(s.weight * rng.choice((0.3, 1.0, 1.0, 3.0)) for s in steps.STEPS),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of one seed."""
+
+    seed: int
+    steps: int
+    jobs: int
+    digest: int
+    trace: tuple[str, ...]
+    violation: Violation | None
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return f"seed {self.seed}: {self.jobs} jobs, nothing wrong"
+        lines = "\n".join(self.trace)
+        return f"{lines}\nseed {self.seed} breaks an invariant\n  {self.violation}"
+
+
+class SimAloneRuns(AloneRuns):
+    """Jobs that are to have a process of their own, once the simulation gives them one."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.wanted: list[str] = []
+
+    def start(self, job_id: str) -> None:
+        if job_id not in self.wanted:
+            self.wanted.append(job_id)
+
+
+class World:
+    """Everything one seed decides about."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.rng = random.Random(seed)
+        self.settings = Settings.draw(self.rng)
+        self.clock = ManualClock()
+        self.path = folder / "duly.db"
+        self.path.write_bytes(template())
+        self.ledger = Ledger(self.path, self.latest_now)
+        self.trace: list[str] = []
+        self.processes: list[Process] = []
+        self.graves: list[SimTask] = []
+        self.alone_runs = SimAloneRuns()
+        self.writer: Process | None = None
+        self.calm = False
+        self._number = 0
+        self._nested = 0
+        self._names = 0
+        self.client = self.new_process("client")
+        for _ in range(self.settings.workers):
+            self.new_worker()
+
+    # Processes
+
+    def new_process(self, kind: str, **settings: Any) -> Process:
+        self._names += 1
+        process = Process(self, f"{kind}{self._names}", **settings)
+        self.processes.append(process)
+        return process
+
+    def remove(self, process: Process) -> None:
+        """The process is dead; there is always a client."""
+        self.processes.remove(process)
+        if process is self.client and not self.calm:
+            self.client = self.new_process("client")
+
+    def new_worker(self, knows_rare: bool = True) -> None:
+        process = self.new_process("worker", knows_rare=knows_rare)
+        self.note(f"{process.name} starts")
+        process.act("start", process.start)
+        if process in self.processes and not process.is_working:
+            process.die()
+
+    @property
+    def workers(self) -> list[Process]:
+        return [p for p in self.processes if p.is_working]
+
+    def run_alone(self, job_id: str) -> None:
+        """A process for one job, which then ends."""
+        process = self.new_process("alone")
+        self.note(f"{process.name} for {self.ledger.name(job_id)}")
+        process.act("start", lambda: process.start(alone=job_id))
+        if process in self.processes:
+            process.die()
+
+    # Chance
+
+    def maybe_arm(self, process: Process) -> None:
+        """Decide whether something goes wrong in what this process does next."""
+        if not self.calm and self.rng.random() < self.settings.fault:
+            kind = self.rng.choice(Faults.KINDS)
+            skip = self.rng.randrange(2 if kind in ("busy", "lost") else 20)
+            process.faults.arm(kind, skip, self.rng.choice((1, 1, 3, 8)))
+            self.note(f"    ({kind} after {skip})")
+
+    def interleave(self, process: Process, times: int = 1) -> None:
+        """Whoever stands here may be overtaken by any other thread or process."""
+        calm = self.calm or not process.is_open
+        possible = not calm and self.writer is None and self._nested < MOST_NESTED
+        if possible and self.rng.random() < times * self.settings.interleave:
+            self._nested += 1
+            try:
+                self.step()
+            finally:
+                self._nested -= 1
+        if process.faults.dead:
+            raise SimulatedCrash
+
+    def at_point(self, name: str) -> None:
+        acting = [p for p in self.processes if p.stack]
+        if name in GAPS and acting:
+            self.interleave(acting[-1], times=4)
+
+    # Running
+
+    def latest_now(self) -> int:
+        """The time of the process whose clock is ahead of all others."""
+        return max(process.clock.now() for process in self.processes)
+
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self._number:4} {'  ' * self._nested}{text}")
+
+    def step(self) -> None:
+        (step,) = self.rng.choices(steps.STEPS, self.settings.weights)
+        step.do(self)
+
+    def check(self) -> None:
+        self.ledger.check_state()
+        for process in self.processes:
+            process.check_slots()
+        if Violation.first is not None:
+            raise Violation.first
+
+    def run(self, count: int) -> None:
+        for self._number in range(count):
+            self.step()
+            self.check()
+        self.drain()
+        self.ledger.check_end()
+
+    def drain(self) -> None:
+        """No more faults, one worker that knows everything: now all must come to an end."""
+        self.note("drain")
+        self.calm = True
+        for name in sorted(self.ledger.paused):
+            self.client.app.queues.resume(name)
+        self.new_worker()
+        for _ in range(DRAIN_ROUNDS):
+            for process in self.workers:
+                self._one_round(process)
+            while self.alone_runs.wanted:
+                self.run_alone(self.alone_runs.wanted.pop(0))
+            self.check()
+            if not self._pass_time():
+                return
+
+    def _one_round(self, process: Process) -> None:
+        process.act("beat", process.beat.one_pass)
+        process.act("janitor", process.janitor.one_pass)
+        process.claim()
+        process.run_bodies()
+        process.watch()
+        process.settle()
+
+    def _pass_time(self) -> bool:
+        """Go on to when something is due; False if nothing is left."""
+        query = "SELECT count(*), min(iif(state = 'pending', run_at, NULL)) FROM duly_jobs"
+        left, due = self.ledger.db.execute(f"{query} WHERE hold IS NOT 'signature'").fetchone()
+        self.clock.advance(max(1.0, ((due or 0) - self.clock.now()) / 1000))
+        return bool(left)
+
+    def close(self) -> None:
+        self.calm = True
+        for process in list(self.processes):
+            process.die()
+        for task in self.graves:
+            task.coroutine.close()
+        self.ledger.close()
+
+    def digest(self) -> int:
+        """The whole history as a number, to compare replays."""
+        query = "SELECT op, id, state, token, attempt, run_at, worker_id FROM sim_log ORDER BY seq"
+        return zlib.crc32(repr((self.trace, self.ledger.db.execute(query).fetchall())).encode())
+
+
+def simulate(seed: int, count: int = STEPS) -> Report:
+    """Play one seed."""
+    Violation.first = None
+    with playground(seed) as folder:
+        world = World(seed, folder)
+        try:
+            with fault.inject(world.at_point):
+                world.run(count)
+            violation = None
+        except Violation as found:
+            violation = Violation.first = Violation.first or found
+        report = Report(
+            seed, count, len(world.ledger.jobs), world.digest(), tuple(world.trace), violation
+        )
+        with fault.inject(lambda _: None):
+            world.close()
+    return report
+
+
+@contextmanager
+def playground(seed: int) -> Iterator[Path]:
+    """A folder, and a process without chance, threads and noise."""
+    source = ids._Source()
+    source.bits = random.Random(seed).getrandbits
+    state, log = random.getstate(), logging.getLogger("duly")
+    level = log.level
+    with ExitStack() as stack:
+        stack.callback(random.setstate, state)
+        stack.callback(log.setLevel, level)
+        stack.enter_context(mock.patch.object(ids, "_source", source))
+        stack.enter_context(mock.patch.object(context, "_in_thread", _at_once))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="duly-simulator-"))
+        log.setLevel(logging.CRITICAL + 1)
+        random.seed(seed)
+        yield Path(folder)
+
+
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def template() -> bytes:
+    """A migrated database with the log's triggers and the user's tables."""
+    return _template(migrate.migrations("sqlite")[-1].checksum)
+
+
+@functools.cache
+def _template(checksum: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="duly-simulator-") as folder:
+        path = Path(folder, "duly.db")
+        store = SqliteStore(path, synchronous="OFF")
+        store.migrate(0)
+        store.close()
+        db = sqlite3.connect(path, isolation_level=None)
+        db.executescript(SCHEMA)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.close()
+        return path.read_bytes()
