@@ -1,0 +1,98 @@
+"""`duly` as a command, and a shop whose jobs it runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duly import Duly, Job
+from tests.cli.processes import TOP, Process, duly, environment, wait_until
+from tests.cli.shop import make
+from tests.jobs.support import Database
+from tests.torture.kill.trace import Trace
+
+APP = "tests.cli.shop:app"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run `duly` to its end."""
+
+    def run_it(
+        *arguments: str,
+        url: str | None = None,
+        cwd: Path = TOP,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            duly(*arguments),
+            env=environment(url, **(env or {})),
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    return run_it
+
+
+class Shop:
+    """A migrated database, an app that enqueues into it, and the workers that run its jobs."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.trace = Trace(folder)
+        self.app: Duly = make(url, folder)
+        self.app.migrate()
+        with self.app.transaction() as tx:
+            tx.execute("CREATE TABLE notes (text text)")
+        self.db = Database(url)
+        self._processes: list[Process] = []
+
+    def worker(self, *options: str, root: tuple[str, ...] = ()) -> Process:
+        """Start `duly worker` and wait until its processes can claim."""
+        env = environment(self.url, SHOP_FOLDER=str(self.trace.folder))
+        process = Process(duly("--app", APP, *root, "worker", *options), env)
+        self._processes.append(process)
+        wait_until(lambda: self.worker_pids(process), f"the worker works\n{process.errors()}")
+        return process
+
+    def worker_pids(self, parent: Process) -> list[int]:
+        """The registered processes of one `duly worker`."""
+        rows = self.db.execute("SELECT pid FROM @workers ORDER BY id")
+        return [pid for (pid,) in rows if parent.started(pid)]
+
+    def stop(self, worker: Process) -> int:
+        worker.signal(signal.SIGTERM)
+        return worker.wait()
+
+    def call(self, name: str, *args: Any) -> Job[Any]:
+        return self.app.run(self.app.function(name), *args)
+
+    def started(self) -> list[str]:
+        """What the bodies that have begun were called with, in order."""
+        return [line[0] for line in self.trace.lines("started")]
+
+    def let_go(self, file: str) -> None:
+        """Let the bodies go on that wait for this file."""
+        (self.trace.folder / file).touch()
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.close()
+        self.db.close()
+        self.app.close()
+
+
+@pytest.fixture
+def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(url, tmp_path)
+    yield shop
+    shop.close()

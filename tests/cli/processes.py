@@ -1,0 +1,126 @@
+"""`duly` as a process of its own: started, watched, killed.
+
+Every process gets a session of its own, so that whatever it starts can be ended with it, and
+writes its output into a file, so that a full pipe never stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TOP = Path(__file__).parent.parent.parent
+PATIENCE = 30.0
+PYTHONPATH = os.pathsep.join([str(TOP / "src"), str(TOP)])
+
+
+def wait_until(ask: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    """Ask until the answer is true, and give it; fail the test if it never is."""
+    give_up_at = time.monotonic() + patience
+    while not (answer := ask()):
+        assert time.monotonic() < give_up_at, f"it never came true that {what}"
+        time.sleep(0.005)
+    return answer
+
+
+def environment(url: str | None = None, **more: str) -> dict[str, str]:
+    """The environment of a process: this source tree, and nothing of duly's from outside."""
+    inherited = {name: value for name, value in os.environ.items() if "DULY" not in name}
+    named = {} if url is None else {"DULY_DATABASE_URL": url}
+    return {**inherited, "PYTHONPATH": PYTHONPATH, **named, **more}
+
+
+class Process:
+    """One running process and everything that it started."""
+
+    def __init__(
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        *,
+        cwd: Path = TOP,
+        pass_fds: tuple[int, ...] = (),
+    ) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        # Nothing is ever written to its standard input; its end would be the end of the parent.
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._errors,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        """Its exit code, negative if a signal ended it."""
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"process {self.pid} does not end\n{self.errors()}") from None
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL to this process alone."""
+        self._process.kill()
+        self._process.wait()
+
+    def kill_all(self) -> None:
+        """SIGKILL to this process and whatever it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def started(self, pid: int) -> bool:
+        """Whether another process is one of its descendants."""
+        with suppress(ProcessLookupError):
+            return os.getpgid(pid) == self.pid
+        return False
+
+    def output(self) -> str:
+        return _text(self._output.fileno())
+
+    def errors(self) -> str:
+        return _text(self._errors.fileno())
+
+    def close(self) -> None:
+        """End whatever is left of it."""
+        self.kill_all()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._output.close()
+        self._errors.close()
+
+
+def _text(file: int) -> str:
+    # Not through the file's position, which the writing process shares.
+    size = os.fstat(file).st_size
+    return os.pread(file, size, 0).decode()
+
+
+def duly(*arguments: str) -> list[str]:
+    """The command line of `duly`."""
+    return [sys.executable, "-m", "duly", *arguments]

@@ -1,0 +1,55 @@
+"""The app that the tests of the command line run; its functions leave marks in a folder.
+
+A body that has to wait does so until the test puts a file into the folder.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from duly import Ctx, Duly, Tx
+from tests.torture.kill.trace import Trace
+
+PATIENCE = 60.0
+
+
+def make(url: str | None, folder: Path) -> Duly:
+    """The same app for the processes and for the test that enqueues."""
+    app = Duly(url)
+    trace = Trace(folder)
+
+    def wait_for(file: str) -> None:
+        give_up_at = time.monotonic() + PATIENCE
+        while not (trace.folder / file).exists() and time.monotonic() < give_up_at:
+            time.sleep(0.005)
+
+    @app.mutation
+    def note(tx: Tx, text: str) -> None:
+        tx.execute("INSERT INTO notes (text) VALUES (?)", (text,))
+
+    @app.mutation(alone=True)
+    def note_when(tx: Tx, text: str, file: str) -> None:
+        trace.append("started", text)
+        wait_for(file)
+        tx.execute("INSERT INTO notes (text) VALUES (?)", (text,))
+
+    @app.action
+    def touch(ctx: Ctx, text: str) -> str:
+        trace.append("started", text, time.monotonic_ns(), os.getpid())
+        return text
+
+    @app.action
+    def touch_when(ctx: Ctx, text: str, file: str) -> str:
+        trace.append("started", text, time.monotonic_ns(), os.getpid())
+        wait_for(file)
+        return text
+
+    @app.action
+    def fail(ctx: Ctx, text: str) -> None:
+        raise ValueError("always")
+
+    return app
+
+
+if "SHOP_FOLDER" in os.environ:
+    app = make(None, Path(os.environ["SHOP_FOLDER"]))

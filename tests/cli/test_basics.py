@@ -1,0 +1,77 @@
+"""Help, version, and where the app is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import duly
+
+TINY = """
+from duly import Ctx, Duly
+
+{name} = Duly("sqlite:///tiny.db")
+
+
+@{name}.action
+def hello(ctx: Ctx) -> None: ...
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with an app in `tiny.py` and another one under a name of its own."""
+    (tmp_path / "tiny.py").write_text(TINY.format(name="app"))
+    (tmp_path / "other.py").write_text(TINY.format(name="jobs"))
+    return tmp_path
+
+
+def test_help_names_every_command(run):
+    answer = run("--help")
+    assert answer.returncode == 0
+    assert {"migrate", "version", "worker"} <= set(answer.stdout.split())
+    assert answer.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["worker", "migrate", "version"])
+def test_every_command_has_help(run, command):
+    answer = run(command, "--help")
+    assert answer.returncode == 0
+    assert command in answer.stdout
+
+
+def test_version_is_the_version(run):
+    assert run("version").stdout == f"{duly.__version__}\n"
+    assert run("--version").stdout == f"duly {duly.__version__}\n"
+
+
+@pytest.mark.parametrize("app", ["tiny:app", "tiny", "tiny.py:app", "other:jobs", "other.py:jobs"])
+def test_an_app_is_found_by_module_or_by_file(run, project, app):
+    answer = run("--app", app, "migrate", cwd=project)
+    assert answer.stdout == "applied 0001_jobs\n", answer.stderr
+    # A relative path starts at the app's folder, not where the command was typed.
+    assert (project / "tiny.db").exists()
+
+
+def test_a_file_is_found_from_another_folder(run, project, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    answer = run("--app", f"{project}/tiny.py:app", "migrate", cwd=elsewhere)
+    assert answer.returncode == 0, answer.stderr
+    assert (project / "tiny.db").exists()
+
+
+def test_the_environment_names_the_app(run, project):
+    answer = run("migrate", cwd=project, env={"DULY_APP": "other:jobs"})
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_the_project_names_the_app(run, project):
+    (project / "pyproject.toml").write_text('[tool.duly]\napp = "other:jobs"\n')
+    assert run("migrate", cwd=project).returncode == 0
+
+
+def test_the_command_line_wins_over_the_environment_and_the_project(run, project):
+    (project / "pyproject.toml").write_text('[tool.duly]\napp = "nowhere:app"\n')
+    answer = run("--app", "tiny:app", "migrate", cwd=project, env={"DULY_APP": "nowhere:app"})
+    assert answer.returncode == 0, answer.stderr

@@ -1,0 +1,207 @@
+"""`duly worker`: starting, stopping, dying, and who takes over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from duly import State
+from tests.cli.processes import TOP, Process, environment, wait_until
+
+WAITERS = 12
+ENQUEUES = 7
+
+
+def test_sigterm_ends_what_runs_and_starts_nothing_more(shop):
+    worker = shop.worker(root=("--log-level=info",))
+    running = shop.call("touch_when", "running", "go")
+    wait_until(lambda: shop.started() == ["running"], "the job runs")
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    late = shop.call("touch", "late")
+    shop.let_go("go")
+
+    assert worker.wait() == 0
+    assert (running.state, late.state, late.attempt) == (State.SUCCEEDED, State.PENDING, 0)
+    assert shop.started() == ["running"]
+    assert shop.db.count("@workers") == 0
+    assert "Traceback" not in worker.errors()
+
+
+def test_sigterm_gives_back_what_never_started(shop):
+    jobs = [shop.call("note_when", str(n), "go") for n in range(WAITERS)]
+    worker = shop.worker(root=("--log-level=info",))
+    wait_until(lambda: shop.started(), "a mutation runs")
+    wait_until(lambda: shop.db.count("@jobs WHERE state = 'running'") == WAITERS, "all are claimed")
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    shop.let_go("go")
+
+    assert worker.wait() == 0
+    done = set(shop.started())
+    assert sorted(shop.db.notes()) == sorted(done)
+    assert len(done) < WAITERS
+    for job in jobs[len(done) :]:
+        assert (job.state, job.attempt, job.record.crashes) == (State.PENDING, 0, 0)
+    assert shop.db.count("@workers") == 0
+
+
+def test_ctrl_c_reaches_the_whole_group_and_is_no_error(shop):
+    worker = shop.worker()
+    job = shop.call("touch_when", "a", "go")
+    wait_until(lambda: shop.started() == ["a"], "the job runs")
+
+    os.killpg(worker.pid, signal.SIGINT)
+    shop.let_go("go")
+
+    assert worker.wait() == 0
+    assert job.state == State.SUCCEEDED
+    assert shop.db.count("@workers") == 0
+    assert "Traceback" not in worker.errors()
+
+
+def test_the_second_signal_does_not_wait(shop):
+    worker = shop.worker(root=("--log-level=info",))
+    job = shop.call("touch_when", "a", "never")
+    wait_until(lambda: shop.started() == ["a"], "the job runs")
+
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(patience=10) == 0
+
+    assert (job.state, job.error.kind) == (State.FAILED, "worker_lost")
+    assert shop.db.count("@workers") == 0
+
+
+def test_two_processes_share_the_work_and_a_killed_one_is_replaced(shop):
+    worker = shop.worker("--processes=2", "--concurrency=1")
+    jobs = [shop.call("touch_when", text, "go") for text in "ab"]
+    wait_until(lambda: len(shop.started()) == 2, "both run at the same time")
+    first, second = (int(line[2]) for line in shop.trace.lines("started"))
+    assert {first, second} == set(shop.worker_pids(worker))
+
+    os.kill(first, signal.SIGKILL)
+    replaced = wait_until(
+        lambda: set(shop.worker_pids(worker)) - {first, second}, "another one works", patience=10
+    )
+    assert len(replaced) == 1
+    assert second in shop.worker_pids(worker)
+    wait_until(lambda: jobs[0].state.is_terminal or jobs[1].state.is_terminal, "one is settled")
+
+    shop.let_go("go")
+    wait_until(lambda: all(job.state.is_terminal for job in jobs), "the other one ends")
+    assert sorted(job.state for job in jobs) == [State.FAILED, State.SUCCEEDED]
+    assert shop.stop(worker) == 0
+
+
+def test_processes_without_their_parent_end_and_another_worker_goes_on(shop):
+    orphaned = shop.worker()
+    (child,) = shop.worker_pids(orphaned)
+    running = shop.call("touch_when", "running", "go")
+    wait_until(lambda: shop.started() == ["running"], "the job runs")
+
+    orphaned.kill()
+    shop.let_go("go")
+    wait_until(lambda: shop.db.count("@workers") == 0, "the child has said good-bye")
+    assert running.state == State.SUCCEEDED
+
+    left = shop.call("touch", "left")
+    worker = shop.worker()
+    assert left.result(timeout=10) == "left"
+    assert shop.stop(worker) == 0
+    wait_until(lambda: not orphaned.started(child), "the child has ended")
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_jobs_of_a_parent_and_its_child_that_were_killed_are_rescued(shop):
+    gone = shop.worker()
+    mutation = shop.call("note", "first")
+    mutation.result(timeout=10)
+    action = shop.call("touch_when", "cut", "never")
+    wait_until(lambda: shop.started() == ["cut"], "the action runs")
+    gone.kill_all()
+    waiting = shop.call("note", "second")
+
+    worker = shop.worker()
+    waiting.result(timeout=10)
+    wait_until(lambda: action.state.is_terminal, "the action is settled")
+    assert (action.state, action.error.kind) == (State.FAILED, "worker_lost")
+    assert shop.db.notes() == ["first", "second"]
+    assert len(shop.db.execute("SELECT id FROM @workers")) == 1
+    assert shop.stop(worker) == 0
+
+
+def test_a_signal_is_no_crash_of_a_job_in_a_process_of_its_own(shop):
+    job = shop.call("touch_when", "a", "go")
+    shop.db.execute("UPDATE @jobs SET hold = 'alone', crashes = 2")
+    worker = shop.worker()
+    wait_until(lambda: shop.started() == ["a"], "the job runs")
+    own = int(shop.trace.lines("started")[0][2])
+    assert own in shop.worker_pids(worker)
+
+    os.killpg(worker.pid, signal.SIGINT)
+    shop.let_go("go")
+
+    assert worker.wait() == 0
+    assert job.state == State.SUCCEEDED
+    assert shop.db.count("@workers") == 0
+    assert "Traceback" not in worker.errors()
+
+
+@pytest.mark.spec("R94")
+def test_a_job_from_another_process_starts_without_waiting_for_a_poll(shop, record_property):
+    worker = shop.worker()
+    waits: list[float] = []
+    for n in range(ENQUEUES):
+        began = time.monotonic_ns()
+        shop.call("touch", str(n)).result(timeout=10)
+        waits.append((int(shop.trace.lines("started")[-1][1]) - began) / 1e9)
+    record_property("wake_up_median", statistics.median(waits))
+    assert statistics.median(waits) < 0.25, waits
+    assert shop.stop(worker) == 0
+
+
+def test_a_script_is_its_own_command_line(tmp_path: Path):
+    script = tmp_path / "shop.py"
+    script.write_text(
+        "from duly import Ctx, Duly\n"
+        "app = Duly('sqlite:///shop.db')\n"
+        "@app.action\n"
+        "def hello(ctx: Ctx) -> str:\n"
+        "    return 'hello'\n"
+        "if __name__ == '__main__':\n"
+        "    app.migrate()\n"
+        "    app.run(hello)\n"
+        "    app.main()\n"
+    )
+    worker = Process([sys.executable, str(script), "worker"], environment(), cwd=TOP)
+    database = tmp_path / "shop.db"
+    try:
+        wait_until(lambda: _finished(database), f"the job has run\n{worker.errors()}")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+    finally:
+        worker.close()
+
+
+def _finished(database: Path) -> list[tuple[str, str]]:
+    import sqlite3
+
+    if not database.exists():
+        return []
+    connection = sqlite3.connect(database)
+    try:
+        return connection.execute("SELECT state, result FROM duly_history").fetchall()
+    except sqlite3.OperationalError:
+        return []
+    finally:
+        connection.close()

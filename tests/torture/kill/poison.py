@@ -1,0 +1,64 @@
+"""Jobs that take their worker down with them, and jobs that only happened to be beside them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from duly import Ctx, Duly, Retry, Tx
+from duly.runtime import lifeline
+from tests.torture.kill.trace import Trace
+
+BYSTANDERS = 3
+PATIENCE = 20.0
+SOON = Retry(attempts=5, base=0, jitter=0.05)
+
+
+def make(url: str | None, folder: Path) -> Duly:
+    """The same app for the processes and for the test that enqueues."""
+    app = Duly(url)
+    trace = Trace(folder)
+
+    def have_effect(tx: Tx) -> None:
+        tx.execute("INSERT INTO effects (job_id) VALUES (?)", (tx.job_id,))
+
+    def die(job_id: str | None) -> None:
+        """Not before every bystander has begun, so that all of them lose their worker."""
+        give_up_at = time.monotonic() + PATIENCE
+        while len(trace.lines("bystanders")) < BYSTANDERS and time.monotonic() < give_up_at:
+            time.sleep(0.005)
+        trace.append("deaths", job_id)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.mutation
+    def note(tx: Tx) -> None:
+        have_effect(tx)
+
+    @app.action(retry=SOON)
+    def bystander(ctx: Ctx) -> None:
+        trace.append("bystanders", ctx.job_id)
+        time.sleep(0.2)
+
+    @app.mutation
+    def crash_inside(tx: Tx) -> None:
+        have_effect(tx)
+        die(tx.job_id)
+
+    @app.action(retry=SOON)
+    def crash_outside(ctx: Ctx) -> None:
+        die(ctx.job_id)
+
+    @app.mutation(timeout=0.5)
+    def spin(tx: Tx) -> None:
+        have_effect(tx)
+        trace.append("deaths", tx.job_id)
+        while True:
+            pass
+
+    return app
+
+
+if "KILL_FOLDER" in os.environ:
+    app = make(None, Path(os.environ["KILL_FOLDER"]))
+    # A process that never comes back need not be watched for long.
+    lifeline.BODY_GRACE = 0.5
