@@ -1,0 +1,57 @@
+"""The application that is measured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bench.marks import Marks
+from duly import AsyncCtx, Ctx, Duly, Tx
+from duly.functions import Action, AsyncAction, Function, Mutation, new_job
+from duly.model.job import NewJob
+
+CREATE_ROWS = "CREATE TABLE bench_rows (n bigint NOT NULL)"
+INSERT_ROW = "INSERT INTO bench_rows (n) VALUES (?)"
+
+
+class Measured(NamedTuple):
+    """The app and its functions. What they do is as little as can be."""
+
+    app: Duly
+    async_noop: AsyncAction[[int], None]
+    sync_noop: Action[[int], None]
+    insert_row: Mutation[[int], None]
+    ping: AsyncAction[[int], None]
+
+
+def make_app(url: str, marks: Marks | None = None) -> Measured:
+    """The app over one database; only a worker needs marks."""
+    app = Duly(url)
+
+    @app.action
+    async def async_noop(ctx: AsyncCtx, n: int) -> None:
+        assert marks is not None
+        marks.mark()
+
+    @app.action
+    def sync_noop(ctx: Ctx, n: int) -> None:
+        assert marks is not None
+        marks.mark()
+
+    @app.mutation
+    def insert_row(tx: Tx, n: int) -> None:
+        assert marks is not None
+        tx.execute(INSERT_ROW, (n,))
+        marks.mark()
+
+    @app.action
+    async def ping(ctx: AsyncCtx, sent_at: int) -> None:
+        assert marks is not None
+        marks.ping(sent_at)
+
+    return Measured(app, async_noop, sync_noop, insert_row, ping)
+
+
+def new_jobs(app: Duly, function: Function[[int], None], count: int) -> list[NewJob]:
+    """Rows for so many calls, made before the clock starts."""
+    now = app.clock.now()
+    return [new_job(function.bind(n), now, now, None) for n in range(count)]

@@ -1,0 +1,118 @@
+"""Does a store that has grown slow down the jobs that are due?
+
+The same end-to-end measurement on an empty database and on one that holds a million jobs which
+cannot start, or have finished, in turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bench.databases import Database, Fresh, now_ms
+from bench.figures import say
+from bench.product import PATIENCE, end_to_end, worker
+from duly.model.job import Hold
+
+HOUR_MS = 3_600_000
+JANITOR_PATIENCE = 600.0
+
+
+@dataclass
+class Growth:
+    """The rates of an empty and of a loaded store, taken in turns."""
+
+    store: str
+    ballast: str
+    rows: int
+    note: str = ""
+    just_loaded: float | None = None
+    empty: list[float] = field(default_factory=list)
+    loaded: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Each loaded round against the empty ones just before and after it; their median."""
+        around = zip(self.empty, self.empty[1:], strict=False)
+        pairs = zip(self.loaded, around, strict=True)
+        return statistics.median(rate / statistics.mean(empty) for rate, empty in pairs)
+
+
+def load_finished(database: Database, rows: int) -> str:
+    database.load_finished(rows)
+    return "all of today"
+
+
+def load_future(database: Database, rows: int) -> str:
+    database.load_jobs(rows, run_at=str(now_ms() + 24 * HOUR_MS))
+    return "due in a day, in the same queue"
+
+
+def load_paused(database: Database, rows: int) -> str:
+    with database.app() as measured:
+        measured.app.queues.pause("paused")
+    database.load_jobs(rows, queue="'paused'", run_at=str(now_ms() - HOUR_MS))
+    return "due for an hour"
+
+
+def load_unknown(database: Database, rows: int) -> str:
+    database.load_jobs(rows, function="'unknown'", run_at=str(now_ms() - HOUR_MS))
+    waited = one_job(database)
+    began = time.monotonic()
+    with database.app() as measured:
+        store = measured.app.ready()
+        while held := store.hold_unknown(now_ms()):
+            if time.monotonic() - began > JANITOR_PATIENCE:
+                raise TimeoutError(f"the janitor holds {held} at a time and comes to no end")
+    took = time.monotonic() - began
+    return f"held by the janitor in {took:.1f} s; a job beside them took {waited:.2f} s before"
+
+
+def one_job(database: Database) -> float:
+    """Seconds that a worker, just started, takes for one job."""
+    with database.app() as measured, worker(database) as marks:
+        began = time.monotonic()
+        measured.app.run(measured.async_noop, 1)
+        marks.wait_for(1, PATIENCE)
+        return time.monotonic() - began
+
+
+def load_key(database: Database, rows: int) -> str:
+    database.load_jobs(rows, hold=f"'{Hold.KEY}'", run_at=str(now_ms() - HOUR_MS))
+    return "hold set by hand: limits by key are not built yet"
+
+
+BALLASTS: dict[str, Callable[[Database, int], str]] = {
+    "finished jobs in history": load_finished,
+    "future jobs": load_future,
+    "due jobs in a paused queue": load_paused,
+    "due jobs of an unknown function": load_unknown,
+    "due jobs behind one held key": load_key,
+}
+
+
+def measure_growth(store: str, fresh: Fresh, rows: int, jobs: int, rounds: int) -> list[Growth]:
+    return [_measure(Growth(store, ballast, rows), fresh, jobs, rounds) for ballast in BALLASTS]
+
+
+def _measure(growth: Growth, fresh: Fresh, jobs: int, rounds: int) -> Growth:
+    with fresh() as empty, fresh() as loaded:
+        say(f"{growth.store}: loading {growth.rows:,} {growth.ballast}")
+        growth.note = BALLASTS[growth.ballast](loaded, growth.rows)
+        if loaded.dialect == "postgres":
+            growth.just_loaded = _rate(loaded, "just loaded", jobs)
+        loaded.tidy()
+        empty.tidy()
+        for _ in range(rounds):
+            growth.empty.append(_rate(empty, "empty", jobs))
+            growth.loaded.append(_rate(loaded, f"{growth.rows:,} {growth.ballast}", jobs))
+        growth.empty.append(_rate(empty, "empty", jobs))
+    return growth
+
+
+def _rate(database: Database, what: str, jobs: int) -> float:
+    measured = end_to_end(database, "async_noop", jobs)
+    say(f"{database.store}, end to end, {what}: {measured:,.0f} jobs/s")
+    return measured

@@ -1,0 +1,180 @@
+"""The same rows for other queues, each from a throw-away environment that pip fills."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cases import ASYNC, SINGLE, SYNC, Sizes
+from bench.databases import Database, Fresh
+from bench.figures import Figure, Trial, one, say
+from bench.marks import Marks
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One other queue: what to install, which settings to try, how to see that it is done."""
+
+    name: str
+    store: str
+    packages: tuple[str, ...]
+    row: str
+    word: str
+    settings: tuple[int, ...]
+    unfinished: str
+    share: float = 1.0
+
+
+# A share below one is for peers that would need minutes for as many jobs.
+PEERS = (
+    Peer(
+        "pgqueuer",
+        "postgres",
+        ("pgqueuer", "asyncpg"),
+        ASYNC,
+        "batch size",
+        (500, 1000),
+        "SELECT count(*) FROM pgqueuer",
+    ),
+    Peer(
+        "procrastinate",
+        "postgres",
+        ("procrastinate", "psycopg[binary]"),
+        ASYNC,
+        "concurrency",
+        (1, 10),
+        "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
+        0.04,
+    ),
+    Peer("huey", "sqlite", ("huey",), SYNC, "threads", (1, 4), "SELECT count(*) FROM task", 0.2),
+)
+
+
+@contextmanager
+def installed(store: str) -> Iterator[list[tuple[Peer, Path]]]:
+    """The peers of a store that pip could install, each with its interpreter."""
+    with tempfile.TemporaryDirectory(prefix="duly-bench-peers-") as folder:
+        found: list[tuple[Peer, Path]] = []
+        for peer in PEERS:
+            if peer.store == store:
+                try:
+                    found.append((peer, _install(peer, Path(folder, peer.name))))
+                except subprocess.CalledProcessError as error:
+                    print(f"skipped: {peer.name} cannot be installed: {_last(error.stderr)}")
+        yield found
+
+
+def _install(peer: Peer, folder: Path) -> Path:
+    say(f"installing {peer.name}")
+    python = folder / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *peer.packages]):
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    return python
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[-1]
+
+
+def peer_trials(
+    store: str, fresh: Fresh, sizes: Sizes, peers: Sequence[tuple[Peer, Path]]
+) -> dict[str, list[Trial]]:
+    """By row, so that peers are measured in turns with duly and the bare database."""
+    trials: dict[str, list[Trial]] = {}
+    for peer, python in peers:
+        name = f"{peer.name} {_version(peer, python)}"
+        runner = Runner(peer, python, fresh)
+        figure = Figure(store, SINGLE, name, "one by one")
+        trials.setdefault(SINGLE, []).append(
+            one(figure, runner.enqueue(sizes.singles // 5), optional=True)
+        )
+        for setting in peer.settings:
+            figure = Figure(store, peer.row, name, f"{peer.word} {setting}")
+            count = max(1, round(sizes.jobs * peer.share / 1000)) * 1000
+            trials.setdefault(peer.row, []).append(
+                one(figure, runner.end_to_end(count, setting), optional=True)
+            )
+    return trials
+
+
+def _version(peer: Peer, python: Path) -> str:
+    ask = f"from importlib.metadata import version; print(version('{peer.name}'))"
+    return subprocess.check_output([python, "-c", ask], text=True).strip()
+
+
+class Runner:
+    """Drives one peer, each verb in a process of its own."""
+
+    def __init__(self, peer: Peer, python: Path, fresh: Fresh) -> None:
+        self._peer = peer
+        self._python = python
+        self._fresh = fresh
+
+    def enqueue(self, count: int) -> Callable[[], float]:
+        def measure() -> float:
+            with self._fresh() as database, _marks_file() as marks:
+                self._ask(database, marks, "setup")
+                return count / float(self._ask(database, marks, "enqueue", count))
+
+        return measure
+
+    def end_to_end(self, count: int, setting: int) -> Callable[[], float]:
+        """From the first body, which leaves its start-up out, until nothing is unfinished."""
+
+        def measure() -> float:
+            with self._fresh() as database, _marks_file() as path, closing(Marks(path)) as marks:
+                self._ask(database, path, "setup")
+                self._ask(database, path, "fill", count)
+                process = self._start(database, path, "work", setting)
+                try:
+                    marks.wait_for(count, PATIENCE)
+                    self._wait_until_finished(database)
+                    return count / (time.monotonic() - marks.first_at / 1e9)
+                finally:
+                    process.kill()
+                    process.communicate()
+
+        return measure
+
+    def _ask(self, database: Database, marks: Path, verb: str, *number: int) -> str:
+        process = self._start(database, marks, verb, *number)
+        output, _ = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{self._peer.name} failed at {verb}; see its output above")
+        return output
+
+    def _start(
+        self, database: Database, marks: Path, verb: str, *number: int
+    ) -> subprocess.Popen[str]:
+        # Not with -m: procrastinate does not like an app in the main module.
+        command = [str(self._python), "-c", "from bench.peer import main; main()"]
+        return subprocess.Popen(
+            [*command, self._peer.name, database.url, str(marks), verb, *map(str, number)],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def _wait_until_finished(self, database: Database) -> None:
+        until = time.monotonic() + PATIENCE
+        while database.run(self._peer.unfinished)[0][0]:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self._peer.name} left jobs unfinished")
+            time.sleep(0.002)
+
+
+@contextmanager
+def _marks_file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
+        yield Path(folder, "marks")

@@ -1,0 +1,126 @@
+"""How fast is duly itself? Its public verbs here, its workers in processes of their own."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.app import Measured, new_jobs
+from bench.databases import Database
+from bench.marks import Marks
+from bench.raw import rate
+from duly.functions import Function
+
+DEFAULT_CONCURRENCY = 100
+PATIENCE = 300.0
+
+
+# Enqueue -----------------------------------------------------------------------------------------
+
+
+def enqueue_singly(measured: Measured, count: int) -> float:
+    """Jobs per second of one caller who waits for each."""
+    app, function = measured.app, measured.async_noop
+    return rate(count, lambda: [app.run(function, n) for n in range(count)])
+
+
+def enqueue_at_once(measured: Measured, callers: int, each: int) -> float:
+    """Jobs per second of many threads, each of which waits for its own."""
+    start = threading.Barrier(callers + 1)
+
+    def call() -> None:
+        start.wait()
+        for n in range(each):
+            measured.app.run(measured.async_noop, n)
+
+    threads = [threading.Thread(target=call) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+
+    def work() -> None:
+        start.wait()
+        for thread in threads:
+            thread.join()
+
+    return rate(callers * each, work)
+
+
+def enqueue_in_bulk(measured: Measured, size: int, times: int) -> float:
+    """Jobs per second of one caller who hands over many at a time."""
+    app, function = measured.app, measured.async_noop
+
+    def work() -> None:
+        for _ in range(times):
+            app.run_many(function.bind(n) for n in range(size))
+
+    return rate(size * times, work)
+
+
+# Running -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def worker(database: Database, concurrency: int = DEFAULT_CONCURRENCY) -> Iterator[Marks]:
+    """A worker process that has started, and what its bodies do."""
+    with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
+        path = Path(folder, "marks")
+        marks = Marks(path)
+        command = [sys.executable, "-m", "bench.work", database.url, str(path), str(concurrency)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                raise RuntimeError("the worker did not start; see its output above")
+            yield marks
+        finally:
+            process.communicate()
+            marks.close()
+
+
+def end_to_end(
+    database: Database, function_name: str, count: int, concurrency: int = DEFAULT_CONCURRENCY
+) -> float:
+    """Jobs per second from the commit that made them due until nothing is left unfinished.
+
+    All of them are enqueued in one commit, so the worker, warm and idle, meets the whole backlog.
+    """
+    with database.app() as measured, worker(database, concurrency) as marks:
+        function: Function[[int], None] = getattr(measured, function_name)
+        warm_up = min(2 * concurrency, 1000)
+        measured.app.run_many(function.bind(n) for n in range(warm_up))
+        marks.wait_for(warm_up, PATIENCE)
+        database.wait_until_finished()
+        jobs = new_jobs(measured.app, function, count)
+        measured.app.store.enqueue(jobs)
+        began = time.monotonic()
+        measured.app.store.ring()
+        marks.wait_for(warm_up + count, PATIENCE)
+        database.wait_until_finished()
+        return count / (time.monotonic() - began)
+
+
+def pickup(database: Database, samples: int) -> list[float]:
+    """Milliseconds from the call of `run` to the first line of the body in another process."""
+    with database.app() as measured, worker(database) as marks:
+        measured.app.run(measured.async_noop, 1)
+        marks.wait_for(1, PATIENCE)
+        time.sleep(1)
+        for _ in range(samples):
+            time.sleep(random.uniform(0.020, 0.050))
+            measured.app.run(measured.ping, time.monotonic_ns())
+        marks.wait_for(1 + samples, PATIENCE)
+        return marks.pings()
+
+
+def quantiles(times: list[float]) -> tuple[float, float]:
+    """p50 and p99."""
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
+    return cuts[49], cuts[98]

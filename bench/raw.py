@@ -1,0 +1,249 @@
+"""How fast is the bare database at the same work?
+
+duly's own schema and statements, a driver and a loop: no function is called, nothing is encoded,
+nobody is woken. Every figure of duly is divided by the best of these.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from bench.app import INSERT_ROW
+from bench.databases import Database, now_ms
+from duly.ids import new_id
+from duly.model.job import DEFAULT_QUEUE, NewJob, State
+from duly.store import statements as sql
+from duly.store.base import CLAIM_BYTES
+
+LANES = 8
+GROUP = 50
+Claimed = Sequence[tuple[Any, ...]]
+
+
+class Raw(ABC):
+    """The bare loops over one database."""
+
+    def __init__(self, database: Database, functions: Sequence[str]) -> None:
+        self.database = database
+        self.functions = list(functions)
+        self.worker = new_id(now_ms())
+        self.texts = database.texts
+        self.connection = database.connect()
+        self._register()
+
+    def _register(self) -> None:
+        """A running job needs the row of its worker."""
+        self.connection.execute(
+            self.texts[sql.INSERT_WORKER],
+            {
+                "id": self.worker,
+                "app": "bench",
+                "host": "localhost",
+                "pid": 1,
+                "queues": None,
+                "functions": "[]",
+                "slots": 1,
+                "alone": False,
+                "now": now_ms(),
+            },
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @abstractmethod
+    def ready(self, jobs: Sequence[NewJob]) -> Any:
+        """The parameters of one insert."""
+
+    @abstractmethod
+    def insert(self, parameters: Any) -> None:
+        """One durable insert of one or many jobs."""
+
+    @abstractmethod
+    def claim(self, limit: int) -> Claimed:
+        """Durably claim due jobs."""
+
+    @abstractmethod
+    def drain(self, batch: int) -> None:
+        """Claim and finish until nothing is due."""
+
+    @abstractmethod
+    def mutate(self, batch: int) -> None:
+        """Claim; insert a user row and finish, atomically; until nothing is due."""
+
+    def insert_all(self, jobs: Sequence[NewJob], group: int) -> float:
+        """Jobs per second when so many share a transaction."""
+        groups = [self.ready(jobs[at : at + group]) for at in range(0, len(jobs), group)]
+        return rate(len(jobs), lambda: [self.insert(parameters) for parameters in groups])
+
+    def pick_up(self, job: NewJob) -> float:
+        """Milliseconds for one durable insert and one durable claim."""
+        parameters = self.ready([job])
+        began = time.monotonic_ns()
+        self.insert(parameters)
+        self.claim(1)
+        return (time.monotonic_ns() - began) / 1e6
+
+
+class SqliteRaw(Raw):
+    def ready(self, jobs: Sequence[NewJob]) -> Any:
+        return [msgspec.structs.astuple(job) for job in jobs]
+
+    def insert(self, parameters: Any) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.executemany(self.texts[sql.INSERT_JOBS], parameters)
+        self.connection.execute("COMMIT")
+
+    def claim(self, limit: int) -> Claimed:
+        self.connection.execute("BEGIN IMMEDIATE")
+        rows = self._claim(limit)
+        self.connection.execute("COMMIT")
+        return rows
+
+    def _claim(self, limit: int) -> Claimed:
+        functions = msgspec.json.encode(self.functions).decode()
+        where = {"queue": DEFAULT_QUEUE, "functions": functions, "now": now_ms(), "limit": limit}
+        due = self.connection.execute(self.texts[sql.PICK], where).fetchall()
+        ids = msgspec.json.encode([job_id for job_id, _ in due]).decode()
+        which = {"ids": ids, "worker": self.worker, "now": now_ms()}
+        rows: Claimed = self.connection.execute(self.texts[sql.CLAIM], which).fetchall()
+        return rows
+
+    def drain(self, batch: int) -> None:
+        """The last batch is finished and the next one claimed in one transaction."""
+        claimed: Claimed = ()
+        while True:
+            self.connection.execute("BEGIN IMMEDIATE")
+            if claimed:
+                self._finish(claimed)
+            claimed = self._claim(batch)
+            self.connection.execute("COMMIT")
+            if not claimed:
+                return
+
+    def _finish(self, claimed: Claimed) -> None:
+        now = now_ms()
+        ends = [(c[0], c[1], State.SUCCEEDED, now, None, None, None, None, False) for c in claimed]
+        self.connection.executemany(self.texts[sql.FINISH], ends)
+        self.connection.executemany(self.texts[sql.FORGET_FINISHED], [end[:2] for end in ends])
+
+    def mutate(self, batch: int) -> None:
+        while claimed := self.claim(batch):
+            for at in range(0, len(claimed), GROUP):
+                self.connection.execute("BEGIN IMMEDIATE")
+                for member in claimed[at : at + GROUP]:
+                    self.connection.execute("SAVEPOINT member")
+                    self.connection.execute(INSERT_ROW, (1,))
+                    self._finish([member])
+                    self.connection.execute("RELEASE member")
+                self.connection.execute("COMMIT")
+
+
+class PostgresRaw(Raw):
+    def ready(self, jobs: Sequence[NewJob]) -> Any:
+        columns = zip(*(msgspec.structs.astuple(job) for job in jobs), strict=True)
+        return {name: list(c) for name, c in zip(sql.NEW_FIELDS, columns, strict=True)}
+
+    def insert(self, parameters: Any) -> None:
+        self.connection.execute(self.texts[sql.INSERT_JOBS], parameters)
+
+    def claim(self, limit: int) -> Claimed:
+        levels = list(range(9, -1, -1))
+        rows: Claimed = self.connection.execute(
+            self.texts[sql.CLAIM],
+            {
+                "worker": self.worker,
+                "queues": [DEFAULT_QUEUE] * len(levels),
+                "levels": levels,
+                "functions": self.functions,
+                "limit": limit,
+                "floors": [0] * len(levels),
+                "bytes": CLAIM_BYTES,
+                "now": now_ms(),
+            },
+        ).fetchall()
+        return rows
+
+    def drain(self, batch: int) -> None:
+        """One connection claims while another one finishes."""
+        claims: SimpleQueue[Claimed] = SimpleQueue()
+        finisher = threading.Thread(target=self._finish_all, args=(claims,), daemon=True)
+        finisher.start()
+        while claimed := self.claim(batch):
+            claims.put(claimed)
+        claims.put(())
+        finisher.join()
+
+    def _finish_all(self, claims: SimpleQueue[Claimed]) -> None:
+        with closing(self.database.connect()) as connection:
+            while claimed := claims.get():
+                connection.execute(self.texts[sql.FINISH], _ends(claimed)).fetchall()
+
+    def mutate(self, batch: int) -> None:
+        """Eight connections, a transaction for each mutation, beside one that claims."""
+        claims: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+        lanes = [
+            threading.Thread(target=self._mutate_all, args=(claims,), daemon=True)
+            for _ in range(LANES)
+        ]
+        for lane in lanes:
+            lane.start()
+        while claimed := self.claim(batch):
+            for claim in claimed:
+                claims.put(claim)
+        for _ in lanes:
+            claims.put(None)
+        for lane in lanes:
+            lane.join()
+
+    def _mutate_all(self, claims: SimpleQueue[tuple[Any, ...] | None]) -> None:
+        begin = "BEGIN; " + self.texts[sql.CURRENT_XID]
+        insert = INSERT_ROW.replace("?", "%s")
+        with closing(self.database.connect()) as connection:
+            while claim := claims.get():
+                begun = connection.execute(begin)
+                begun.nextset()
+                (xid,) = begun.fetchone()
+                connection.execute(insert, (1,))
+                connection.execute(
+                    self.texts[sql.FINISH_MUTATION],
+                    {"id": claim[0], "token": claim[1], "xid": xid, "result": None}
+                    | {"now": now_ms()},
+                )
+                connection.execute("COMMIT")
+
+
+def _ends(claimed: Claimed) -> dict[str, Any]:
+    nothing = [None] * len(claimed)
+    ordered = sorted(claimed)
+    return {
+        "now": now_ms(),
+        "ids": [claim[0] for claim in ordered],
+        "tokens": [claim[1] for claim in ordered],
+        "states": [State.SUCCEEDED] * len(claimed),
+        "results": nothing,
+        "error_kinds": nothing,
+        "error_messages": nothing,
+        "error_tracebacks": nothing,
+        "exhausteds": [False] * len(claimed),
+    }
+
+
+def raw_over(database: Database, functions: Sequence[str]) -> Raw:
+    kind = SqliteRaw if database.dialect == "sqlite" else PostgresRaw
+    return kind(database, functions)
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    """How many of them per second the work does."""
+    began = time.monotonic()
+    work()
+    return count / (time.monotonic() - began)

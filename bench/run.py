@@ -1,0 +1,113 @@
+"""Measure duly beside the bare database, in one run: `make bench`.
+
+    make bench                                  everything, about half an hour
+    make bench ARGS="--quick"                   a smoke test; its figures mean nothing
+    make bench ARGS="--only e2e --store sqlite --rounds 3 --json figures.json"
+    make bench ARGS="--peers --check"           other queues too; fail if a bar is missed
+
+docs/benchmarks.md says how it is measured and how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench import cases, machine, peers, report
+from bench.databases import STORES, Fresh
+from bench.figures import Figure, interleave
+from bench.growth import Growth, measure_growth
+
+TRIALS = {
+    "enqueue": cases.enqueue_trials,
+    "e2e": cases.end_to_end_trials,
+    "latency": cases.latency_trials,
+}
+PARTS = (*TRIALS, "growth")
+NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parse(arguments)
+    facts = machine.describe()
+    for fact, value in facts.items():
+        print(f"{fact}: {value}", flush=True)
+    figures: list[Figure] = []
+    growths: list[Growth] = []
+    for store in options.store:
+        with STORES[store]() as fresh:
+            figures += measure(store, fresh, options)
+            if "growth" in options.only:
+                growths += _growth(store, fresh, options)
+    facts["load after"] = " ".join(f"{load:.2f}" for load in os.getloadavg())
+    return finish(options, facts, figures, growths)
+
+
+def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figure]:
+    """Every row but growth, row by row; whoever is measured in a row takes turns."""
+    figures: list[Figure] = []
+    with ExitStack() as stack:
+        found = stack.enter_context(peers.installed(store)) if options.peers else []
+        others = peers.peer_trials(NAMES[store], fresh, options.sizes, found)
+        for part, trials in TRIALS.items():
+            if part in options.only:
+                for row in trials(NAMES[store], fresh, options.sizes):
+                    also = others.get(row[0].figures[0].row, [])
+                    figures += interleave(row + also, options.rounds)
+    return figures
+
+
+def _growth(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Growth]:
+    jobs = options.sizes.growth_jobs
+    return measure_growth(NAMES[store], fresh, options.growth_rows, jobs, options.rounds)
+
+
+def finish(
+    options: argparse.Namespace,
+    facts: dict[str, str],
+    figures: Sequence[Figure],
+    growths: Sequence[Growth],
+) -> int:
+    kept = report.bars(figures, growths)
+    print(f"load after: {facts['load after']}\n")
+    report.print_report(figures, growths, kept)
+    if options.json:
+        text = json.dumps(report.as_json(facts, figures, growths, kept), indent=1)
+        options.json.write_text(text + "\n")
+    failed = any(not bar.passed for bar in kept)
+    return 1 if options.check and failed else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure duly.")
+    parser.add_argument("--rounds", type=int, help="medians of so many (5)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round")
+    parser.add_argument("--only", type=_parts, default=PARTS, help=",".join(PARTS))
+    parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
+    parser.add_argument("--growth-rows", type=int, help="rows beside which is measured (1,000,000)")
+    parser.add_argument("--peers", action="store_true", help="other queues too, if pip gets them")
+    parser.add_argument("--json", type=Path, help="write every figure there")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    options = parser.parse_args(arguments)
+    options.sizes = cases.QUICK if options.quick else cases.Sizes()
+    options.rounds = options.rounds or (1 if options.quick else 5)
+    options.growth_rows = options.growth_rows or (20_000 if options.quick else 1_000_000)
+    options.store = options.store or list(STORES)
+    return options
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such part: {', '.join(unknown)}")
+    return parts
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""A worker process as a user would run it: `python -m bench.work URL MARKS CONCURRENCY`.
+
+It says when it is ready and ends when its standard input does, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from bench.app import make_app
+from bench.marks import Marks
+
+
+def main(url: str, marks: str, concurrency: str) -> None:
+    app = make_app(url, Marks(Path(marks))).app
+    app.start(concurrency=int(concurrency))
+    print("ready", flush=True)
+    sys.stdin.read()
+    app.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
