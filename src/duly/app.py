@@ -300,6 +300,8 @@ class Duly(Verbs):
         Works in batches, each a transaction of its own.
         """
         refuse_inside_mutation("cancel_all")
+        if all(chosen is None for chosen in (function, queue, owner, after, before)):
+            raise InvalidOption("cancel_all", "say which jobs: a function, queue, owner or time")
         now = self.clock.now()
         filter = JobFilter(
             function=function.name if isinstance(function, Function) else function,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import statistics
 import sys
 import time
@@ -49,7 +50,7 @@ def test_sigterm_gives_back_what_never_started(shop):
     done = set(shop.started())
     assert sorted(shop.db.notes()) == sorted(done)
     assert len(done) < WAITERS
-    for job in jobs[len(done) :]:
+    for job in (job for n, job in enumerate(jobs) if str(n) not in done):
         assert (job.state, job.attempt, job.record.crashes) == (State.PENDING, 0, 0)
     assert shop.db.count("@workers") == 0
 
@@ -194,8 +195,6 @@ def test_a_script_is_its_own_command_line(tmp_path: Path):
 
 
 def _finished(database: Path) -> list[tuple[str, str]]:
-    import sqlite3
-
     if not database.exists():
         return []
     connection = sqlite3.connect(database)

@@ -27,6 +27,12 @@ from duly.store.base import ClaimRequest
 from duly.store.placeholders import to_psycopg
 from duly.store.sqlite import SqliteStore
 
+# For what only one of the two databases can do.
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+on_postgres = pytest.mark.parametrize(
+    "url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+
 PATIENCE = 20.0
 DAY = timedelta(days=1).total_seconds()
 

@@ -30,7 +30,14 @@ from duly.errors import (
     StoreUnavailable,
 )
 from duly.store.sqlite import SqliteStore
-from tests.jobs.support import Database, Hire, lose_patience, wait_until
+from tests.jobs.support import (
+    Database,
+    Hire,
+    lose_patience,
+    on_postgres,
+    on_sqlite,
+    wait_until,
+)
 
 SECRET = "s3cret-pa55word"
 
@@ -570,11 +577,10 @@ def _fill_up(app: Duly, db: Database, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make_room
 
 
+@on_sqlite
 def test_a_locked_database_gives_one_clear_error(
     app: Duly, db: Database, act: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    if not db.is_sqlite:
-        return
     lose_patience(app, monkeypatch)
     other = db.connect()
     other.execute("BEGIN IMMEDIATE")
@@ -587,12 +593,11 @@ def test_a_locked_database_gives_one_clear_error(
     assert db.count("@jobs") == 1
 
 
+@on_postgres
 def test_connections_that_the_server_has_ended_are_replaced_unseen(
     app: Duly, db: Database, act: Any, hire: Hire
 ):
     """As after a restart of the server, or a proxy that closes what is idle."""
-    if db.is_sqlite:
-        return
     others = "datname = current_database() AND pid <> pg_backend_pid()"
 
     def hang_up() -> None:

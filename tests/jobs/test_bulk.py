@@ -8,7 +8,12 @@ import pytest
 
 from duly import Ctx, Duly, ErrorKind, State, Tx, fault
 from duly.errors import InvalidArgument, InvalidFunction, StoreError, UnknownFunction
-from tests.jobs.support import Database, Hire, in_thread
+from tests.jobs.support import (
+    Database,
+    Hire,
+    in_thread,
+    on_sqlite,
+)
 
 
 @pytest.fixture
@@ -205,6 +210,56 @@ def test_a_mutation_whose_end_is_refused_fails_alone(
     assert [job.state for job in good] == [State.SUCCEEDED] * 3
     assert bad.state == State.FAILED
     assert db.notes() == ["1", "2", "3"]
+
+
+@pytest.mark.spec("N36")
+@pytest.mark.parametrize(
+    "args", ["not json", "[1, 2]", '{"n": "two"}', "{}", "", '{"n": 1, "m": 2}']
+)
+def test_arguments_that_cannot_be_read_hold_only_their_own_job(
+    app: Duly, db: Database, hire: Hire, args: str
+):
+    @app.action
+    def act(ctx: Ctx, n: int) -> int:
+        return n
+
+    @app.mutation
+    def mutate(tx: Tx, n: int) -> int:
+        return n
+
+    jobs = [app.run(function, n) for n in range(4) for function in (act, mutate)]
+    for job in jobs[2:4]:
+        db.execute("UPDATE @jobs SET args = ? WHERE id = ?", args, job.id)
+    hire().work()
+
+    assert [job.result(0) for job in jobs[:2] + jobs[4:]] == [0, 0, 2, 2, 3, 3]
+    for job in jobs[2:4]:
+        assert (job.state, job.record.hold) == (State.PENDING, "signature")
+        assert job.error is not None
+    assert [(held.function, held.count) for held in app.held()] == [("act", 1), ("mutate", 1)]
+
+
+@pytest.mark.spec("N36")
+@on_sqlite
+def test_a_damaged_row_holds_up_nobody_else(app: Duly, db: Database, hire: Hire):
+    """PostgreSQL refuses to store it; in an SQLite file anything can be found."""
+
+    @app.action
+    def act(ctx: Ctx, n: int) -> int:
+        return n
+
+    jobs = [app.run(act, n) for n in range(5)]
+    damaged = jobs.pop(2)
+    db.execute("UPDATE @jobs SET args = CAST(x'7bff7d' AS TEXT) WHERE id = ?", damaged.id)
+    worker = hire()
+    with pytest.raises(StoreError, match="Could not decode"):
+        worker.start_due()
+    worker.work()
+
+    assert [job.result(0) for job in jobs] == [0, 1, 3, 4]
+    assert (damaged.state, damaged.record.hold) == (State.PENDING, "signature")
+    assert len(app.jobs()) == 5
+    assert damaged.cancel() is True
 
 
 @pytest.mark.spec("N36")

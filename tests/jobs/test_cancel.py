@@ -7,7 +7,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, Job, ManualClock, Retry, State, Tx, fault
 from duly.clock import from_ms
-from duly.errors import Canceled, CannotCancelSelf, JobCanceled, JobNotFound
+from duly.errors import Canceled, CannotCancelSelf, InvalidOption, JobCanceled, JobNotFound
 from duly.ids import new_id
 from tests.jobs.support import Database, Gate, Hire, in_thread
 
@@ -646,3 +646,8 @@ def test_cancel_all_also_reaches_running_actions_and_descendants(app: Duly, hire
 
     assert job.state == State.CANCELED
     assert [child.state for child in job.children()] == [State.CANCELED]
+
+
+def test_cancel_all_must_be_told_which_jobs(app: Duly) -> None:
+    with pytest.raises(InvalidOption, match="say which jobs"):
+        app.cancel_all()

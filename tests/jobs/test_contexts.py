@@ -305,6 +305,20 @@ def test_a_decorated_function_can_be_called_directly(app: Duly, db: Database):
     assert app.jobs() == []
 
 
+@pytest.mark.spec("R218")
+def test_a_running_app_follows_the_clock_that_it_was_given(app: Duly, clock: ManualClock):
+    @app.action
+    def wave(ctx: Ctx) -> str:
+        return "hello"
+
+    with app:
+        jobs = [app.run_after(days * 86_400, wave) for days in (1, 30, 365)]
+        for job in jobs:
+            assert job.state == State.PENDING
+            clock.advance((job.record.run_at - clock.now()) / 1000)
+            assert job.result(timeout=20) == "hello"
+
+
 def test_a_running_app_does_it_all_by_itself(url: str, tmp_path: Path):
     """End to end, on the machine's clock, with the threads of `with app:`."""
     app = Duly(url)

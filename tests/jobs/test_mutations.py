@@ -18,9 +18,12 @@ from tests.jobs.support import (
     in_thread,
     lose_patience,
     make_conflict,
+    on_postgres,
+    on_sqlite,
     prepare,
     rescue_the_dead,
     state_of,
+    wait_until,
 )
 
 
@@ -88,12 +91,14 @@ def test_a_mutation_whose_job_was_taken_away_leaves_nothing(
 
 
 @pytest.mark.spec("R75", "R76")
+@on_postgres
 def test_the_late_commit_of_an_attempt_that_was_given_up_changes_nothing(
     app: Duly, db: Database, hire: Hire
 ):
-    """Its worker was taken for dead, and another one runs the job again."""
-    if db.is_sqlite:
-        return  # there the body holds the lock that a rescue would need
+    """Its worker was taken for dead, and another one runs the job again.
+
+    On SQLite the body holds the lock that the rescue would need.
+    """
     gates = [Gate(), Gate()]
     bodies: list[str] = []
 
@@ -471,11 +476,10 @@ def test_a_body_that_ends_the_transaction_of_the_raw_connection_fails(
     assert after.state == State.SUCCEEDED
 
 
+@on_sqlite
 def test_a_body_that_goes_on_after_insert_or_rollback_writes_nothing(
     app: Duly, db: Database, note: Any, hire: Hire
 ):
-    if not db.is_sqlite:
-        return
     db.execute("CREATE UNIQUE INDEX once ON notes (text)")
 
     @app.mutation
@@ -552,6 +556,30 @@ def test_a_mutation_that_takes_too_long_times_out_and_leaves_nothing(
 
 
 @pytest.mark.spec("N18")
+@pytest.mark.parametrize("timeout", [None, 3600])
+def test_no_mutation_may_take_longer_than_the_store_allows(
+    app: Duly, clock: ManualClock, hire: Hire, timeout: float | None
+):
+    gate = Gate()
+
+    @app.mutation(timeout=timeout)
+    def slow(tx: Tx) -> None:
+        gate.pass_through()
+
+    job = app.run(slow)
+    worker = hire()
+    worker.start_due()
+    gate.wait_for_one()
+    clock.advance(app.store.mutation_seconds)
+    worker.watch()
+    gate.open()
+    worker.work()
+
+    assert job.error is not None
+    assert job.error.message == f"slow ran longer than {app.store.mutation_seconds:g} s"
+
+
+@pytest.mark.spec("N18")
 def test_a_statement_that_runs_past_the_limit_is_interrupted(
     app: Duly, db: Database, clock: ManualClock, hire: Hire
 ):
@@ -604,6 +632,60 @@ def test_a_cancel_that_comes_after_the_finish_waits_and_loses(
 
     assert job.result(0) == "kept"
     assert db.notes() == ["kept"]
+
+
+@pytest.mark.spec("R89")
+def test_a_cancel_that_comes_while_the_body_runs(app: Duly, db: Database, hire: Hire):
+    """PostgreSQL takes it at once; on SQLite it waits for the body, which then has won."""
+    gate = Gate()
+
+    @app.mutation
+    def note(tx: Tx) -> str:
+        tx.execute("INSERT INTO notes VALUES ('text')")
+        gate.pass_through()
+        return "done"
+
+    job = app.run(note)
+    worker = hire()
+    worker.start_due()
+    gate.wait_for_one()
+    with in_thread(lambda: app.cancel(job)) as canceled:
+        if not db.is_sqlite:
+            assert canceled() is True
+        gate.open()
+        worker.work()
+        won = canceled()
+
+    assert won is not db.is_sqlite
+    assert job.state == (State.CANCELED if won else State.SUCCEEDED)
+    assert db.notes() == ([] if won else ["text"])
+
+
+@pytest.mark.spec("R89")
+@on_postgres
+def test_a_statement_of_a_canceled_mutation_is_interrupted(app: Duly, db: Database, hire: Hire):
+    gate = Gate()
+
+    @app.mutation
+    def slow(tx: Tx) -> None:
+        tx.execute("INSERT INTO notes VALUES ('never')")
+        gate.pass_through()
+        tx.execute("SELECT pg_sleep(60)")
+
+    job = app.run(slow)
+    worker = hire()
+    worker.start_due()
+    gate.wait_for_one()
+    gate.open()
+    asleep = "pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+    wait_until(lambda: db.count(asleep), "the long statement")
+    assert job.cancel() is True
+    worker.beat()
+    worker.work()
+
+    assert job.state == State.CANCELED
+    assert db.count(asleep) == 0
+    assert db.notes() == []
 
 
 @pytest.mark.spec("R89")

@@ -151,6 +151,9 @@ def test_an_idle_worker_starts_an_earlier_job_without_waiting_for_a_poll(
             assert near.result(timeout=10) == "hello"
             soon = enqueuer.run_after(0.05, enqueuer.function("wave"))
             assert soon.result(timeout=10) == "hello"
+            with enqueuer.transaction() as tx:
+                in_transaction = tx.run(enqueuer.function("wave"))
+            assert in_transaction.result(timeout=10) == "hello"
             assert time.monotonic() - began < 10
             assert far.state == State.PENDING
     finally:

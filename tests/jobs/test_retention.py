@@ -342,3 +342,24 @@ def test_many_jobs_expire_in_batches(app: Duly, db: Database, clock: ManualClock
 
     assert db.count("@jobs") == 0
     assert db.scalar("SELECT count(*) FROM @history WHERE error_kind = 'expired'") == 1100
+
+
+@pytest.mark.spec("N23")
+def test_a_job_that_has_started_and_waits_for_its_retry_no_longer_expires(
+    app: Duly, clock: ManualClock, hire: Hire
+) -> None:
+    @app.action(expires=30, retry=Retry(attempts=2, base=60, jitter=0))
+    def fails_once(ctx: Ctx) -> int:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        return ctx.attempt
+
+    job = app.run(fails_once)
+    worker = hire()
+    worker.work()
+    clock.advance(59)
+    tidy(app)
+    assert job.state == State.PENDING
+    clock.advance(1)
+    worker.work()
+    assert job.result() == 2

@@ -17,6 +17,8 @@ from tests.jobs.support import (
     ManualWorker,
     enforce_foreign_keys,
     make_conflict,
+    on_postgres,
+    on_sqlite,
 )
 
 Trouble = Callable[[Tx], object]
@@ -207,12 +209,11 @@ def test_a_setting_of_one_does_not_reach_the_next(group: Group):
 
 
 @pytest.mark.spec("N25")
+@on_postgres
 def test_a_member_cannot_turn_off_durable_commits_for_the_others(
     app: Duly, db: Database, hire: Hire
 ):
     """The database's own default is off; what duly insists on must survive the members."""
-    if db.is_sqlite:
-        return
     name = db.scalar("SELECT current_database()")
     db.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     app.close()
@@ -230,11 +231,10 @@ def test_a_member_cannot_turn_off_durable_commits_for_the_others(
 
 
 @pytest.mark.spec("N25")
+@on_postgres
 def test_what_lasts_until_the_end_of_a_transaction_ends_with_its_member(group: Group):
     """Alone each of these would work; that they share a transaction must not show."""
     db = group.db
-    if db.is_sqlite:
-        return
     db.execute("CREATE TABLE parents (id integer PRIMARY KEY)")
     db.execute(
         "CREATE TABLE children (parent integer REFERENCES parents (id)"
@@ -266,13 +266,12 @@ def test_what_lasts_until_the_end_of_a_transaction_ends_with_its_member(group: G
 
 @pytest.mark.spec("N25")
 @pytest.mark.parametrize("swallow", [False, True])
+@on_sqlite
 def test_what_outlasts_a_transaction_stays_with_the_mutation_that_made_it(
     group: Group, swallow: bool
 ):
     """On SQLite a pragma or a temporary table would be there for whoever comes next."""
     db = group.db
-    if not db.is_sqlite:
-        return
     db.execute("CREATE TABLE odd (n integer CHECK (n % 2 = 1))")
 
     @group.app.mutation
@@ -302,9 +301,8 @@ def test_what_outlasts_a_transaction_stays_with_the_mutation_that_made_it(
 
 
 @pytest.mark.spec("N25")
+@on_sqlite
 def test_insert_or_rollback_ends_no_other_member(group: Group):
-    if not group.db.is_sqlite:
-        return
     group.db.execute("CREATE UNIQUE INDEX once ON notes (text)")
 
     def trouble(tx: Tx) -> None:
@@ -318,9 +316,8 @@ def test_insert_or_rollback_ends_no_other_member(group: Group):
 
 
 @pytest.mark.spec("N25")
+@on_sqlite
 def test_a_swallowed_insert_or_rollback_ends_no_other_member(group: Group):
-    if not group.db.is_sqlite:
-        return
     group.db.execute("CREATE UNIQUE INDEX once ON notes (text)")
 
     def trouble(tx: Tx) -> str:
@@ -509,13 +506,12 @@ def test_two_members_that_fail_the_commit_in_turn_are_both_found(
 
 
 @pytest.mark.spec("N25")
+@on_postgres
 def test_on_postgres_nobody_shares_without_asking(app: Duly, db: Database, hire: Hire):
     @app.mutation
     def alone(tx: Tx) -> int:
         return int(tx.execute("SELECT pg_current_xact_id()::text").scalar())
 
-    if db.is_sqlite:
-        return
     app.store.mutation_lanes = 1
     jobs = [app.run(alone) for _ in range(5)]
     hire().work()

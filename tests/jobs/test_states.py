@@ -9,7 +9,7 @@ from duly import AsyncCtx, Ctx, Duly, ErrorKind, Kind, ManualClock, Retry, State
 from duly.clock import from_ms
 from duly.errors import JobCanceled, JobFailed, ResultTimeout
 from duly.model.job import LEGAL
-from tests.jobs.support import Database, Gate, Hire
+from tests.jobs.support import Database, Gate, Hire, ManualWorker
 
 
 @pytest.mark.spec("R71")
@@ -374,3 +374,29 @@ def test_handles_of_one_job_are_equal(app: Duly):
     assert app.job(job.id) == job
     assert len({job, app.job(job.id)}) == 1
     assert app.run(wave) != job
+
+
+def test_a_job_stored_as_the_other_kind_is_held_until_the_code_fits_again(
+    url: str, clock: ManualClock
+) -> None:
+    before, after = Duly(url, clock=clock), Duly(url, clock=clock)
+    before.migrate()
+
+    @before.mutation(name="send")
+    def send_once(tx: Tx) -> None: ...
+
+    @after.action(name="send")
+    def send_maybe(ctx: Ctx) -> None: ...
+
+    job = before.run(send_once)
+    worker = ManualWorker(after)
+    worker.work()
+    assert (job.state, job.record.hold, job.attempt) == (State.PENDING, "signature", 0)
+    worker.stop()
+
+    fitting = ManualWorker(before)
+    fitting.work()
+    assert job.state == State.SUCCEEDED
+    fitting.stop()
+    before.close()
+    after.close()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 from tests.simulator.world import STEPS, simulate
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--seeds", default="0-199", help="a range, first-last")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of each seed")
     parser.add_argument("--verbose", action="store_true", help="print every step")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     first, last = map(int, options.seeds.split("-"))
     seeds = range(first, last + 1) if options.seed is None else [options.seed]
     began = time.monotonic()

@@ -480,6 +480,7 @@ class Process:
         elif not self.stack:
             self.world.maybe_arm(self)
         self.stack.append(loop)
+        self.world.acting.append(self)
         try:
             work()
         except (SimulatedCrash, Blocked):
@@ -493,6 +494,7 @@ class Process:
             raise Violation("every loop survives", f"{loop}: {error!r}") from error
         finally:
             self.stack.pop()
+            self.world.acting.pop()
         if not self.stack:
             self.faults.disarm()
             if self.faults.dead:

@@ -105,6 +105,7 @@ class World:
         self.ledger = Ledger(self.path, self.latest_now)
         self.trace: list[str] = []
         self.processes: list[Process] = []
+        self.acting: list[Process] = []
         self.graves: list[SimTask] = []
         self.alone_runs = SimAloneRuns()
         self.writer: Process | None = None
@@ -159,23 +160,25 @@ class World:
             process.faults.arm(kind, skip, self.rng.choice((1, 1, 3, 8)))
             self.note(f"    ({kind} after {skip})")
 
-    def interleave(self, process: Process, times: int = 1) -> None:
+    def interleave(self, process: Process, overtake: Callable[[], None] | None = None) -> None:
         """Whoever stands here may be overtaken by any other thread or process."""
         calm = self.calm or not process.is_open
         possible = not calm and self.writer is None and self._nested < MOST_NESTED
-        if possible and self.rng.random() < times * self.settings.interleave:
+        chance = self.settings.interleave * (4 if overtake else 1)
+        if possible and self.rng.random() < chance:
             self._nested += 1
             try:
-                self.step()
+                (overtake or self.step)()
             finally:
                 self._nested -= 1
         if process.faults.dead:
             raise SimulatedCrash
 
     def at_point(self, name: str) -> None:
-        acting = [p for p in self.processes if p.stack]
-        if name in GAPS and acting:
-            self.interleave(acting[-1], times=4)
+        """After a commit, before its process has taken notice, its other loops are the fastest."""
+        if name in GAPS and self.acting:
+            process = self.acting[-1]
+            self.interleave(process, self.rng.choice((process.claim, process.settle, self.step)))
 
     # Running
 

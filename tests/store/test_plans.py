@@ -27,8 +27,8 @@ from duly.store.statements import Statement
 from duly.testing.conformance import NOW, new_job, succeeded
 
 RUNS = 12
-# A batch of 300 compared with itself would be 90,000.
-WASTE = 60_000
+# A batch of 150 compared with itself would be 22,500.
+WASTE = 10_000
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MODES = ("auto", "force_generic_plan", "force_custom_plan")
@@ -51,7 +51,7 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid,
     CASE WHEN g %% 10 IN (3, 4) THEN 'gone' ELSE 'send' END, 'action',
     CASE WHEN g %% 10 IN (5, 6) THEN 'paused' ELSE 'default' END, (g / 10) %% 10,
     CASE WHEN g %% 100 = 7 THEN 'running' ELSE 'pending' END,
-    CASE WHEN g %% 10 IN (3, 4) THEN 'function' END,
+    CASE WHEN g %% 200 = 3 THEN 'function' WHEN g %% 10 IN (3, 4) THEN 'key' END,
     CASE WHEN g %% 100 = 7 THEN 1 ELSE 0 END, %(now)s, %(now)s,
     CASE WHEN g %% 10 IN (0, 1, 2) OR (g %% 10 = 7 AND g %% 100 <> 7)
         THEN %(now)s + g ELSE %(now)s - g END,
@@ -80,9 +80,14 @@ class Recorder(PostgresSession):
         super().__init__(connection, store)
         self.seen: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
 
-    def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]:
+    def run(
+        self,
+        statement: Statement,
+        parameters: Mapping[str, Any] = {},
+        prepare: bool | None = None,
+    ) -> list[Row]:
         self.seen[NAMES[statement]] = (self._store.sql[statement], parameters)
-        return super().run(statement, parameters)
+        return super().run(statement, parameters, prepare)
 
     def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
         table = re.findall(r"FROM @(\w+)", text)[0]
@@ -99,7 +104,7 @@ class Case(NamedTuple):
 
 
 def settlements(kind: type[Finish] | type[Again]) -> list[Any]:
-    ids = [job_id(n) for n in range(7, 30_000, 100)]
+    ids = [job_id(n) for n in range(7, 15_000, 100)]
     if kind is Finish:
         return [Finish(each, 1, State.SUCCEEDED, "{}") for each in ids]
     return [Again(each, 1, NOW, 1, 0, 0) for each in ids]
@@ -113,7 +118,7 @@ def finish_mutation(session: PostgresSession) -> None:
 
 def insert(verb: str) -> Callable[[PostgresSession], object]:
     def run(session: PostgresSession) -> None:
-        jobs = [new_job(id=each) for each in new_ids(NOW, 100)]
+        jobs = [new_job(id=each) for each in new_ids(NOW, 30)]
         if verb == "insert_canceled":
             session.insert_canceled(jobs, "x", NOW)
         else:
@@ -126,10 +131,10 @@ PK, CLAIM = {"jobs_pkey"}, {"jobs_claim"}
 HISTORY_ID = {f"history_{bucket:02d}_id_bucket_idx" for bucket in range(16)}
 HISTORY_FUNCTION = {f"history_{bucket:02d}_function_state_id_idx" for bucket in range(16)}
 HISTORY_PARENT = {f"history_{bucket:02d}_parent_id_idx" for bucket in range(16)}
-REQUEST = ClaimRequest(WORKER, QUEUES, ("send",), 100)
+REQUEST = ClaimRequest(WORKER, QUEUES, ("send",), 50)
 
 CASES = {
-    "claim 100": Case(lambda s: s.claim(REQUEST, NOW), {"CLAIM": (CLAIM | PK, 6000)}),
+    "claim 50": Case(lambda s: s.claim(REQUEST, NOW), {"CLAIM": (CLAIM | PK, 5000)}),
     "claim 1": Case(
         lambda s: s.claim(ClaimRequest(WORKER, ("default",), ("send",), 1), NOW),
         {"CLAIM": (CLAIM | PK, 150)},
@@ -144,8 +149,8 @@ CASES = {
         insert("insert_jobs_once"), {"INSERT_JOBS_ONCE": (HISTORY_ID, 100 * 16 * 3 + 3000)}
     ),
     "insert canceled": Case(insert("insert_canceled"), {"INSERT_CANCELED": (set(), 3000)}),
-    "finish 300": Case(lambda s: s.settle(settlements(Finish), NOW), {"FINISH": (PK, 10_000)}),
-    "give back 300": Case(lambda s: s.settle(settlements(Again), NOW), {"AGAIN": (PK, 15_000)}),
+    "finish 150": Case(lambda s: s.settle(settlements(Finish), NOW), {"FINISH": (PK, 10_000)}),
+    "give back 150": Case(lambda s: s.settle(settlements(Again), NOW), {"AGAIN": (PK, 15_000)}),
     "finish a mutation": Case(finish_mutation, {"FINISH_MUTATION": (PK, 100)}),
     "lock the parent": Case(lambda s: s.lock_running(job_id(7), 1), {"LOCK_PARENT": (PK, 20)}),
     "cancel": Case(
@@ -260,9 +265,13 @@ class Bench:
             names = list(dict.fromkeys(PARAMETER.findall(text.decode())))
             query = self._execute(prepared, [parameters[name] for name in names])
             parameters = {}
-        [(answer,)] = self.undone(
-            lambda: self.raw.execute(query, parameters or None, prepare=False).fetchall()
-        )
+
+        def run() -> list[Row]:
+            if name in ("FINISH", "AGAIN"):
+                self.session.run(sql.NO_NESTED_LOOPS)
+            return self.raw.execute(query, parameters or None, prepare=False).fetchall()
+
+        [(answer,)] = self.undone(run)
         plan = answer[0]["Plan"]
         pages = plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0)
         return Plan(list(nodes_of(plan)), pages)
@@ -382,8 +391,10 @@ def test_plans_that_were_made_on_an_empty_table_hold_when_it_fills(database, ben
     found: list[str] = []
     for bench in benches:
         found += faults(bench, "filled", strict=bench.mode == "force_generic_plan")
-    # Lists are rare, and so is the repetition of an insert.
-    found = [fault for fault in found if "LIST" not in fault and "INSERT_JOBS_ONCE" not in fault]
+    # Lists are rare, and so is the repetition of an insert. Large batches are planned each time and
+    # may find that a scan is the better way.
+    rare_or_fresh = re.compile("LIST|INSERT_JOBS_ONCE|(FINISH|AGAIN) scans")
+    found = [fault for fault in found if not rare_or_fresh.search(fault)]
     assert not found, "\n".join(found)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -339,7 +340,7 @@ class MutationRunner:
             attempt.deadline = None
         fault.point("mutation.body_done")
         if attempt.timed_out:
-            return timeout_outcome(attempt.claim)
+            return timeout_outcome(attempt.claim, self._store.mutation_seconds)
         if attempt.resolved:
             return TakenAway()
         result = None if value is None else attempt.runnable.encode_result(value)
@@ -362,7 +363,7 @@ class MutationRunner:
 
     def _judge(self, attempt: Attempt, error: BaseException) -> MutationEnd:
         if attempt.timed_out:
-            return timeout_outcome(attempt.claim)
+            return timeout_outcome(attempt.claim, self._store.mutation_seconds)
         if attempt.resolved:
             return TakenAway()
         if isinstance(error, errors.UnstorableResult):
@@ -379,9 +380,10 @@ def failure(error: BaseException) -> Raised:
     return Raised(ErrorKind.USER, describe(error), storable(text[-TRACEBACK_LIMIT:]))
 
 
-def timeout_outcome(claim: Claim) -> Raised:
-    seconds = "its time limit" if claim.timeout_ms is None else f"{claim.timeout_ms / 1000:g} s"
-    return Raised(ErrorKind.TIMEOUT, f"{claim.function} ran longer than {seconds}")
+def timeout_outcome(claim: Claim, longest: float = math.inf) -> Raised:
+    """`longest` is what the store allows, however much was asked for."""
+    asked = math.inf if claim.timeout_ms is None else claim.timeout_ms / 1000
+    return Raised(ErrorKind.TIMEOUT, f"{claim.function} ran longer than {min(asked, longest):g} s")
 
 
 def describe(error: BaseException) -> str:

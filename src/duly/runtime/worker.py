@@ -23,6 +23,7 @@ from duly.model.job import (
     Claim,
     ErrorKind,
     Finish,
+    Hold,
     Kind,
     NeverStarted,
     Outcome,
@@ -352,6 +353,7 @@ class Worker:
                 self._tell(older)
 
     def _hand_out(self, attempts: Sequence[Attempt]) -> None:
+        attempts = self._without_changed_kinds(attempts)
         mutations = [a for a in attempts if a.runnable.kind == Kind.MUTATION]
         actions = [a for a in attempts if a.runnable.kind == Kind.ACTION]
         for attempt in actions:
@@ -365,6 +367,14 @@ class Worker:
             self._threads.start_many(threads)
         if mutations:
             self._mutations.start_many(mutations)
+
+    def _without_changed_kinds(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """A job that was stored as the other kind was promised something else: hold it."""
+        for attempt in [a for a in attempts if a.claim.kind != a.runnable.kind]:
+            kinds = f"stored as {attempt.claim.kind}, now {attempt.runnable.kind}"
+            attempt.resolve(NeverStarted(Hold.SIGNATURE, kinds))
+            self._body_ended(attempt)
+        return [a for a in attempts if a.claim.kind == a.runnable.kind]
 
     def _make_runner(self) -> MutationRunner:
         return MutationRunner(

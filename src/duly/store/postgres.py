@@ -77,9 +77,9 @@ CONFLICTS = (
 )
 
 
-# Planning these costs 0.2 ms a batch. A plan prepared when the table had last been vacuumed empty
-# compares every job of the batch with every other, until the next vacuum: 900 ms for 1,000.
-PLANNED_EACH_TIME = frozenset({sql.FINISH, sql.AGAIN})
+# Where the last vacuum found the table empty, PostgreSQL expects one job to match and compares each
+# of a batch with each other one, until the next vacuum: 900 ms for 1,000 jobs, and nothing for few.
+SMALL_BATCH = 16
 
 
 class PostgresSession(Session):
@@ -89,8 +89,12 @@ class PostgresSession(Session):
         self.raw = connection
         self._store = store
 
-    def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]:
-        prepare = False if statement in PLANNED_EACH_TIME else None
+    def run(
+        self,
+        statement: Statement,
+        parameters: Mapping[str, Any] = {},
+        prepare: bool | None = None,
+    ) -> list[Row]:
         return self._plain(self._store.sql[statement], parameters, prepare)
 
     def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
@@ -148,12 +152,18 @@ class PostgresSession(Session):
         finishes = [s for s in in_id_order if isinstance(s, Finish)]
         agains = [s for s in in_id_order if isinstance(s, Again)]
         settled: set[str] = set()
+        prepare = None
+        if len(settlements) > SMALL_BATCH:
+            self.run(sql.NO_NESTED_LOOPS)
+            prepare = False
         if finishes:
             fault.point("finish.moving")
-            settled |= {row[0] for row in self.run(sql.FINISH, _finish_arrays(finishes, now))}
+            rows = self.run(sql.FINISH, _finish_arrays(finishes, now), prepare)
+            settled |= {row[0] for row in rows}
             fault.point("finish.moved")
         if agains:
-            settled |= {row[0] for row in self.run(sql.AGAIN, _again_arrays(agains))}
+            rows = self.run(sql.AGAIN, _again_arrays(agains), prepare)
+            settled |= {row[0] for row in rows}
             fault.point("give_back.moved")
         return settled
 
@@ -605,8 +615,10 @@ class PostgresStore:
     ) -> tuple[set[str], Sequence[Claim]]:
         settled: set[str] = set()
         if settlements:
-            one_kind = len({type(s) for s in settlements}) == 1
-            write = self._single if one_kind else self._write
+            one_statement = (
+                len(settlements) <= SMALL_BATCH and len({type(s) for s in settlements}) == 1
+            )
+            write = self._single if one_statement else self._write
             settled = write(lambda s: s.settle(settlements, now))
             fault.point("finish.committed")
         if request is None:

@@ -93,10 +93,28 @@ class SqliteSession(Session):
         return self._plain(sql.render(text, "sqlite", WORDS), parameters)
 
     def _plain(self, text: str, parameters: Any) -> list[Row]:
+        try:
+            return self._rows(text, parameters)
+        except sqlite3.OperationalError as error:
+            if not str(error).startswith("Could not decode to UTF-8"):
+                raise
+            # One damaged row must not stop the others for ever. Reading all text through Python is
+            # slow, so it is done only where one was met; what has written is repeated as a whole.
+            self.raw.text_factory = _lenient
+            if not text.startswith("SELECT"):
+                raise
+            return self._rows(text, parameters)
+
+    def _rows(self, text: str, parameters: Any) -> list[Row]:
         cursor = self.raw.cursor()
         # A row factory that a user set on the connection must not reach us.
         cursor.row_factory = None
-        return cursor.execute(text, parameters).fetchall()
+        try:
+            return cursor.execute(text, parameters).fetchall()
+        except BaseException:
+            # A statement that has not ended keeps its snapshot: the next BEGIN would be refused.
+            cursor.close()
+            raise
 
     def many(self, statement: Statement, rows: Sequence[Row]) -> int:
         return self.raw.cursor().executemany(SQL[statement], rows).rowcount
@@ -211,6 +229,10 @@ class SqliteSession(Session):
         where = {"function": row[2], "seq": row[0]}
         states = (State.SUCCEEDED, State.FAILED, State.CANCELED)
         return not any(self.run(sql.NEWER_FINISHED, where | {"state": s}) for s in states)
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 class SqliteTx:
@@ -658,21 +680,25 @@ class SqliteStore:
         return answer
 
     def _commit_batch(self, tickets: list[Ticket[Write]]) -> None:
-        with self.gate, translated(self.where), self.turnstile:
+        with self.gate, translated(self.where):
             if self._writer is None:
                 self._writer = SqliteSession(self.connect())
-            if len(tickets) == 1:
-                _alone(self._writer, tickets[0])
-            elif not _together(self._writer, tickets):
-                for ticket in tickets:
-                    ticket.error = None
-                    try:
-                        _alone(self._writer, ticket)
-                    except Exception as error:
-                        ticket.error = error
+            with self.turnstile:
+                self._commit_in_turn(self._writer, tickets)
         for ticket in tickets:
             if isinstance(ticket.error, sqlite3.Error):
                 ticket.error = _translate(ticket.error, self.where)
+
+    def _commit_in_turn(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
+        if len(tickets) == 1:
+            _alone(session, tickets[0])
+        elif not _together(session, tickets):
+            for ticket in tickets:
+                ticket.error = None
+                try:
+                    _alone(session, ticket)
+                except Exception as error:
+                    ticket.error = error
 
     # Enqueue
 

@@ -183,7 +183,7 @@ def _sqlite_level(level: int) -> str:
         SELECT id, length(CAST(args AS BLOB)) FROM @jobs
         WHERE queue = :queue AND priority = {level} AND {_CLAIMABLE} AND run_at <= :now
             AND function IN (SELECT value FROM json_each(:functions))
-            AND (expires_at IS NULL OR expires_at > :now)
+            AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
         ORDER BY run_at, id LIMIT :limit)"""
 
 
@@ -203,7 +203,7 @@ PICK = each(
                     WHERE queue = lane.queue AND priority = lane.level AND {_CLAIMABLE}
                         AND run_at <= :now AND run_at >= lane.floor
                         AND function = ANY(:functions::text[])
-                        AND (expires_at IS NULL OR expires_at > :now)
+                        AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
                     ORDER BY run_at, id LIMIT :limit
                     FOR UPDATE SKIP LOCKED
                 ) due
@@ -221,7 +221,7 @@ CLAIM = each(
 )
 
 _DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
-    AND (expires_at IS NULL OR expires_at > :now)
+    AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
     AND NOT EXISTS (SELECT 1 FROM @queues WHERE name = queue AND paused_at IS NOT NULL)"""
 
 CLAIM_ALONE = both(f"{_TO_RUNNING} WHERE id = :id AND {_DUE_ALONE} RETURNING {_CLAIMED}")
@@ -302,9 +302,11 @@ CHILD_IDS = each(
 )
 
 EXPIRED_IDS = each(
-    sqlite="SELECT id FROM @jobs WHERE state = 'pending' AND expires_at <= :now LIMIT 500",
+    sqlite="""SELECT id FROM @jobs WHERE state = 'pending' AND expires_at <= :now
+        AND attempt = 0 LIMIT 500""",
     # The order is the index's: in any other, a prepared plan would rather read all jobs by id.
     postgres="""SELECT @id FROM @jobs WHERE state = 'pending' AND expires_at <= :now
+        AND attempt = 0
         ORDER BY expires_at LIMIT 500 FOR UPDATE SKIP LOCKED""",
 )
 
@@ -521,5 +523,6 @@ NOTIFY = both("SELECT pg_notify('duly', '')")
 LISTEN = both("LISTEN duly")
 LOCK_MIGRATIONS = both("SELECT pg_advisory_xact_lock(hashtext('duly.migrate'))")
 CREATE_SCHEMA = both("CREATE SCHEMA IF NOT EXISTS @schema")
+NO_NESTED_LOOPS = both("SET LOCAL enable_nestloop = off")
 SHORT_LOCK_WAIT = both("SET LOCAL lock_timeout = '200ms'")
 SHORT_QUERY = both("SET LOCAL statement_timeout = '10s'")

@@ -1,0 +1,125 @@
+"""Many processes on one store: nothing is taken twice, and a crash leaves nothing half done."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from duly.ids import new_ids
+from duly.model.job import JobFilter, State
+from duly.store.base import ClaimRequest, WorkerInfo
+from duly.store.postgres import PostgresStore
+from duly.store.sqlite import SqliteStore
+from duly.testing.conformance import NOW, new_job
+from tests.store.processes import hear, run_together, start
+
+JOBS = 2_000
+WORKER = "11111111-1111-7111-8111-111111111111"
+
+CLAIM_ALL = """
+from duly.store.base import ClaimRequest, WorkerInfo
+from duly.ids import new_id
+
+store = open_store(sys.argv[2])
+store.open(NOW)
+worker = new_id(NOW)
+store.register(WorkerInfo(worker, "a", "h", 1, None, ("send",), 1, False, 0, NOW), NOW)
+ready()
+claimed = []
+while True:
+    _, claims = store.exchange([], ClaimRequest(worker, ("default",), ("send",), 13), NOW)
+    if not claims:
+        break
+    claimed += [claim.id for claim in claims]
+assert store.holdings(worker).keys() == set(claimed)
+print(*claimed)
+store.close()
+"""
+
+DIE_IN_A_TRANSACTION = """
+import os, signal
+
+store = open_store(sys.argv[1])
+store.open(NOW)
+with store.transaction() as tx:
+    assert tx.cancel(sys.argv[2], "x", NOW)
+    print("canceled", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "sqlite":
+        store: Any = SqliteStore(tmp_path / "duly.db")
+        store.url = f"sqlite:///{tmp_path}/duly.db"
+        store.migrate(NOW)
+    else:
+        store = PostgresStore(request.getfixturevalue("migrated_postgres"))
+        store.url = request.getfixturevalue("migrated_postgres")
+    store.open(NOW)
+    yield store
+    store.close()
+
+
+def claim(store: Any, limit: int = 100) -> list[str]:
+    _, claims = store.exchange([], ClaimRequest(WORKER, ("default",), ("send",), limit), NOW)
+    return [claim.id for claim in claims]
+
+
+def register(store: Any) -> None:
+    store.register(WorkerInfo(WORKER, "a", "h", 1, None, ("send",), 1, False, 0, NOW), NOW)
+
+
+def test_eight_processes_claim_two_thousand_jobs_each_exactly_once(store):
+    ids = new_ids(NOW, JOBS)
+    store.enqueue([new_job(id=job_id) for job_id in ids])
+    outputs = run_together(CLAIM_ALL, store.url, count=8)
+    claimed = [job_id for output in outputs for job_id in output.split()]
+    assert len(claimed) == JOBS
+    assert sorted(claimed) == ids
+    # Whoever came first did not get everything.
+    assert sum(1 for output in outputs if output.strip()) > 1
+    assert len(store.find(JobFilter(state=State.RUNNING, limit=JOBS))) == JOBS
+
+
+def test_a_process_that_dies_in_a_transaction_leaves_everything_as_it_was(store):
+    [job_id] = new_ids(NOW, 1)
+    store.enqueue([new_job(id=job_id)])
+    process = start(DIE_IN_A_TRANSACTION, store.url, job_id)
+    assert hear(process) == "canceled"
+    process.communicate(timeout=30)
+    assert process.returncode == -9
+    assert store.get(job_id).state == State.PENDING
+    register(store)
+    assert claim(store) == [job_id]
+
+
+def test_sqlite_locks_when_the_transaction_begins(tmp_path):
+    """Not at the first write: a transaction that has read would then fail to upgrade its lock."""
+    store = SqliteStore(tmp_path / "duly.db")
+    store.migrate(NOW)
+    store.open(NOW)
+    other = sqlite3.connect(store.path, timeout=0, isolation_level=None)
+    with store.transaction(), pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("ROLLBACK")
+    other.close()
+    store.close()
+
+
+def test_postgres_skips_what_another_claimer_has_locked(migrated_postgres):
+    store = PostgresStore(migrated_postgres)
+    ids = new_ids(NOW, 10)
+    store.enqueue([new_job(id=job_id) for job_id in ids])
+    register(store)
+    with psycopg.connect(migrated_postgres) as other:
+        other.execute("SET lock_timeout = '1ms'")
+        other.execute("SELECT 1 FROM duly.jobs WHERE id = ANY(%s::uuid[]) FOR UPDATE", [ids[:4]])
+        assert claim(store, 3) == ids[4:7]
+        assert claim(store) == ids[7:]
+    assert claim(store) == ids[:4]
+    store.close()

@@ -1,0 +1,671 @@
+"""One SQLite file, many users: threads, processes, forks, and the user's own connections."""
+
+import contextlib
+import itertools
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duly.errors import StoreError, StoreUnavailable
+from duly.model.job import JobFilter
+from duly.store import turnstile
+from duly.store.commit import GroupCommit, Ticket
+from duly.store.sqlite import SqliteStore
+from duly.store.turnstile import Turnstile
+from duly.testing.conformance import NOW, at_the_same_time, new_job
+from tests.store.processes import hear, running, say, start
+
+PATIENCE = 30.0
+
+# A worker with an endless backlog: it settles and claims without a pause.
+HOT = """
+import threading
+from duly.ids import new_id, new_ids
+from duly.model.job import Finish, NewJob
+from duly.store.base import ClaimRequest, WorkerInfo
+
+store = open_store(sys.argv[1])
+store.open(NOW)
+worker = new_id(NOW)
+store.register(WorkerInfo(worker, "a", "h", 1, None, ("send",), 1, False, 0, NOW), NOW)
+blank = (None, None, None, "{}", None, None, None)
+
+
+def fill():
+    store.enqueue([
+        NewJob(job_id, "send", "action", "default", 5, NOW, NOW, NOW, *blank)
+        for job_id in new_ids(NOW, 1000)
+    ])
+
+
+fill()
+over = threading.Event()
+ready()
+threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
+done, finished = [], 0
+while not over.is_set():
+    request = ClaimRequest(worker, ("default",), ("send",), 200)
+    settled, claims = store.exchange(done, request, NOW)
+    finished += len(settled)
+    done = [Finish(claim.id, claim.token, "succeeded") for claim in claims]
+    if len(claims) < 200:
+        fill()
+print(finished, flush=True)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "duly.db")
+    store.migrate(NOW)
+    store.open(NOW)
+    yield store
+    store.close()
+
+
+def url(store: SqliteStore) -> str:
+    return f"sqlite:///{store.path}"
+
+
+# Beside a hot writer
+
+
+def until(seconds: float) -> Iterator[float]:
+    """When each turn of a loop began, until the time is up."""
+    give_up_at = time.monotonic() + seconds
+    while time.monotonic() < give_up_at:
+        yield time.monotonic()
+
+
+@pytest.mark.spec("N31")
+def test_lone_writers_are_served_beside_a_full_backlog_in_another_process(store, long_run):
+    with store.transaction() as tx:
+        tx.execute("CREATE TABLE mine (n)")
+    seconds = 60 if long_run else 5
+    lone: list[float] = []
+    plain: list[float] = []
+
+    def enqueue_now_and_then() -> None:
+        for began in until(seconds):
+            store.enqueue([new_job(function="other")])
+            lone.append(time.monotonic() - began)
+            time.sleep(0.02)
+
+    def write_with_a_plain_connection() -> None:
+        own = sqlite3.connect(store.path)
+        for began in until(seconds):
+            own.execute("INSERT INTO mine VALUES (1)")
+            own.commit()
+            plain.append(time.monotonic() - began)
+            time.sleep(0.02)
+        own.close()
+
+    hot = start(HOT, url(store))
+    with running([hot]):
+        # An error in either, such as "database is locked", ends the test.
+        at_the_same_time([enqueue_now_and_then, write_with_a_plain_connection])
+        say(hot, "stop")
+        finished = int(hear(hot))
+    assert finished > 1000
+    assert len(store.find(JobFilter(function="other", limit=10_000))) == len(lone)
+    # The user's connection gives up after 5 s; duly's own after 10.
+    assert max(lone) < 5
+    assert max(plain) < 5
+    assert len(plain) > 3
+
+
+@pytest.mark.spec("N31")
+def test_a_writer_that_is_killed_in_its_turn_holds_nobody_up(store):
+    holder = start(
+        "store = open_store(sys.argv[1])\nwith store.turnstile:\n    ready()", url(store)
+    )
+    assert hear(holder) == "ready"
+    waiting = threading.Thread(target=store.enqueue, args=([new_job()],))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
+# The turnstile, with a clock of its own
+
+
+class Time:
+    """Stands still but for `sleep`."""
+
+    def __init__(self) -> None:
+        self.ns = 10**12
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def still_time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(turnstile, "os_monotonic_ns", lambda: clock.ns)
+    monkeypatch.setattr(turnstile, "os_sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Turnstile, Turnstile]]:
+    """The turnstiles of two processes."""
+    turnstiles = Turnstile(tmp_path), Turnstile(tmp_path)
+    yield turnstiles
+    for each in turnstiles:
+        each.close()
+
+
+def write_for(clock: Time, turn: Turnstile, ms: int) -> None:
+    with turn:
+        clock.ns += ms * 1_000_000
+
+
+@pytest.mark.spec("N31")
+def test_a_writer_without_a_break_pauses_every_ten_milliseconds(still_time, two):
+    for _ in range(50):
+        write_for(still_time, two[0], 4)
+    assert still_time.slept == [0.001] * 16
+
+
+@pytest.mark.spec("N31")
+def test_writers_that_fill_the_time_leave_a_gap_that_no_poll_can_miss(still_time, two):
+    """SQLite's busy handler looks every 100 ms at the latest, and gives up after 5 s."""
+    gaps: list[int] = []
+    for turn in itertools.islice(itertools.cycle(two), 2000):
+        before = still_time.ns
+        with turn:
+            if still_time.ns - before > 100_000_000:
+                gaps.append(before)
+            still_time.ns += 4_000_000
+    assert len(gaps) >= 3
+    assert all(b - a < 3_000_000_000 for a, b in itertools.pairwise(gaps))
+
+
+@pytest.mark.spec("N31")
+def test_a_lone_writer_passes_while_the_others_leave_a_gap(still_time, two):
+    hot, lone = two
+    write_for(still_time, lone, 1)
+    still_time.ns += 1_000_000_000
+    began = still_time.ns
+    while still_time.ns <= began + turnstile.GAP_EVERY_NS:
+        write_for(still_time, hot, 4)
+    still_time.slept.clear()
+    write_for(still_time, lone, 1)
+    assert sum(still_time.slept) <= 0.001
+    write_for(still_time, hot, 4)
+    assert sum(still_time.slept) > 0.1
+
+
+def test_a_break_makes_the_count_start_anew(still_time, two):
+    for _ in range(100):
+        write_for(still_time, two[0], 100)
+        still_time.ns += 200_000_000
+    assert still_time.slept == []
+
+
+def test_stamps_from_before_a_restart_of_the_machine_are_no_obstacle(still_time, two):
+    for _ in range(400):
+        write_for(still_time, two[0], 10)
+    still_time.ns = 1_000_000
+    still_time.slept.clear()
+    for _ in range(50):
+        write_for(still_time, two[0], 4)
+    assert len(still_time.slept) > 10
+    assert sum(still_time.slept) < 0.1
+
+
+def test_waiting_for_a_turn_has_an_end(two, monkeypatch):
+    monkeypatch.setattr(turnstile, "PATIENCE", 0.1)
+    with two[0]:
+        with pytest.raises(StoreUnavailable, match="locked by another writer"), two[1]:
+            pass
+        with pytest.raises(StoreUnavailable, match="locked by another writer"), two[0]:
+            pass
+    for each in two:
+        with each:
+            pass
+
+
+def test_an_interrupted_wait_leaves_the_turnstile_usable(two, monkeypatch):
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with two[0], monkeypatch.context() as patch:
+        patch.setattr(turnstile, "os_sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt), two[1]:
+            pass
+    for each in two:
+        with each:
+            pass
+
+
+# Forks. In processes of their own, because pytest has threads.
+
+FORK = """
+import os, subprocess
+from duly.ids import new_id
+from duly.model.job import JobFilter, NewJob
+
+blank = (None, None, None, "{}", None, None, None)
+
+
+def enqueue():
+    job_id = new_id(NOW)
+    store.enqueue([NewJob(job_id, "send", "action", "default", 5, NOW, NOW, NOW, *blank)])
+    return job_id
+
+
+def in_child(work):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+    return pid
+
+
+def succeeds(pid):
+    return os.waitpid(pid, 0)[1] == 0
+
+
+store = open_store(sys.argv[1])
+store.open(NOW)
+with store.transaction() as tx:
+    tx.execute("CREATE TABLE mine (n)")
+before = enqueue()
+"""
+
+WRITE_ON_BOTH_SIDES = """
+def child():
+    assert store.get(before) is not None
+    for _ in range(20):
+        enqueue()
+    with store.transaction() as tx:
+        tx.execute("INSERT INTO mine VALUES (1)")
+    lane = store.mutation_lane()
+    lane.begin(False)
+    lane.tx.execute("INSERT INTO mine VALUES (2)")
+    lane.commit()
+
+
+children = [in_child(child) for _ in range(3)]
+for _ in range(20):
+    enqueue()
+assert all([succeeds(pid) for pid in children])
+assert len(store.find(JobFilter(limit=1000))) == 1 + 4 * 20
+print("good")
+"""
+
+# The last process that closes a database deletes its log. A child whose locks were only inherited
+# would not count, and lose what it writes afterwards.
+OUTLIVE_THE_PARENT = """
+closed, close = os.pipe()
+
+
+def child():
+    enqueue()
+    os.read(closed, 1)
+    visit = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM mine')"
+    subprocess.run([sys.executable, "-c", visit, str(store.path)], check=True)
+    late = enqueue()
+    store.close()
+    assert store.get(late) is not None
+
+
+pid = in_child(child)
+store.close()
+os.write(close, b"x")
+assert succeeds(pid)
+assert len(store.find(JobFilter(limit=1000))) == 3
+print("good")
+"""
+
+FORK_WHILE_IN_USE = """
+import threading
+from duly.errors import StoreError
+
+opened, leave = threading.Event(), threading.Event()
+
+
+def hold():
+    with store.transaction():
+        opened.set()
+        leave.wait()
+
+
+holder = threading.Thread(target=hold)
+holder.start()
+opened.wait()
+
+
+def child():
+    try:
+        enqueue()
+    except StoreError as error:
+        assert "fork" in str(error), error
+    else:
+        raise AssertionError("wrote without locks")
+
+
+assert succeeds(in_child(child))
+leave.set()
+holder.join()
+enqueue()
+assert succeeds(in_child(enqueue))
+print("good")
+"""
+
+FORK_BESIDE_WRITERS = """
+import threading
+
+over = threading.Event()
+
+
+def keep_writing():
+    while not over.is_set():
+        enqueue()
+        store.find(JobFilter(limit=5))
+
+
+threads = [threading.Thread(target=keep_writing) for _ in range(3)]
+bell, stop = threading.Event(), threading.Event()
+threads.append(threading.Thread(target=store.watch, args=(bell, over)))
+for thread in threads:
+    thread.start()
+assert all([succeeds(in_child(enqueue)) for _ in range(10)])
+over.set()
+for thread in threads:
+    thread.join()
+print("good")
+"""
+
+FORGET_THE_WORKER = """
+from duly.store.base import WorkerInfo
+
+worker = new_id(NOW)
+store.register(WorkerInfo(worker, "a", "h", 1, None, ("send",), 1, False, 0, NOW), NOW)
+pid = os.fork()
+if pid == 0:
+    # Standing for a child that a job has started: it outlives the worker.
+    sys.stdin.readline()
+    os._exit(0)
+print(worker, pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [WRITE_ON_BOTH_SIDES, OUTLIVE_THE_PARENT, FORK_WHILE_IN_USE, FORK_BESIDE_WRITERS],
+    ids=["both sides write", "outlive the parent", "while in use", "beside writers"],
+)
+def test_a_forked_process_connects_by_itself(store, source):
+    process = start(FORK + source, url(store))
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert (output, process.returncode) == ("good\n", 0)
+    assert store.find(JobFilter(limit=1))
+
+
+def test_a_child_does_not_keep_a_dead_worker_alive(store):
+    process = start(FORK + FORGET_THE_WORKER, url(store))
+    worker, child = hear(process).split()
+    process.wait(PATIENCE)
+    try:
+        os.kill(int(child), 0)
+        assert store.is_dead(worker) is True
+        store.enqueue([new_job()])
+    finally:
+        say(process, "end")
+        process.communicate()
+
+
+# Shared commits
+
+
+class Log:
+    """A commit that can be held up; remembers its batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+        self.free = threading.Event()
+        self.free.set()
+        self.inside = 0
+
+    def __call__(self, tickets: list[Ticket[Any]]) -> None:
+        self.inside += 1
+        assert self.inside == 1, "two batches at the same time"
+        self.batches.append([ticket.work for ticket in tickets])
+        assert self.free.wait(PATIENCE)
+        for ticket in tickets:
+            if isinstance(ticket.work, BaseException):
+                ticket.error = ticket.work
+            ticket.value = ticket.work
+        self.inside -= 1
+
+
+def in_background(call: Any, *arguments: Any) -> threading.Thread:
+    def run() -> None:
+        with contextlib.suppress(BaseException):
+            call(*arguments)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def wait_for(condition: Any) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.001)
+
+
+def test_a_lone_caller_writes_at_once_in_its_own_thread():
+    threads: list[int] = []
+    group: GroupCommit[int] = GroupCommit(lambda tickets: threads.append(threading.get_ident()))
+    group.write(1)
+    assert threads == [threading.get_ident()]
+
+
+def test_callers_that_wait_at_the_same_moment_share_one_commit():
+    log = Log()
+    group: GroupCommit[Any] = GroupCommit(log)
+    log.free.clear()
+    threads = [in_background(group.write, 0)]
+    wait_for(lambda: log.batches)
+    threads += [in_background(group.write, n) for n in range(1, 6)]
+    wait_for(lambda: len(group._waiting) == 5)
+    log.free.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [sorted(batch) for batch in log.batches] == [[0], [1, 2, 3, 4, 5]]
+
+
+def test_leadership_is_handed_over_among_many_threads():
+    log = Log()
+    group: GroupCommit[Any] = GroupCommit(log, most=10)
+
+    def write_many(thread: int) -> list[Any]:
+        return [group.write((thread, n)) for n in range(50)]
+
+    answers = at_the_same_time([partial(write_many, thread) for thread in range(32)])
+    assert answers == [[(thread, n) for n in range(50)] for thread in range(32)]
+    assert max(len(batch) for batch in log.batches) <= 10
+    written = sorted(work for batch in log.batches for work in batch)
+    assert written == [(thread, n) for thread in range(32) for n in range(50)]
+
+
+def test_an_error_of_one_does_not_reach_the_others():
+    group: GroupCommit[Any] = GroupCommit(Log())
+
+    def write(n: int) -> Any:
+        try:
+            return group.write(ZeroDivisionError(n) if n % 5 == 0 else n)
+        except ZeroDivisionError as error:
+            return -error.args[0]
+
+    answers = at_the_same_time([partial(write, n) for n in range(1, 33)])
+    assert answers == [-n if n % 5 == 0 else n for n in range(1, 33)]
+
+
+def test_an_interrupted_leader_tells_the_others_that_nothing_is_certain():
+    free, batches = threading.Event(), []
+
+    def commit(tickets: list[Ticket[Any]]) -> None:
+        batches.append(len(tickets))
+        assert free.wait(PATIENCE)
+        if len(tickets) > 1:
+            raise KeyboardInterrupt
+
+    group: GroupCommit[Any] = GroupCommit(commit)
+    first = in_background(group.write, 0)
+    wait_for(lambda: batches)
+    answers: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            group.write(1)
+        except BaseException as error:
+            answers.append(error)
+
+    threads = [in_background(write) for _ in range(3)]
+    wait_for(lambda: len(group._waiting) == 3)
+    free.set()
+    for thread in [first, *threads]:
+        thread.join(PATIENCE)
+    assert sorted(type(answer).__name__ for answer in answers) == [
+        "KeyboardInterrupt",
+        "StoreUnavailable",
+        "StoreUnavailable",
+    ]
+    group.write(2)
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["in the queue", "when it should lead"])
+def test_a_caller_that_is_interrupted_while_it_waits_does_not_stop_the_others(monkeypatch, leads):
+    log = Log()
+    group: GroupCommit[Any] = GroupCommit(log)
+    log.free.clear()
+    first = in_background(group.write, "first")
+    wait_for(lambda: log.batches)
+    wait = Ticket.wait
+
+    def interrupted(ticket: Ticket[Any]) -> None:
+        if ticket.work == "interrupted":
+            if leads:
+                log.free.set()
+                wait_for(lambda: ticket.leads)
+            raise KeyboardInterrupt
+        wait(ticket)
+
+    monkeypatch.setattr(Ticket, "wait", interrupted)
+    second = in_background(group.write, "interrupted")
+    if not leads:
+        second.join(PATIENCE)
+    third = in_background(group.write, "third")
+    log.free.set()
+    for thread in (first, second, third):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert ["third"] in log.batches
+    assert group.write("last") == "last"
+
+
+def grouped(store: SqliteStore, works: list[Any]) -> list[Any]:
+    """Do all of them in one shared commit; the answers, or the errors."""
+    held, begun = threading.Event(), threading.Event()
+
+    def hold(session: Any) -> None:
+        begun.set()
+        held.wait(PATIENCE)
+
+    def write(work: Any) -> Any:
+        try:
+            return store._write(work)
+        except Exception as error:
+            return error
+
+    answers: list[Any] = [None] * len(works)
+
+    def run(place: int) -> None:
+        answers[place] = write(works[place])
+
+    first = in_background(store._write, hold)
+    assert begun.wait(PATIENCE)
+    threads = [in_background(run, place) for place in range(len(works))]
+    wait_for(lambda: len(store._group._waiting) == len(works))
+    held.set()
+    for thread in [first, *threads]:
+        thread.join(PATIENCE)
+    return answers
+
+
+def insert(n: int) -> Any:
+    def work(session: Any) -> int:
+        session.raw.execute("INSERT INTO mine VALUES (?)", [n])
+        return n
+
+    return work
+
+
+def mine(store: SqliteStore) -> list[int]:
+    with store.transaction() as tx:
+        return [row[0] for row in tx.execute("SELECT n FROM mine ORDER BY n")]
+
+
+def test_a_refused_write_is_left_out_of_a_shared_commit(store):
+    with store.transaction() as tx:
+        tx.execute("CREATE TABLE mine (n UNIQUE)")
+    answers = grouped(store, [insert(1), insert(2), insert(3)])
+    assert answers == [1, 2, 3]
+    answers = grouped(store, [insert(4), insert(2), insert(5)])
+    assert (answers[0], answers[2]) == (4, 5)
+    assert isinstance(answers[1], StoreError)
+    assert mine(store) == [1, 2, 3, 4, 5]
+
+
+def test_a_shared_commit_that_fails_is_repeated_one_by_one(store):
+    with store.transaction() as tx:
+        tx.execute("CREATE TABLE parent (n PRIMARY KEY)")
+        tx.execute("CREATE TABLE mine (n REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+        tx.execute("INSERT INTO parent VALUES (1), (2), (4)")
+    store.enqueue([])
+    store._writer.raw.execute("PRAGMA foreign_keys = ON")
+    # Only the commit finds out that 3 has no parent.
+    answers = grouped(store, [insert(1), insert(2), insert(3), insert(4)])
+    assert (answers[0], answers[1], answers[3]) == (1, 2, 4)
+    assert isinstance(answers[2], StoreError)
+    assert mine(store) == [1, 2, 4]
+
+
+def test_a_write_that_ends_the_shared_transaction_harms_no_other(store):
+    with store.transaction() as tx:
+        tx.execute("CREATE TABLE mine (n UNIQUE)")
+        tx.execute("INSERT INTO mine VALUES (2)")
+
+    def roll_back(session: Any) -> None:
+        session.raw.execute("INSERT OR ROLLBACK INTO mine VALUES (2)")
+
+    answers = grouped(store, [insert(1), roll_back, insert(3)])
+    assert (answers[0], answers[2]) == (1, 3)
+    assert isinstance(answers[1], StoreError)
+    assert mine(store) == [1, 2, 3]
