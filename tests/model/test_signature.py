@@ -330,7 +330,7 @@ def test_a_wrong_type_is_named_with_the_path_to_it() -> None:
 @pytest.mark.parametrize(
     "value",
     [object(), 1j, len, lambda: None, Color, {(1, 2): 3}, {None: 1}, {b"\xff": object()}, ...],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_json_is_refused_when_scheduled(value: object) -> None:
     assert refusal(sign(anything), [value]).argument == "value"

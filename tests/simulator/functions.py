@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 SUCCEEDS = frozenset({"succeeded"})
 FAILS = frozenset({"failed:user"})
 TIMES_OUT = frozenset({"failed:timeout"})
-# A mutation may cancel its own ancestor, and then fails instead.
-MAY_FAIL = SUCCEEDS | FAILS
 
 MUTATIONS = {
     "write": SUCCEEDS,
     "spawn": SUCCEEDS,
     "nested": SUCCEEDS,
     "broken": FAILS,
-    "meddle": MAY_FAIL,
+    # Fails if what it cancels is an ancestor of its own.
+    "meddle": SUCCEEDS | FAILS,
     "committer": FAILS,
     "stubborn_committer": SUCCEEDS,
     "undoer": FAILS,
@@ -49,8 +48,6 @@ ACTIONS = {
     "stubborn_walk": SUCCEEDS,
     "picky": SUCCEEDS,
 }
-EFFECTS = frozenset(MUTATIONS)
-WITH_TARGET = frozenset({"meddle"})
 # What may happen to any job, whatever its function does.
 ALWAYS = frozenset({"canceled", "canceled:expired", "failed:crash_loop"})
 
@@ -64,6 +61,11 @@ def ends_of(function: str, timeout_ms: int | None) -> frozenset[str]:
     return ends if timeout_ms is None else ends | TIMES_OUT
 
 
+app = Duly("sqlite:////nowhere/duly.db")
+acting: list[Process] = []
+"""Whose body runs: the last one."""
+
+
 class Pause:
     """Where an async body waits until the simulation lets it go on."""
 
@@ -71,163 +73,192 @@ class Pause:
         yield
 
 
-def register(app: Duly, process: Process) -> None:
-    """Give the app of one process its functions."""
-    world = process.world
+@contextmanager
+def excused(ctx: Ctx | AsyncCtx) -> Iterator[None]:
+    """An action may fail with the store that it uses."""
+    process = acting[-1]
+    fired = process.faults.fired
+    try:
+        yield
+    except (StoreError, sqlite3.Error):
+        if process.faults.fired > fired:
+            process.world.ledger.excused.add(ctx.job_id)
+        raise
 
-    def effect(tx: Tx) -> None:
-        if tx._running is not None:
-            process.started(tx._running.claim)
-        tx.execute("INSERT INTO effects (job_id) VALUES (?)", (tx.job_id,))
 
-    @contextmanager
-    def excused(ctx: Ctx | AsyncCtx) -> Iterator[None]:
-        """An action may fail with the store that it uses."""
-        fired = process.faults.fired
-        try:
-            yield
-        except (StoreError, sqlite3.Error):
-            if process.faults.fired > fired:
-                world.ledger.excused.add(ctx.job_id)
-            raise
+# Mutations -----------------------------------------------------------------------------------
 
-    def child(ctx: Ctx, function: Function[..., object], *args: object) -> None:
-        with excused(ctx):
-            job = ctx.run(function, *args)
-        world.ledger.scheduled(job.id, ctx._running.claim.token)
 
-    async def async_child(ctx: AsyncCtx, function: Function[..., object], *args: object) -> None:
-        with excused(ctx):
-            job = await ctx.run(function, *args)
-        world.ledger.scheduled(job.id, ctx._ctx._running.claim.token)
+def effect(tx: Tx) -> None:
+    if tx._running is not None:
+        acting[-1].started(tx._running.claim)
+    tx.execute("INSERT INTO effects (job_id) VALUES (?)", (tx.job_id,))
 
-    # Mutations
 
-    @app.mutation
-    def write(tx: Tx) -> None:
+def vain(tx: Tx) -> None:
+    """Schedule what will be undone."""
+    acting[-1].world.ledger.rolled_back(tx.run(write).id)
+
+
+@app.mutation
+def write(tx: Tx) -> None:
+    effect(tx)
+
+
+@app.mutation
+def spawn(tx: Tx) -> None:
+    tx.run(write)
+    effect(tx)
+    tx.run_after(1, poke)
+
+
+@app.mutation
+def nested(tx: Tx) -> None:
+    effect(tx)
+    with suppress(KeyError), tx.savepoint():
         effect(tx)
-
-    @app.mutation
-    def spawn(tx: Tx) -> None:
-        tx.run(write)
-        effect(tx)
-        tx.run_after(1, poke)
-        if tx.job_id is not None:
-            tx.run(meddle, tx.job_id)
-
-    @app.mutation
-    def nested(tx: Tx) -> None:
-        effect(tx)
-        with suppress(KeyError), tx.savepoint():
-            effect(tx)
-            world.ledger.rolled_back(tx.run(write).id)
-            raise KeyError
-        with tx.savepoint():
-            tx.run(write)
-
-    @app.mutation
-    def broken(tx: Tx) -> None:
-        effect(tx)
-        world.ledger.rolled_back(tx.run(write).id)
-        raise ValueError("broken as planned")
-
-    @app.mutation
-    def meddle(tx: Tx, target: str) -> None:
-        effect(tx)
-        with suppress(LookupError):
-            tx.cancel(target)
-
-    @app.mutation
-    def committer(tx: Tx) -> None:
-        effect(tx)
-        tx.execute("COMMIT")
-
-    @app.mutation
-    def stubborn_committer(tx: Tx) -> None:
-        effect(tx)
-        for word in ("COMMIT", "ROLLBACK", "BEGIN"):
-            with suppress(sqlite3.DatabaseError):
-                tx.execute(word)
-
-    @app.mutation
-    def undoer(tx: Tx) -> None:
-        effect(tx)
-        with suppress(sqlite3.IntegrityError):
-            tx.execute("INSERT OR ROLLBACK INTO sim_fuse VALUES (1)")
-
-    @app.mutation
-    def stubborn_undoer(tx: Tx) -> None:
-        with suppress(sqlite3.IntegrityError):
-            tx.execute("INSERT OR ROLLBACK INTO sim_fuse VALUES (1)")
-        effect(tx)
-
-    @app.mutation
-    def deferred(tx: Tx) -> None:
-        effect(tx)
-        tx.execute("INSERT INTO orphans VALUES (1)")
-
-    @app.mutation
-    def toucher(tx: Tx) -> None:
-        effect(tx)
-        tx.connection.execute("SELECT 1")
-
-    @app.mutation
-    def quitter(tx: Tx) -> None:
-        effect(tx)
-        raise SystemExit("a body may try anything")
-
-    @app.mutation
-    def slow(tx: Tx) -> None:
-        effect(tx)
-        process.linger(6)
+        vain(tx)
+        raise KeyError
+    with tx.savepoint():
         tx.run(write)
 
-    if process.knows_rare:
 
-        @app.mutation
-        def rare(tx: Tx) -> None:
-            effect(tx)
+@app.mutation
+def broken(tx: Tx) -> None:
+    effect(tx)
+    vain(tx)
+    raise ValueError("broken as planned")
 
-    # Actions
 
-    @app.action
-    def poke(ctx: Ctx) -> None:
-        process.started(ctx._running.claim)
+@app.mutation
+def meddle(tx: Tx, target: str) -> None:
+    effect(tx)
+    with suppress(LookupError):
+        tx.cancel(target)
 
-    @app.action
-    def boom(ctx: Ctx) -> None:
-        process.started(ctx._running.claim)
-        raise ValueError("boom as planned")
 
-    @app.action
-    def fan(ctx: Ctx) -> None:
-        process.started(ctx._running.claim)
-        child(ctx, write)
-        child(ctx, poke)
+@app.mutation
+def committer(tx: Tx) -> None:
+    effect(tx)
+    tx.execute("COMMIT")
 
-    @app.action
-    def caller(ctx: Ctx) -> None:
-        process.started(ctx._running.claim)
-        with excused(ctx):
-            ctx.call(spawn)
 
-    @app.action
-    async def walk(ctx: AsyncCtx) -> None:
-        process.started(ctx._ctx._running.claim)
-        await Pause()
-        await async_child(ctx, walk if world.rng.random() < 0.2 else write)
-        await Pause()
+@app.mutation
+def stubborn_committer(tx: Tx) -> None:
+    effect(tx)
+    for word in ("COMMIT", "ROLLBACK", "BEGIN"):
+        with suppress(sqlite3.DatabaseError):
+            tx.execute(word)
 
-    @app.action
-    async def stubborn_walk(ctx: AsyncCtx) -> None:
-        """Goes on after it was told to stop."""
-        process.started(ctx._ctx._running.claim)
-        for function, *args in ((meddle, ctx.job_id), (spawn,)):
-            with suppress(asyncio.CancelledError):
-                await Pause()
-            with suppress(Canceled):
-                await async_child(ctx, function, *args)
 
-    @app.action
-    def picky(ctx: Ctx, number: int) -> None:
-        process.started(ctx._running.claim)
+@app.mutation
+def undoer(tx: Tx) -> None:
+    effect(tx)
+    with suppress(sqlite3.IntegrityError):
+        tx.execute("INSERT OR ROLLBACK INTO sim_fuse VALUES (1)")
+
+
+@app.mutation
+def stubborn_undoer(tx: Tx) -> None:
+    with suppress(sqlite3.IntegrityError):
+        tx.execute("INSERT OR ROLLBACK INTO sim_fuse VALUES (1)")
+    effect(tx)
+
+
+@app.mutation
+def deferred(tx: Tx) -> None:
+    effect(tx)
+    tx.execute("INSERT INTO orphans VALUES (1)")
+
+
+@app.mutation
+def toucher(tx: Tx) -> None:
+    effect(tx)
+    tx.connection.execute("SELECT 1")
+
+
+@app.mutation
+def quitter(tx: Tx) -> None:
+    effect(tx)
+    raise SystemExit("a body may try anything")
+
+
+@app.mutation
+def slow(tx: Tx) -> None:
+    effect(tx)
+    acting[-1].linger(6)
+    tx.run(write)
+
+
+@app.mutation
+def rare(tx: Tx) -> None:
+    effect(tx)
+
+
+# Actions -------------------------------------------------------------------------------------
+
+
+def begin(ctx: Ctx | AsyncCtx) -> None:
+    inner = ctx._ctx if isinstance(ctx, AsyncCtx) else ctx
+    acting[-1].started(inner._running.claim)
+
+
+def child(ctx: Ctx, function: Function[..., object]) -> None:
+    with excused(ctx):
+        job = ctx.run(function)
+    acting[-1].world.ledger.scheduled(job.id, ctx._running.claim.token)
+
+
+async def async_child(ctx: AsyncCtx, function: Function[..., object], *args: object) -> None:
+    with excused(ctx):
+        job = await ctx.run(function, *args)
+    acting[-1].world.ledger.scheduled(job.id, ctx._ctx._running.claim.token)
+
+
+@app.action
+def poke(ctx: Ctx) -> None:
+    begin(ctx)
+
+
+@app.action
+def boom(ctx: Ctx) -> None:
+    begin(ctx)
+    raise ValueError("boom as planned")
+
+
+@app.action
+def fan(ctx: Ctx) -> None:
+    begin(ctx)
+    child(ctx, write)
+    child(ctx, poke)
+
+
+@app.action
+def caller(ctx: Ctx) -> None:
+    begin(ctx)
+    with excused(ctx):
+        ctx.call(spawn)
+
+
+@app.action
+async def walk(ctx: AsyncCtx) -> None:
+    begin(ctx)
+    await Pause()
+    await async_child(ctx, walk if acting[-1].world.rng.random() < 0.2 else write)
+    await Pause()
+
+
+@app.action
+async def stubborn_walk(ctx: AsyncCtx) -> None:
+    """Goes on after it was told to stop."""
+    begin(ctx)
+    for function, *args in ((meddle, ctx.job_id), (spawn,)):
+        with suppress(asyncio.CancelledError):
+            await Pause()
+        with suppress(Canceled):
+            await async_child(ctx, function, *args)
+
+
+@app.action
+def picky(ctx: Ctx, number: int) -> None:
+    begin(ctx)

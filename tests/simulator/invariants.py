@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from duly.model.job import LEGAL, Claim, ErrorKind, Kind, State
 from duly.model.retry import decode_retry
-from tests.simulator.functions import EFFECTS, ends_of
+from tests.simulator.functions import MUTATIONS, ends_of
 
 RETENTION_MS = 600_000
 EXHAUSTED_MS = 1_800_000
@@ -252,9 +252,8 @@ class Ledger:
     def _check_claim(self, old: Change, new: Change) -> None:
         started_at = new.started_at or 0
         self._expect(started_at >= old.run_at, "not before it is due", new)
-        self._expect(
-            new.expires_at is None or started_at < new.expires_at, "never after expiry", new
-        )
+        in_time = new.expires_at is None or started_at < new.expires_at
+        self._expect(in_time or old.attempt > 0, "no first start after expiry", new)
         self._expect(new.queue not in self.paused, "paused queues start nothing", new)
         self._expect(new.attempt == old.attempt + 1, "attempts", new, f"after {old.attempt}")
         parent = self.jobs.get(new.parent_id or "")
@@ -288,6 +287,8 @@ class Ledger:
         )
         if new.state == State.FAILED:
             self._expect(bool(new.error_message), "failed says why", new)
+        if new.error_kind == ErrorKind.EXPIRED:
+            self._expect(new.attempt == 0, "only what never started expires", new)
         if new.error_kind == ErrorKind.CRASH_LOOP:
             self._expect(new.worker_id in self.alone, "bystanders are not convicted", new)
 
@@ -331,7 +332,7 @@ class Ledger:
 
     def _check_effects(self, story: Story) -> None:
         succeeded = story.now.state == State.SUCCEEDED
-        wanted = 1 if succeeded and story.now.function in EFFECTS else 0
+        wanted = 1 if succeeded and story.now.function in MUTATIONS else 0
         self._expect(
             story.effects == wanted, "exactly one effect", story.now, f"has {story.effects}"
         )

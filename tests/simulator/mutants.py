@@ -216,7 +216,7 @@ def claims_running() -> AbstractContextManager[None]:
 
 @mutant("a claim that takes expired jobs")
 def claims_expired() -> AbstractContextManager[None]:
-    return rewritten(sql.PICK, ("AND (expires_at IS NULL OR expires_at > :now)", ""))
+    return rewritten(sql.PICK, ("expires_at IS NULL OR", "1 OR"))
 
 
 @mutant("a claim that takes jobs before they are due")
@@ -234,10 +234,12 @@ def uncounted_attempt() -> AbstractContextManager[None]:
     return rewritten(sql.CLAIM, ("attempt = attempt + 1", "attempt = attempt"))
 
 
-@mutant("a job that crashed two workers is claimed alone before it is due")
+@mutant("a job that crashed two workers is claimed whether or not it is due or paused")
 def alone_early() -> AbstractContextManager[None]:
-    early = ("AND run_at <= :now", "")
-    return both(rewritten(sql.CLAIM_ALONE, early), rewritten(sql.DUE_ALONE, early))
+    early, paused = ("AND run_at <= :now", ""), ("paused_at IS NOT NULL", "0")
+    return both(
+        rewritten(sql.CLAIM_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused)
+    )
 
 
 @mutant("bodies start before the claim is committed")

@@ -18,8 +18,9 @@ from duly.clock import SystemClock
 from duly.errors import StoreError
 from duly.model.job import Claim, Settlement
 from duly.runtime.beat import Beat
-from duly.runtime.execute import Attempt, run_action
+from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.janitor import Janitor
+from duly.runtime.outbox import OUTAGE
 from duly.runtime.teams import AsyncTeam, Ended, MutationTeam, ThreadTeam
 from duly.runtime.worker import Worker
 from duly.store.base import ClaimRequest
@@ -198,7 +199,12 @@ class SimStore(SqliteStore):
     ) -> tuple[set[str], Sequence[Claim]]:
         ledger = self.process.world.ledger
         before = ledger.sync()
-        settled, claims = super().exchange(settlements, request, now)
+        try:
+            settled, claims = super().exchange(settlements, request, now)
+        except StoreError as error:
+            if request is None and not isinstance(error, OUTAGE):
+                raise Violation("every end can be stored", str(error)) from error
+            raise
         ledger.sync()
         for job_id in settled:
             ledger.settled(job_id, {s.token for s in settlements if s.id == job_id}, before)
@@ -287,7 +293,7 @@ class SimMutations(MutationTeam):
     """Mutations wait until the simulation runs some of them, as the real thread would."""
 
     def __init__(self, worker: SimWorker) -> None:
-        super().__init__(worker.store, worker._make_runner, worker._body_ended, worker._forget)
+        super().__init__(worker.store, worker.make_runner, worker._body_ended, worker._forget)
         self.queued: list[Attempt] = []
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
@@ -351,7 +357,15 @@ class SimWorker(Worker):
         self.mutations = SimMutations(self)
         self._claiming = self.claiming  # type: ignore[assignment]
         self._threads, self._async, self._mutations = self.threads, self.asyncs, self.mutations
+        self._runner: MutationRunner | None = None
         self.stopped = False
+
+    def make_runner(self) -> MutationRunner:
+        """One for all its life, as the real thread has it."""
+        if self._runner is None:
+            self._runner = self._make_runner()
+            self._runner.close = lambda: None  # type: ignore[method-assign]
+        return self._runner
 
     @property
     def actions(self) -> list[Attempt | SimTask]:
@@ -375,12 +389,6 @@ class SimWorker(Worker):
         super()._forget(attempt, committed)
         if not told and self.process.world.ledger.is_running(attempt.claim):
             raise Violation("a fence closes for a reason", f"{attempt.claim.function} goes on")
-
-    def _settle_in_halves(self, batch: Sequence[Settlement]) -> None:
-        """Nothing in a simulation is unstorable; only a claim in a dead worker's name fails."""
-        if not self.process.was_declared_dead:
-            raise Violation("no error without a fault", "a batch cannot be stored")
-        super()._settle_in_halves(batch)
 
     def _wait_until_quiet(self, seconds: float) -> None:
         if self.process.world.rng.random() < 0.5:
@@ -407,7 +415,6 @@ class Process:
     def __init__(self, world: World, name: str, *, knows_rare: bool = True) -> None:
         self.world = world
         self.name = name
-        self.knows_rare = knows_rare
         self.faults = Faults()
         self.stack: list[str] = []
         self.worker_ids: set[str] = set()
@@ -417,7 +424,8 @@ class Process:
         self.store = SimStore(self)
         self.app.core.store = self.store
         self.worker: SimWorker | None = None
-        functions.register(self.app, self)
+        known = functions.app.functions()
+        self.app.core.functions |= {n: f for n, f in known.items() if knows_rare or n != "rare"}
         # Opening takes locks of its own, and is not what is simulated.
         self.is_open = False
         self.app.ready()
@@ -480,7 +488,7 @@ class Process:
         elif not self.stack:
             self.world.maybe_arm(self)
         self.stack.append(loop)
-        self.world.acting.append(self)
+        functions.acting.append(self)
         try:
             work()
         except (SimulatedCrash, Blocked):
@@ -494,7 +502,7 @@ class Process:
             raise Violation("every loop survives", f"{loop}: {error!r}") from error
         finally:
             self.stack.pop()
-            self.world.acting.pop()
+            functions.acting.pop()
         if not self.stack:
             self.faults.disarm()
             if self.faults.dead:

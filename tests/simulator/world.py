@@ -20,6 +20,7 @@ from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
 from tests.simulator import steps
+from tests.simulator.functions import acting
 from tests.simulator.invariants import SCHEMA, Ledger, Violation
 from tests.simulator.process import Faults, Process, SimTask, SimulatedCrash
 
@@ -59,7 +60,10 @@ class Settings:
             finishes_with_claim=rng.random() < 0.6,
             interleave=rng.choice((0.0, 0.05, 0.15)),
             fault=rng.choice((0.0, 0.1, 0.3)),
-            weights=tuple(s.weight * rng.choice((0.3, 1.0, 1.0, 3.0)) for s in steps.STEPS),
+            weights=tuple(
+                step.weight * rng.choice((0.5, 1, 2) if step.is_vital else (0, 0.5, 1, 3))
+                for step in steps.STEPS
+            ),
         )
 
 
@@ -105,7 +109,6 @@ class World:
         self.ledger = Ledger(self.path, self.latest_now)
         self.trace: list[str] = []
         self.processes: list[Process] = []
-        self.acting: list[Process] = []
         self.graves: list[SimTask] = []
         self.alone_runs = SimAloneRuns()
         self.writer: Process | None = None
@@ -176,8 +179,8 @@ class World:
 
     def at_point(self, name: str) -> None:
         """After a commit, before its process has taken notice, its other loops are the fastest."""
-        if name in GAPS and self.acting:
-            process = self.acting[-1]
+        if name in GAPS and acting:
+            process = acting[-1]
             self.interleave(process, self.rng.choice((process.claim, process.settle, self.step)))
 
     # Running
@@ -255,6 +258,7 @@ class World:
 def simulate(seed: int, count: int = STEPS) -> Report:
     """Play one seed."""
     Violation.first = None
+    acting.clear()
     with playground(seed) as folder:
         world = World(seed, folder)
         try:

@@ -112,12 +112,12 @@ def test_sqlite_locks_when_the_transaction_begins(tmp_path):
 
 
 def test_postgres_skips_what_another_claimer_has_locked(migrated_postgres):
-    store = PostgresStore(migrated_postgres)
+    # A claim that waits instead fails soon.
+    store = PostgresStore(f"{migrated_postgres}?options=-c%20lock_timeout%3D100ms")
     ids = new_ids(NOW, 10)
     store.enqueue([new_job(id=job_id) for job_id in ids])
     register(store)
     with psycopg.connect(migrated_postgres) as other:
-        other.execute("SET lock_timeout = '1ms'")
         other.execute("SELECT 1 FROM duly.jobs WHERE id = ANY(%s::uuid[]) FOR UPDATE", [ids[:4]])
         assert claim(store, 3) == ids[4:7]
         assert claim(store) == ids[7:]

@@ -321,20 +321,29 @@ OUTLIVE_THE_PARENT = """
 closed, close = os.pipe()
 
 
+def visit(statement):
+    program = (
+        "import contextlib, sqlite3, sys\\n"
+        "with contextlib.closing(sqlite3.connect(sys.argv[1])) as own:\\n"
+        "    print(own.execute(sys.argv[2]).fetchone()[0])"
+    )
+    command = [sys.executable, "-c", program, str(store.path), statement]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def child():
     enqueue()
     os.read(closed, 1)
-    visit = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM mine')"
-    subprocess.run([sys.executable, "-c", visit, str(store.path)], check=True)
-    late = enqueue()
-    store.close()
-    assert store.get(late) is not None
+    assert visit("SELECT count(*) FROM duly_jobs") == "2"
+    enqueue()
+    assert visit("SELECT count(*) FROM duly_jobs") == "3"
 
 
 pid = in_child(child)
 store.close()
 os.write(close, b"x")
 assert succeeds(pid)
+assert visit("PRAGMA integrity_check") == "ok"
 assert len(store.find(JobFilter(limit=1000))) == 3
 print("good")
 """
@@ -467,7 +476,8 @@ def in_background(call: Any, *arguments: Any) -> threading.Thread:
         with contextlib.suppress(BaseException):
             call(*arguments)
 
-    thread = threading.Thread(target=run)
+    # A thread that hangs fails the test, not the run.
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
 

@@ -24,9 +24,7 @@ def test_a_mutant_is_convicted(mutant: Mutant, report: Callable[[str], None]) ->
     report(f"{verdict.where}, {verdict.violation.invariant}")
 
 
-@pytest.mark.parametrize(
-    "mutant", [m for m in MUTANTS if m.probe], ids=lambda mutant: mutant.name
-)
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.probe], ids=lambda mutant: mutant.name)
 def test_without_the_mutant_its_probe_is_refused(mutant: Mutant) -> None:
     assert mutant.probe is not None
     assert try_out(mutant.probe) is None

@@ -38,7 +38,9 @@ def test_no_seed_breaks_an_invariant(
 def test_a_seed_replays_exactly() -> None:
     """Also in another interpreter, whose sets and hashes are in another order."""
     first = [simulate(seed).digest for seed in (1, 2)]
-    again = "from tests.simulator.world import simulate; print([simulate(s).digest for s in (1, 2)])"
+    again = (
+        "from tests.simulator.world import simulate; print([simulate(s).digest for s in (1, 2)])"
+    )
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", again], env=environment, capture_output=True, text=True, check=True

@@ -580,7 +580,8 @@ class SqliteStore:
             raise errors.StoreError(f"cannot create {self.path}: {error.strerror}") from error
 
     def _use_wal(self) -> None:
-        with self.gate, contextlib.closing(self.connect()) as raw:
+        # SQLite does not wait for others that change the mode at the same time: take turns.
+        with self.gate, self.turnstile, contextlib.closing(self.connect()) as raw:
             (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
             if mode != "wal":
                 raw.execute("PRAGMA journal_mode = WAL")

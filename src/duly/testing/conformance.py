@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import unittest
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def refused(kind: type[Exception] = Exception) -> Iterator[None]:
+def refused(kind: type[Exception] = Exception) -> Generator[None]:
     """The block must raise such an error."""
     try:
         yield
@@ -890,7 +890,7 @@ class _Mutations(_Ground):
     """begin → (enter → body → finish → leave | undo)* → commit | rollback."""
 
     @contextmanager
-    def lane(self) -> Iterator[MutationLane]:
+    def lane(self) -> Generator[MutationLane]:
         self.create_user_table()
         lane = self.store.mutation_lane()
         try:

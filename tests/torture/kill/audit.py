@@ -9,7 +9,8 @@ from typing import Any
 from tests.jobs.support import Database
 
 Line = list[str]
-TERMINAL = ("succeeded", "failed", "canceled")
+# A row can be committed after one that was completed a little later.
+OVERLAP_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,19 @@ class Auditor:
         self._db = db
         self._seen: dict[str, tuple[Any, ...]] = {}
         self._changed: set[str] = set()
+        self._newest = 0
 
     def look(self) -> None:
-        """Remember every terminal row; a row seen before must be the same now."""
-        now = {row[0]: row for row in self._history()}
-        self._changed |= {job_id for job_id, row in self._seen.items() if now.get(job_id) != row}
-        self._seen |= now
+        """Remember the jobs that have ended since the last look."""
+        for row in self._history(since=self._newest - OVERLAP_MS):
+            self._newest = max(self._newest, row[-1])
+            if self._seen.setdefault(row[0], row) != row:
+                self._changed.add(row[0])
 
-    def _history(self) -> list[tuple[Any, ...]]:
+    def _history(self, since: int = 0) -> list[tuple[Any, ...]]:
         columns = "function, kind, state, retry, error_kind, attempt, token, result, completed_at"
-        rows = self._db.execute(f"SELECT id, {columns} FROM @history")
-        return [(str(row[0]), *row[1:]) for row in rows]
+        query = f"SELECT id, {columns} FROM @history WHERE completed_at >= ?"
+        return [(str(row[0]), *row[1:]) for row in self._db.execute(query, since)]
 
     def live(self) -> int:
         return self._db.count("@jobs")
@@ -79,8 +82,8 @@ class Auditor:
     def verdict(
         self, *, acknowledged: list[Line], canceled: list[Line], starts: list[Line]
     ) -> Verdict:
-        self.look()
         jobs = {row[0]: row for row in self._history()}
+        self._changed |= {i for i, row in self._seen.items() if jobs.get(i) != row}
         live = {str(row[0]) for row in self._db.execute("SELECT id FROM @jobs")}
         effects = Counter(self._column("SELECT job_id FROM effects"))
         orders = set(self._column("SELECT job_id FROM orders"))

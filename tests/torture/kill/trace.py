@@ -16,6 +16,11 @@ class Trace:
         os.write(handle, (" ".join(map(str, words)) + "\n").encode())
         os.close(handle)
 
+    def size(self, file: str) -> int:
+        """How many bytes were written: cheap to ask again and again."""
+        path = self.folder / file
+        return path.stat().st_size if path.exists() else 0
+
     def lines(self, file: str) -> list[list[str]]:
         """The words of every line."""
         path = self.folder / file
