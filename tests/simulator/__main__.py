@@ -1,5 +1,6 @@
 """`python -m tests.simulator --seed 123 --verbose` or `--seeds 0-999`."""
 
+# ruff: noqa: T201
 from __future__ import annotations
 
 import argparse

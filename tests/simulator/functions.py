@@ -38,6 +38,7 @@ MUTATIONS = {
     "quitter": FAILS,
     "slow": TIMES_OUT,
     "rare": SUCCEEDS,
+    "poison": frozenset(),
 }
 ACTIONS = {
     "poke": SUCCEEDS,
@@ -47,6 +48,7 @@ ACTIONS = {
     "walk": SUCCEEDS,
     "stubborn_walk": SUCCEEDS,
     "picky": SUCCEEDS,
+    "deadly": frozenset(),
 }
 # What may happen to any job, whatever its function does.
 ALWAYS = frozenset({"canceled", "canceled:expired", "failed:crash_loop"})
@@ -195,6 +197,12 @@ def rare(tx: Tx) -> None:
     effect(tx)
 
 
+@app.mutation
+def poison(tx: Tx) -> None:
+    effect(tx)
+    acting[-1].drop_dead()
+
+
 # Actions -------------------------------------------------------------------------------------
 
 
@@ -262,3 +270,9 @@ async def stubborn_walk(ctx: AsyncCtx) -> None:
 @app.action
 def picky(ctx: Ctx, number: int) -> None:
     begin(ctx)
+
+
+@app.action
+def deadly(ctx: Ctx) -> None:
+    begin(ctx)
+    acting[-1].drop_dead()

@@ -73,6 +73,10 @@ class Violation(BaseException):
         Violation.first = Violation.first or self
         super().__init__(f"{invariant}: {message}")
 
+    @classmethod
+    def forget(cls) -> None:
+        cls.first = None
+
 
 class Change(NamedTuple):
     """One row of the log."""

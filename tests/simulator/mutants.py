@@ -18,7 +18,7 @@ from unittest import mock
 import msgspec
 
 from duly.errors import StoreUnavailable
-from duly.model.job import Again, ErrorKind, Finish, Lost, Raised, Settlement, settle_lost
+from duly.model.job import ErrorKind, Finish, Kind, Lost, Raised, Settlement, settle_lost
 from duly.runtime import beat, outbox, worker
 from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.worker import Worker
@@ -56,7 +56,9 @@ class Mutant(NamedTuple):
             if self.probe is not None:
                 return _verdict("probe", try_out(self.probe))
             reports = map(simulate, seeds)
-            return next((_verdict(f"seed {r.seed}", r.violation) for r in reports if r.violation), None)
+            return next(
+                (_verdict(f"seed {r.seed}", r.violation) for r in reports if r.violation), None
+            )
 
 
 def _verdict(where: str, violation: Violation | None) -> Verdict | None:
@@ -97,7 +99,7 @@ def without(*fragments: str) -> Iterator[None]:
         assert fragment in text, f"the schema has no {fragment!r}"
         text = text.replace(fragment, "")
     changed = [msgspec.structs.replace(steps[0], text=text), *steps[1:]]
-    with mock.patch.object(migrate, "migrations", lambda dialect: changed):
+    with mock.patch.object(migrate, "migrations", return_value=changed):
         yield
 
 
@@ -114,6 +116,9 @@ def both(*plants: AbstractContextManager[None]) -> Iterator[None]:
 
 
 PARITY = ",\n    CHECK ((state = 'running') = (token % 2 = 1))"
+WAS_RUNNING = """,
+    -- Only what was running can succeed or fail.
+    CHECK (state = 'canceled' OR token % 2 = 1)"""
 
 
 def trigger(name: str) -> str:
@@ -125,7 +130,7 @@ def trigger(name: str) -> str:
 
 def try_out(script: str) -> Violation | None:
     """Do to a database what its schema forbids; the ledger convicts whatever got through."""
-    Violation.first = None
+    Violation.forget()
     with tempfile.TemporaryDirectory(prefix="duly-probe-") as folder:
         path = Path(folder, "duly.db")
         path.write_bytes(template())
@@ -237,9 +242,7 @@ def uncounted_attempt() -> AbstractContextManager[None]:
 @mutant("a job that crashed two workers is claimed whether or not it is due or paused")
 def alone_early() -> AbstractContextManager[None]:
     early, paused = ("AND run_at <= :now", ""), ("paused_at IS NOT NULL", "0")
-    return both(
-        rewritten(sql.CLAIM_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused)
-    )
+    return both(rewritten(sql.CLAIM_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused))
 
 
 @mutant("bodies start before the claim is committed")
@@ -391,7 +394,7 @@ def late_result_stored() -> AbstractContextManager[None]:
         UPDATE duly_history SET state = 'failed' WHERE id = 'one'""",
 )
 def history_changes() -> AbstractContextManager[None]:
-    return without(trigger("duly_history_final"), ",\n    -- Only what was running can succeed or fail.\n    CHECK (state = 'canceled' OR token % 2 = 1)")
+    return without(trigger("duly_history_final"), WAS_RUNNING)
 
 
 @mutant("an ended attempt drops whatever attempt of its job is held now")
@@ -401,6 +404,11 @@ def note_by_id() -> AbstractContextManager[None]:
             self._held.pop(settlement.id, None)
 
     return patched(Worker, "_note", note)
+
+
+@mutant("an attempt is not told that its job runs here again")
+def replaced_untold() -> AbstractContextManager[None]:
+    return patched(Worker, "_tell_replaced", lambda self, claims: None)
 
 
 @mutant("a full disk is taken for a result that cannot be stored")
@@ -416,7 +424,9 @@ def full_disk() -> AbstractContextManager[None]:
 @mutant("children are stored whether or not the parent still runs")
 def parent_not_locked() -> AbstractContextManager[None]:
     return rewritten(
-        sql.LOCK_PARENT, ("FROM duly_jobs WHERE id = :id", "WHERE :id"), ("token = :token", ":token")
+        sql.LOCK_PARENT,
+        ("FROM duly_jobs WHERE id = :id", "WHERE :id"),
+        ("token = :token", ":token"),
     )
 
 
@@ -468,7 +478,7 @@ def worker_deleted() -> AbstractContextManager[None]:
 @mutant("a rescue that runs actions again")
 def actions_again() -> AbstractContextManager[None]:
     def judge(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
-        return Again(job.id, job.token, now, job.attempt, job.crashes, job.system_retries)
+        return settle_lost(msgspec.structs.replace(job, kind=Kind.MUTATION), now, chance, alone)
 
     return patched(beat, "settle_lost", judge)
 

@@ -11,16 +11,16 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from duly import Duly
 from duly.clock import SystemClock
 from duly.errors import StoreError
 from duly.model.job import Claim, Settlement
+from duly.runtime import outbox
 from duly.runtime.beat import Beat
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.janitor import Janitor
-from duly.runtime.outbox import OUTAGE
 from duly.runtime.teams import AsyncTeam, Ended, MutationTeam, ThreadTeam
 from duly.runtime.worker import Worker
 from duly.store.base import ClaimRequest
@@ -105,17 +105,16 @@ def _error(name: str, text: str) -> sqlite3.OperationalError:
 
 
 class SimCursor(sqlite3.Cursor):
-    connection: SimConnection
+    owner: SimConnection
 
     def execute(self, text: str, parameters: Any = ()) -> SimCursor:
-        faults = self.connection.faults
-        faults.before(self.connection, text)
+        self.owner.faults.before(self.owner, text)
         super().execute(text, parameters)
-        faults.after(text)
+        self.owner.faults.after(text)
         return self
 
     def executemany(self, text: str, rows: Any) -> SimCursor:
-        self.connection.faults.before(self.connection, text)
+        self.owner.faults.before(self.owner, text)
         super().executemany(text, rows)
         return self
 
@@ -123,8 +122,10 @@ class SimCursor(sqlite3.Cursor):
 class SimConnection(Connection):
     faults: Faults
 
-    def cursor(self, *_: Any) -> SimCursor:
-        return super().cursor(SimCursor)
+    def cursor(self, *_: Any) -> SimCursor:  # type: ignore[override]
+        cursor = super().cursor(SimCursor)
+        cursor.owner = self
+        return cursor
 
     def execute(self, text: str, parameters: Any = ()) -> SimCursor:
         return self.cursor().execute(text, parameters)
@@ -202,7 +203,7 @@ class SimStore(SqliteStore):
         try:
             settled, claims = super().exchange(settlements, request, now)
         except StoreError as error:
-            if request is None and not isinstance(error, OUTAGE):
+            if request is None and not isinstance(error, outbox.OUTAGE):
                 raise Violation("every end can be stored", str(error)) from error
             raise
         ledger.sync()
@@ -460,6 +461,10 @@ class Process:
         worker.stop()
 
     @property
+    def knows_all(self) -> bool:
+        return "rare" in self.app.functions()
+
+    @property
     def is_working(self) -> bool:
         return self.worker is not None and not self.worker.stopped
 
@@ -580,6 +585,11 @@ class Process:
         assert self.worker is not None
         self.world.note(f"    {self.world.ledger.name(claim.id)} {claim.function} begins")
         self.world.ledger.started(claim.id, claim.token, claim.attempt, self.worker_ids)
+
+    def drop_dead(self) -> NoReturn:
+        """A body takes its process along."""
+        self.faults.dead = True
+        raise SimulatedCrash
 
     def linger(self, seconds: float) -> None:
         """Time passes inside a body, while the watchdog watches."""

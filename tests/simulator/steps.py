@@ -14,6 +14,7 @@ from duly.model.job import NewJob
 from duly.runtime.beat import rescue
 from duly.store.commit import Ticket
 from duly.store.session import Session
+from duly.store.sqlite import Write
 from tests.simulator.functions import ACTIONS, MUTATIONS
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def write_together(world: World) -> None:
         groups.append([job, job] if world.rng.random() < 0.2 else [job])
 
     def run() -> None:
-        tickets = [Ticket(partial(_insert, jobs)) for jobs in groups]
+        tickets: list[Ticket[Write]] = [Ticket(partial(_insert, jobs)) for jobs in groups]
         process.store._commit_batch(tickets)
         for ticket, (job, *twice) in zip(tickets, groups, strict=True):
             if ticket.error is None:

@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,6 @@ class World:
         self._nested = 0
         self._names = 0
         self.client = self.new_process("client")
-        for _ in range(self.settings.workers):
-            self.new_worker()
 
     # Processes
 
@@ -204,6 +202,8 @@ class World:
             raise Violation.first
 
     def run(self, count: int) -> None:
+        for _ in range(self.settings.workers):
+            self.new_worker()
         for self._number in range(count):
             self.step()
             self.check()
@@ -216,8 +216,9 @@ class World:
         self.calm = True
         for name in sorted(self.ledger.paused):
             self.client.app.queues.resume(name)
-        self.new_worker()
         for _ in range(DRAIN_ROUNDS):
+            if not any(process.knows_all for process in self.workers):
+                self.new_worker()
             for process in self.workers:
                 self._one_round(process)
             while self.alone_runs.wanted:
@@ -238,7 +239,9 @@ class World:
         """Go on to when something is due; False if nothing is left."""
         query = "SELECT count(*), min(iif(state = 'pending', run_at, NULL)) FROM duly_jobs"
         left, due = self.ledger.db.execute(f"{query} WHERE hold IS NOT 'signature'").fetchone()
-        self.clock.advance(max(1.0, ((due or 0) - self.clock.now()) / 1000))
+        # A wall clock that was set back has to catch up with the processes that saw it ahead.
+        until = max(due or 0, self.latest_now())
+        self.clock.advance(max(1.0, (until - self.clock.now()) / 1000))
         return bool(left)
 
     def close(self) -> None:
@@ -257,22 +260,17 @@ class World:
 
 def simulate(seed: int, count: int = STEPS) -> Report:
     """Play one seed."""
-    Violation.first = None
+    Violation.forget()
     acting.clear()
     with playground(seed) as folder:
         world = World(seed, folder)
         try:
-            with fault.inject(world.at_point):
+            with suppress(Violation), fault.inject(world.at_point):
                 world.run(count)
-            violation = None
-        except Violation as found:
-            violation = Violation.first = Violation.first or found
-        report = Report(
-            seed, count, len(world.ledger.jobs), world.digest(), tuple(world.trace), violation
-        )
-        with fault.inject(lambda _: None):
+            jobs, trace = len(world.ledger.jobs), tuple(world.trace)
+            return Report(seed, count, jobs, world.digest(), trace, Violation.first)
+        finally:
             world.close()
-    return report
 
 
 @contextmanager
