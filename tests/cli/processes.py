@@ -71,28 +71,43 @@ class Process:
 
     @property
     def is_running(self) -> bool:
-        return self._process.poll() is None
+        return self._exit_code() is None
+
+    def _exit_code(self) -> int | None:
+        """Look without taking note of the end.
+
+        Until `close` does so, the kernel gives the process's number, which is also that of its
+        group, to nobody else. Otherwise killing the group could hit a stranger.
+        """
+        state = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if state is None:
+            return None
+        return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
 
     def wait(self, patience: float = PATIENCE) -> int:
         """Its exit code, negative if a signal ended it."""
-        try:
-            return self._process.wait(patience)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {self.pid} does not end\n{self.errors()}") from None
+        give_up_at = time.monotonic() + patience
+        while (code := self._exit_code()) is None:
+            assert time.monotonic() < give_up_at, f"{self.pid} does not end\n{self.errors()}"
+            time.sleep(0.005)
+        return code
 
     def signal(self, number: int) -> None:
-        self._process.send_signal(number)
+        os.kill(self.pid, number)
+
+    def signal_all(self, number: int) -> None:
+        """As a terminal does: to this process and whatever it started."""
+        os.killpg(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL to this process alone."""
-        self._process.kill()
-        self._process.wait()
+        self.signal(signal.SIGKILL)
+        self.wait()
 
     def kill_all(self) -> None:
         """SIGKILL to this process and whatever it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        self.signal_all(signal.SIGKILL)
+        self.wait()
 
     def started(self, pid: int) -> bool:
         """Whether another process is one of its descendants."""
@@ -109,6 +124,7 @@ class Process:
     def close(self) -> None:
         """End whatever is left of it."""
         self.kill_all()
+        self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._output.close()

@@ -60,7 +60,7 @@ def test_ctrl_c_reaches_the_whole_group_and_is_no_error(shop):
     job = shop.call("touch_when", "a", "go")
     wait_until(lambda: shop.started() == ["a"], "the job runs")
 
-    os.killpg(worker.pid, signal.SIGINT)
+    worker.signal_all(signal.SIGINT)
     shop.let_go("go")
 
     assert worker.wait() == 0
@@ -149,7 +149,7 @@ def test_a_signal_is_no_crash_of_a_job_in_a_process_of_its_own(shop):
     own = int(shop.trace.lines("started")[0][2])
     assert own in shop.worker_pids(worker)
 
-    os.killpg(worker.pid, signal.SIGINT)
+    worker.signal_all(signal.SIGINT)
     shop.let_go("go")
 
     assert worker.wait() == 0

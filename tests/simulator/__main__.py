@@ -1,4 +1,4 @@
-"""`python -m tests.simulator --seed 123 --verbose` or `--seeds 0-999`."""
+"""`python -m tests.simulator --seed 123 --verbose` or `--seeds 0-999` or `--mutants`."""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.simulator.mutants import MUTANTS
 from tests.simulator.world import STEPS, simulate
 
 
@@ -16,8 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--seeds", default="0-199", help="a range, first-last")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of each seed")
+    parser.add_argument("--mutants", action="store_true", help="who convicts which mutant")
     parser.add_argument("--verbose", action="store_true", help="print every step")
     options = parser.parse_args(arguments)
+    if options.mutants:
+        return show_mutants()
     first, last = map(int, options.seeds.split("-"))
     seeds = range(first, last + 1) if options.seed is None else [options.seed]
     began = time.monotonic()
@@ -32,6 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = time.monotonic() - began
     print(f"{len(seeds)} seeds of {options.steps} steps in {seconds:.1f} s, nothing wrong")
     return 0
+
+
+def show_mutants() -> int:
+    survivors = 0
+    for mutant in MUTANTS:
+        verdict = mutant.convict()
+        survivors += verdict is None
+        words = f"{verdict.where}, {verdict.violation.invariant}" if verdict else "SURVIVES"
+        print(f"{mutant.name}: {words}")
+    return survivors
 
 
 if __name__ == "__main__":

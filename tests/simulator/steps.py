@@ -45,7 +45,7 @@ def step(weight: float) -> Callable[[Callable[[World], None]], Callable[[World],
 
 
 QUEUES = ("default", "default", "slow")
-NAMES = (*MUTATIONS, *ACTIONS, *ACTIONS, "write", "write", "spawn")
+NAMES = (*MUTATIONS, *ACTIONS, *ACTIONS, "write", "write", "spawn", "walk", "walk")
 
 
 # Enqueue -------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def call(world: World, process: Process) -> tuple[Function[..., Any], tuple[Any,
     options: dict[str, Any] = {"queue": rng.choice(QUEUES), "priority": rng.choice((0, 5, 5, 9))}
     if rng.random() < 0.2:
         options["expires"] = rng.choice((1.0, 30.0))
-    if rng.random() < 0.3:
-        options["timeout"] = rng.choice((2.0, 20.0))
+    if rng.random() < 0.5:
+        options["timeout"] = rng.choice((2.0, 2.0, 20.0))
     if rng.random() < 0.5:
         options["retry"] = Retry(attempts=rng.choice((2, 5)), base=rng.choice((0, 0, 2)), jitter=0)
     return known[name].using(**options), args
@@ -277,7 +277,7 @@ def resume(world: World) -> None:
 
 @step(8)
 def advance(world: World) -> None:
-    seconds = world.rng.choice((0.001, 0.001, 0.5, 0.5, 1, 1, 2, 3, 3, 40, 400))
+    seconds = world.rng.choice((0.001, 0.5, 0.5, 1, 2, 3, 35, 35, 400))
     world.note(f"{seconds:g} s pass")
     world.clock.advance(seconds)
 

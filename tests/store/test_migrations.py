@@ -1,5 +1,6 @@
 """The schema: made once, changed only by numbered steps, refused where this code may not use it."""
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -275,7 +276,8 @@ def test_turning_on_the_write_ahead_log_is_announced_once(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="duly"):
         store.migrate(NOW)
         store.migrate(NOW)
-        SqliteStore(path).open(NOW)
+        with contextlib.closing(SqliteStore(path)) as other:
+            other.open(NOW)
     announced = [record for record in caplog.records if "WAL" in record.getMessage()]
     assert [record.levelname for record in announced] == ["INFO"]
     assert str(path) in announced[0].getMessage()
@@ -351,8 +353,11 @@ def test_a_role_that_may_not_change_the_schema_runs_everything_but_migrate(migra
                 getattr(suite, f"test_{name}")()
                 suite.teardown_method()
                 own.execute(CLEAN)
-            with pytest.raises(StoreError, match="permission denied"):
-                PostgresStore(Unprivileged.url).migrate(NOW)
+            with (
+                contextlib.closing(PostgresStore(Unprivileged.url)) as store,
+                pytest.raises(StoreError, match="permission denied"),
+            ):
+                store.migrate(NOW)
         finally:
             own.execute(compose.SQL("DROP OWNED BY {}").format(compose.Identifier(role)))
             own.execute(compose.SQL("DROP ROLE {}").format(compose.Identifier(role)))

@@ -21,6 +21,7 @@ from duly.store.commit import GroupCommit, Ticket
 from duly.store.sqlite import SqliteStore
 from duly.store.turnstile import Turnstile
 from duly.testing.conformance import NOW, at_the_same_time, new_job
+from tests.jobs.support import wait_until
 from tests.store.processes import hear, running, say, start
 
 PATIENCE = 30.0
@@ -412,12 +413,14 @@ from duly.store.base import WorkerInfo
 
 worker = new_id(NOW)
 store.register(WorkerInfo(worker, "a", "h", 1, None, ("send",), 1, False, 0, NOW), NOW)
-pid = os.fork()
-if pid == 0:
+started, start = os.pipe()
+if os.fork() == 0:
     # Standing for a child that a job has started: it outlives the worker.
+    print(worker, os.getpid(), flush=True)
+    os.write(start, b"x")
     sys.stdin.readline()
     os._exit(0)
-print(worker, pid, flush=True)
+os.read(started, 1)
 os.kill(os.getpid(), 9)
 """
 
@@ -441,8 +444,9 @@ def test_a_child_does_not_keep_a_dead_worker_alive(store):
     worker, child = hear(process).split()
     process.wait(PATIENCE)
     try:
+        # The child lets go of the lock as its first act, which may come after the parent's end.
+        wait_until(lambda: store.is_dead(worker), "the worker is dead")
         os.kill(int(child), 0)
-        assert store.is_dead(worker) is True
         store.enqueue([new_job()])
     finally:
         say(process, "end")
