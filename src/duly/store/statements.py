@@ -161,9 +161,16 @@ LOCK_PARENT = each(
 # The lanes (queue and priority) that hold claimable jobs, each with its earliest due time: one
 # index probe a lane, however many jobs stand in it.
 LANES = each(
-    sqlite=f"""SELECT queue, priority, run_at FROM @jobs
-        WHERE {_CLAIMABLE} AND (queue, priority) > (:queue, :priority)
-        ORDER BY queue, priority, run_at LIMIT 1""",
+    # Two probes: SQLite would answer (queue, priority) > (…) by stepping through the whole lane.
+    sqlite=f"""SELECT * FROM (
+            SELECT queue, priority, run_at FROM @jobs
+            WHERE {_CLAIMABLE} AND queue = :queue AND priority > :priority
+            ORDER BY priority, run_at LIMIT 1)
+        UNION ALL SELECT * FROM (
+            SELECT queue, priority, run_at FROM @jobs
+            WHERE {_CLAIMABLE} AND queue > :queue
+            ORDER BY queue, priority, run_at LIMIT 1)
+        LIMIT 1""",
     postgres=f"""WITH RECURSIVE lanes AS (
             (SELECT queue, priority, run_at FROM @jobs WHERE {_CLAIMABLE}
              ORDER BY queue, priority, run_at LIMIT 1)
