@@ -9,7 +9,9 @@ is lost and where a process dies.
     python -m tests.simulator --seeds 0-9999           look for a seed that fails
 
 - `world`       the file, the clock, the processes, and the loop that draws steps
-- `process`     one process: a store that can fail, a worker whose loops are called by hand
+- `process`     one process: its app, store and worker, from start to death
+- `store`       the store, on connections that can fail in every way of `faults`
+- `worker`      the worker, whose bodies run when the simulation says so
 - `functions`   what users' functions do, and how their jobs may end
 - `steps`       what can happen
 - `invariants`  what must be true of every history

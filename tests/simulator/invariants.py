@@ -51,6 +51,9 @@ CREATE TRIGGER sim_paused AFTER INSERT ON duly_queues BEGIN
 CREATE TRIGGER sim_resumed AFTER DELETE ON duly_queues BEGIN
     INSERT INTO sim_log (op, id) VALUES ('resume', OLD.name); END;
 
+CREATE TRIGGER sim_left AFTER DELETE ON duly_workers BEGIN
+    INSERT INTO sim_log (op, id) VALUES ('leave', OLD.id); END;
+
 CREATE TABLE effects (job_id text, note text);
 CREATE TRIGGER sim_effect AFTER INSERT ON effects WHEN NEW.job_id IS NOT NULL BEGIN
     INSERT INTO sim_log (op, id) VALUES ('effect', NEW.job_id); END;
@@ -137,6 +140,7 @@ class Ledger:
         self.never: set[str] = set()
         self.excused: set[str] = set()
         self.alone: set[str] = set()
+        self.may_leave: set[str] = set()
         self._seen = 0
 
     def close(self) -> None:
@@ -324,6 +328,10 @@ class Ledger:
 
     def _resume(self, row: Change) -> None:
         self.paused.discard(row.id)
+
+    def _leave(self, row: Change) -> None:
+        if row.id not in self.may_leave:
+            raise Violation("the living are not rescued", f"worker {row.id} was alive")
 
     def _effect(self, row: Change) -> None:
         self.jobs[row.id].effects += 1

@@ -170,7 +170,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token")
+@mutant("a finish that does not compare the token", seed=17)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
@@ -178,7 +178,7 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token")
+@mutant("a retry, rescue or give-back that does not compare the token", seed=38)
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
@@ -348,7 +348,7 @@ def cancels_itself() -> AbstractContextManager[None]:
     return patched(SqliteTx, "lock_running", lambda self, *fence: True)
 
 
-@mutant("writes that share a commit without a savepoint each")
+@mutant("writes that share a commit without a savepoint each", seed=9)
 def no_savepoints_for_writes() -> AbstractContextManager[None]:
     def one_of_many(session: SqliteSession, ticket: Any) -> bool:
         try:
@@ -403,18 +403,13 @@ def history_changes() -> AbstractContextManager[None]:
     return without(trigger("duly_history_final"), WAS_RUNNING)
 
 
-@mutant("an ended attempt drops whatever attempt of its job is held now")
+@mutant("an ended attempt drops whatever attempt of its job is held now", seed=52)
 def note_by_id() -> AbstractContextManager[None]:
     def note(self: Worker, batch: list[Settlement], settled: set[str]) -> None:
         for settlement in batch:
             self._held.pop(settlement.id, None)
 
     return patched(Worker, "_note", note)
-
-
-@mutant("an attempt is not told that its job runs here again")
-def replaced_untold() -> AbstractContextManager[None]:
-    return patched(Worker, "_tell_replaced", lambda self, claims: None)
 
 
 @mutant("a full disk is taken for a result that cannot be stored")
@@ -436,7 +431,7 @@ def parent_not_locked() -> AbstractContextManager[None]:
     )
 
 
-@mutant("children are stored for an attempt that was taken away")
+@mutant("children are stored for an attempt that was taken away", seed=47)
 def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
@@ -481,6 +476,14 @@ def worker_deleted() -> AbstractContextManager[None]:
     return without(trigger("duly_workers_idle"))
 
 
+@mutant("a living worker is taken for dead")
+def living_rescued() -> AbstractContextManager[None]:
+    def is_dead(self: SqliteStore, worker_id: str) -> bool:
+        return worker_id not in self._worker_locks
+
+    return patched(SqliteStore, "is_dead", is_dead)
+
+
 @mutant("a rescue that runs actions again")
 def actions_again() -> AbstractContextManager[None]:
     def judge(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
@@ -497,12 +500,12 @@ def bystanders() -> AbstractContextManager[None]:
     return patched(beat, "settle_lost", judge)
 
 
-@mutant("a claim whose answer was lost is never given back")
+@mutant("a claim whose answer was lost is never given back", seed=19)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
 
-@mutant("a worker that could not deregister keeps its lock")
+@mutant("a worker that could not deregister keeps its lock", seed=123)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str) -> None:
         self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))

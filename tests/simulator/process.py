@@ -1,413 +1,32 @@
-"""One simulated process: the real app and worker, on a store whose statements can go wrong.
+"""One simulated process: an app, its store and perhaps a worker, from start to death.
 
-Threads are replaced by calls: each loop of the worker is one `act`, bodies run when the simulation
-says so, and where a real thread could be overtaken the world may let another one act.
+Threads are replaced by calls: whatever one of them does is one `act`, and where a real thread could
+be overtaken the world may let another one act.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from duly import Duly
 from duly.clock import SystemClock
 from duly.errors import StoreError
-from duly.model.job import Claim, Settlement
-from duly.runtime import outbox
+from duly.model.job import Claim
 from duly.runtime.beat import Beat
-from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.janitor import Janitor
-from duly.runtime.teams import AsyncTeam, Ended, MutationTeam, ThreadTeam
-from duly.runtime.worker import Worker
-from duly.store.base import ClaimRequest
-from duly.store.sqlite import Connection, SqliteSession, SqliteStore
 from tests.simulator import functions
+from tests.simulator.faults import Faults, SimulatedCrash
 from tests.simulator.invariants import EXHAUSTED_MS, RETENTION_MS, Violation
+from tests.simulator.store import SimStore
+from tests.simulator.worker import Blocked, SimTask, SimWorker
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
-T = TypeVar("T")
-
-
-class SimulatedCrash(BaseException):
-    """The process is dead: nothing it does from here on reaches the database."""
-
-
-# The store -----------------------------------------------------------------------------------
-
-
-ERRORS = {
-    "io": ("SQLITE_IOERR", "disk I/O error"),
-    "fu": ("SQLITE_FULL", "database or disk is full"),
-}
-
-
-class Faults:
-    """Says of each statement of one process whether it goes wrong.
-
-    `crash` kills the process before the statement, `io` and `fu` fail it (with a + the transaction
-    goes too), `busy` fails a BEGIN, `lost` does a COMMIT and says that it failed.
-    """
-
-    KINDS = ("crash", "io", "io+", "fu", "fu+", "busy", "lost", "lost")
-
-    def __init__(self) -> None:
-        self.dead = False
-        self.fired = 0
-        self._kind: str | None = None
-        self._skip = self._times = 0
-
-    def arm(self, kind: str, skip: int, times: int) -> None:
-        self._kind, self._skip, self._times = kind, skip, times
-
-    def disarm(self) -> None:
-        self._kind = None
-
-    def before(self, connection: SimConnection, text: str) -> None:
-        if self.dead:
-            raise SimulatedCrash
-        if self._kind == "crash" and self._is_due():
-            self.dead = True
-            raise SimulatedCrash
-        if self._kind == "busy" and text.startswith("BEGIN") and self._is_due():
-            raise _error("SQLITE_BUSY", "database is locked")
-        kind = self._kind or ""
-        # Nothing makes a rollback fail.
-        if kind[:2] in ERRORS and not text.startswith("ROLLBACK") and self._is_due():
-            if kind.endswith("+"):
-                connection.blow_fuse()
-            raise _error(*ERRORS[kind[:2]])
-
-    def after(self, text: str) -> None:
-        if self._kind == "lost" and text.startswith("COMMIT") and self._is_due():
-            raise _error("SQLITE_IOERR", "the answer was lost")
-
-    def _is_due(self) -> bool:
-        self._skip -= 1
-        if self._skip >= 0:
-            return False
-        self.fired += 1
-        self._times -= 1
-        if self._times <= 0:
-            self._kind = None
-        return True
-
-
-def _error(name: str, text: str) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError(text)
-    error.sqlite_errorname = name
-    return error
-
-
-class SimCursor(sqlite3.Cursor):
-    owner: SimConnection
-
-    def execute(self, text: str, parameters: Any = ()) -> SimCursor:
-        self.owner.faults.before(self.owner, text)
-        super().execute(text, parameters)
-        self.owner.faults.after(text)
-        return self
-
-    def executemany(self, text: str, rows: Any) -> SimCursor:
-        self.owner.faults.before(self.owner, text)
-        super().executemany(text, rows)
-        return self
-
-
-class SimConnection(Connection):
-    faults: Faults
-
-    def cursor(self, *_: Any) -> SimCursor:  # type: ignore[override]
-        cursor = super().cursor(SimCursor)
-        cursor.owner = self
-        return cursor
-
-    def execute(self, text: str, parameters: Any = ()) -> SimCursor:
-        return self.cursor().execute(text, parameters)
-
-    def vanish(self) -> None:
-        """Closing is not enough while a cursor is still referred to from some traceback."""
-        with suppress(sqlite3.ProgrammingError):
-            self.set_authorizer(None)
-            if self.in_transaction:
-                sqlite3.Cursor(self).execute("ROLLBACK")
-        self.close()
-
-    def blow_fuse(self) -> None:
-        """Some errors take the transaction along; the authorizer has no say in that."""
-        if self.in_transaction:
-            with suppress(sqlite3.IntegrityError):
-                sqlite3.Cursor(self).execute("INSERT OR ROLLBACK INTO sim_fuse VALUES (1)")
-
-
-class SimTurnstile:
-    """The lock between all writers; nobody waits here, so a lock that is held was forgotten."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.world = process.world
-
-    def __enter__(self) -> None:
-        if not self.process.store.is_writing:
-            self.world.interleave(self.process)
-        if self.world.writer is not None:
-            raise Violation("locks are released", f"{self.world.writer.name} keeps the lock")
-        self.world.writer = self.process
-
-    def __exit__(self, *exception: object) -> None:
-        if self.world.writer is not self.process:
-            raise Violation("locks are released", f"{self.process.name} has no lock to release")
-        self.world.writer = None
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class SimStore(SqliteStore):
-    """The real store over connections that can fail."""
-
-    def __init__(self, process: Process) -> None:
-        super().__init__(process.world.path, synchronous="OFF")
-        self.process = process
-        self.opened: list[SimConnection] = []
-        self.is_writing = False
-        self.finishes_with_claim = process.world.settings.finishes_with_claim
-        self._turnstile = SimTurnstile(process)  # type: ignore[assignment]
-
-    def connect(self) -> SimConnection:
-        if self.process.faults.dead:
-            raise SimulatedCrash
-        raw = sqlite3.connect(
-            self.path,
-            timeout=0,
-            isolation_level=None,
-            cached_statements=256,
-            factory=SimConnection,
-        )
-        raw.faults = self.process.faults
-        self.opened.append(raw)
-        sqlite3.Cursor(raw).execute("PRAGMA synchronous = OFF")
-        sqlite3.Cursor(raw).execute("PRAGMA foreign_keys = ON")
-        return raw
-
-    def exchange(
-        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
-    ) -> tuple[set[str], Sequence[Claim]]:
-        ledger = self.process.world.ledger
-        before = ledger.sync()
-        try:
-            settled, claims = super().exchange(settlements, request, now)
-        except StoreError as error:
-            if request is None and not isinstance(error, outbox.OUTAGE):
-                raise Violation("every end can be stored", str(error)) from error
-            raise
-        ledger.sync()
-        for job_id in settled:
-            ledger.settled(job_id, {s.token for s in settlements if s.id == job_id}, before)
-        return settled, claims
-
-    def _read(self, ask: Callable[[SqliteSession], T]) -> T:
-        self.process.world.interleave(self.process)
-        return super()._read(ask)
-
-    def _write(self, work: Callable[[SqliteSession], T]) -> T:
-        self.process.world.interleave(self.process)
-        self.is_writing = True
-        try:
-            return super()._write(work)
-        finally:
-            self.is_writing = False
-
-
-# Bodies --------------------------------------------------------------------------------------
-
-
-class SimThreads(ThreadTeam):
-    """Sync actions wait until the simulation runs them, each in one go."""
-
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(0, ended)
-        self.waiting: list[Attempt] = []
-
-    def start_many(self, attempts: Sequence[Attempt]) -> None:
-        self.waiting += attempts
-
-    def take_back(self) -> list[Attempt]:
-        taken, self.waiting = self.waiting, []
-        return taken
-
-    def run(self, attempt: Attempt) -> None:
-        self.waiting.remove(attempt)
-        try:
-            run_action(attempt)
-        finally:
-            self._ended(attempt)
-
-
-class SimTask:
-    """An async body, resumed by hand."""
-
-    def __init__(self, attempt: Attempt, coroutine: Coroutine[Any, Any, None]) -> None:
-        self.attempt = attempt
-        self.coroutine = coroutine
-        self.begun = self.canceled = False
-        attempt.cancel_body = self.cancel
-
-    def cancel(self) -> None:
-        self.canceled = True
-
-    def resume(self) -> bool:
-        """Go on to the next pause; False when the body has ended."""
-        canceled, self.canceled = self.canceled and self.begun, self.canceled and not self.begun
-        self.begun = True
-        try:
-            if canceled:
-                self.coroutine.throw(asyncio.CancelledError())
-            else:
-                self.coroutine.send(None)
-        except StopIteration:
-            return False
-        return True
-
-
-class SimAsync(AsyncTeam):
-    """Async actions, each resumed from pause to pause."""
-
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(ended)
-        self.tasks: list[SimTask] = []
-
-    def start_many(self, attempts: Sequence[Attempt]) -> None:
-        self.tasks += [SimTask(attempt, self._run(attempt)) for attempt in attempts]
-
-    def resume(self, task: SimTask) -> None:
-        if not task.resume() and task in self.tasks:
-            self.tasks.remove(task)
-
-
-class SimMutations(MutationTeam):
-    """Mutations wait until the simulation runs some of them, as the real thread would."""
-
-    def __init__(self, worker: SimWorker) -> None:
-        super().__init__(worker.store, worker.make_runner, worker._body_ended, worker._forget)
-        self.queued: list[Attempt] = []
-
-    def start_many(self, attempts: Sequence[Attempt]) -> None:
-        self.queued += attempts
-
-    def waiting(self) -> int:
-        return len(self.queued)
-
-    def take_back(self) -> list[Attempt]:
-        taken, self.queued = self.queued, []
-        return taken
-
-    def run(self, count: int) -> None:
-        for attempt in self.queued[:count]:
-            self._queue.put(attempt)
-        del self.queued[:count]
-        self._queue.put(None)
-        self._work()
-
-
-class Blocked(BaseException):
-    """A thread has to wait for another one of its process: it does nothing this time."""
-
-
-class SimLock:
-    """A lock between the loops of one process."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.owner: str | None = None
-
-    def acquire(self, timeout: float = 0) -> bool:
-        if self.owner is not None:
-            return False
-        self.owner = self.process.stack[-1]
-        return True
-
-    def release(self) -> None:
-        self.owner = None
-
-    def __enter__(self) -> None:
-        if self.owner == self.process.stack[-1]:
-            raise Violation("locks are released", f"{self.owner} waits for itself")
-        if not self.acquire():
-            raise Blocked
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
-
-
-class SimWorker(Worker):
-    """The real worker with bodies and waits under the simulation's control."""
-
-    def __init__(self, process: Process, alone: str | None = None) -> None:
-        concurrency = process.world.settings.concurrency
-        super().__init__(process.app.core, concurrency=concurrency, alone=alone)
-        self.process = process
-        self.claiming = SimLock(process)
-        self.threads = SimThreads(self._body_ended)
-        self.asyncs = SimAsync(self._body_ended)
-        self.mutations = SimMutations(self)
-        self._claiming = self.claiming  # type: ignore[assignment]
-        self._threads, self._async, self._mutations = self.threads, self.asyncs, self.mutations
-        self._runner: MutationRunner | None = None
-        self.stopped = False
-
-    def make_runner(self) -> MutationRunner:
-        """One for all its life, as the real thread has it."""
-        if self._runner is None:
-            self._runner = self._make_runner()
-            self._runner.close = lambda: None  # type: ignore[method-assign]
-        return self._runner
-
-    @property
-    def actions(self) -> list[Attempt | SimTask]:
-        return [*self.threads.waiting, *self.asyncs.tasks]
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        """Whatever was claimed and has not ended."""
-        running = [task.attempt for task in self.asyncs.tasks]
-        return [*self.threads.waiting, *running, *self.mutations.queued]
-
-    def register(self) -> None:
-        self.process.worker_ids.add(self.id)
-        super().register()
-
-    def start(self) -> None:
-        self.register()
-
-    def _forget(self, attempt: Attempt, committed: bool) -> None:
-        told = attempt.resolved
-        super()._forget(attempt, committed)
-        if not told and self.process.world.ledger.is_running(attempt.claim):
-            raise Violation("a fence closes for a reason", f"{attempt.claim.function} goes on")
-
-    def _wait_until_quiet(self, seconds: float) -> None:
-        if self.process.world.rng.random() < 0.5:
-            self.process.run_bodies()
-        self.process.check_slots()
-
-    def _flush(self) -> None:
-        for _ in range(4):
-            if self._held:
-                self.process.settle()
-
-    def _end_threads(self) -> None:
-        self.stopped = True
-        self.process.world.graves += self.asyncs.tasks
-        self.asyncs.tasks = []
-
-
-# The process ---------------------------------------------------------------------------------
+# What the schema says to a claim in the name of a worker that was declared dead.
+NO_ROW = "a running job needs the row of its worker"
 
 
 class Process:
@@ -468,12 +87,6 @@ class Process:
     def is_working(self) -> bool:
         return self.worker is not None and not self.worker.stopped
 
-    @property
-    def was_declared_dead(self) -> bool:
-        """Then it can claim nothing in the name of a worker that has no row any more."""
-        rows = self.world.ledger.db.execute("SELECT id FROM duly_workers").fetchall()
-        return not self.worker_ids <= {worker_id for (worker_id,) in rows}
-
     # Acting
 
     def can(self, loop: str) -> bool:
@@ -499,19 +112,20 @@ class Process:
         except (SimulatedCrash, Blocked):
             pass
         except StoreError as error:
-            if self.faults.fired == fired and not self.was_declared_dead:
+            if self.faults.fired == fired and NO_ROW not in str(error):
                 raise Violation("no error without a fault", f"{loop}: {error}") from error
         except Violation:
             raise
         except BaseException as error:
-            raise Violation("every loop survives", f"{loop}: {error!r}") from error
+            if not self.faults.dead:
+                raise Violation("every loop survives", f"{loop}: {error!r}") from error
         finally:
             self.stack.pop()
             functions.acting.pop()
         if not self.stack:
             self.faults.disarm()
-            if self.faults.dead:
-                self.die()
+        if self.faults.dead and self in self.world.processes:
+            self.die()
 
     def die(self) -> None:
         """As by SIGKILL: transactions vanish, locks are let go, memory is gone."""
@@ -520,6 +134,7 @@ class Process:
             raw.vanish()
         if self.world.writer is self:
             self.world.writer = None
+        self.world.ledger.may_leave |= self.worker_ids
         for worker_id in list(self.store._worker_locks):
             self.store.abandon(worker_id)
         if self.worker:

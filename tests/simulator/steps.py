@@ -325,5 +325,6 @@ def declare_dead(world: World) -> None:
         assert process.worker is not None
         worker_id = process.worker.id
         world.note(f"{process.name} is declared dead")
+        world.ledger.may_leave.add(worker_id)
         client = world.client
         client.act("client", lambda: rescue(client.store, client.clock, worker_id, None))

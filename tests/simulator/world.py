@@ -20,13 +20,15 @@ from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
 from tests.simulator import steps
+from tests.simulator.faults import Faults, SimulatedCrash
 from tests.simulator.functions import acting
 from tests.simulator.invariants import SCHEMA, Ledger, Violation
-from tests.simulator.process import Faults, Process, SimTask, SimulatedCrash
+from tests.simulator.process import Process
+from tests.simulator.worker import SimTask
 
 STEPS = 150
 MOST_NESTED = 2
-DRAIN_ROUNDS = 80
+DRAIN_ROUNDS = 200
 # Points outside transactions, where another thread or process may be faster.
 GAPS = frozenset(
     {

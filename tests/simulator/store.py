@@ -1,0 +1,104 @@
+"""The real store, on connections that can fail and a lock that nobody waits for."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from duly.errors import StoreError
+from duly.model.job import Claim, Settlement
+from duly.runtime import outbox
+from duly.store.base import ClaimRequest
+from duly.store.sqlite import SqliteSession, SqliteStore
+from tests.simulator.faults import SimConnection, SimulatedCrash
+from tests.simulator.invariants import Violation
+
+if TYPE_CHECKING:
+    from tests.simulator.process import Process
+
+T = TypeVar("T")
+
+
+class SimTurnstile:
+    """The lock between all writers; nobody waits here, so a lock that is held was forgotten."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.world = process.world
+
+    def __enter__(self) -> None:
+        if not self.process.store.is_writing:
+            self.world.interleave(self.process)
+        if self.world.writer is not None:
+            raise Violation("locks are released", f"{self.world.writer.name} keeps the lock")
+        self.world.writer = self.process
+
+    def __exit__(self, *exception: object) -> None:
+        if self.world.writer is not self.process and not self.process.faults.dead:
+            raise Violation("locks are released", f"{self.process.name} has no lock to release")
+        if self.world.writer is self.process:
+            self.world.writer = None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class SimStore(SqliteStore):
+    """The real store over connections that can fail."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(process.world.path, synchronous="OFF")
+        self.process = process
+        self.opened: list[SimConnection] = []
+        self.is_writing = False
+        self.finishes_with_claim = process.world.settings.finishes_with_claim
+        self._turnstile = SimTurnstile(process)  # type: ignore[assignment]
+
+    def connect(self) -> SimConnection:
+        if self.process.faults.dead:
+            raise SimulatedCrash
+        raw = sqlite3.connect(
+            self.path,
+            timeout=0,
+            isolation_level=None,
+            cached_statements=256,
+            factory=SimConnection,
+        )
+        raw.faults = self.process.faults
+        self.opened.append(raw)
+        sqlite3.Cursor(raw).execute("PRAGMA synchronous = OFF")
+        sqlite3.Cursor(raw).execute("PRAGMA foreign_keys = ON")
+        return raw
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        ledger = self.process.world.ledger
+        before = ledger.sync()
+        try:
+            settled, claims = super().exchange(settlements, request, now)
+        except StoreError as error:
+            if request is None and not isinstance(error, outbox.OUTAGE):
+                raise Violation("every end can be stored", str(error)) from error
+            raise
+        ledger.sync()
+        for job_id in settled:
+            ledger.settled(job_id, {s.token for s in settlements if s.id == job_id}, before)
+        return settled, claims
+
+    def deregister(self, worker_id: str) -> None:
+        self.process.world.ledger.may_leave.add(worker_id)
+        super().deregister(worker_id)
+
+    def _read(self, ask: Callable[[SqliteSession], T]) -> T:
+        self.process.world.interleave(self.process)
+        return super()._read(ask)
+
+    def _write(self, work: Callable[[SqliteSession], T]) -> T:
+        self.process.world.interleave(self.process)
+        self.is_writing = True
+        try:
+            return super()._write(work)
+        finally:
+            self.is_writing = False
