@@ -124,14 +124,17 @@ def _raw_drain(database: Database, function: str, count: int, batch: int) -> flo
 
 
 def _duly_trial(store: str, row: str, fresh: Fresh, sizes: Sizes, concurrency: int) -> Trial:
+    default = concurrency == DEFAULT_CONCURRENCY
+    figure = Figure(store, row, DULY, f"concurrency {concurrency}", default=default)
+
     def measure() -> float:
         with fresh() as database:
             count = _count(row, sizes)
-            return product.end_to_end(database, _FUNCTIONS[row], count, concurrency)
+            run = product.end_to_end(database, _FUNCTIONS[row], count, concurrency)
+            figure.cpu.append(run.cpu)
+            return run.rate
 
-    default = concurrency == DEFAULT_CONCURRENCY
-    setting = f"concurrency {concurrency}"
-    return one(Figure(store, row, DULY, setting, default=default), measure)
+    return one(figure, measure)
 
 
 # Latency -----------------------------------------------------------------------------------------

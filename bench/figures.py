@@ -22,6 +22,8 @@ class Figure:
     unit: str = "jobs/s"
     default: bool = False
     samples: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Microseconds of the worker's processor time per job, where there is a worker."""
 
     @property
     def value(self) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bench.databases import Database, Fresh, now_ms
 from bench.figures import say
-from bench.product import PATIENCE, end_to_end, worker
+from bench.product import PATIENCE, Run, end_to_end, worker
 from duly.model.job import Hold
 
 HOUR_MS = 3_600_000
@@ -31,6 +31,16 @@ class Growth:
     just_loaded: float | None = None
     empty: list[float] = field(default_factory=list)
     loaded: list[float] = field(default_factory=list)
+    empty_cpu: list[float] = field(default_factory=list)
+    loaded_cpu: list[float] = field(default_factory=list)
+
+    def take_empty(self, run: Run) -> None:
+        self.empty.append(run.rate)
+        self.empty_cpu.append(run.cpu)
+
+    def take_loaded(self, run: Run) -> None:
+        self.loaded.append(run.rate)
+        self.loaded_cpu.append(run.cpu)
 
     @property
     def ratio(self) -> float:
@@ -72,10 +82,10 @@ def load_unknown(database: Database, rows: int) -> str:
 
 def one_job(database: Database) -> float:
     """Seconds that a worker, just started, takes for one job."""
-    with database.app() as measured, worker(database) as marks:
+    with database.app() as measured, worker(database) as running:
         began = time.monotonic()
         measured.app.run(measured.async_noop, 1)
-        marks.wait_for(1, PATIENCE)
+        running.marks.wait_for(1, PATIENCE)
         return time.monotonic() - began
 
 
@@ -102,17 +112,17 @@ def _measure(growth: Growth, fresh: Fresh, jobs: int, rounds: int) -> Growth:
         say(f"{growth.store}: loading {growth.rows:,} {growth.ballast}")
         growth.note = BALLASTS[growth.ballast](loaded, growth.rows)
         if loaded.dialect == "postgres":
-            growth.just_loaded = _rate(loaded, "just loaded", jobs)
+            growth.just_loaded = _run(loaded, "just loaded", jobs).rate
         loaded.tidy()
         empty.tidy()
         for _ in range(rounds):
-            growth.empty.append(_rate(empty, "empty", jobs))
-            growth.loaded.append(_rate(loaded, f"{growth.rows:,} {growth.ballast}", jobs))
-        growth.empty.append(_rate(empty, "empty", jobs))
+            growth.take_empty(_run(empty, "empty", jobs))
+            growth.take_loaded(_run(loaded, f"{growth.rows:,} {growth.ballast}", jobs))
+        growth.take_empty(_run(empty, "empty", jobs))
     return growth
 
 
-def _rate(database: Database, what: str, jobs: int) -> float:
-    measured = end_to_end(database, "async_noop", jobs)
-    say(f"{database.store}, end to end, {what}: {measured:,.0f} jobs/s")
-    return measured
+def _run(database: Database, what: str, jobs: int) -> Run:
+    run = end_to_end(database, "async_noop", jobs)
+    say(f"{database.store}, end to end, {what}: {run.rate:,.0f} jobs/s, {run.cpu:.0f} µs of CPU")
+    return run

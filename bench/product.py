@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.app import Measured, new_jobs
@@ -67,9 +69,26 @@ def enqueue_in_bulk(measured: Measured, size: int, times: int) -> float:
 # Running -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def worker(database: Database, concurrency: int = DEFAULT_CONCURRENCY) -> Iterator[Marks]:
+@dataclass(frozen=True)
+class Worker:
     """A worker process that has started, and what its bodies do."""
+
+    pid: int
+    marks: Marks
+
+    def cpu_seconds(self) -> float:
+        """The processor time it has used, in steps of 10 ms; 0 where the system does not tell."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        # The name in parentheses may hold spaces; utime and stime are fields 14 and 15.
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def worker(database: Database, concurrency: int = DEFAULT_CONCURRENCY) -> Iterator[Worker]:
     with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
         path = Path(folder, "marks")
         marks = Marks(path)
@@ -79,37 +98,48 @@ def worker(database: Database, concurrency: int = DEFAULT_CONCURRENCY) -> Iterat
             assert process.stdout is not None
             if not process.stdout.readline():
                 raise RuntimeError("the worker did not start; see its output above")
-            yield marks
+            yield Worker(process.pid, marks)
         finally:
             process.communicate()
             marks.close()
 
 
+@dataclass(frozen=True)
+class Run:
+    """Jobs per second, and microseconds of the worker's processor time for each."""
+
+    rate: float
+    cpu: float
+
+
 def end_to_end(
     database: Database, function_name: str, count: int, concurrency: int = DEFAULT_CONCURRENCY
-) -> float:
-    """Jobs per second from the commit that made them due until nothing is left unfinished.
+) -> Run:
+    """From the commit that makes the jobs due until nothing is left unfinished.
 
     All of them are enqueued in one commit, so the worker, warm and idle, meets the whole backlog.
     """
-    with database.app() as measured, worker(database, concurrency) as marks:
+    with database.app() as measured, worker(database, concurrency) as running:
         function: Function[[int], None] = getattr(measured, function_name)
         warm_up = min(2 * concurrency, 1000)
         measured.app.run_many(function.bind(n) for n in range(warm_up))
-        marks.wait_for(warm_up, PATIENCE)
+        running.marks.wait_for(warm_up, PATIENCE)
         database.wait_until_finished()
         jobs = new_jobs(measured.app, function, count)
+        used = running.cpu_seconds()
         measured.app.store.enqueue(jobs)
         began = time.monotonic()
         measured.app.store.ring()
-        marks.wait_for(warm_up + count, PATIENCE)
+        running.marks.wait_for(warm_up + count, PATIENCE)
         database.wait_until_finished()
-        return count / (time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return Run(count / seconds, (running.cpu_seconds() - used) / count * 1e6)
 
 
 def pickup(database: Database, samples: int) -> list[float]:
     """Milliseconds from the call of `run` to the first line of the body in another process."""
-    with database.app() as measured, worker(database) as marks:
+    with database.app() as measured, worker(database) as running:
+        marks = running.marks
         measured.app.run(measured.async_noop, 1)
         marks.wait_for(1, PATIENCE)
         time.sleep(1)

@@ -58,13 +58,15 @@ def ratio_of(figure: Figure, figures: Sequence[Figure]) -> float | None:
 # Text --------------------------------------------------------------------------------------------
 
 
+HEAD = "store|what|who|setting|median|lowest|highest|of raw|CPU/job".split("|")
+GROWTH_HEAD = "store|beside|rows|empty|loaded|of empty|CPU/job|just loaded|note".split("|")
+
+
 def print_report(figures: Sequence[Figure], growths: Sequence[Growth], kept: list[Bar]) -> None:
     if figures:
-        head = ("store", "what", "who", "setting", "median", "lowest", "highest", "of raw")
-        _table(head, [_line(figure, figures) for figure in figures], numbers=4)
+        _table(HEAD, [_line(figure, figures) for figure in figures], numbers=4)
     if growths:
-        head = ("store", "beside", "rows", "empty", "loaded", "of empty", "just loaded", "note")
-        _table(head, [_growth_line(growth) for growth in growths], numbers=2, texts=1)
+        _table(GROWTH_HEAD, [_growth_line(growth) for growth in growths], numbers=2, texts=1)
     for bar in kept:
         verdict = "pass" if bar.passed else "FAIL"
         print(f"{verdict}  {bar.promise}: {bar.measured:.0%}, the bar is {bar.least:.0%}")
@@ -80,7 +82,8 @@ def _line(figure: Figure, figures: Sequence[Figure]) -> list[str]:
     else:
         of_raw = f"{ratio:.1f} ×" if figure.unit == "ms" else f"{ratio:.0%}"
     numbers = [_number(value, figure.unit) for value in spread]
-    return [figure.store, figure.row, who, setting, *numbers, of_raw]
+    cpu = f"{statistics.median(figure.cpu):.0f} µs" if figure.cpu else ""
+    return [figure.store, figure.row, who, setting, *numbers, of_raw, cpu]
 
 
 def _number(value: float, unit: str) -> str:
@@ -89,6 +92,7 @@ def _number(value: float, unit: str) -> str:
 
 def _growth_line(growth: Growth) -> list[str]:
     just_loaded = "" if growth.just_loaded is None else f"{growth.just_loaded:,.0f}/s"
+    cpu = [f"{statistics.median(taken):.0f}" for taken in (growth.empty_cpu, growth.loaded_cpu)]
     return [
         growth.store,
         growth.ballast,
@@ -96,6 +100,7 @@ def _growth_line(growth: Growth) -> list[str]:
         f"{statistics.median(growth.empty):,.0f}/s",
         f"{statistics.median(growth.loaded):,.0f}/s",
         f"{growth.ratio:.0%}",
+        f"{cpu[0]} → {cpu[1]} µs",
         just_loaded,
         growth.note,
     ]
