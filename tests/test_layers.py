@@ -16,7 +16,7 @@ LEVELS = [
     {"model"},
     {"store"},
     {"runtime"},
-    {"app", "connect", "context", "core", "functions", "inside", "jobs", "__init__"},
+    {"app", "connect", "context", "core", "functions", "inside", "jobs", "verbs", "__init__"},
     {"server"},
     {"testing"},
     {"cli", "__main__"},

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self, overload
 
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
-from duly.context import Tx, Verbs, open_tx
+from duly.context import Tx, open_tx
 from duly.core import Core
 from duly.errors import (
     BadInput,
@@ -58,6 +58,7 @@ from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION
 from duly.runtime.service import Service
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
+from duly.verbs import Verbs, name_of_function
 
 log = logging.getLogger(__name__)
 
@@ -304,7 +305,7 @@ class Duly(Verbs):
             raise InvalidOption("cancel_all", "say which jobs: a function, queue, owner or time")
         now = self.clock.now()
         filter = JobFilter(
-            function=function.name if isinstance(function, Function) else function,
+            function=name_of_function(function),
             queue=queue,
             owner=owner,
             run_after=None if after is None else at(after, now),

@@ -10,8 +10,7 @@ app itself, share one set of verbs.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -19,145 +18,24 @@ from duly.errors import (
     Canceled,
     CannotCancelSelf,
     InvalidFunction,
-    InvalidOption,
-    JobNotFound,
     TooManyJobs,
     TransactionEnded,
 )
-from duly.functions import Call, Delay, Function, Instant, Mutation, after, at, new_job
-from duly.ids import is_id
+from duly.functions import Function, Mutation
 from duly.inside import mutation_body, refuse_inside_mutation
-from duly.jobs import AsyncJob, Job, job_from
-from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
+from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.runtime.program import NeedsAlone, Running
 from duly.store.base import Rows, StoreTx
+from duly.verbs import AsyncVerbs, Verbs
 
 if TYPE_CHECKING:
     from duly.core import Core
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 MAX_JOBS_PER_MUTATION = 1_000
 MAX_BYTES_PER_MUTATION = 8 << 20
-MAX_LISTED = 10_000
-
-
-class Verbs(ABC):
-    """Calling functions later, and looking after the calls: the same on app, tx and ctx."""
-
-    _core: Core
-
-    @abstractmethod
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
-        """Store new jobs in whatever transaction this object stands for."""
-
-    @abstractmethod
-    def _get(self, job_id: str) -> JobRecord | None: ...
-
-    @abstractmethod
-    def _list(self, filter: JobFilter) -> Sequence[JobRecord]: ...
-
-    @abstractmethod
-    def _cancel(self, job_id: str) -> bool | None: ...
-
-    def _parent_id(self) -> str | None:
-        return None
-
-    def run(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Call the function as soon as a worker is free."""
-        call = self._bind(function, args, kwargs)
-        now = self._core.now()
-        return self._enqueue(call, now, now)
-
-    def run_after(
-        self, delay: Delay, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> Job[R]:
-        """Call the function so many seconds from now (or a timedelta)."""
-        call = self._bind(function, args, kwargs)
-        now = self._core.now()
-        return self._enqueue(call, after(delay, now), now)
-
-    def run_at(
-        self, when: Instant, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> Job[R]:
-        """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
-        call = self._bind(function, args, kwargs)
-        now = self._core.now()
-        return self._enqueue(call, at(when, now), now)
-
-    def run_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
-        """Call many functions, all or none, in one statement: `run_many(f.bind(x) for x in xs)`."""
-        bound = [self._checked(call) for call in calls]
-        now = self._core.now()
-        parent_id = self._parent_id()
-        jobs = [new_job(call, now, now, parent_id) for call in bound]
-        if jobs:
-            self._insert(jobs)
-        return [self._handle(call, job) for call, job in zip(bound, jobs, strict=True)]
-
-    def job(self, job_id: str) -> Job[Any]:
-        """The job with that id; JobNotFound if there is none."""
-        record = self._get(job_id)
-        if record is None:
-            raise JobNotFound(job_id)
-        return self._from_record(record)
-
-    def jobs(
-        self,
-        *,
-        state: State | str | None = None,
-        function: Function[..., Any] | str | None = None,
-        queue: str | None = None,
-        owner: str | None = None,
-        before: str | None = None,
-        limit: int = 100,
-    ) -> list[Job[Any]]:
-        """Jobs that match, newest first; `before` is the last id of the page before."""
-        filter = JobFilter(
-            state=_state(state),
-            function=_name(function),
-            queue=queue,
-            owner=owner,
-            before_id=_page(before),
-            limit=_limit(limit),
-        )
-        return [self._from_record(record) for record in self._list(filter)]
-
-    def cancel(self, job: Job[Any] | str) -> bool:
-        """Cancel a job and what it has scheduled; False if it was finished already."""
-        job_id = job if isinstance(job, str) else job.id
-        won = self._cancel(job_id)
-        if won is None:
-            raise JobNotFound(job_id)
-        return won
-
-    def _bind(
-        self, function: Function[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Call[R]:
-        if not isinstance(function, Function):
-            name = getattr(function, "__name__", repr(function))
-            raise InvalidFunction(f"{name} is not registered; decorate it with @app.action")
-        self._core.check_registered(function)
-        return Call(function, function.signature.encode(args, kwargs))
-
-    def _checked(self, call: Call[R]) -> Call[R]:
-        if not isinstance(call, Call):
-            raise InvalidFunction(f"run_many takes bound calls, f.bind(...), not {call!r}")
-        self._core.check_registered(call.function)
-        return call
-
-    def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> Job[R]:
-        job = new_job(call, scheduled_at, now, self._parent_id())
-        self._insert([job])
-        return self._handle(call, job)
-
-    def _handle(self, call: Call[R], job: NewJob) -> Job[R]:
-        return Job(self._core, job.id, call.function.signature.decode_result, self._get)
-
-    def _from_record(self, record: JobRecord) -> Job[Any]:
-        return job_from(self._core, record, self._get)
 
 
 class Tx(Verbs):
@@ -301,7 +179,7 @@ class Ctx(Verbs):
         if self.canceled:
             raise Canceled("this job was canceled or timed out; its result is dropped")
 
-    def call(self, mutation: Mutation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
         if not isinstance(mutation, Mutation):
             raise InvalidFunction(f"ctx.call runs a mutation, not {mutation!r}")
@@ -330,10 +208,11 @@ class Ctx(Verbs):
         return self.job_id
 
 
-class AsyncCtx:
+class AsyncCtx(AsyncVerbs):
     """What an async action knows of its job; the verbs are those of Ctx, awaited."""
 
     def __init__(self, core: Core, running: Running) -> None:
+        self._core = core
         self._ctx = Ctx(core, running)
 
     @property
@@ -355,59 +234,24 @@ class AsyncCtx:
         """Raise Canceled if the job was canceled or timed out."""
         self._ctx.check()
 
-    async def run(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> AsyncJob[R]:
-        """Call the function as soon as a worker is free."""
-        return AsyncJob(await _in_thread(lambda: self._ctx.run(function, *args, **kwargs)))
-
-    async def run_after(
-        self, delay: Delay, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncJob[R]:
-        """Call the function so many seconds from now (or a timedelta)."""
-        return AsyncJob(
-            await _in_thread(lambda: self._ctx.run_after(delay, function, *args, **kwargs))
-        )
-
-    async def run_at(
-        self, when: Instant, function: Function[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncJob[R]:
-        """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
-        return AsyncJob(await _in_thread(lambda: self._ctx.run_at(when, function, *args, **kwargs)))
-
-    async def run_many(self, calls: Iterable[Call[R]]) -> list[AsyncJob[R]]:
-        """Call many functions, all or none, in one statement."""
-        bound = list(calls)
-        return [AsyncJob(job) for job in await _in_thread(lambda: self._ctx.run_many(bound))]
-
-    async def call(self, mutation: Mutation[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
-        return await _in_thread(lambda: self._ctx.call(mutation, *args, **kwargs))
+        return await asyncio.to_thread(lambda: self._ctx.call(mutation, *args, **kwargs))
 
-    async def job(self, job_id: str) -> AsyncJob[Any]:
-        """The job with that id; JobNotFound if there is none."""
-        return AsyncJob(await _in_thread(lambda: self._ctx.job(job_id)))
+    async def _insert(self, jobs: Sequence[NewJob]) -> None:
+        await asyncio.to_thread(self._ctx._insert, jobs)  # pyright: ignore[reportPrivateUsage]
 
-    async def jobs(
-        self,
-        *,
-        state: State | str | None = None,
-        function: Function[..., Any] | str | None = None,
-        queue: str | None = None,
-        owner: str | None = None,
-        before: str | None = None,
-        limit: int = 100,
-    ) -> list[AsyncJob[Any]]:
-        """Jobs that match, newest first; `before` is the last id of the page before."""
-        found = await _in_thread(
-            lambda: self._ctx.jobs(
-                state=state, function=function, queue=queue, owner=owner, before=before, limit=limit
-            )
-        )
-        return [AsyncJob(job) for job in found]
+    async def _get(self, job_id: str) -> JobRecord | None:
+        return await asyncio.to_thread(self._core.get, job_id)
 
-    async def cancel(self, job: AsyncJob[Any] | Job[Any] | str) -> bool:
-        """Cancel a job and what it has scheduled; False if it was finished already."""
-        job_id = job if isinstance(job, str) else job.id
-        return await _in_thread(lambda: self._ctx.cancel(job_id))
+    async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return await asyncio.to_thread(self._core.find, filter)
+
+    async def _cancel(self, job_id: str) -> bool | None:
+        return await asyncio.to_thread(self._core.cancel, job_id, f"job:{self.job_id}")
+
+    def _parent_id(self) -> str | None:
+        return self.job_id
 
 
 class Bound:
@@ -465,30 +309,3 @@ def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
 
 def _fence(running: Running) -> tuple[str, int]:
     return running.claim.id, running.claim.token
-
-
-def _name(function: Function[..., Any] | str | None) -> str | None:
-    return function.name if isinstance(function, Function) else function
-
-
-def _state(state: State | str | None) -> State | None:
-    try:
-        return None if state is None else State(state)
-    except ValueError:
-        raise InvalidOption("state", f"{state!r} is none of {', '.join(State)}") from None
-
-
-def _page(before: str | None) -> str | None:
-    if before is not None and not is_id(before):
-        raise InvalidOption("before", f"{before!r} is no job id")
-    return before
-
-
-def _limit(limit: int) -> int:
-    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
-        raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
-    return limit
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await asyncio.to_thread(work)

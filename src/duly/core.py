@@ -16,7 +16,7 @@ import msgspec
 from duly.clock import Clock
 from duly.context import Bound
 from duly.errors import FunctionConflict, UnknownFunction
-from duly.functions import Function
+from duly.functions import Call, Function
 from duly.inside import refuse_inside_mutation
 from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.runtime.service import Service
@@ -24,6 +24,7 @@ from duly.runtime.worker import POLL_SECONDS
 from duly.store.base import Store
 
 F = TypeVar("F", bound=Function[..., Any])
+R = TypeVar("R")
 
 
 class Core:
@@ -56,11 +57,12 @@ class Core:
             raise UnknownFunction(name, self.functions)
         return self.functions[name]
 
-    def check_registered(self, function: Function[..., Any]) -> None:
-        """Refuse a function of another app: no worker of this one would know it."""
-        known = self.functions.get(function.name)
-        if known is None or known.signature is not function.signature:
-            raise UnknownFunction(function.name, self.functions)
+    def admit(self, call: Call[R]) -> Call[R]:
+        """The call as it may be enqueued; a function of another app is refused."""
+        known = self.functions.get(call.function.name)
+        if known is None or known.signature is not call.function.signature:
+            raise UnknownFunction(call.function.name, self.functions)
+        return call
 
     def runnables(self) -> Mapping[str, Bound]:
         """Every function as the worker calls it; modules imported, type hints resolved."""
@@ -91,6 +93,14 @@ class Core:
                 self.store.open(self.clock.now())
                 self._ready_in = os.getpid()
         return self.store
+
+    def is_fresh(self) -> bool:
+        """Whether a call can be checked without asking the store."""
+        return self._ready_in == os.getpid()
+
+    def refresh(self) -> None:
+        """Ask the store for whatever checking a call needs."""
+        self.ready()
 
     def now(self) -> int:
         """The time, asked after connecting: a database server's clock is better than ours."""

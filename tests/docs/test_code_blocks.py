@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import duly
-from duly import context, errors, functions
+from duly import context, errors, functions, verbs
 from duly.app import Queues
 from duly.model import job, signature
 from duly.runtime import execute, janitor, lifeline, observe, worker
@@ -197,7 +197,7 @@ LIMITS = [
     ("200 printable characters", functions.MAX_NAME == 200),
     ("0 to 9", job.MAX_PRIORITY == 9),
     ("4,000 and 16,000", (execute.MESSAGE_LIMIT, execute.TRACEBACK_LIMIT) == (4_000, 16_000)),
-    ("10,000 jobs, 10 s", (context.MAX_LISTED, sqlite.FIND_SECONDS) == (10_000, 10)),
+    ("10,000 jobs, 10 s", (verbs.MAX_LISTED, sqlite.FIND_SECONDS) == (10_000, 10)),
     ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
     ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
     ("about 10 ms", execute.GROUP_SECONDS == 0.010),

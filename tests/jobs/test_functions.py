@@ -53,9 +53,9 @@ def test_another_apps_function_of_the_same_name_is_refused_with_a_reason(app: Du
 def test_what_is_no_function_of_dulys_is_refused(app: Duly, db: Database):
     def plain(ctx: Ctx) -> None: ...
 
-    for callable_ in (plain, lambda: None, "send", None, print, Duly):
+    for callable_ in (plain, lambda: None, None, print, Duly):
         with pytest.raises(InvalidFunction):
-            app.run(callable_)  # type: ignore[arg-type]
+            app.run(callable_)  # type: ignore[call-overload]
 
     assert db.count("@jobs") == 0
 

@@ -1,0 +1,355 @@
+"""Calling functions later, and looking after the calls: one set of verbs for everybody.
+
+`Verbs` is what the app, `Tx`, `Ctx` and `app.on(...)` have in common; `AsyncVerbs` is the same,
+awaited. Each says only how jobs are stored, read and canceled in the transaction it stands for.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from duly.errors import InvalidFunction, InvalidOption, JobNotFound
+from duly.functions import Call, Delay, Function, Instant, after, at, new_job
+from duly.ids import is_id
+from duly.jobs import AsyncJob, Job, job_from
+from duly.model.job import JobFilter, JobRecord, NewJob, State
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+MAX_LISTED = 10_000
+
+
+class Verbs(ABC):
+    """Calling functions later, and looking after the calls: the same on app, tx and ctx."""
+
+    _core: Core
+
+    @abstractmethod
+    def _insert(self, jobs: Sequence[NewJob]) -> None:
+        """Store new jobs in whatever transaction this object stands for."""
+
+    @abstractmethod
+    def _get(self, job_id: str) -> JobRecord | None: ...
+
+    @abstractmethod
+    def _list(self, filter: JobFilter) -> Sequence[JobRecord]: ...
+
+    @abstractmethod
+    def _cancel(self, job_id: str) -> bool | None: ...
+
+    def _parent_id(self) -> str | None:
+        return None
+
+    def _reader(self) -> Callable[[str], JobRecord | None]:
+        """How the jobs made here are read later."""
+        return self._get
+
+    @overload
+    def run(self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+
+    @overload
+    def run(self, function: str, /, **kwargs: Any) -> Job[Any]: ...
+
+    def run(self, function: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+        """Call the function, given itself or by name, as soon as a worker is free."""
+        call = bind(self._core, function, args, kwargs)
+        now = self._core.now()
+        return self._enqueue(call, now, now)
+
+    @overload
+    def run_after(
+        self, delay: Delay, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R]: ...
+
+    @overload
+    def run_after(self, delay: Delay, function: str, /, **kwargs: Any) -> Job[Any]: ...
+
+    def run_after(self, delay: Delay, function: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+        """Call the function so many seconds from now (or a timedelta)."""
+        call = bind(self._core, function, args, kwargs)
+        now = self._core.now()
+        return self._enqueue(call, after(delay, now), now)
+
+    @overload
+    def run_at(
+        self, when: Instant, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R]: ...
+
+    @overload
+    def run_at(self, when: Instant, function: str, /, **kwargs: Any) -> Job[Any]: ...
+
+    def run_at(self, when: Instant, function: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+        """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
+        call = bind(self._core, function, args, kwargs)
+        now = self._core.now()
+        return self._enqueue(call, at(when, now), now)
+
+    def run_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
+        """Call many functions, all or none, in one statement: `run_many(f.bind(x) for x in xs)`."""
+        bound = admit_all(self._core, calls)
+        now = self._core.now()
+        parent_id = self._parent_id()
+        jobs = [new_job(call, now, now, parent_id) for call in bound]
+        if jobs:
+            self._insert(jobs)
+        return [self._handle(call, job) for call, job in zip(bound, jobs, strict=True)]
+
+    def job(self, job_id: str) -> Job[Any]:
+        """The job with that id; JobNotFound if there is none."""
+        record = self._get(job_id)
+        if record is None:
+            raise JobNotFound(job_id)
+        return self._from_record(record)
+
+    def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        function: Function[..., Any] | str | None = None,
+        queue: str | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        """Jobs that match, newest first; `before` is the last id of the page before."""
+        filter = job_filter(state, function, queue, owner, before, limit)
+        return [self._from_record(record) for record in self._list(filter)]
+
+    def cancel(self, job: Job[Any] | AsyncJob[Any] | str) -> bool:
+        """Cancel a job and what it has scheduled; False if it was finished already."""
+        job_id = id_of(job)
+        won = self._cancel(job_id)
+        if won is None:
+            raise JobNotFound(job_id)
+        return won
+
+    def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> Job[R]:
+        job = new_job(call, scheduled_at, now, self._parent_id())
+        self._insert([job])
+        return self._handle(call, job)
+
+    def _handle(self, call: Call[R], job: NewJob) -> Job[R]:
+        return Job(self._core, job.id, call.function.signature.decode_result, self._reader())
+
+    def _from_record(self, record: JobRecord) -> Job[Any]:
+        return job_from(self._core, record, self._get)
+
+
+class AsyncVerbs(ABC):
+    """The same verbs for async code: whatever asks the store is awaited, no loop is blocked."""
+
+    _core: Core
+
+    @abstractmethod
+    async def _insert(self, jobs: Sequence[NewJob]) -> None:
+        """Store new jobs in whatever transaction this object stands for."""
+
+    @abstractmethod
+    async def _get(self, job_id: str) -> JobRecord | None: ...
+
+    @abstractmethod
+    async def _list(self, filter: JobFilter) -> Sequence[JobRecord]: ...
+
+    @abstractmethod
+    async def _cancel(self, job_id: str) -> bool | None: ...
+
+    def _parent_id(self) -> str | None:
+        return None
+
+    def _reader(self) -> Callable[[str], JobRecord | None]:
+        """How the jobs made here are read later, in a thread."""
+        return self._core.get
+
+    @overload
+    async def run(
+        self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncJob[R]: ...
+
+    @overload
+    async def run(self, function: str, /, **kwargs: Any) -> AsyncJob[Any]: ...
+
+    async def run(self, function: Any, /, *args: Any, **kwargs: Any) -> AsyncJob[Any]:
+        """Call the function, given itself or by name, as soon as a worker is free."""
+        call = await self._bind(function, args, kwargs)
+        now = self._core.clock.now()
+        return await self._enqueue(call, now, now)
+
+    @overload
+    async def run_after(
+        self, delay: Delay, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncJob[R]: ...
+
+    @overload
+    async def run_after(self, delay: Delay, function: str, /, **kwargs: Any) -> AsyncJob[Any]: ...
+
+    async def run_after(
+        self, delay: Delay, function: Any, /, *args: Any, **kwargs: Any
+    ) -> AsyncJob[Any]:
+        """Call the function so many seconds from now (or a timedelta)."""
+        call = await self._bind(function, args, kwargs)
+        now = self._core.clock.now()
+        return await self._enqueue(call, after(delay, now), now)
+
+    @overload
+    async def run_at(
+        self, when: Instant, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncJob[R]: ...
+
+    @overload
+    async def run_at(self, when: Instant, function: str, /, **kwargs: Any) -> AsyncJob[Any]: ...
+
+    async def run_at(
+        self, when: Instant, function: Any, /, *args: Any, **kwargs: Any
+    ) -> AsyncJob[Any]:
+        """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
+        call = await self._bind(function, args, kwargs)
+        now = self._core.clock.now()
+        return await self._enqueue(call, at(when, now), now)
+
+    async def run_many(self, calls: Iterable[Call[R]]) -> list[AsyncJob[R]]:
+        """Call many functions, all or none, in one statement."""
+        given = list(calls)
+        bound = await self._off_loop(lambda: admit_all(self._core, given))
+        now = self._core.clock.now()
+        parent_id = self._parent_id()
+        jobs = [new_job(call, now, now, parent_id) for call in bound]
+        if jobs:
+            await self._insert(jobs)
+        return [self._handle(call, job) for call, job in zip(bound, jobs, strict=True)]
+
+    async def job(self, job_id: str) -> AsyncJob[Any]:
+        """The job with that id; JobNotFound if there is none."""
+        record = await self._get(job_id)
+        if record is None:
+            raise JobNotFound(job_id)
+        return self._from_record(record)
+
+    async def jobs(
+        self,
+        *,
+        state: State | str | None = None,
+        function: Function[..., Any] | str | None = None,
+        queue: str | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[AsyncJob[Any]]:
+        """Jobs that match, newest first; `before` is the last id of the page before."""
+        filter = job_filter(state, function, queue, owner, before, limit)
+        return [self._from_record(record) for record in await self._list(filter)]
+
+    async def cancel(self, job: AsyncJob[Any] | Job[Any] | str) -> bool:
+        """Cancel a job and what it has scheduled; False if it was finished already."""
+        job_id = id_of(job)
+        won = await self._cancel(job_id)
+        if won is None:
+            raise JobNotFound(job_id)
+        return won
+
+    async def _bind(
+        self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call[Any]:
+        return await self._off_loop(lambda: bind(self._core, function, args, kwargs))
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        """Here and now, unless the store has to be asked first."""
+        if not self._core.is_fresh():
+            await asyncio.to_thread(self._core.refresh)
+        return work()
+
+    async def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> AsyncJob[R]:
+        job = new_job(call, scheduled_at, now, self._parent_id())
+        await self._insert([job])
+        return self._handle(call, job)
+
+    def _handle(self, call: Call[R], job: NewJob) -> AsyncJob[R]:
+        decode = call.function.signature.decode_result
+        return AsyncJob(Job(self._core, job.id, decode, self._reader()))
+
+    def _from_record(self, record: JobRecord) -> AsyncJob[Any]:
+        return AsyncJob(job_from(self._core, record, self._core.get))
+
+
+# What both need ----------------------------------------------------------------------------------
+
+
+def bind(
+    core: Core, function: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Call[Any]:
+    """The call, checked: a function of this app, or of another service by its name."""
+    known = core.function(function) if isinstance(function, str) else _a_function(function)
+    return core.admit(Call(known, known.signature.encode(args, kwargs)))
+
+
+def _a_function(function: Any) -> Function[..., Any]:
+    if not isinstance(function, Function):
+        name = getattr(function, "__name__", repr(function))
+        raise InvalidFunction(f"{name} is not registered; decorate it with @app.action")
+    return function  # pyright: ignore[reportUnknownVariableType]
+
+
+def admit_all(core: Core, calls: Iterable[Call[R]]) -> list[Call[R]]:
+    return [core.admit(_a_call(call)) for call in calls]
+
+
+def _a_call(call: Call[R]) -> Call[R]:
+    if not isinstance(call, Call):
+        raise InvalidFunction(f"run_many takes bound calls, f.bind(...), not {call!r}")
+    return call
+
+
+def id_of(job: Job[Any] | AsyncJob[Any] | str) -> str:
+    return job if isinstance(job, str) else job.id
+
+
+def job_filter(
+    state: State | str | None,
+    function: Function[..., Any] | str | None,
+    queue: str | None,
+    owner: str | None,
+    before: str | None,
+    limit: int,
+) -> JobFilter:
+    """The filter of a list, checked."""
+    return JobFilter(
+        state=_state(state),
+        function=name_of_function(function),
+        queue=queue,
+        owner=owner,
+        before_id=_page(before),
+        limit=_limit(limit),
+    )
+
+
+def name_of_function(function: Function[..., Any] | str | None) -> str | None:
+    return function.name if isinstance(function, Function) else function
+
+
+def _state(state: State | str | None) -> State | None:
+    try:
+        return None if state is None else State(state)
+    except ValueError:
+        raise InvalidOption("state", f"{state!r} is none of {', '.join(State)}") from None
+
+
+def _page(before: str | None) -> str | None:
+    if before is not None and not is_id(before):
+        raise InvalidOption("before", f"{before!r} is no job id")
+    return before
+
+
+def _limit(limit: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+        raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
+    return limit
