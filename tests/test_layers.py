@@ -16,8 +16,24 @@ LEVELS = [
     {"model"},
     {"store"},
     {"runtime"},
-    {"app", "connect", "context", "core", "functions", "inside", "jobs", "verbs", "__init__"},
-    {"server"},
+    {
+        "aio",
+        "app",
+        "catalog",
+        "connect",
+        "context",
+        "core",
+        "functions",
+        "registry",
+        "inside",
+        "jobs",
+        "on",
+        "orm",
+        "threads",
+        "verbs",
+        "__init__",
+    },
+    {"contrib", "server"},
     {"testing"},
     {"cli", "__main__"},
 ]
@@ -111,6 +127,9 @@ def wrong_imports(tree: ast.AST, path: Path) -> Iterator[str]:
     for line, name in imports(tree, path):
         imported = top_module(name)
         if imported is None:
+            continue
+        if imported == "contrib" and own != "contrib":
+            yield f"{where(path)}:{line} imports {name}, which is for frameworks to import"
             continue
         if LEVEL[imported] > LEVEL[own]:
             yield f"{where(path)}:{line} imports {name}, which is above it"
@@ -224,6 +243,8 @@ def test_no_statement_reads_the_databases_clock():
         ("app.py", "from duly.cli import main"),
         ("server/api.py", "from duly.testing import ManualClock"),
         ("testing/drain.py", "from duly.cli import main"),
+        ("contrib/django/make.py", "from duly.cli import main"),
+        ("cli/dev.py", "from duly.contrib.django import app"),
     ],
 )
 def test_an_import_against_the_direction_is_found(file, source):

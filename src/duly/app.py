@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
 import logging
 import os
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, Self, overload
+from typing import Any, Self, overload
 
+from duly.aio import AsyncApp
+from duly.catalog import Functions
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
 from duly.context import Tx, open_tx
@@ -25,39 +27,30 @@ from duly.errors import (
     InvalidURL,
 )
 from duly.functions import (
-    Action,
-    ActionBody,
-    AsyncAction,
-    AsyncActionBody,
+    Declared,
     Delay,
     Function,
     Instant,
-    Mutation,
-    MutationBody,
-    Options,
     P,
     R,
     at,
-    check_body,
+    check_def,
     check_text,
     name_of,
-    words_of,
 )
-from duly.inside import refuse_inside_mutation
-from duly.model.job import (
-    DEFAULT_PRIORITY,
-    DEFAULT_QUEUE,
-    JobFilter,
-    JobRecord,
-    NewJob,
-)
-from duly.model.retry import Retry
+from duly.inside import refuse_handles_inside_mutation, refuse_inside_mutation
+from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.signature import Signature
+from duly.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
+from duly.registry import F, Group, Registry
 from duly.runtime.alone import AloneRuns, Command
 from duly.runtime.beat import BEAT_SECONDS
 from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION
 from duly.runtime.service import Service
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
+from duly.store.borrow import Borrowed, borrow
+from duly.threads import to_the_end
 from duly.verbs import Verbs, name_of_function
 
 log = logging.getLogger(__name__)
@@ -66,11 +59,17 @@ ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
 
 
-class Duly(Verbs):
+class Duly(Verbs, Registry):
     """An application: register functions on it, call them later through it.
 
     Nothing touches the database before it is needed; after a fork a process reconnects by itself.
     """
+
+    # What an app that lives inside a framework has of its own.
+    _store_maker = staticmethod(make_store)
+    _core_type: type[Core] = Core
+    owns_logging: bool = False
+    """Whether the process's logging is configured already, so that the CLI leaves it alone."""
 
     def __init__(
         self,
@@ -97,141 +96,64 @@ class Duly(Verbs):
         _check_options(given, name, concurrency, min(retention, exhausted_retention), synchronous)
         assert given is not None
         clock = clock or SystemClock()
-        store = make_store(given, _folder_of_caller(), clock, schema, pooler, synchronous)
-        self._core = Core(name, clock, store, imports, auto_migrate)
-        self.queues = Queues(self._core)
+        store = self._store_maker(given, _folder_of_caller(), clock, schema, pooler, synchronous)
+        self._core = self._core_type(name, clock, store, imports, auto_migrate)
+        self.functions: Functions = Functions(self._core)
+        self.queues: Queues = Queues(self._core)
+        self.aio: AsyncApp = AsyncApp(self)
         self._concurrency = concurrency
-        self._retention = retention
-        self._exhausted_retention = exhausted_retention
-        self._lock = threading.RLock()
+        self._core.keep = {"retention": retention, "exhausted_retention": exhausted_retention}
         self.found_at: str | None = None
 
     def __repr__(self) -> str:
-        return f"<duly app {self.name!r} with {len(self.functions())} functions>"
+        return f"<duly app {self.name!r} with {len(self.functions)} functions>"
 
     # Functions
 
-    @overload
-    def mutation(self, body: MutationBody[P, R], /) -> Mutation[P, R]: ...
+    def _register(self, function: F) -> F:
+        return self._core.register(function)
+
+    def include(self, group: Group) -> None:
+        """Bring in the functions of a group, now and later, under its name."""
+        group.join(self._core.register)
 
     @overload
-    def mutation(
-        self,
-        /,
-        *,
-        name: str | None = ...,
-        queue: str = ...,
-        priority: int = ...,
-        timeout: Delay | None = ...,
-        expires: Delay | datetime | None = ...,
-        owner: str | None = ...,
-        tags: Sequence[str] = ...,
-        retry: Retry | None = ...,
-        internal: bool = ...,
-        alone: bool = ...,
-        group: bool = ...,
-    ) -> Callable[[MutationBody[P, R]], Mutation[P, R]]: ...
+    def declare(self, stub: Callable[P, R], /) -> Declared[P, R]: ...
 
-    def mutation(
+    @overload
+    def declare(
+        self, /, *, name: str | None = ..., kind: Kind | str | None = ...
+    ) -> Callable[[Callable[P, R]], Declared[P, R]]: ...
+
+    def declare(
         self,
-        body: MutationBody[P, R] | None = None,
+        stub: Callable[P, R] | None = None,
         /,
         *,
         name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = DEFAULT_PRIORITY,
-        timeout: Delay | None = None,
-        expires: Delay | datetime | None = None,
-        owner: str | None = None,
-        tags: Sequence[str] = (),
-        retry: Retry | None = None,
-        internal: bool = False,
-        alone: bool = False,
-        group: bool = False,
-    ) -> Mutation[P, R] | Callable[[MutationBody[P, R]], Mutation[P, R]]:
-        """Register a function that is one database transaction, run exactly once.
+        kind: Kind | str | None = None,
+    ) -> Declared[P, R] | Callable[[Callable[P, R]], Declared[P, R]]:
+        """Declare a function of another service by its signature, to call it from here.
 
-        `alone`: never share a commit with others. `group`: on PostgreSQL, do share one; only for
-        bodies that insert and do not update common rows.
+        The stub has no context and no body. Queue, retries and the rest are what the workers that
+        have the code published; `kind` lets it be called before any of them has started.
         """
-        options = Options(queue, priority, timeout, expires, owner, words_of(tags), retry)
 
-        def register(body: MutationBody[P, R]) -> Mutation[P, R]:
-            checked = check_body(body, "Tx", "app.mutation")
-            if _is_coroutine(checked):
-                raise InvalidFunction(
-                    f"{checked.__qualname__}: a mutation is a plain def; use @app.action for async"
-                )
-            return self._core.register(
-                Mutation(
-                    checked,
-                    name_of(checked, name),
-                    options,
-                    internal=internal,
-                    alone=alone,
-                    group=group,
-                )
-            )
+        chosen = _kind(kind)
 
-        return register if body is None else register(body)
+        def register(stub: Callable[P, R]) -> Declared[P, R]:
+            checked = check_def(stub, "app.declare")
+            if inspect.iscoroutinefunction(checked):
+                raise InvalidFunction(f"{checked.__qualname__}: declare it with a plain def")
+            full_name = name_of(checked, name)
+            signature = Signature(checked, full_name, has_context=False)
+            return Declared(checked, full_name, signature, chosen)
 
-    @overload
-    def action(self, body: AsyncActionBody[P, R], /) -> AsyncAction[P, R]: ...
-
-    @overload
-    def action(self, body: ActionBody[P, R], /) -> Action[P, R]: ...
-
-    @overload
-    def action(
-        self,
-        /,
-        *,
-        name: str | None = ...,
-        queue: str = ...,
-        priority: int = ...,
-        timeout: Delay | None = ...,
-        expires: Delay | datetime | None = ...,
-        owner: str | None = ...,
-        tags: Sequence[str] = ...,
-        retry: Retry | None = ...,
-        internal: bool = ...,
-    ) -> ActionDecorator: ...
-
-    def action(
-        self,
-        body: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = DEFAULT_PRIORITY,
-        timeout: Delay | None = None,
-        expires: Delay | datetime | None = None,
-        owner: str | None = None,
-        tags: Sequence[str] = (),
-        retry: Retry | None = None,
-        internal: bool = False,
-    ) -> Any:
-        """Register a function with side effects, run at most once unless `retry` is given."""
-        options = Options(queue, priority, timeout, expires, owner, words_of(tags), retry)
-
-        def register(body: Any) -> Function[..., Any]:
-            is_async = _is_coroutine(body)
-            kind = AsyncAction[..., Any] if is_async else Action[..., Any]
-            checked = check_body(body, "AsyncCtx" if is_async else "Ctx", "app.action")
-            return self._core.register(
-                kind(checked, name_of(checked, name), options, internal=internal)
-            )
-
-        return register if body is None else register(body)
+        return register if stub is None else register(stub)
 
     def function(self, name: str) -> Function[..., Any]:
-        """The function registered under that name."""
+        """The function of that name: registered here, or published by the workers that have it."""
         return self._core.function(name)
-
-    def functions(self) -> Mapping[str, Function[..., Any]]:
-        """Every registered function by name."""
-        return dict(self._core.functions)
 
     # Database
 
@@ -267,6 +189,24 @@ class Duly(Verbs):
         What is scheduled in it commits or vanishes with the rest.
         """
         return open_tx(self._core)
+
+    @overload
+    def on(self, handle: AsyncHandle | AsyncpgHandle, *, notify: bool = ...) -> AsyncOn: ...
+
+    @overload
+    def on(self, handle: SyncHandle | DjangoProxy, *, notify: bool = ...) -> On: ...
+
+    def on(self, handle: Any, *, notify: bool = True) -> On | AsyncOn:
+        """The verbs inside a transaction of your own, on whatever handle you have for it.
+
+        What is scheduled commits or vanishes with it. `notify=False`: do not wake workers on
+        PostgreSQL; they find the job within a second.
+        """
+        refuse_handles_inside_mutation()
+        borrowed = borrow(handle)
+        if isinstance(borrowed, Borrowed):
+            return On(self._core, borrowed, notify=notify)
+        return AsyncOn(self._core, borrowed, notify=notify)
 
     def close(self) -> None:
         """Stop what runs and let go of every connection."""
@@ -331,7 +271,7 @@ class Duly(Verbs):
         beat_every: float = BEAT_SECONDS,
     ) -> None:
         """Run jobs in threads of this process, beside whatever it does."""
-        with self._lock:
+        with self._core.lock:
             if self._core.service is not None and self._core.service.is_here:
                 return
             service = self.service(
@@ -344,7 +284,7 @@ class Duly(Verbs):
 
     def stop(self, drain: Delay = DRAIN_SECONDS) -> None:
         """Stop running jobs: those that run may end, those that never started are given back."""
-        with self._lock:
+        with self._core.lock:
             service, self._core.service = self._core.service, None
         if service is not None and service.is_here:
             seconds = drain.total_seconds() if isinstance(drain, timedelta) else drain
@@ -357,13 +297,30 @@ class Duly(Verbs):
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
+    async def __aenter__(self) -> Self:
+        try:
+            await self._core.threads.call(self.start)
+        except asyncio.CancelledError:
+            # It may be starting still: stopping waits for that.
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await to_the_end(asyncio.ensure_future(self._core.threads.call(self.stop)))
+
+    @asynccontextmanager
+    async def lifespan(self, web: object) -> AsyncGenerator[None]:
+        """For `FastAPI(lifespan=app.lifespan)` and Starlette: run jobs as long as it serves."""
+        async with self:
+            yield
+
     def service(self, **settings: Any) -> Service:
         """The loops of a worker process, not started; `duly worker` runs them."""
         self.ready()
         return Service(
             self._core,
-            retention=self._retention,
-            exhausted_retention=self._exhausted_retention,
+            **self._core.keep,
             alone_runs=AloneRuns(self._alone_command()),
             **settings,
         )
@@ -372,27 +329,21 @@ class Duly(Verbs):
         """`module:name`, or `file.py:name`, under which another process finds this app."""
         return self.found_at or _find_in_modules(self)
 
-    def _alone_command(self) -> Command | None:
+    def command(self) -> list[str] | None:
+        """How another process runs the command line bound to this app; None if it cannot."""
         path = self.import_path()
-        if path is None:
+        return None if path is None else [sys.executable, "-m", "duly", "--app", path]
+
+    def _alone_command(self) -> Command | None:
+        command = self.command()
+        if command is None:
             return None
-        duly = [sys.executable, "-m", "duly", "--app", path, "worker"]
-        return lambda job_id, file: [*duly, f"--alone={job_id}", f"--child={file}"]
+        return lambda job_id, file: [*command, "worker", f"--alone={job_id}", f"--child={file}"]
 
-    def main(self) -> None:
-        """The command line, bound to this app."""
+    def main(self, args: Sequence[str] | None = None, *, program: str | None = None) -> None:
+        """The command line, bound to this app; without `args`, those of the process."""
         cli = importlib.import_module("duly.cli")
-        cli.main(obj=self)
-
-
-class ActionDecorator(Protocol):
-    """What `@app.action(...)` gives: it keeps sync and async bodies apart for type checkers."""
-
-    @overload
-    def __call__(self, body: AsyncActionBody[P, R], /) -> AsyncAction[P, R]: ...
-
-    @overload
-    def __call__(self, body: ActionBody[P, R], /) -> Action[P, R]: ...
+        cli.main(obj=self, args=args, program=program)
 
 
 class Queues:
@@ -460,5 +411,8 @@ def _find_in_modules(app: Duly) -> str | None:
     return None
 
 
-def _is_coroutine(body: object) -> bool:
-    return inspect.iscoroutinefunction(body)
+def _kind(kind: Kind | str | None) -> Kind | None:
+    try:
+        return None if kind is None else Kind(kind)
+    except ValueError:
+        raise InvalidOption("kind", f"{kind!r} is none of {', '.join(Kind)}") from None

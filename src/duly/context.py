@@ -9,9 +9,9 @@ app itself, share one set of verbs.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from duly.errors import (
@@ -22,13 +22,17 @@ from duly.errors import (
     TransactionEnded,
 )
 from duly.functions import Function, Mutation
-from duly.inside import mutation_body, refuse_inside_mutation
+from duly.inside import mutation_body, refuse_inside_mutation, transaction_block
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.redact import scrub
+from duly.orm import close_session, open_session
 from duly.runtime.program import NeedsAlone, Running
 from duly.store.base import Rows, StoreTx
 from duly.verbs import AsyncVerbs, Verbs
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from duly.core import Core
 
 P = ParamSpec("P")
@@ -61,7 +65,8 @@ class Tx(Verbs):
         self._scheduled = 0
         self._bytes = 0
         self._doomed: Exception | None = None
-        self.due_now = False
+        self._session: Session | None = None
+        self.due_now: bool = False
 
     @property
     def job_id(self) -> str | None:
@@ -85,16 +90,45 @@ class Tx(Verbs):
             raise NeedsAlone
         return tx.connection
 
+    @property
+    def session(self) -> Session:
+        """A SQLAlchemy Session inside the transaction; it is flushed when the body ends.
+
+        Its commit and rollback end nothing: they mark, and go back to, a point in the transaction.
+        """
+        if self._session is None:
+            self._session = open_session(self._core.store, self.connection)
+        self._open()
+        return self._session
+
     @contextmanager
     def savepoint(self) -> Generator[None]:
         """What happens inside is undone, alone, when the block raises."""
         before = self._scheduled, self._bytes
+        # The session's savepoints and ours must not overlap.
+        self.settle()
         try:
             with self._open().savepoint():
-                yield
+                try:
+                    yield
+                    self.settle()
+                except BaseException:
+                    self._undo_session()
+                    raise
         except BaseException:
             self._scheduled, self._bytes = before
             raise
+
+    def settle(self) -> None:
+        """Write what the session holds back, and release its savepoint."""
+        if self._session is not None:
+            self._session.commit()
+
+    def _undo_session(self) -> None:
+        if self._session is not None:
+            # It fails where the transaction has failed already.
+            with suppress(Exception):
+                self._session.rollback()
 
     def _open(self) -> StoreTx:
         if self._tx is None:
@@ -122,10 +156,13 @@ class Tx(Verbs):
         raise self._doomed
 
     def _get(self, job_id: str) -> JobRecord | None:
-        return self._core.get(job_id) if self._tx is None else self._open().get(job_id)
+        if self._tx is None:
+            return self._core.get(job_id)
+        record = self._open().get(job_id)
+        return None if record is None else self._core.shown(record)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._open().find(filter)
+        return [self._core.shown(record) for record in self._open().find(filter)]
 
     def _cancel(self, job_id: str) -> bool | None:
         if job_id == self.job_id:
@@ -145,6 +182,9 @@ class Tx(Verbs):
     def end(self) -> None:
         """The transaction is about to end: nothing may be done with it any more."""
         self._tx = None
+        if self._session is not None:
+            close_session(self._session)
+            self._session = None
 
     def raise_if_doomed(self) -> None:
         """A limit was passed: swallowing the exception does not save the transaction."""
@@ -236,19 +276,21 @@ class AsyncCtx(AsyncVerbs):
 
     async def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
-        return await asyncio.to_thread(lambda: self._ctx.call(mutation, *args, **kwargs))
+        return await self._core.threads.call(lambda: self._ctx.call(mutation, *args, **kwargs))
 
     async def _insert(self, jobs: Sequence[NewJob]) -> None:
-        await asyncio.to_thread(self._ctx._insert, jobs)  # pyright: ignore[reportPrivateUsage]
+        insert = self._ctx._insert  # pyright: ignore[reportPrivateUsage]
+        await self._core.threads.call(partial(insert, jobs))
 
     async def _get(self, job_id: str) -> JobRecord | None:
-        return await asyncio.to_thread(self._core.get, job_id)
+        return await self._core.threads.look(partial(self._core.get, job_id))
 
     async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return await asyncio.to_thread(self._core.find, filter)
+        return await self._core.threads.read(partial(self._core.find, filter))
 
     async def _cancel(self, job_id: str) -> bool | None:
-        return await asyncio.to_thread(self._core.cancel, job_id, f"job:{self.job_id}")
+        cancel = partial(self._core.cancel, job_id, f"job:{self.job_id}")
+        return await self._core.threads.call(cancel)
 
     def _parent_id(self) -> str | None:
         return self.job_id
@@ -263,10 +305,14 @@ class Bound:
         self.name = function.name
         self.kind: Kind = function.kind
         self.is_async = function.is_async
-        self.alone = function.alone
-        self.group = function.group
+        self.alone = function.traits.alone
+        self.group = function.traits.group
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
+        self._redacted = function.signature.redacted
+
+    def scrub(self, text: str, args: str) -> str:
+        return scrub(text, args, self._redacted)
 
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
@@ -275,6 +321,7 @@ class Bound:
         try:
             with mutation_body():
                 value = self._body(own, **arguments)
+                own.settle()
         finally:
             own.end()
         own.raise_if_doomed()
@@ -298,8 +345,9 @@ def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
             raise Canceled("this job was canceled; its result is dropped")
         tx = Tx(core, store_tx, parent_id=parent[0] if parent else None)
         try:
-            with mutation_body():
+            with mutation_body() if parent else transaction_block():
                 yield tx
+                tx.settle()
         finally:
             tx.end()
         tx.raise_if_doomed()

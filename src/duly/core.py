@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from duly.clock import Clock
+from duly.clock import Clock, os_monotonic
 from duly.context import Bound
-from duly.errors import FunctionConflict, UnknownFunction
-from duly.functions import Call, Function
+from duly.errors import FunctionConflict, FunctionDeleted, UnknownFunction
+from duly.functions import Call, Declared, Function, by_name
 from duly.inside import refuse_inside_mutation
+from duly.model.function import Published, Status
 from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.redact import mask, redacted_in
+from duly.model.signature import check_against
+from duly.runtime.janitor import Keep
 from duly.runtime.service import Service
 from duly.runtime.worker import POLL_SECONDS
 from duly.store.base import Store
+from duly.threads import Threads
+
+STATUS_SECONDS = 1.0
+"""How old what is known of the functions' status may be when a call is checked."""
 
 F = TypeVar("F", bound=Function[..., Any])
 R = TypeVar("R")
@@ -37,57 +48,112 @@ class Core:
         self.clock = clock
         self.store = store
         self.functions: dict[str, Function[..., Any]] = {}
+        self.revision = 0
+        self.keep: Keep = {}
+        self._aliases: dict[str, str] = {}
+        self._statuses: Mapping[str, Status] = {}
+        self._redacted_elsewhere: dict[str, frozenset[str]] = {}
+        self._fresh_until = 0.0
         self.service: Service | None = None
+        self.threads = Threads()
         self._imports = tuple(imports)
         self._auto_migrate = auto_migrate
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while the app connects, migrates, starts or stops."""
+        _cores.add(self)
         self._ready_in: int | None = None
 
     # Functions
 
     def register(self, function: F) -> F:
-        known = self.functions.get(function.name)
-        if known is not None and not function.is_redefinition_of(known):
-            raise FunctionConflict(function.name, known.source(), function.source())
+        for name in (function.name, *function.traits.aliases):
+            known = self._by_any_name(name)
+            if known is not None and not function.is_redefinition_of(known):
+                raise FunctionConflict(name, known.source(), function.source())
         self.functions[function.name] = function
+        self._aliases |= dict.fromkeys(function.traits.aliases, function.name)
+        self.revision += 1
         return function
 
+    def _by_any_name(self, name: str) -> Function[..., Any] | None:
+        return self.functions.get(self._aliases.get(name, name))
+
     def function(self, name: str) -> Function[..., Any]:
-        if name not in self.functions:
+        known = self._by_any_name(name)
+        if known is not None:
+            return known
+        info = self.ready().function(name)
+        if info is None:
             raise UnknownFunction(name, self.functions)
-        return self.functions[name]
+        return by_name(info)
+
+    def is_here(self, function: object) -> bool:
+        """Whether its code is in this process, so that a call is checked without the store."""
+        return not isinstance(function, Declared)
 
     def admit(self, call: Call[R]) -> Call[R]:
         """The call as it may be enqueued; a function of another app is refused."""
-        known = self.functions.get(call.function.name)
-        if known is None or known.signature is not call.function.signature:
-            raise UnknownFunction(call.function.name, self.functions)
+        if not self.is_fresh():
+            self.refresh()
+        function = call.function
+        status = self._statuses.get(function.name)
+        if status == Status.DELETED:
+            raise FunctionDeleted(function.name)
+        if status == Status.DEPRECATED:
+            warnings.warn(f"function {function.name!r} is deprecated", DeprecationWarning, 4)
+        if isinstance(function, Declared):
+            return self._admit_declared(function, call.args)
+        known = self.functions.get(function.name)
+        if known is None or known.signature is not function.signature:
+            raise UnknownFunction(function.name, self.functions)
         return call
 
-    def runnables(self) -> Mapping[str, Bound]:
+    def _admit_declared(self, function: Declared[..., R], args: str) -> Call[R]:
+        info = self.ready().function(function.name)
+        if info is not None:
+            check_against(function.name, msgspec.json.decode(info.schema), args)
+        return Call(function.as_published(info), args)
+
+    def published(self, names: Iterable[str] | None = None) -> list[Published]:
+        """The functions as they are described to everybody."""
+        chosen = self._without_faulty() if names is None else names
+        return [row for name in chosen for row in self.functions[name].published(self.name)]
+
+    def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Bound]:
         """Every function as the worker calls it; modules imported, type hints resolved."""
         for module in self._imports:
             importlib.import_module(module)
-        for function in self.functions.values():
+        chosen = dict(self.functions) if with_faulty else self._without_faulty()
+        for function in chosen.values():
             function.signature.resolve()
-        return {name: Bound(self, function) for name, function in self.functions.items()}
+        bound = {name: self.bind(function) for name, function in chosen.items()}
+        aliases = dict(self._aliases).items()
+        return bound | {alias: bound[name] for alias, name in aliases if name in bound}
+
+    def _without_faulty(self) -> dict[str, Function[..., Any]]:
+        """The functions whose type hints can be resolved."""
+        return {name: f for name, f in dict(self.functions).items() if f.signature.is_sound()}
+
+    def bind(self, function: Function[..., Any]) -> Bound:
+        """One function as the worker calls it."""
+        return Bound(self, function)
 
     def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
         """How a stored result is read: by the function's annotation, if it is known here."""
-        function = self.functions.get(record.function)
+        function = self._by_any_name(record.function)
         return function.signature.decode_result if function else _plain_json
 
     # Store
 
     def migrate(self) -> list[str]:
-        with self._lock:
+        with self.lock:
             self._ready_in = None
             return list(self.store.migrate(self.clock.now()))
 
     def ready(self) -> Store:
         """The store, connected and checked."""
         if self._ready_in != os.getpid():
-            with self._lock:
+            with self.lock:
                 if self._auto_migrate:
                     self.store.migrate(self.clock.now())
                 self.store.open(self.clock.now())
@@ -96,18 +162,29 @@ class Core:
 
     def is_fresh(self) -> bool:
         """Whether a call can be checked without asking the store."""
-        return self._ready_in == os.getpid()
+        return self._ready_in == os.getpid() and os_monotonic() < self._fresh_until
 
     def refresh(self) -> None:
-        """Ask the store for whatever checking a call needs."""
-        self.ready()
+        """Ask the store what operators have decided about functions."""
+        self._statuses = self.ready().statuses()
+        self._redacted_elsewhere.clear()
+        self._fresh_until = os_monotonic() + STATUS_SECONDS
 
     def now(self) -> int:
         """The time, asked after connecting: a database server's clock is better than ours."""
         self.ready()
         return self.clock.now()
 
+    def exchange(self, store: Store, clock: Clock) -> tuple[Store, Clock]:
+        """Use another store and another clock from now on; those used until now. For tests."""
+        before = self.store, self.clock
+        self.store, self.clock = store, clock
+        self._ready_in = None
+        self._fresh_until = 0.0
+        return before
+
     def close(self) -> None:
+        self.threads.close()
         self.store.close()
         self._ready_in = None
 
@@ -126,11 +203,29 @@ class Core:
 
     def get(self, job_id: str) -> JobRecord | None:
         """The job as it is committed."""
-        return self.ready().get(job_id)
+        record = self.ready().get(job_id)
+        return None if record is None else self.shown(record)
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
         """Jobs as they are committed."""
-        return self.ready().find(filter)
+        return [self.shown(record) for record in self.ready().find(filter)]
+
+    def shown(self, record: JobRecord) -> JobRecord:
+        """The record without the arguments that nobody is shown."""
+        names = self._redacted(record.function)
+        if not names:
+            return record
+        return msgspec.structs.replace(record, args=mask(record.args, names))
+
+    def _redacted(self, name: str) -> frozenset[str]:
+        known = self._by_any_name(name)
+        if known is not None:
+            return known.signature.redacted
+        if name not in self._redacted_elsewhere:
+            info = self.ready().function(name)
+            schema: dict[str, Any] = msgspec.json.decode(info.schema) if info else {}
+            self._redacted_elsewhere[name] = redacted_in(schema)
+        return self._redacted_elsewhere[name]
 
     def cancel(self, job_id: str, by: str) -> bool | None:
         """Cancel in somebody's name; None if there is no such job."""
@@ -141,15 +236,32 @@ class Core:
 
     def wake(self) -> None:
         """There may be something to do: tell the workers here and elsewhere."""
-        if self.service is not None:
+        # In a forked child the parent's loop is only a memory, and its lock may be held for ever.
+        if self.service is not None and self.service.is_here:
             self.service.worker.loop.wake()
         self.store.ring()
 
-    def _wake_for(self, jobs: Iterable[NewJob]) -> None:
-        # Whoever sleeps looks again after a poll; only what is due earlier has to wake it.
+    def is_due_soon(self, jobs: Iterable[NewJob]) -> bool:
+        """Whoever sleeps looks again after a poll; only what is due earlier has to wake it."""
         before = self.clock.now() + POLL_SECONDS * 1000
-        if any(job.run_at < before for job in jobs):
+        return any(job.run_at < before for job in jobs)
+
+    def _wake_for(self, jobs: Iterable[NewJob]) -> None:
+        if self.is_due_soon(jobs):
             self.wake()
+
+
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child, where the lock may be held by a thread that is gone."""
+    for core in _cores:
+        core.lock = threading.RLock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _plain_json(text: str | None) -> Any:

@@ -8,12 +8,17 @@ DulyError
 │   ├── InvalidTime                 naive, negative, or more than five years away
 │   ├── InvalidFunction             what was decorated cannot be a function
 │   ├── FunctionConflict            two functions want one name
+│   ├── WrongStatus                 a function's status does not allow that change
+│   ├── WrongDatabase               a handle leads to another database than the app's
 │   └── InvalidURL                  the database URL makes no sense
 ├── UnknownFunction (LookupError)   no function is registered under that name
+├── FunctionDeleted (LookupError)   an operator deleted the function
 ├── JobNotFound (LookupError)       no job has that id
 ├── TransactionError
 │   ├── TooManyJobs                 a mutation scheduled more than it may
 │   ├── TransactionEnded            the transaction of a `tx` is over
+│   ├── NotInTransaction            a handle is in autocommit, so nothing would be atomic
+│   ├── NotCommittedYet (LookupError)   a job of `app.on(…)` whose transaction is not committed
 │   ├── UseTx                       inside a mutation only `tx` may touch the store
 │   ├── WouldWaitForItself          waiting for a job that cannot start before you return
 │   └── CannotCancelSelf            a mutation tried to cancel its own job
@@ -103,6 +108,21 @@ class FunctionConflict(BadInput):
         )
 
 
+class WrongStatus(BadInput):
+    """The function has a status that does not allow this change."""
+
+    def __init__(self, name: str, current: str, wanted: str) -> None:
+        self.name = name
+        super().__init__(f"function {name!r} is {current} and cannot become {wanted}; restore it")
+
+
+class WrongDatabase(BadInput):
+    """The handle given to `app.on` leads to another database than the app's."""
+
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(f"{found}; the app's store is in {wanted}")
+
+
 class InvalidURL(BadInput):
     """The database URL cannot be used."""
 
@@ -113,10 +133,12 @@ class InvalidURL(BadInput):
 class UnknownFunction(DulyError, LookupError):
     """No function is registered under that name."""
 
-    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+    def __init__(self, name: str, known: Iterable[str] = (), because: str = "") -> None:
         self.name = name
         known = list(known)
-        if name in known:
+        if because:
+            message = f"function {name!r}: {because}"
+        elif name in known:
             message = (
                 f"another function is registered as {name!r}; "
                 "this one belongs to another app, or was defined again since"
@@ -126,6 +148,14 @@ class UnknownFunction(DulyError, LookupError):
             hint = f"; did you mean {near[0]!r}?" if near else ""
             message = f"no function is registered as {name!r}{hint}"
         super().__init__(message)
+
+
+class FunctionDeleted(DulyError, LookupError):
+    """An operator deleted the function: nothing can be scheduled until it is restored."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"function {name!r} was deleted; an operator can restore it")
 
 
 class JobNotFound(DulyError, LookupError):
@@ -151,11 +181,31 @@ class TransactionEnded(TransactionError):
     """The transaction behind a `tx` is over, so nothing can be done in it any more."""
 
 
+class NotInTransaction(TransactionError):
+    """The handle given to `app.on` is in autocommit, so what is done with it is not atomic."""
+
+    def __init__(self, handle: object, instead: str) -> None:
+        self.handle = handle
+        super().__init__(
+            f"this {type(handle).__name__} is in autocommit and in no transaction, so nothing was "
+            f"written; {instead}"
+        )
+
+
+class NotCommittedYet(TransactionError, LookupError):
+    """The job was made in a transaction of the caller's that others cannot see yet."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is not committed yet, or rolled back")
+
+
 class UseTx(TransactionError):
     """Inside a mutation the app itself may not touch the store: the effect would not be atomic."""
 
     def __init__(self, verb: str) -> None:
-        instead = f"use tx.{verb}" if verb in ("run", "cancel") else "do it outside"
+        words = {"run": "use tx.run", "cancel": "use tx.cancel", "on": "use the verbs of tx"}
+        instead = words.get(verb, "do it outside")
         super().__init__(
             f"app.{verb} inside a mutation would not be part of its transaction; {instead}"
         )
@@ -274,6 +324,9 @@ class QueryTooBroad(StoreError):
 class MissingExtra(DulyError):
     """An optional dependency is not installed."""
 
-    def __init__(self, extra: str, what_for: str) -> None:
+    def __init__(self, extra: str, what_for: str, package: str | None = None) -> None:
         self.extra = extra
-        super().__init__(f'{what_for} needs an extra: pip install "duly[{extra}]"')
+        needs = f"{package}: pip install {extra}"
+        if package is None:
+            needs = f'an extra: pip install "duly[{extra}]"'
+        super().__init__(f"{what_for} needs {needs}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -14,8 +14,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from duly.clock import to_ms
-from duly.errors import InvalidFunction, InvalidOption, InvalidTime
+from duly.errors import InvalidFunction, InvalidOption, InvalidTime, UnknownFunction
 from duly.ids import new_id
+from duly.model.function import FunctionInfo, Published, PublishedOptions
 from duly.model.job import (
     DEFAULT_PRIORITY,
     DEFAULT_QUEUE,
@@ -24,8 +25,8 @@ from duly.model.job import (
     Kind,
     NewJob,
 )
-from duly.model.retry import Retry, encode_retry
-from duly.model.signature import Signature
+from duly.model.retry import Retry, decode_retry, encode_retry
+from duly.model.signature import PublishedSignature, Signature
 
 if TYPE_CHECKING:
     from duly.context import AsyncCtx, Ctx, Tx
@@ -68,14 +69,30 @@ class Options(msgspec.Struct, frozen=True):
             raise InvalidOption("retry", f"give a Retry(...), not {self.retry!r}")
 
 
+class Traits(msgspec.Struct, frozen=True):
+    """What a function is by its decorator, the same for every call."""
+
+    aliases: tuple[str, ...] = ()
+    internal: bool = False
+    alone: bool = False
+    group: bool = False
+
+    def __post_init__(self) -> None:
+        for alias in self.aliases:
+            check_text("aliases", alias)
+
+
+PLAIN = Traits()
+
+
 class Call(Generic[R_co]):
     """A function with its arguments, not yet enqueued: what `bind` gives and `run_many` takes."""
 
     __slots__ = ("args", "function")
 
     def __init__(self, function: Function[..., R_co], args: str) -> None:
-        self.function = function
-        self.args = args
+        self.function: Function[..., R_co] = function
+        self.args: str = args
 
     def __repr__(self) -> str:
         return f"<call of {self.function.name}>"
@@ -91,19 +108,14 @@ class Function(Generic[P, R_co]):
         body: Callable[..., Any],
         name: str,
         options: Options,
-        *,
-        internal: bool = False,
-        alone: bool = False,
-        group: bool = False,
+        traits: Traits = PLAIN,
         signature: Signature | None = None,
     ) -> None:
         self.body = body
         self.name = name
         self.options = options
-        self.internal = internal
-        self.alone = alone
-        self.group = group
-        self.signature = signature or Signature(body, name)
+        self.traits = traits
+        self.signature: Signature = signature or Signature(body, name)
         self.__name__, self.__qualname__ = body.__name__, body.__qualname__
         self.__module__, self.__doc__ = body.__module__, body.__doc__
 
@@ -113,6 +125,11 @@ class Function(Generic[P, R_co]):
     @property
     def is_async(self) -> bool:
         return False
+
+    @property
+    def internal(self) -> bool:
+        """Whether only code may call it, and not the HTTP API."""
+        return self.traits.internal
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """This function with these arguments, checked now, to be enqueued later."""
@@ -139,19 +156,25 @@ class Function(Generic[P, R_co]):
             "timeout": timeout,
             "expires": expires,
             "owner": owner,
-            "tags": UNSET if tags is UNSET else words_of(tags),
+            "tags": UNSET if tags is UNSET else words_of("tags", tags),
             "retry": retry,
         }
-        changes = {option: value for option, value in given.items() if value is not UNSET}
-        return type(self)(
-            self.body,
-            self.name,
-            msgspec.structs.replace(self.options, **changes),
-            internal=self.internal,
-            alone=self.alone,
-            group=self.group,
-            signature=self.signature,
-        )
+        return self._with({key: value for key, value in given.items() if value is not UNSET})
+
+    def _with(self, changes: Mapping[str, Any]) -> Function[P, R_co]:
+        options = msgspec.structs.replace(self.options, **changes)
+        return type(self)(self.body, self.name, options, self.traits, self.signature)
+
+    def published(self, app: str) -> list[Published]:
+        """How the function, and each of its aliases, is described to everybody."""
+        schema = msgspec.json.encode(self.signature.json_schema()).decode()
+        options = msgspec.json.encode(_published_options(self.options)).decode()
+        names: list[tuple[str, str | None]] = [(self.name, None)]
+        names += [(alias, self.name) for alias in self.traits.aliases]
+        return [
+            Published(name, self.kind, app, schema, options, self.internal, alias_of)
+            for name, alias_of in names
+        ]
 
     def source(self) -> str:
         """Where the function is written, for messages."""
@@ -203,6 +226,85 @@ class AsyncAction(Function[P, R_co]):
         return result
 
 
+class Declared(Function[P, R_co]):
+    """A function whose code is in another service: it can be called later, not run here.
+
+    What its workers have published decides how its jobs are run.
+    """
+
+    def __init__(
+        self,
+        stub: Callable[..., Any],
+        name: str,
+        signature: Signature,
+        kind: Kind | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._declared_kind = kind
+        self._changes = dict(changes or {})
+        options = msgspec.structs.replace(Options(), **self._changes)
+        super().__init__(stub, name, options, signature=signature)
+        self.kind: Kind = kind or Kind.ACTION
+
+    def __repr__(self) -> str:
+        return f"<declared {self.name}>"
+
+    def _with(self, changes: Mapping[str, Any]) -> Declared[P, R_co]:
+        changed = {**self._changes, **changes}
+        return Declared(self.body, self.name, self.signature, self._declared_kind, changed)
+
+    def as_published(self, info: FunctionInfo | None) -> Declared[P, R_co]:
+        """The same with the kind and the options that its workers have given it."""
+        if info is None:
+            if self._declared_kind is None:
+                raise UnknownFunction(self.name, because=NOT_PUBLISHED)
+            return self
+        known = Declared[P, R_co](self.body, self.name, self.signature, Kind(info.kind))
+        published = _options_from(msgspec.json.decode(info.options, type=PublishedOptions))
+        known.options = msgspec.structs.replace(published, **self._changes)
+        return known
+
+
+NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
+
+
+def by_name(info: FunctionInfo) -> Declared[..., Any]:
+    """A function that only its published form is known of."""
+
+    def stub() -> None: ...
+
+    schema: dict[str, Any] = msgspec.json.decode(info.schema)
+    return Declared(stub, info.name, PublishedSignature(info.name, schema), Kind(info.kind))
+
+
+def _published_options(options: Options) -> PublishedOptions:
+    expires = options.expires
+    return PublishedOptions(
+        queue=options.queue,
+        priority=options.priority,
+        timeout=None if options.timeout is None else _timeout_ms(options.timeout),
+        # An instant is for calls of its own process; a length of time holds for everybody.
+        expires=None
+        if expires is None or isinstance(expires, datetime)
+        else _length_ms("expires", expires),
+        owner=options.owner,
+        tags=options.tags,
+        retry=encode_retry(options.retry),
+    )
+
+
+def _options_from(published: PublishedOptions) -> Options:
+    return Options(
+        queue=published.queue,
+        priority=published.priority,
+        timeout=None if published.timeout is None else published.timeout / 1000,
+        expires=None if published.expires is None else published.expires / 1000,
+        owner=published.owner,
+        tags=published.tags,
+        retry=decode_retry(published.retry),
+    )
+
+
 MutationBody = Callable[Concatenate["Tx", P], R]
 ActionBody = Callable[Concatenate["Ctx", P], R]
 AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]
@@ -213,6 +315,13 @@ AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]
 
 def check_body(body: object, context: str, decorator: str) -> Callable[..., Any]:
     """Refuse what cannot be named, found and called again later; say what to write instead."""
+    checked = check_def(body, decorator)
+    _check_context(checked, context, decorator)
+    return checked
+
+
+def check_def(body: object, decorator: str) -> Callable[..., Any]:
+    """Refuse what is not a def."""
     if not inspect.isfunction(body):
         raise InvalidFunction(
             f"@{decorator} takes a plain function, not {body!r}; write a def in a module"
@@ -221,7 +330,6 @@ def check_body(body: object, context: str, decorator: str) -> Callable[..., Any]
         raise InvalidFunction(f"@{decorator} takes a named function; write a def, not a lambda")
     if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
         raise InvalidFunction(f"{body.__qualname__} is a generator; return a value instead")
-    _check_context(body, context, decorator)
     return body
 
 
@@ -252,11 +360,11 @@ def check_text(option: str, value: object) -> None:
         raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
 
 
-def words_of(tags: Sequence[str]) -> tuple[str, ...]:
-    """Tags as they are kept."""
-    if isinstance(tags, str):
-        raise InvalidOption("tags", "give a list of words, not one string")
-    return tuple(tags)
+def words_of(option: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Tags or aliases as they are kept."""
+    if isinstance(words, str):
+        raise InvalidOption(option, "give a list of words, not one string")
+    return tuple(words)
 
 
 # Making a job ------------------------------------------------------------------------------------
@@ -324,7 +432,11 @@ def new_job(call: Call[Any], scheduled_at: int, now: int, parent_id: str | None)
 
 
 def _timeout_ms(timeout: Delay) -> int:
-    return max(1, round(seconds_of("timeout", timeout) * 1000))
+    return _length_ms("timeout", timeout)
+
+
+def _length_ms(option: str, length: Delay) -> int:
+    return max(1, round(seconds_of(option, length) * 1000))
 
 
 def _check_expires(expires: Delay | datetime) -> None:
@@ -340,5 +452,4 @@ def _expires_at(expires: Delay | datetime | None, run_at: int, now: int) -> int 
         return None
     if isinstance(expires, datetime):
         return at(expires, now)
-    length = max(1, round(seconds_of("expires", expires) * 1000))
-    return _within_five_years(run_at + length, run_at)
+    return _within_five_years(run_at + _length_ms("expires", expires), run_at)

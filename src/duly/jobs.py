@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -83,6 +84,11 @@ class Job(Generic[R_co]):
         return (self._record or self.record).function
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """What it was called with, as plain JSON data; redacted ones show as ***."""
+        return _arguments_of(self._record or self.record)
+
+    @property
     def attempt(self) -> int:
         return self.record.attempt
 
@@ -112,10 +118,7 @@ class Job(Generic[R_co]):
     @property
     def error(self) -> JobFailure | None:
         """Why it failed; while it waits for a retry, why the last attempt did."""
-        record = self.record
-        if record.error_kind is None and record.error_message is None:
-            return None
-        return JobFailure(record.error_kind, record.error_message or "", record.error_traceback)
+        return _failure_of(self.record)
 
     @property
     def canceled_by(self) -> str | None:
@@ -139,20 +142,8 @@ class Job(Generic[R_co]):
                 raise ResultTimeout(self._id, record.state, timeout or 0)
             os_sleep(pause)
             pause = min(pause * 1.5, _POLL_LAST)
-        value: R_co = self._result_of(record)
+        value: R_co = _result_of(record, self._decode)
         return value
-
-    def _result_of(self, record: JobRecord) -> Any:
-        if record.state == State.FAILED:
-            raise JobFailed(
-                record.id,
-                record.error_kind or "user",
-                record.error_message or "",
-                record.error_traceback,
-            )
-        if record.state == State.CANCELED:
-            raise JobCanceled(record.id, record.canceled_by)
-        return self._decode(record.result)
 
     def cancel(self) -> bool:
         """Cancel it and what it has scheduled; False if it was finished already."""
@@ -167,42 +158,132 @@ class Job(Generic[R_co]):
         return [job_from(self._core, record, self._core.get) for record in found]
 
 
-class AsyncJob(Generic[R_co]):
-    """The same, for async code: whatever asks the store is awaited."""
+Read = Callable[[str], Awaitable[JobRecord | None]]
 
-    def __init__(self, job: Job[R_co]) -> None:
-        self._job = job
+
+class AsyncJob(Generic[R_co]):
+    """The same, for async code: whatever asks the store is awaited.
+
+    However many tasks wait for results, no thread waits with them.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        job_id: str,
+        decode: Callable[[str | None], Any],
+        read: Read,
+        record: JobRecord | None = None,
+    ) -> None:
+        self._core = core
+        self._id = job_id
+        self._decode = decode
+        self._read = read
+        self._record = record
 
     def __repr__(self) -> str:
-        return repr(self._job)
+        return f"<job {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncJob) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def id(self) -> str:
-        return self._job.id
+        return self._id
 
     async def record(self) -> JobRecord:
         """Everything the store knows, in one read."""
-        return await asyncio.to_thread(lambda: self._job.record)
+        record = self._record
+        if record is None or not record.state.is_terminal:
+            record = self._record = await self._read(self._id)
+        if record is None:
+            raise JobNotFound(self._id)
+        return record
 
     async def state(self) -> State:
         return (await self.record()).state
 
+    async def arguments(self) -> dict[str, Any]:
+        """What it was called with, as plain JSON data; redacted ones show as ***."""
+        return _arguments_of(self._record or await self.record())
+
+    async def attempt(self) -> int:
+        return (await self.record()).attempt
+
+    async def error(self) -> JobFailure | None:
+        """Why it failed; while it waits for a retry, why the last attempt did."""
+        return _failure_of(await self.record())
+
     async def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return what it returned; as Job.result."""
-        return await asyncio.to_thread(self._job.result, timeout)
+        refuse_waiting_inside_mutation()
+        until = None if timeout is None else os_monotonic() + timeout
+        pause = _POLL_FIRST
+        while not (record := await self.record()).state.is_terminal:
+            if until is not None and os_monotonic() >= until:
+                raise ResultTimeout(self._id, record.state, timeout or 0)
+            await asyncio.sleep(pause if pause < _POLL_LAST else _until_next_look())
+            pause = min(pause * 1.5, _POLL_LAST)
+        value: R_co = _result_of(record, self._decode)
+        return value
 
     async def cancel(self) -> bool:
         """Cancel it and what it has scheduled; False if it was finished already."""
-        return await asyncio.to_thread(self._job.cancel)
+        won = await self._core.threads.call(partial(self._core.cancel, self._id, "operator"))
+        if won is None:
+            raise JobNotFound(self._id)
+        return won
 
     async def children(self) -> list[AsyncJob[Any]]:
         """The jobs that this one has scheduled, newest first."""
-        return [AsyncJob(job) for job in await asyncio.to_thread(self._job.children)]
+        which = JobFilter(parent_id=self._id, limit=MOST_CHILDREN)
+        found = await self._core.threads.read(partial(self._core.find, which))
+        return [async_job_from(self._core, record, committed(self._core)) for record in found]
+
+
+def _result_of(record: JobRecord, decode: Callable[[str | None], Any]) -> Any:
+    if record.state == State.FAILED:
+        raise JobFailed(
+            record.id,
+            record.error_kind or "user",
+            record.error_message or "",
+            record.error_traceback,
+        )
+    if record.state == State.CANCELED:
+        raise JobCanceled(record.id, record.canceled_by)
+    return decode(record.result)
+
+
+def _arguments_of(record: JobRecord) -> dict[str, Any]:
+    return msgspec.json.decode(record.args, type=dict[str, Any])
+
+
+def _failure_of(record: JobRecord) -> JobFailure | None:
+    if record.error_kind is None and record.error_message is None:
+        return None
+    return JobFailure(record.error_kind, record.error_message or "", record.error_traceback)
+
+
+def _until_next_look() -> float:
+    """Those who have waited for long look at the same moments, so that they share a read."""
+    return _POLL_LAST - asyncio.get_running_loop().time() % _POLL_LAST
+
+
+def committed(core: Core) -> Read:
+    """How async code reads a job as it is committed."""
+    return lambda job_id: core.threads.look(lambda: core.get(job_id))
 
 
 def job_from(core: Core, record: JobRecord, read: Callable[[str], JobRecord | None]) -> Job[Any]:
     """The job of a stored record."""
     return Job(core, record.id, core.result_decoder(record), read, record)
+
+
+def async_job_from(core: Core, record: JobRecord, read: Read) -> AsyncJob[Any]:
+    return AsyncJob(core, record.id, core.result_decoder(record), read, record)
 
 
 def _instant(ms: int | None) -> datetime | None:

@@ -9,15 +9,15 @@ awaited. Each says only how jobs are stored, read and canceled in the transactio
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from duly.errors import InvalidFunction, InvalidOption, JobNotFound
 from duly.functions import Call, Delay, Function, Instant, after, at, new_job
 from duly.ids import is_id
-from duly.jobs import AsyncJob, Job, job_from
+from duly.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from
 from duly.model.job import JobFilter, JobRecord, NewJob, State
 
 if TYPE_CHECKING:
@@ -55,41 +55,23 @@ class Verbs(ABC):
         """How the jobs made here are read later."""
         return self._get
 
-    @overload
-    def run(self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
-
-    @overload
-    def run(self, function: str, /, **kwargs: Any) -> Job[Any]: ...
-
-    def run(self, function: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        """Call the function, given itself or by name, as soon as a worker is free."""
+    def run(self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Call the function as soon as a worker is free."""
         call = bind(self._core, function, args, kwargs)
         now = self._core.now()
         return self._enqueue(call, now, now)
 
-    @overload
     def run_after(
         self, delay: Delay, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Job[R]: ...
-
-    @overload
-    def run_after(self, delay: Delay, function: str, /, **kwargs: Any) -> Job[Any]: ...
-
-    def run_after(self, delay: Delay, function: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+    ) -> Job[R]:
         """Call the function so many seconds from now (or a timedelta)."""
         call = bind(self._core, function, args, kwargs)
         now = self._core.now()
         return self._enqueue(call, after(delay, now), now)
 
-    @overload
     def run_at(
         self, when: Instant, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Job[R]: ...
-
-    @overload
-    def run_at(self, when: Instant, function: str, /, **kwargs: Any) -> Job[Any]: ...
-
-    def run_at(self, when: Instant, function: Any, /, *args: Any, **kwargs: Any) -> Job[Any]:
+    ) -> Job[R]:
         """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
         call = bind(self._core, function, args, kwargs)
         now = self._core.now()
@@ -167,51 +149,29 @@ class AsyncVerbs(ABC):
     def _parent_id(self) -> str | None:
         return None
 
-    def _reader(self) -> Callable[[str], JobRecord | None]:
-        """How the jobs made here are read later, in a thread."""
-        return self._core.get
+    def _reader(self) -> Read:
+        """How the jobs made here are read later."""
+        return committed(self._core)
 
-    @overload
     async def run(
         self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncJob[R]: ...
-
-    @overload
-    async def run(self, function: str, /, **kwargs: Any) -> AsyncJob[Any]: ...
-
-    async def run(self, function: Any, /, *args: Any, **kwargs: Any) -> AsyncJob[Any]:
-        """Call the function, given itself or by name, as soon as a worker is free."""
+    ) -> AsyncJob[R]:
+        """Call the function as soon as a worker is free."""
         call = await self._bind(function, args, kwargs)
         now = self._core.clock.now()
         return await self._enqueue(call, now, now)
 
-    @overload
     async def run_after(
         self, delay: Delay, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncJob[R]: ...
-
-    @overload
-    async def run_after(self, delay: Delay, function: str, /, **kwargs: Any) -> AsyncJob[Any]: ...
-
-    async def run_after(
-        self, delay: Delay, function: Any, /, *args: Any, **kwargs: Any
-    ) -> AsyncJob[Any]:
+    ) -> AsyncJob[R]:
         """Call the function so many seconds from now (or a timedelta)."""
         call = await self._bind(function, args, kwargs)
         now = self._core.clock.now()
         return await self._enqueue(call, after(delay, now), now)
 
-    @overload
     async def run_at(
         self, when: Instant, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncJob[R]: ...
-
-    @overload
-    async def run_at(self, when: Instant, function: str, /, **kwargs: Any) -> AsyncJob[Any]: ...
-
-    async def run_at(
-        self, when: Instant, function: Any, /, *args: Any, **kwargs: Any
-    ) -> AsyncJob[Any]:
+    ) -> AsyncJob[R]:
         """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
         call = await self._bind(function, args, kwargs)
         now = self._core.clock.now()
@@ -220,7 +180,9 @@ class AsyncVerbs(ABC):
     async def run_many(self, calls: Iterable[Call[R]]) -> list[AsyncJob[R]]:
         """Call many functions, all or none, in one statement."""
         given = list(calls)
-        bound = await self._off_loop(lambda: admit_all(self._core, given))
+        work = partial(admit_all, self._core, given)
+        functions = [getattr(call, "function", None) for call in given]
+        bound = await self._off_loop(work, functions)
         now = self._core.clock.now()
         parent_id = self._parent_id()
         jobs = [new_job(call, now, now, parent_id) for call in bound]
@@ -260,13 +222,16 @@ class AsyncVerbs(ABC):
     async def _bind(
         self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Call[Any]:
-        return await self._off_loop(lambda: bind(self._core, function, args, kwargs))
+        work = partial(bind, self._core, function, args, kwargs)
+        return await self._off_loop(work, [function])
 
-    async def _off_loop(self, work: Callable[[], T]) -> T:
-        """Here and now, unless the store has to be asked first."""
+    async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
+        """Here and now, unless the store has to be asked about these functions."""
         if not self._core.is_fresh():
-            await asyncio.to_thread(self._core.refresh)
-        return work()
+            await self._core.threads.call(self._core.refresh)
+        if all(map(self._core.is_here, functions)):
+            return work()
+        return await self._core.threads.call(work)
 
     async def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> AsyncJob[R]:
         job = new_job(call, scheduled_at, now, self._parent_id())
@@ -275,10 +240,10 @@ class AsyncVerbs(ABC):
 
     def _handle(self, call: Call[R], job: NewJob) -> AsyncJob[R]:
         decode = call.function.signature.decode_result
-        return AsyncJob(Job(self._core, job.id, decode, self._reader()))
+        return AsyncJob(self._core, job.id, decode, self._reader())
 
     def _from_record(self, record: JobRecord) -> AsyncJob[Any]:
-        return AsyncJob(job_from(self._core, record, self._core.get))
+        return async_job_from(self._core, record, self._reader())
 
 
 # What both need ----------------------------------------------------------------------------------
@@ -287,15 +252,16 @@ class AsyncVerbs(ABC):
 def bind(
     core: Core, function: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Call[Any]:
-    """The call, checked: a function of this app, or of another service by its name."""
-    known = core.function(function) if isinstance(function, str) else _a_function(function)
+    """The call, checked."""
+    known = _a_function(function)
     return core.admit(Call(known, known.signature.encode(args, kwargs)))
 
 
 def _a_function(function: Any) -> Function[..., Any]:
     if not isinstance(function, Function):
         name = getattr(function, "__name__", repr(function))
-        raise InvalidFunction(f"{name} is not registered; decorate it with @app.action")
+        hint = "app.function(name) finds it" if isinstance(function, str) else "decorate it"
+        raise InvalidFunction(f"{name} is not a function of duly's; {hint}")
     return function  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -31,14 +31,17 @@ def apply(script: str, url: str) -> None:
 
 
 def test_it_says_what_it_did_and_does_it_once(migrate):
-    assert migrate().stdout == "applied 0001_jobs\n"
+    assert migrate().stdout == "applied 0001_jobs\napplied 0002_functions\n"
     assert migrate().stdout == "nothing to do\n"
 
 
 def test_check_answers_by_its_exit_code_and_changes_nothing(migrate):
     for _ in range(2):
         answer = migrate("--check")
-        assert (answer.returncode, answer.stdout) == (1, "to do: 0001_jobs\n")
+        assert (answer.returncode, answer.stdout) == (
+            1,
+            "to do: 0001_jobs\nto do: 0002_functions\n",
+        )
     migrate()
     answer = migrate("--check")
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")

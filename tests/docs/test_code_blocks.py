@@ -78,7 +78,8 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if as_script(page)], ids=name)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path):
-    script = tmp_path / page.with_suffix(".py").name
+    # Not by the name of the page alone, which may be that of a library.
+    script = tmp_path / f"page_{page.stem}.py"
     script.write_text(as_script(page), encoding="utf-8")
 
     ended = run([str(script)], tmp_path)

@@ -44,7 +44,7 @@ class Process:
         self.store = SimStore(self)
         self.app.core.store = self.store
         self.worker: SimWorker | None = None
-        known = functions.app.functions()
+        known = functions.app.functions
         self.app.core.functions |= {n: f for n, f in known.items() if knows_rare or n != "rare"}
         # Opening takes locks of its own, and is not what is simulated.
         self.is_open = False
@@ -81,7 +81,7 @@ class Process:
 
     @property
     def knows_all(self) -> bool:
-        return "rare" in self.app.functions()
+        return "rare" in self.app.functions
 
     @property
     def is_working(self) -> bool:

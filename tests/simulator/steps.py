@@ -54,7 +54,7 @@ NAMES = (*MUTATIONS, *ACTIONS, *ACTIONS, "write", "write", "spawn", "walk", "wal
 def call(world: World, process: Process) -> tuple[Function[..., Any], tuple[Any, ...]]:
     """A function with options and arguments, as the seed wants it."""
     rng = world.rng
-    known = process.app.functions()
+    known = process.app.functions
     name = rng.choice([name for name in NAMES if name in known])
     args: tuple[Any, ...] = ()
     if name == "meddle":

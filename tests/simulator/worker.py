@@ -166,9 +166,9 @@ class SimWorker(Worker):
         running = [task.attempt for task in self.asyncs.tasks]
         return [*self.threads.waiting, *running, *self.mutations.queued]
 
-    def register(self) -> None:
+    def register(self, *, with_faulty: bool = True) -> None:
         self.process.worker_ids.add(self.id)
-        super().register()
+        super().register(with_faulty=with_faulty)
 
     def start(self) -> None:
         self.register()

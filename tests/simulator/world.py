@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import random
 import sqlite3
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from duly import ManualClock, context, fault, ids
+from duly import ManualClock, core, fault, ids, threads
 from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
@@ -286,24 +287,27 @@ def playground(seed: int) -> Iterator[Path]:
         stack.callback(random.setstate, state)
         stack.callback(log.setLevel, level)
         stack.enter_context(mock.patch.object(ids, "_source", source))
-        stack.enter_context(mock.patch.object(context, "_in_thread", _at_once))
+        for verb in ("call", "read", "look"):
+            stack.enter_context(mock.patch.object(threads.Threads, verb, _at_once))
+        # Asking again after a while would depend on the speed of the machine.
+        stack.enter_context(mock.patch.object(core, "STATUS_SECONDS", math.inf))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="duly-simulator-"))
         log.setLevel(logging.CRITICAL + 1)
         random.seed(seed)
         yield Path(folder)
 
 
-async def _at_once(work: Callable[[], Any]) -> Any:
+async def _at_once(self: threads.Threads, work: Callable[[], Any]) -> Any:
     return work()
 
 
 def template() -> bytes:
     """A migrated database with the log's triggers and the user's tables."""
-    return _template(migrate.migrations("sqlite")[-1].checksum)
+    return _template(tuple(step.checksum for step in migrate.migrations("sqlite")))
 
 
 @functools.cache
-def _template(checksum: str) -> bytes:
+def _template(checksums: tuple[str, ...]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="duly-simulator-") as folder:
         path = Path(folder, "duly.db")
         store = SqliteStore(path, synchronous="OFF")

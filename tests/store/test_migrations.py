@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql as compose
 
+from duly import Ctx, Duly
 from duly.errors import NotMigrated, StoreError, StoreMissing, StoreTooNew
 from duly.store import migrate
 from duly.store.base import Store
@@ -22,6 +23,8 @@ from duly.store.sqlite import SqliteStore
 from duly.store.statements import Dialect
 from duly.testing.conformance import NOW, StoreConformance, at_the_same_time, new_job
 from tests.store.processes import run_together
+
+STEPS = migrate.code_version("sqlite")
 
 
 def open_store(url: str) -> Any:
@@ -111,6 +114,33 @@ def test_a_step_that_was_applied_with_another_text_is_refused(store, monkeypatch
         store.pending_migrations()
 
 
+@pytest.mark.spec("N29")
+def test_old_and_new_code_run_side_by_side_through_a_migration(url, next_release, monkeypatch):
+    """An old worker goes on while the schema grows under it, and serves what new code enqueues."""
+    old = Duly(url)
+    old.migrate()
+
+    @old.action
+    def work(ctx: Ctx) -> int:
+        return ctx.attempt
+
+    with old:
+        assert old.run(work).result(20) == 1
+        new = Duly(url, auto_migrate=True)
+        work_of_new = new.action(work.body)
+        with monkeypatch.context():
+            column = f"ALTER TABLE {table(new.store, 'jobs')} ADD COLUMN more text;"
+            next_release(column, min_code=STEPS)
+            assert new.migrate() == ["more"]
+            from_new = new.run(work_of_new)
+        monkeypatch.undo()
+        from_old = old.run(work)
+        assert (from_new.result(20), from_old.result(20)) == (1, 1)
+    for app in (old, new):
+        app.close()
+
+
+@pytest.mark.spec("N29")
 def test_old_code_runs_on_a_store_that_new_code_has_expanded(store, url, next_release, monkeypatch):
     with monkeypatch.context():
         next_release(f"CREATE TABLE {table(store, 'extra')} (n integer);", min_code=1)
@@ -123,16 +153,18 @@ def test_old_code_runs_on_a_store_that_new_code_has_expanded(store, url, next_re
     old.close()
 
 
+@pytest.mark.spec("N29")
 def test_old_code_is_refused_by_a_store_that_needs_newer_code(
     store, url, next_release, monkeypatch
 ):
-    next_release(f"CREATE TABLE {table(store, 'extra')} (n integer);", min_code=2)
+    code = STEPS
+    next_release(f"CREATE TABLE {table(store, 'extra')} (n integer);", min_code=code + 1)
     store.migrate(NOW)
     monkeypatch.undo()
     old = open_store(url)
     with pytest.raises(StoreTooNew, match="upgrade duly") as refusal:
         old.open(NOW)
-    assert (refusal.value.code, refusal.value.min_code) == (1, 2)
+    assert (refusal.value.code, refusal.value.min_code) == (code, code + 1)
     old.close()
 
 
@@ -173,13 +205,13 @@ store.close()
 
 def test_processes_that_migrate_at_the_same_time_take_the_steps_once(url):
     outputs = run_together(MIGRATE, url, count=3)
-    assert sorted(int(output) for output in outputs) == [0, 0, 1]
+    assert sorted(int(output) for output in outputs) == [0, 0, STEPS]
 
 
 def test_threads_that_migrate_at_the_same_time_take_the_steps_once(url):
     stores = [open_store(url) for _ in range(4)]
     taken = at_the_same_time([partial(store.migrate, NOW) for store in stores])
-    assert sorted(len(names) for names in taken) == [0, 0, 0, 1]
+    assert sorted(len(names) for names in taken) == [0, 0, 0, STEPS]
     for store in stores:
         store.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
@@ -74,8 +75,9 @@ def cli(ctx: click.Context, path: str | None, log_format: str, log_level: str) -
     duly --app shop.tasks:app migrate     create or upgrade duly's tables
     duly --app shop.tasks:app worker      run jobs until Ctrl-C
     """
-    set_up_logging(log_format, log_level)
     bound = ctx.obj if isinstance(ctx.obj, Duly) else None
+    if bound is None or not bound.owns_logging:
+        set_up_logging(log_format, log_level)
     ctx.obj = Root(path, bound)
 
 
@@ -111,10 +113,12 @@ def set_up_logging(log_format: str, log_level: str) -> None:
     logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
 
 
-def main(obj: Duly | None = None) -> None:
+def main(
+    obj: Duly | None = None, args: Sequence[str] | None = None, program: str | None = None
+) -> None:
     """Run the command line; `app.main()` binds it to an app."""
     from duly.cli import migrate, worker
 
     cli.add_command(migrate.migrate)
     cli.add_command(worker.worker)
-    cli(obj=obj)
+    cli(args=args, prog_name=program, obj=obj)

@@ -77,17 +77,19 @@ def worker(
     elif lifeline is not None:
         _work(root, concurrency, queues, drain, lifeline)
     else:
-        path = app.import_path()
-        if path is None:
+        duly = app.command()
+        if duly is None:
             fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
-        command = _child_command(path, concurrency, queues, drain)
+        command = _child_command(duly, concurrency, queues, drain)
         _supervise(root, processes, drain, command)
 
 
-def _child_command(path: str, concurrency: int, queues: tuple[str, ...], drain: float) -> list[str]:
+def _child_command(
+    duly: list[str], concurrency: int, queues: tuple[str, ...], drain: float
+) -> list[str]:
     options = [f"--queue={queue}" for queue in queues]
     return [
-        *(sys.executable, "-m", "duly", "--app", path, *_log_options(), "worker"),
+        *(*duly, *_log_options(), "worker"),
         *(f"--concurrency={concurrency}", f"--drain={drain}", *options),
     ]
 

@@ -29,6 +29,8 @@ from duly.errors import (
     SignatureMismatch,
     UnstorableResult,
 )
+from duly.model.redact import is_redacted, redacted_in
+from duly.model.schema import misfit
 
 MAX_ARGS_BYTES = 1 << 20
 MAX_RESULT_BYTES = 1 << 20
@@ -40,10 +42,12 @@ class Signature:
     Annotations are resolved at first use, since they may name classes that are defined later.
     """
 
-    def __init__(self, function: Callable[..., object], name: str) -> None:
+    def __init__(
+        self, function: Callable[..., object], name: str, *, has_context: bool = True
+    ) -> None:
         self.name = name
         self._function = function
-        parameters = _parameters(function, name)
+        parameters = _parameters(function, name, has_context)
         self._names = tuple(parameter.name for parameter in parameters)
         self._positional = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
         self._optional = tuple(p.name for p in parameters if p.default is not p.empty)
@@ -51,6 +55,14 @@ class Signature:
     def resolve(self) -> None:
         """Resolve the annotations now, so that a fault in them shows before any job runs."""
         _ = self._decoder, self._result_decoder
+
+    def is_sound(self) -> bool:
+        """Whether the annotations can be resolved."""
+        try:
+            self.resolve()
+        except InvalidFunction:
+            return False
+        return True
 
     # Arguments -----------------------------------------------------------------------------------
 
@@ -110,11 +122,18 @@ class Signature:
                 del values[name]
         return values
 
+    @cached_property
+    def redacted(self) -> frozenset[str]:
+        """The arguments that nobody is shown."""
+        return frozenset(name for name in self._names if is_redacted(self._hint(name)))
+
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments; classes that have none are any object."""
         schema = msgspec.json.schema(self._struct, schema_hook=_schema_hook)
         definitions = schema["$defs"]
         arguments: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])
+        for name in self.redacted:
+            arguments["properties"][name] = {**arguments["properties"][name], "writeOnly": True}
         return {**arguments, "$defs": definitions} if definitions else arguments
 
     # Results -------------------------------------------------------------------------------------
@@ -227,7 +246,8 @@ class Signature:
             if name not in self._names:
                 return name, self._unexpected()
             if reason := self._misfit_of(name, value):
-                return name, reason
+                # Some reasons repeat the value: that of an enumeration does.
+                return name, "does not fit" if name in self.redacted else reason
         return "*", str(error)
 
     def _misfit_of(self, name: str, value: msgspec.Raw) -> str | None:
@@ -242,10 +262,45 @@ class Signature:
         return UnstorableResult(f"{self.name}(): the result cannot be stored: {reason}")
 
 
-def _parameters(function: Callable[..., object], name: str) -> list[inspect.Parameter]:
+class PublishedSignature(Signature):
+    """The arguments of a function whose code is elsewhere, by the schema that its worker wrote."""
+
+    def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
+        self.name = name
+        self._schema = schema
+        self._names = tuple(schema.get("properties", ()))
+        self._positional = ()
+        required = schema.get("required", ())
+        self._optional = tuple(name for name in self._names if name not in required)
+        self.redacted = redacted_in(schema)
+        self._hints = {}
+
+    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+        text = super().encode(args, kwargs)
+        check_against(self.name, self._schema, text)
+        return text
+
+    def json_schema(self) -> dict[str, Any]:
+        return dict(self._schema)
+
+
+def check_against(name: str, schema: Mapping[str, Any], args: str) -> None:
+    """Refuse arguments that do not fit a published schema."""
+    found = misfit(schema, msgspec.json.decode(args))
+    if found is not None:
+        argument, _, rest = found.path.lstrip(".").partition(".")
+        argument, bracket, inside = argument.partition("[")
+        path = bracket + inside + ("." + rest if rest else "")
+        raise InvalidArgument(name, argument, found.reason + _at(argument, path))
+
+
+def _parameters(
+    function: Callable[..., object], name: str, has_context: bool
+) -> list[inspect.Parameter]:
     """The parameters after the context, each of which can be passed by name."""
-    context, *parameters = _signature(function).parameters.values()
-    for parameter in (context, *parameters):
+    every = list(_signature(function).parameters.values())
+    parameters = every[1:] if has_context else every
+    for parameter in every:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise InvalidFunction(
                 f"{name}(): {parameter} cannot be stored by name; "

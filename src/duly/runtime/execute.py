@@ -124,9 +124,9 @@ def run_action(attempt: Attempt) -> None:
         value = contextvars.Context().run(runnable.call_action, attempt, arguments)
         outcome = _success(runnable, value)
     except errors.Canceled as error:
-        outcome = None if attempt.canceled else failure(error)
+        outcome = None if attempt.canceled else failure(attempt, error)
     except BaseException as error:
-        outcome = failure(error)
+        outcome = failure(attempt, error)
     fault.point("action.returned")
     _hand_in(attempt, outcome)
 
@@ -142,9 +142,9 @@ async def run_async_action(attempt: Attempt) -> None:
     try:
         outcome = _success(runnable, await runnable.call_async(attempt, arguments))
     except errors.Canceled as error:
-        outcome = None if attempt.canceled else failure(error)
+        outcome = None if attempt.canceled else failure(attempt, error)
     except BaseException as error:
-        outcome = failure(error)
+        outcome = failure(attempt, error)
     fault.point("action.returned")
     _hand_in(attempt, outcome)
 
@@ -299,9 +299,9 @@ class MutationRunner:
         if self._lane.is_system(error):
             if committing and self._was_committed(attempt.claim):
                 return Committed()
-            return SystemFailed(describe(error))
+            return SystemFailed(describe(attempt, error))
         if self._lane.is_conflict(error):
-            return Conflicted(describe(error))
+            return Conflicted(describe(attempt, error))
         return self._judge(attempt, error)
 
     def _roll_back_whatever_is_left(self) -> None:
@@ -368,16 +368,20 @@ class MutationRunner:
             return TakenAway()
         if isinstance(error, errors.UnstorableResult):
             return Raised(ErrorKind.UNSTORABLE_RESULT, storable(str(error), MESSAGE_LIMIT))
-        return failure(error)
+        return failure(attempt, error)
 
 
 # Words -------------------------------------------------------------------------------------------
 
 
-def failure(error: BaseException) -> Raised:
+def failure(attempt: Attempt, error: BaseException) -> Raised:
     """The function's own exception as an outcome."""
-    text = "".join(traceback.format_exception(error))
-    return Raised(ErrorKind.USER, describe(error), storable(text[-TRACEBACK_LIMIT:]))
+    text = _for_people(attempt, "".join(traceback.format_exception(error)))
+    return Raised(ErrorKind.USER, describe(attempt, error), storable(text[-TRACEBACK_LIMIT:]))
+
+
+def _for_people(attempt: Attempt, text: str) -> str:
+    return attempt.runnable.scrub(text, attempt.claim.args)
 
 
 def timeout_outcome(claim: Claim, longest: float = math.inf) -> Raised:
@@ -386,9 +390,9 @@ def timeout_outcome(claim: Claim, longest: float = math.inf) -> Raised:
     return Raised(ErrorKind.TIMEOUT, f"{claim.function} ran longer than {min(asked, longest):g} s")
 
 
-def describe(error: BaseException) -> str:
+def describe(attempt: Attempt, error: BaseException) -> str:
     try:
-        text = str(error)
+        text = _for_people(attempt, str(error))
     except Exception:
         text = "(its message cannot be shown)"
     name = type(error).__name__

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from datetime import timedelta
+from typing import TypedDict
 
 from duly.clock import Clock
 from duly.model.job import Claim, Settlement, settle
@@ -23,6 +24,13 @@ RETAIN_EVERY = 60.0
 TIMEOUT_GRACE_MS = 30_000
 RETENTION = timedelta(days=7)
 EXHAUSTED_RETENTION = timedelta(days=30)
+
+
+class Keep(TypedDict, total=False):
+    """How long finished jobs stay, if not as long as usual."""
+
+    retention: timedelta
+    exhausted_retention: timedelta
 
 
 class Janitor:

@@ -64,7 +64,9 @@ def _split(part: list[Settlement], error: Exception) -> list[list[Settlement]]:
         middle = len(part) // 2
         return [part[:middle], part[middle:]]
     (settlement,) = part
-    log.error("the end of job %s cannot be stored: %s", settlement.id, error)
+    # Only what happened: PostgreSQL goes on with the whole row, arguments and all.
+    first_line = str(error).partition("\n")[0]
+    log.error("the end of job %s cannot be stored: %s", settlement.id, first_line)
     return [[_unstorable(settlement)]] if not _is_last_resort(settlement) else []
 
 

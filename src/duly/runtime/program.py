@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from duly.clock import Clock
+from duly.model.function import Published
 from duly.model.job import Claim, Kind
 from duly.store.base import Store, StoreTx
 
@@ -50,6 +51,10 @@ class Runnable(Protocol):
         """The stored form; UnstorableResult when there is none."""
         ...
 
+    def scrub(self, text: str, args: str, /) -> str:
+        """A text for people, without the arguments that nobody is shown."""
+        ...
+
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object: ...
@@ -65,13 +70,25 @@ class Program(Protocol):
     name: str
 
     @property
+    def revision(self) -> int:
+        """Grows whenever a function is defined."""
+        ...
+
+    @property
     def clock(self) -> Clock: ...
 
     @property
     def store(self) -> Store: ...
 
-    def runnables(self) -> Mapping[str, Runnable]:
-        """Every function by name, type hints resolved."""
+    def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Runnable]:
+        """Every function by name, type hints resolved.
+
+        One whose hints cannot be raises InvalidFunction, or is left out.
+        """
+        ...
+
+    def published(self) -> Sequence[Published]:
+        """Every function that is not faulty, as it is described to everybody."""
         ...
 
 

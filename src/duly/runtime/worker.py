@@ -12,11 +12,11 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from duly import fault
 from duly.clock import os_monotonic, os_sleep
-from duly.errors import InvalidOption, StoreError
+from duly.errors import InvalidFunction, InvalidOption, StoreError
 from duly.ids import new_id
 from duly.model.job import (
     Again,
@@ -72,6 +72,7 @@ class Worker:
         self._alone = alone
         self._lifeline = lifeline
         self.id = new_id(self.clock.now())
+        self._revision = -1
         self._runnables: dict[str, Runnable] = {}
         self._functions: tuple[str, ...] = ()
         # Held from the claim until its end is durable; busy only while the body runs.
@@ -106,10 +107,10 @@ class Worker:
 
     # Life
 
-    def register(self) -> None:
+    def register(self, *, with_faulty: bool = True) -> None:
         """Announce this worker; jobs can be claimed from now on."""
-        self._runnables = dict(self.program.runnables())
-        self._functions = tuple(sorted(self._runnables))
+        revision = self.program.revision
+        self._take_functions(self.program.runnables(with_faulty=with_faulty))
         info = WorkerInfo(
             id=self.id,
             app=self.program.name,
@@ -125,7 +126,43 @@ class Worker:
         if self._lifeline:
             self._lifeline.worker_is(self.id)
         self.store.register(info, self.clock.now())
+        self._publish()
+        self._revision = revision
         self.last_beat = self.clock.monotonic()
+
+    def _take_functions(self, runnables: Mapping[str, Runnable]) -> None:
+        self._runnables = dict(runnables)
+        self._functions = tuple(sorted(runnables))
+
+    def _publish(self) -> None:
+        # A process for one job serves nobody else, and must not end before it has run.
+        if self._alone is None:
+            self.store.publish(self.program.published(), self.clock.now())
+
+    def _look_for_functions(self) -> None:
+        """Functions may be defined, or defined again, while the worker runs: in a notebook."""
+        revision = self.program.revision
+        if revision == self._revision:
+            return
+        try:
+            self._take_functions(self.program.runnables())
+        except InvalidFunction as error:
+            log.error("%s; the worker goes on without what cannot be run", error)
+            self._take_functions(self.program.runnables(with_faulty=False))
+        self.store.relist(self.id, self._functions)
+        self._publish()
+        # Only now: what an outage has cut short is done again.
+        self._revision = revision
+
+    def _newest(self) -> Mapping[str, Runnable]:
+        """The functions as they are now.
+
+        One may have been defined again after the pass had begun, and what was just claimed
+        enqueued after that.
+        """
+        if self.program.revision != self._revision:
+            self._runnables |= self.program.runnables(with_faulty=False)
+        return self._runnables
 
     def start(self) -> None:
         self.register()
@@ -268,6 +305,7 @@ class Worker:
 
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
+        self._look_for_functions()
         self._looked_at = self.clock.now()
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
@@ -333,7 +371,8 @@ class Worker:
     def _start(self, claims: Sequence[Claim]) -> None:
         if not claims:
             return
-        attempts = [Attempt(c, self._runnables[c.function], self._resolved) for c in claims]
+        runnables = self._newest()
+        attempts = [Attempt(c, runnables[c.function], self._resolved) for c in claims]
         self._tell_replaced(claims)
         with self._guard:
             self._busy += len(attempts)
@@ -491,7 +530,7 @@ class Worker:
                 self._tell(attempt)
             self.store.deregister(self.id)
             self.id = new_id(self.clock.now())
-            self.register()
+            self.register(with_faulty=False)
 
     # One job in a process of its own
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duly.model.function import FunctionInfo, Published, Status
 from duly.model.job import (
     Claim,
     JobFilter,
@@ -22,6 +23,7 @@ from duly.model.job import (
     NewJob,
     Settlement,
 )
+from duly.store.statements import Dialect
 
 CLAIM_BYTES = 8 << 20
 """A claim takes at most so many bytes of arguments (but always one job)."""
@@ -77,6 +79,16 @@ class HeldJobs(msgspec.Struct, frozen=True):
     oldest_run_at: int
 
 
+class Address(msgspec.Struct, frozen=True):
+    """Which database a store is in, for those who come with a connection of their own."""
+
+    dialect: Dialect
+    schema: str
+    store_id: str
+    where: str
+    """The same for people."""
+
+
 class Rows:
     """What `tx.execute` returns: the rows of a statement, as tuples, and how many it touched."""
 
@@ -84,7 +96,7 @@ class Rows:
 
     def __init__(self, rows: Sequence[tuple[Any, ...]], rowcount: int) -> None:
         self._rows = rows
-        self.rowcount = rowcount
+        self.rowcount: int = rowcount
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self._rows)
@@ -109,6 +121,14 @@ class Rows:
     def scalar(self) -> Any:
         """The first column of the first row, or None."""
         return self._rows[0][0] if self._rows else None
+
+
+def driver_error(error: BaseException) -> BaseException:
+    """What the driver raised: SQLAlchemy and Django wrap it."""
+    original = getattr(error, "orig", None)
+    if type(error).__module__ == "django.db.utils":
+        original = error.__cause__
+    return original if isinstance(original, BaseException) else error
 
 
 class StoreTx(Protocol):
@@ -139,6 +159,10 @@ class StoreTx(Protocol):
 
     def savepoint(self) -> AbstractContextManager[None]:
         """Everything inside is undone, alone, when the block raises."""
+        ...
+
+    def interrupt(self) -> None:
+        """Called from another thread: make the statement that runs now fail."""
         ...
 
 
@@ -231,6 +255,10 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+    def address(self) -> Address:
+        """Which database it is in; known once it is open."""
+        ...
 
     # Enqueue
     def enqueue(self, jobs: Sequence[NewJob]) -> None:
@@ -339,17 +367,47 @@ class Store(Protocol):
         ...
 
     def hold_unknown(self, now: int) -> int:
-        """Hold due jobs of functions that no worker lists; how many."""
+        """Hold due jobs of functions that are paused or that no worker lists; how many.
+
+        Those of a deleted function are canceled.
+        """
         ...
 
     def release_known(self) -> int:
-        """Free held jobs of functions that a worker lists again; how many."""
+        """Free held jobs of functions that are listed and not paused any more; how many."""
         ...
 
     def held(self) -> Sequence[HeldJobs]: ...
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
         """Remove some finished jobs that are older than the cutoff; 0 when none are left."""
+        ...
+
+    # Functions
+    def publish(self, functions: Sequence[Published], now: int, *, force: bool = False) -> None:
+        """Describe functions to everybody; their status stays as it is.
+
+        A description that was replaced before, or that belongs to another app, changes nothing
+        unless it is forced.
+        """
+        ...
+
+    def functions(self) -> Sequence[FunctionInfo]: ...
+
+    def function(self, name: str) -> FunctionInfo | None: ...
+
+    def statuses(self) -> Mapping[str, Status]:
+        """The functions that are not active."""
+        ...
+
+    def set_status(
+        self, name: str, status: Status, by: str | None, note: str | None, now: int
+    ) -> None:
+        """Give a published function, and its aliases, a status."""
+        ...
+
+    def relist(self, worker_id: str, functions: Sequence[str]) -> None:
+        """The worker has other functions now; jobs that waited for them are freed."""
         ...
 
     # Queues

@@ -18,18 +18,14 @@ import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from duly import errors, fault
 from duly.clock import os_monotonic, os_sleep
 from duly.model.job import (
     Again,
     Claim,
     Finish,
-    Hold,
     JobFilter,
     JobRecord,
-    Lost,
     NewJob,
     Settlement,
 )
@@ -37,22 +33,27 @@ from duly.store import migrate
 from duly.store import statements as sql
 from duly.store.base import (
     CLAIM_BYTES,
+    Address,
     ClaimRequest,
-    HeldJobs,
-    Lane,
-    QueuePause,
     Rows,
     WorkerInfo,
+    driver_error,
 )
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.placeholders import to_psycopg
-from duly.store.session import Row, Session
+from duly.store.session import Session
+from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
+from duly.store.steps import Row, columns
 
 try:
     import psycopg
     import psycopg.conninfo
+    import psycopg.postgres
+    from psycopg.adapt import AdaptersMap
     from psycopg.pq import TransactionStatus
+    from psycopg.rows import tuple_row
+    from psycopg.types import TypesRegistry
 except ImportError as missing:
     raise errors.MissingExtra("postgres", "PostgreSQL") from missing
 
@@ -82,8 +83,44 @@ CONFLICTS = (
 SMALL_BATCH = 16
 
 
+def _plain_adapters() -> AdaptersMap:
+    types = TypesRegistry()
+    psycopg.postgres.register_default_types(types)
+    adapters = AdaptersMap(types=types)
+    psycopg.postgres.register_default_adapters(adapters)
+    return adapters
+
+
+# What psycopg has at first: whatever a user registers, for all or for a connection, is not in it.
+ADAPTERS = _plain_adapters()
+
+
+class PlainCursor(psycopg.Cursor[Row]):
+    """A cursor that no setting of a user's reaches."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
+class PlainAsyncCursor(psycopg.AsyncCursor[Row]):
+    """The same for async connections."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
 class PostgresSession(Session):
     """duly's statements on one psycopg connection."""
+
+    dialect = "postgres"
 
     def __init__(self, connection: Connection, store: PostgresStore) -> None:
         self.raw = connection
@@ -103,25 +140,17 @@ class PostgresSession(Session):
     def _plain(
         self, text: bytes, parameters: Mapping[str, Any], prepare: bool | None = None
     ) -> list[Row]:
-        with psycopg.Cursor(self.raw) as cursor:
+        with PlainCursor(self.raw) as cursor:
             cursor.execute(text, parameters or None, prepare=prepare)
             return cursor.fetchall() if cursor.description else []
 
-    def array(self, values: Iterable[str]) -> list[str]:
-        return list(values)
-
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        if jobs:
-            self.run(sql.INSERT_JOBS, _columns(jobs))
-        fault.point("enqueue.inserted")
-
     def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
-        self.run(sql.INSERT_JOBS_ONCE, _columns(jobs))
+        self.run(sql.INSERT_JOBS_ONCE, columns(jobs))
         self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
         if jobs:
-            self.run(sql.INSERT_CANCELED, _columns(jobs) | {"by": by, "now": now})
+            self.run(sql.INSERT_CANCELED, columns(jobs) | {"by": by, "now": now})
 
     def lanes(self) -> list[Row]:
         return self.run(sql.LANES)
@@ -166,9 +195,6 @@ class PostgresSession(Session):
             settled |= {row[0] for row in rows}
             fault.point("give_back.moved")
         return settled
-
-    def move_canceled(self, parameters: Mapping[str, Any]) -> None:
-        self.run(sql.MOVE_CANCELED, parameters)
 
     def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
@@ -233,6 +259,9 @@ class PostgresTx:
                 raw.execute(f"ROLLBACK TO {name}".encode())
             raise
         raw.execute(f"RELEASE {name}".encode())
+
+    def interrupt(self) -> None:
+        self._session.raw.cancel_safe(timeout=2)
 
 
 class PostgresMutationLane:
@@ -301,19 +330,19 @@ class PostgresMutationLane:
         self.raw.close()
 
     def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error, CONFLICTS)
+        return isinstance(driver_error(error), CONFLICTS)
 
     def is_system(self, error: BaseException) -> bool:
-        return isinstance(error, errors.StoreUnavailable) or _is_lost(error)
+        return isinstance(error, errors.StoreUnavailable) or _is_lost(driver_error(error))
 
     def is_refusal(self, error: BaseException) -> bool:
-        return isinstance(error, psycopg.Error)
+        return isinstance(driver_error(error), psycopg.Error)
 
     def close(self) -> None:
         self.raw.close()
 
 
-class PostgresStore:
+class PostgresStore(SharedVerbs[PostgresSession]):
     """See `duly.store.base.Store`, which says what each verb promises."""
 
     mutation_lanes = 8
@@ -348,6 +377,7 @@ class PostgresStore:
         self._enqueues: GroupCommit[Sequence[NewJob]] = GroupCommit(self._insert_together)
         self._bell: _Bell | None = None
         self._opened = False
+        self._store_id = ""
         _stores_to_forget_after_fork.add(self)
 
     # Connections
@@ -547,7 +577,11 @@ class PostgresStore:
         except errors.NotMigrated:
             meta = {}
         migrate.check("postgres", meta)
+        self._store_id = meta.get("store_id", "")
         self._opened = True
+
+    def address(self) -> Address:
+        return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
 
     def close(self) -> None:
         if self._bell:
@@ -584,11 +618,6 @@ class PostgresStore:
             self._drop_idle()
             self._write(lambda s: s.insert_jobs_once(jobs))
 
-    def enqueue_child(
-        self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
-    ) -> bool:
-        return self._write(lambda s: s.insert_children(parent, jobs, by, now))
-
     @contextlib.contextmanager
     def transaction(self) -> Generator[PostgresTx]:
         with self._lend() as session, translated_if_ours(self.words["schema"]):
@@ -607,9 +636,6 @@ class PostgresStore:
 
     # Run
 
-    def lanes(self) -> Sequence[Lane]:
-        return [Lane(*row) for row in self._read(lambda s: s.lanes())]
-
     def exchange(
         self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
     ) -> tuple[set[str], Sequence[Claim]]:
@@ -625,34 +651,10 @@ class PostgresStore:
             return settled, ()
         return settled, self._single(lambda s: s.claim(request, now))
 
-    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
-        where = {"id": job_id, "worker": worker_id, "now": now}
-        rows = self._single(lambda s: s.run(sql.CLAIM_ALONE, where))
-        return Claim(*rows[0]) if rows else None
-
-    def due_alone(self, now: int) -> Sequence[str]:
-        return [row[0] for row in self._read(lambda s: s.run(sql.DUE_ALONE, {"now": now}))]
-
     def mutation_lane(self) -> PostgresMutationLane:
         return PostgresMutationLane(self)
 
-    # Cancel
-
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._write(lambda s: s.cancel(job_id, by, now))
-
-    def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
-        first = "00000000-0000-0000-0000-000000000000"
-        canceled, after = self._write(lambda s: s.cancel_page(filter, first, by, now))
-        while after:
-            more, after = self._write(lambda s: s.cancel_page(filter, after, by, now))  # noqa: B023
-            canceled += more
-        return canceled
-
     # Read
-
-    def get(self, job_id: str) -> JobRecord | None:
-        return self._read(lambda s: s.get(job_id))
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
         def bounded(session: PostgresSession) -> Sequence[JobRecord]:
@@ -665,9 +667,7 @@ class PostgresStore:
 
     def register(self, worker: WorkerInfo, now: int) -> None:
         self._write(lambda s: s.register(worker, now))
-        for hold in (Hold.FUNCTION, Hold.SIGNATURE):
-            while self._write(lambda s: s.release(hold, worker.functions)):  # noqa: B023
-                pass
+        self._release(worker.functions)
 
     def deregister(self, worker_id: str) -> None:
         self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
@@ -675,56 +675,16 @@ class PostgresStore:
     def abandon(self, worker_id: str) -> None:
         """Nothing has to be let go: without beats the worker is dead. For tests."""
 
-    def workers(self) -> Sequence[WorkerInfo]:
-        return self._read(lambda s: s.workers())
-
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         with self._borrow() as session:
             self._ask_time(session)
             rows = session.run(sql.BEAT, {"ids": list(worker_ids)})
             return {row[0] for row in rows}
 
-    def beats(self) -> dict[str, int]:
-        with self._borrow() as session:
-            return session.beats()
-
     def is_dead(self, worker_id: str) -> bool | None:
         return None
 
-    def holdings(self, worker_id: str) -> dict[str, int]:
-        return self._read(lambda s: s.holdings(worker_id))
-
-    def rescue(
-        self,
-        worker_id: str,
-        beat: int | None,
-        judge: Callable[[Lost, bool], Settlement],
-        now: int,
-    ) -> int | None:
-        rescued = self._write(lambda s: s.rescue(worker_id, beat, judge, now))
-        fault.point("rescue.committed")
-        return rescued
-
     # Upkeep
-
-    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
-        return self._write(lambda s: s.time_out(before, judge, now))
-
-    def expire(self, now: int) -> int:
-        return self._write(lambda s: s.expire(now))
-
-    def hold_unknown(self, now: int) -> int:
-        unknown = self._read(lambda s: s.unknown_at_heads(now))
-        if unknown:
-            self._write(lambda s: s.hold(unknown, Hold.FUNCTION))
-        return len(unknown)
-
-    def release_known(self) -> int:
-        functions = self._read(lambda s: s.known_functions())
-        return self._write(lambda s: s.release(Hold.FUNCTION, functions))
-
-    def held(self) -> Sequence[HeldJobs]:
-        return self._read(lambda s: s.held())
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
         for bucket, whole, look in _expired_buckets(cutoff, now):
@@ -738,18 +698,6 @@ class PostgresStore:
                     log.info("bucket %s of the history is being read; it is emptied later", bucket)
         self._write(lambda s: s.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after}))
         return 0
-
-    # Queues
-
-    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None:
-        values = {"name": name, "by": by, "note": note, "now": now}
-        self._write(lambda s: s.run(sql.PAUSE_QUEUE, values))
-
-    def resume_queue(self, name: str) -> None:
-        self._write(lambda s: s.run(sql.RESUME_QUEUE, {"name": name}))
-
-    def paused_queues(self) -> Sequence[QueuePause]:
-        return self._read(lambda s: s.paused_queues())
 
     # Waking
 
@@ -834,12 +782,10 @@ def _check_url(url: str) -> None:
         raise errors.InvalidURL(f"the PostgreSQL URL has no numeric port: {given['port']!r}")
 
 
-def _columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
-    rows = [msgspec.structs.astuple(job) for job in jobs]
-    return {
-        name: list(column)
-        for name, column in zip(sql.NEW_FIELDS, zip(*rows, strict=True), strict=True)
-    }
+def _place(url: str) -> str:
+    """The database as it may be named in a message."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return f"{given.get('dbname') or 'the default database'} on {given.get('host') or 'localhost'}"
 
 
 def _finish_arrays(finishes: Sequence[Finish], now: int) -> dict[str, Any]:

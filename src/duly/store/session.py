@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from duly import fault
-from duly.ids import is_id
+from duly.model.function import CLOSED, FunctionInfo, Published, Status
 from duly.model.job import (
     Claim,
     ErrorKind,
     Hold,
     JobFilter,
     JobRecord,
-    Kind,
     Lost,
     NewJob,
     Settlement,
-    State,
 )
 from duly.store import statements as sql
+from duly.store import steps
 from duly.store.base import HeldJobs, QueuePause, WorkerInfo
-from duly.store.statements import Statement
+from duly.store.statements import Dialect, Statement
+from duly.store.steps import Ask, Row, Steps, drive
 
 CANCEL_PAGE = 500
-Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 class Session(ABC):
     """Runs duly's statements; what it does is committed, or not, by whoever opened it."""
+
+    dialect: Dialect
 
     @abstractmethod
     def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]: ...
@@ -41,67 +43,43 @@ class Session(ABC):
         """Run one of the texts that statements.py composes."""
 
     @abstractmethod
-    def array(self, values: Iterable[str]) -> Any:
-        """Many strings as one parameter."""
-
-    @abstractmethod
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None: ...
-
-    @abstractmethod
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None: ...
 
     @abstractmethod
     def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]: ...
 
     @abstractmethod
-    def move_canceled(self, parameters: Mapping[str, Any]) -> None: ...
-
-    @abstractmethod
     def lanes(self) -> list[Row]: ...
+
+    def take(self, verb: Steps[T]) -> T:
+        """Run a verb that is written as steps."""
+        return drive(verb, self.answer)
+
+    def answer(self, ask: Ask) -> list[Row]:
+        parameters = cast(Mapping[str, Any], ask.parameters)
+        if isinstance(ask.statement, str):
+            return self.run_text(ask.statement, parameters)
+        return self.run(ask.statement, parameters)
+
+    def array(self, values: Iterable[str]) -> Any:
+        """Many strings as one parameter."""
+        return steps.array(self.dialect, values)
 
     # Reading
 
     def get(self, job_id: str) -> JobRecord | None:
-        """Live first, then history: one statement over both can miss a row on the move."""
-        if not is_id(job_id):
-            return None
-        for statement in (sql.GET_LIVE, sql.GET_HISTORY, sql.GET_KEPT):
-            rows = self.run(statement, {"id": job_id})
-            if rows:
-                return record(rows[0])
-        return None
+        return self.take(steps.get(job_id))
 
     def find(self, filter: JobFilter) -> list[JobRecord]:
-        found: dict[str, JobRecord] = {}
-        for table in sql.tables_for(filter.state):
-            text = sql.list_jobs(filter, table)
-            for row in self.run_text(text, sql.parameters_of(filter)):
-                found[row[0]] = record(row)
-        newest_first = sorted(found.values(), key=lambda job: job.id, reverse=True)
-        return newest_first[: filter.limit]
+        return self.take(steps.find(filter))
 
     # Cancel
 
     def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        if not is_id(job_id):
-            return None
-        if self.cancel_live([job_id], by, now):
-            return True
-        return None if self.get(job_id) is None else False
+        return self.take(steps.cancel(self.dialect, job_id, by, now))
 
     def cancel_live(self, job_ids: Iterable[str], by: str, now: int) -> int:
-        """Cancel those that are unfinished, and what descends from them through unfinished jobs."""
-        level = self._ids(sql.LIVE_IDS, {"ids": self.array(job_ids)})
-        canceled = 0
-        from_parent = False
-        while level:
-            self._move(level, now, by=by, from_parent=from_parent)
-            fault.point("cancel.moved")
-            canceled += len(level)
-            # A new statement, so that children committed meanwhile are seen.
-            level = self._ids(sql.CHILD_IDS, {"ids": self.array(level)})
-            from_parent = True
-        return canceled
+        return self.take(steps.cancel_live(self.dialect, job_ids, by, now))
 
     def cancel_page(self, filter: JobFilter, after: str, by: str, now: int) -> tuple[int, str]:
         """Cancel one page of matching jobs; how many, and where the next page starts ("" = end)."""
@@ -114,31 +92,21 @@ class Session(ABC):
         expired = self._ids(sql.EXPIRED_IDS, {"now": now})
         if expired:
             message = "not started before it expired"
-            self._move(expired, now, error_kind=ErrorKind.EXPIRED, error_message=message)
+            self.take(
+                steps.move_canceled(
+                    self.dialect,
+                    expired,
+                    now,
+                    error_kind=ErrorKind.EXPIRED,
+                    error_message=message,
+                )
+            )
         return len(expired)
 
-    def _move(
-        self,
-        job_ids: Sequence[str],
-        now: int,
-        *,
-        by: str | None = None,
-        from_parent: bool = False,
-        error_kind: str | None = None,
-        error_message: str | None = None,
-    ) -> None:
-        self.move_canceled(
-            {
-                "ids": self.array(job_ids),
-                "now": now,
-                "by": by,
-                "from_parent": from_parent,
-                "error_kind": error_kind,
-                "error_message": error_message,
-            }
-        )
-
     # Enqueue
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
+        self.take(steps.insert(self.dialect, jobs))
 
     def insert_children(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
@@ -209,29 +177,80 @@ class Session(ABC):
         rows = self.run(sql.KNOWN_FUNCTIONS)
         return {name for (text,) in rows for name in msgspec.json.decode(text, type=list[str])}
 
-    def unknown_at_heads(self, now: int) -> list[str]:
-        """Due jobs at the head of their lane whose function no worker lists."""
-        known = self.array(sorted(self.known_functions()))
-        unknown: list[str] = []
+    def stuck_at_heads(self, now: int) -> dict[Status, list[str]]:
+        """Due jobs at the head of their lane that nobody may start, by the status to blame.
+
+        Those under `active` have a function that no worker lists.
+        """
+        statuses = self.statuses()
+        known = self.array(
+            sorted(name for name in self.known_functions() if statuses.get(name) not in CLOSED)
+        )
+        stuck: dict[Status, list[str]] = {}
         for queue, priority, run_at in self.lanes():
             if run_at <= now:
                 where = {"queue": queue, "priority": priority, "now": now, "functions": known}
-                unknown += self._ids(sql.UNKNOWN_AT_HEAD, where)
-        return unknown
+                for job_id, function in self.run(sql.UNKNOWN_AT_HEAD, where):
+                    status = statuses.get(function, Status.ACTIVE)
+                    blame = status if status in CLOSED else Status.ACTIVE
+                    stuck.setdefault(blame, []).append(job_id)
+        return stuck
 
-    def hold(self, job_ids: Iterable[str], reason: Hold) -> None:
-        self.run(sql.SET_HOLD, {"ids": self.array(job_ids), "hold": reason})
+    def hold_stuck(self, stuck: Mapping[Status, Sequence[str]], now: int) -> int:
+        """Hold jobs that nobody may start; cancel those of deleted functions."""
+        self.hold(stuck.get(Status.ACTIVE, ()), Hold.FUNCTION)
+        self.hold(stuck.get(Status.PAUSED, ()), Hold.PAUSED)
+        deleted = stuck.get(Status.DELETED)
+        if deleted:
+            self.cancel_live(deleted, "operator", now)
+        return sum(len(ids) for ids in stuck.values())
+
+    def freed(self) -> dict[Hold, set[str]]:
+        """The functions whose jobs need not be held any more, by the hold."""
+        known = self.known_functions()
+        statuses = self.statuses()
+        paused = {name for name, status in statuses.items() if status == Status.PAUSED}
+        return {Hold.FUNCTION: known, Hold.PAUSED: known - paused}
+
+    def hold(self, job_ids: Sequence[str], reason: Hold) -> None:
+        if job_ids:
+            self.run(sql.SET_HOLD, {"ids": self.array(job_ids), "hold": reason})
 
     def release(self, hold: Hold, functions: Iterable[str]) -> int:
         """Free up to 1,000 jobs of these functions that are held for this reason."""
-        where = {"hold": hold, "functions": self.array(functions)}
-        held = self._ids(sql.HELD_IDS, where)
+        held = self.held_ids(hold, functions)
         if held:
             self.run(sql.CLEAR_HOLD, {"ids": self.array(held)})
         return len(held)
 
+    def held_ids(self, hold: Hold, functions: Iterable[str]) -> list[str]:
+        return self._ids(sql.HELD_IDS, {"hold": hold, "functions": self.array(functions)})
+
     def held(self) -> list[HeldJobs]:
         return [HeldJobs(*row) for row in self.run(sql.HELD)]
+
+    # Functions
+
+    def publish(self, functions: Sequence[Published], now: int, force: bool) -> None:
+        # In one order, so that workers that start together do not lock each other out; a function
+        # before its aliases, which take its status.
+        for function in sorted(functions, key=lambda f: (f.alias_of is not None, f.name)):
+            fields = msgspec.structs.asdict(function)
+            digest = function.digest()
+            self.run(sql.PUBLISH, fields | {"digest": digest, "now": now, "force": force})
+
+    def functions(self) -> list[FunctionInfo]:
+        return [_function(row) for row in self.run(sql.FUNCTIONS)]
+
+    def function(self, name: str) -> FunctionInfo | None:
+        rows = self.run(sql.FUNCTION, {"name": name})
+        return _function(rows[0]) if rows else None
+
+    def statuses(self) -> dict[str, Status]:
+        return {name: Status(status) for name, status in self.run(sql.STATUSES)}
+
+    def relist(self, worker_id: str, functions: Iterable[str]) -> None:
+        self.run(sql.RELIST_WORKER, {"id": worker_id, "functions": _json(functions)})
 
     # Queues
 
@@ -240,14 +259,6 @@ class Session(ABC):
 
     def _ids(self, statement: Statement, parameters: Mapping[str, Any]) -> list[str]:
         return [row[0] for row in self.run(statement, parameters)]
-
-
-def record(row: Row) -> JobRecord:
-    """A row of one of the three job tables as a value."""
-    fields = list(row)
-    fields[2] = Kind(fields[2])
-    fields[5] = State(fields[5])
-    return JobRecord(*fields)
 
 
 def _worker(row: Row) -> WorkerInfo:
@@ -264,6 +275,13 @@ def _worker(row: Row) -> WorkerInfo:
         beat,
         started_at,
     )
+
+
+def _function(row: Row) -> FunctionInfo:
+    fields = list(row)
+    fields[5] = bool(fields[5])
+    fields[8] = Status(fields[8])
+    return FunctionInfo(*fields)
 
 
 def _json(names: Iterable[str]) -> str:

@@ -28,7 +28,6 @@ from duly.model.job import (
     Again,
     Claim,
     Finish,
-    Hold,
     JobFilter,
     JobRecord,
     Lost,
@@ -40,18 +39,19 @@ from duly.store import migrate
 from duly.store import statements as sql
 from duly.store.base import (
     CLAIM_BYTES,
+    Address,
     ClaimRequest,
-    HeldJobs,
-    Lane,
-    QueuePause,
     Rows,
     WorkerInfo,
+    driver_error,
 )
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
 from duly.store.placeholders import to_sqlite
-from duly.store.session import Row, Session
+from duly.store.session import Session
+from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
+from duly.store.steps import Ask, Row
 from duly.store.turnstile import PATIENCE, Turnstile, open_private
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ class Connection(sqlite3.Connection):
 
 class SqliteSession(Session):
     """duly's statements on one sqlite3 connection."""
+
+    dialect = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.raw = connection
@@ -116,15 +118,15 @@ class SqliteSession(Session):
             cursor.close()
             raise
 
+    def answer(self, ask: Ask) -> list[Row]:
+        statement, parameters = ask
+        if isinstance(statement, Statement) and isinstance(parameters, list):
+            self.many(statement, parameters)
+            return []
+        return super().answer(ask)
+
     def many(self, statement: Statement, rows: Sequence[Row]) -> int:
         return self.raw.cursor().executemany(SQL[statement], rows).rowcount
-
-    def array(self, values: Iterable[str]) -> str:
-        return msgspec.json.encode(list(values)).decode()
-
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self.many(sql.INSERT_JOBS, [msgspec.structs.astuple(job) for job in jobs])
-        fault.point("enqueue.inserted")
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
         rows = [(*msgspec.structs.astuple(job), now, by) for job in jobs]
@@ -142,7 +144,8 @@ class SqliteSession(Session):
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
         paused = {name for (name,) in self.run(sql.PAUSED_QUEUES)}
-        functions = self.array(request.functions)
+        closed = {name for (name,) in self.run(sql.CLOSED_FUNCTIONS)}
+        functions = self.array(name for name in request.functions if name not in closed)
         picked: list[str] = []
         bytes_left = CLAIM_BYTES
         for queue in request.queues:
@@ -191,10 +194,6 @@ class SqliteSession(Session):
         cursor.execute(SQL[sql.AGAIN], msgspec.structs.asdict(again))
         fault.point("give_back.moved")
         return cursor.rowcount == 1
-
-    def move_canceled(self, parameters: Mapping[str, Any]) -> None:
-        self.run(sql.MOVE_CANCELED, parameters)
-        self.run(sql.FORGET_CANCELED, {"ids": parameters["ids"]})
 
     def find_in_time(self, filter: JobFilter) -> list[JobRecord]:
         """A filter that no index serves must not keep the caller waiting for ever."""
@@ -288,6 +287,9 @@ class SqliteTx:
                 raw.execute(f"RELEASE {name}")
             raise
         raw.execute(f"RELEASE {name}")
+
+    def interrupt(self) -> None:
+        self._session.raw.interrupt()
 
 
 # What a body must not do, and what would outlive its transaction on this connection.
@@ -433,23 +435,25 @@ class SqliteMutationLane(BodyConnection):
         self.raw.interrupt()
 
     def is_conflict(self, error: BaseException) -> bool:
+        error = driver_error(error)
         busy = isinstance(error, sqlite3.Error) and _code(error) in ("SQLITE_BUSY", "SQLITE_LOCKED")
         return busy or isinstance(error, errors.StoreUnavailable)
 
     def is_system(self, error: BaseException) -> bool:
+        error = driver_error(error)
         name = _code(error) if isinstance(error, sqlite3.Error) else ""
         broken = name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
         # What `begin` raises is never the body's doing.
         return broken or (isinstance(error, errors.StoreError) and not self.is_conflict(error))
 
     def is_refusal(self, error: BaseException) -> bool:
-        return isinstance(error, sqlite3.Error)
+        return isinstance(driver_error(error), sqlite3.Error)
 
 
 Write = Callable[[SqliteSession], Any]
 
 
-class SqliteStore:
+class SqliteStore(SharedVerbs[SqliteSession]):
     """See `duly.store.base.Store`, which says what each verb promises."""
 
     mutation_lanes = 1
@@ -480,6 +484,7 @@ class SqliteStore:
         self._writer: SqliteSession | None = None
         self._group: GroupCommit[Write] = GroupCommit(self._commit_batch)
         self._opened = False
+        self._store_id = ""
         _stores.add(self)
 
     # Connections
@@ -633,8 +638,13 @@ class SqliteStore:
                 )
             if self._temporary or (self.path.exists() and self.pending_migrations()):
                 self.migrate(now)
-            migrate.check("sqlite", self._meta())
+            meta = self._meta()
+            migrate.check("sqlite", meta)
+            self._store_id = meta.get("store_id", "")
             self._opened = True
+
+    def address(self) -> Address:
+        return Address("sqlite", "", self._store_id, self.where)
 
     def _meta(self) -> dict[str, str]:
         try:
@@ -707,11 +717,6 @@ class SqliteStore:
         self._write(lambda s: s.insert_jobs(jobs))
         fault.point("enqueue.committed")
 
-    def enqueue_child(
-        self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
-    ) -> bool:
-        return self._write(lambda s: s.insert_children(parent, jobs, by, now))
-
     @contextlib.contextmanager
     def transaction(self) -> Generator[SqliteTx]:
         with self._lock:
@@ -731,9 +736,6 @@ class SqliteStore:
 
     # Run
 
-    def lanes(self) -> Sequence[Lane]:
-        return [Lane(*row) for row in self._read(lambda s: s.lanes())]
-
     def exchange(
         self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
     ) -> tuple[set[str], Sequence[Claim]]:
@@ -746,33 +748,10 @@ class SqliteStore:
             fault.point("finish.committed")
         return answer
 
-    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
-        where = {"id": job_id, "worker": worker_id, "now": now}
-        rows = self._write(lambda s: s.run(sql.CLAIM_ALONE, where))
-        return Claim(*rows[0]) if rows else None
-
-    def due_alone(self, now: int) -> Sequence[str]:
-        return [row[0] for row in self._read(lambda s: s.run(sql.DUE_ALONE, {"now": now}))]
-
     def mutation_lane(self) -> SqliteMutationLane:
         return SqliteMutationLane(self)
 
-    # Cancel
-
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._write(lambda s: s.cancel(job_id, by, now))
-
-    def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
-        canceled, after = self._write(lambda s: s.cancel_page(filter, "", by, now))
-        while after:
-            more, after = self._write(lambda s: s.cancel_page(filter, after, by, now))  # noqa: B023
-            canceled += more
-        return canceled
-
     # Read
-
-    def get(self, job_id: str) -> JobRecord | None:
-        return self._read(lambda s: s.get(job_id))
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
         return self._read(lambda s: s.find_in_time(filter))
@@ -816,15 +795,9 @@ class SqliteStore:
         if file is not None:
             os.close(file)
 
-    def workers(self) -> Sequence[WorkerInfo]:
-        return self._read(lambda s: s.workers())
-
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         """The kernel holds the proof of life; nothing has to be written."""
         return set(self.beats()) & set(worker_ids)
-
-    def beats(self) -> dict[str, int]:
-        return self._read(lambda s: s.beats())
 
     def is_dead(self, worker_id: str) -> bool | None:
         if worker_id in self._worker_locks:
@@ -848,9 +821,6 @@ class SqliteStore:
                 return not Path(f"/proc/{worker.pid}").exists() and not _alive(worker.pid)
         return True
 
-    def holdings(self, worker_id: str) -> dict[str, int]:
-        return self._read(lambda s: s.holdings(worker_id))
-
     def rescue(
         self,
         worker_id: str,
@@ -858,8 +828,7 @@ class SqliteStore:
         judge: Callable[[Lost, bool], Settlement],
         now: int,
     ) -> int | None:
-        rescued = self._write(lambda s: s.rescue(worker_id, beat, judge, now))
-        fault.point("rescue.committed")
+        rescued = super().rescue(worker_id, beat, judge, now)
         if rescued is not None:
             self._worker_file(worker_id).unlink(missing_ok=True)
         return rescued
@@ -874,50 +843,23 @@ class SqliteStore:
     # Upkeep
 
     def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
-        if not self._read(lambda s: s.run(sql.OVERDUE, {"before": before})):
-            return 0
-        return self._write(lambda s: s.time_out(before, judge, now))
+        # The write lock is only for those who have something to write.
+        due = self._read(lambda s: s.run(sql.OVERDUE, {"before": before}))
+        return super().time_out(before, judge, now) if due else 0
 
     def expire(self, now: int) -> int:
-        if not self._read(lambda s: s.run(sql.EXPIRED_IDS, {"now": now})):
-            return 0
-        return self._write(lambda s: s.expire(now))
-
-    def hold_unknown(self, now: int) -> int:
-        unknown = self._read(lambda s: s.unknown_at_heads(now))
-        if unknown:
-            self._write(lambda s: s.hold(unknown, Hold.FUNCTION))
-        return len(unknown)
+        due = self._read(lambda s: s.run(sql.EXPIRED_IDS, {"now": now}))
+        return super().expire(now) if due else 0
 
     def release_known(self) -> int:
-        functions = self._read(lambda s: s.known_functions())
-        held = self._read(
-            lambda s: s.run(sql.HELD_IDS, {"hold": Hold.FUNCTION, "functions": s.array(functions)})
-        )
-        return self._write(lambda s: s.release(Hold.FUNCTION, functions)) if held else 0
-
-    def _release(self, functions: Sequence[str]) -> None:
-        for hold in (Hold.FUNCTION, Hold.SIGNATURE):
-            while self._write(lambda s: s.release(hold, functions)):  # noqa: B023
-                pass
-
-    def held(self) -> Sequence[HeldJobs]:
-        return self._read(lambda s: s.held())
+        released = 0
+        for hold, functions in self._read(lambda s: s.freed()).items():
+            if self._read(lambda s: s.held_ids(hold, functions)):  # noqa: B023
+                released += self._write(lambda s: s.release(hold, functions))  # noqa: B023
+        return released
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
         return self._write(lambda s: s.retain(cutoff, exhausted_after))
-
-    # Queues
-
-    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None:
-        values = {"name": name, "by": by, "note": note, "now": now}
-        self._write(lambda s: s.run(sql.PAUSE_QUEUE, values))
-
-    def resume_queue(self, name: str) -> None:
-        self._write(lambda s: s.run(sql.RESUME_QUEUE, {"name": name}))
-
-    def paused_queues(self) -> Sequence[QueuePause]:
-        return self._read(lambda s: s.paused_queues())
 
     # Waking
 

@@ -1,18 +1,19 @@
 """Every SQL statement of duly, once, under one name.
 
 A statement is one text for both databases where that serves, two where one would be slow or wrong.
-`@jobs`, `@history` … stand for the tables, `@id`, `@parent_id`, `@worker_id` for those columns read
-as text; parameters are `:name`. No statement reads a clock but SERVER_TIME.
+`@jobs`, `@history` … stand for the tables, `@id`, `@state` … for a job's columns as they are read
+(ids as text); parameters are `:name`. No statement reads a clock but SERVER_TIME.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Literal
 
-from duly.model.job import JobFilter, NewJob, State
-from duly.store.placeholders import named_to_psycopg
+from duly.model.job import JobFilter, JobRecord, NewJob, State
+from duly.store.placeholders import Style, named_to_psycopg, named_to_style
 
 Dialect = Literal["sqlite", "postgres"]
 
@@ -41,16 +42,32 @@ def each(*, sqlite: str, postgres: str) -> Statement:
 def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     """What the words behind an @ stand for."""
     prefix = "duly_" if dialect == "sqlite" else f"{schema}."
-    cast = "" if dialect == "sqlite" else "::text"
-    tables = ("jobs", "history", "kept", "workers", "queues", "meta", "migrations")
-    columns = ("id", "parent_id", "worker_id")
-    return {t: prefix + t for t in tables} | {c: c + cast for c in columns} | {"schema": schema}
+    tables = "jobs history kept workers queues functions meta migrations".split()
+    columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
+    return {table: prefix + table for table in tables} | columns | {"schema": schema}
+
+
+def _read_as(column: str, dialect: Dialect) -> str:
+    if dialect == "sqlite":
+        # Behind a + a column has no declared type, so no converter of a user's applies to it.
+        return f"+{column}"
+    return f"{column}::text" if column in ("id", "parent_id", "worker_id") else column
 
 
 def render(sql: str, dialect: Dialect, words: dict[str, str]) -> str:
     """The text that the driver gets."""
     text = re.sub(r"@(\w+)", lambda match: words[match[1]], sql)
     return text if dialect == "sqlite" else named_to_psycopg(text)
+
+
+@lru_cache(maxsize=1024)
+def render_for(
+    statement: Statement | str, dialect: Dialect, schema: str, style: Style
+) -> tuple[str, tuple[str, ...] | None]:
+    """The text for another driver, and the order of its parameters unless they go by name."""
+    text = statement if isinstance(statement, str) else getattr(statement, dialect)
+    words = words_for(dialect, schema)
+    return named_to_style(re.sub(r"@(\w+)", lambda match: words[match[1]], text), style)
 
 
 def compile_all(dialect: Dialect, words: dict[str, str]) -> dict[Statement, str]:
@@ -75,15 +92,15 @@ _NEW_ARRAYS = ", ".join(
     f":{name}::{type_}[]" for name, type_ in zip(NEW_FIELDS, _NEW_TYPES, strict=True)
 )
 
-_LIVE_RECORD = """@id, function, kind, queue, priority, state, hold, token, attempt, crashes,
-    system_retries, created_at, scheduled_at, run_at, started_at, NULL, expires_at, timeout_ms,
-    retry, args, @parent_id, owner, tags, @worker_id, NULL, error_kind, error_message,
-    error_traceback, NULL"""
+_RECORD_COLUMNS = JobRecord.__struct_fields__
 
-_FINAL_RECORD = """@id, function, kind, queue, priority, state, NULL, token, attempt, crashes,
-    system_retries, created_at, scheduled_at, run_at, started_at, completed_at, expires_at,
-    timeout_ms, retry, args, @parent_id, owner, tags, @worker_id, result, error_kind,
-    error_message, error_traceback, canceled_by"""
+
+def _record(*absent: str) -> str:
+    return ", ".join("NULL" if c in absent else f"@{c}" for c in _RECORD_COLUMNS)
+
+
+_LIVE_RECORD = _record("completed_at", "result", "canceled_by")
+_FINAL_RECORD = _record("hold")
 
 # What a job takes along, unchanged, when it moves to history.
 _MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
@@ -110,6 +127,19 @@ READ_META = both("SELECT key, value FROM @meta")
 WRITE_META = both(
     "INSERT INTO @meta (key, value) VALUES (:key, :value)"
     " ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+)
+# Looked for before it is read: on PostgreSQL a failing statement would end the user's transaction.
+HAS_META = each(
+    sqlite="SELECT 1 FROM main.sqlite_master WHERE type = 'table' AND name = '@meta'",
+    postgres="SELECT 1 WHERE to_regclass('@meta') IS NOT NULL",
+)
+READ_STORE_ID = each(
+    sqlite="SELECT +value FROM main.@meta WHERE key = 'store_id'",
+    postgres="SELECT value FROM @meta WHERE key = 'store_id'",
+)
+DATABASE_NAME = each(
+    sqlite="SELECT +file FROM pragma_database_list WHERE name = 'main'",
+    postgres="SELECT current_database()::text",
 )
 CREATE_MIGRATIONS = both(
     "CREATE TABLE IF NOT EXISTS @migrations (version integer PRIMARY KEY, name text NOT NULL,"
@@ -210,6 +240,8 @@ PICK = each(
                     WHERE queue = lane.queue AND priority = lane.level AND {_CLAIMABLE}
                         AND run_at <= :now AND run_at >= lane.floor
                         AND function = ANY(:functions::text[])
+                        AND function <> ALL(ARRAY(
+                            SELECT name FROM @functions WHERE status IN ('paused', 'deleted')))
                         AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
                     ORDER BY run_at, id LIMIT :limit
                     FOR UPDATE SKIP LOCKED
@@ -229,7 +261,9 @@ CLAIM = each(
 
 _DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
     AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
-    AND NOT EXISTS (SELECT 1 FROM @queues WHERE name = queue AND paused_at IS NOT NULL)"""
+    AND NOT EXISTS (SELECT 1 FROM @queues WHERE name = queue AND paused_at IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM @functions
+        WHERE name = function AND status IN ('paused', 'deleted'))"""
 
 CLAIM_ALONE = both(f"{_TO_RUNNING} WHERE id = :id AND {_DUE_ALONE} RETURNING {_CLAIMED}")
 
@@ -299,12 +333,12 @@ AGAIN = each(
 # Cancel, expiry ----------------------------------------------------------------------------------
 
 LIVE_IDS = each(
-    sqlite="SELECT id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))",
+    sqlite="SELECT @id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))",
     postgres="SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
 )
 
 CHILD_IDS = each(
-    sqlite="SELECT id FROM @jobs WHERE parent_id IN (SELECT value FROM json_each(:ids))",
+    sqlite="SELECT @id FROM @jobs WHERE parent_id IN (SELECT value FROM json_each(:ids))",
     postgres="SELECT @id FROM @jobs WHERE parent_id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
 )
 
@@ -369,17 +403,18 @@ LOCK_WORKER = each(
 )
 HOLDINGS = both("SELECT @id, token FROM @jobs WHERE worker_id = :id")
 KNOWN_FUNCTIONS = both("SELECT functions FROM @workers")
+RELIST_WORKER = both("UPDATE @workers SET functions = :functions WHERE id = :id")
 
 # Holds -------------------------------------------------------------------------------------------
 
 # Only the head of a lane is looked at: what stands behind known jobs costs nothing yet.
 UNKNOWN_AT_HEAD = each(
-    sqlite=f"""SELECT id FROM (
+    sqlite=f"""SELECT id, function FROM (
             SELECT id, function FROM @jobs
             WHERE queue = :queue AND priority = :priority AND {_CLAIMABLE} AND run_at <= :now
             ORDER BY run_at, id LIMIT 1000)
         WHERE function NOT IN (SELECT value FROM json_each(:functions))""",
-    postgres=f"""SELECT id::text FROM (
+    postgres=f"""SELECT id::text, function FROM (
             SELECT id, function FROM @jobs
             WHERE queue = :queue AND priority = :priority AND {_CLAIMABLE} AND run_at <= :now
             ORDER BY run_at, id LIMIT 1000) head
@@ -417,6 +452,34 @@ PAUSE_QUEUE = both(
 )
 RESUME_QUEUE = both("DELETE FROM @queues WHERE name = :name")
 QUEUES = both("SELECT name, paused_at, paused_by, note FROM @queues ORDER BY name")
+
+# Functions ---------------------------------------------------------------------------------------
+
+_INFO = """name, kind, app, schema, options, internal, alias_of, published_at,
+    status, status_by, status_note, status_at"""
+
+
+# A new alias takes the status of its function; a row that is there keeps its own. Only by force
+# does what was replaced before come back, or one app overwrite another's.
+PUBLISH = both(
+    """INSERT INTO @functions AS f
+            (name, kind, app, schema, options, internal, alias_of, seen, published_at, status)
+        VALUES (:name, :kind, :app, :schema, :options, :internal, :alias_of, :digest, :now,
+            coalesce((SELECT status FROM @functions WHERE name = :alias_of), 'active'))
+        ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, app = excluded.app,
+            schema = excluded.schema, options = excluded.options, internal = excluded.internal,
+            alias_of = excluded.alias_of, seen = f.seen || ' ' || excluded.seen,
+            published_at = excluded.published_at
+        WHERE f.app = excluded.app AND f.seen NOT LIKE '%' || excluded.seen || '%' OR :force"""
+)
+FUNCTIONS = both(f"SELECT {_INFO} FROM @functions ORDER BY name")
+FUNCTION = both(f"SELECT {_INFO} FROM @functions WHERE name = :name")
+STATUSES = both("SELECT name, status FROM @functions WHERE status <> 'active'")
+CLOSED_FUNCTIONS = both("SELECT name FROM @functions WHERE status IN ('paused', 'deleted')")
+SET_STATUS = both(
+    "UPDATE @functions SET status = :status, status_by = :by, status_note = :note,"
+    " status_at = :now WHERE name = :name OR alias_of = :name"
+)
 
 # Reading -----------------------------------------------------------------------------------------
 

@@ -10,5 +10,28 @@ if pytest := sys.modules.get("pytest"):
 
 from duly.clock import ManualClock
 from duly.testing.conformance import StoreConformance
+from duly.testing.kit import (
+    advance,
+    assert_enqueued,
+    assert_not_enqueued,
+    async_ctx,
+    ctx,
+    drain,
+    enqueued,
+    override,
+    tx,
+)
 
-__all__ = ["ManualClock", "StoreConformance"]
+__all__ = [
+    "ManualClock",
+    "StoreConformance",
+    "advance",
+    "assert_enqueued",
+    "assert_not_enqueued",
+    "async_ctx",
+    "ctx",
+    "drain",
+    "enqueued",
+    "override",
+    "tx",
+]

@@ -1,0 +1,23 @@
+-- min_code: 1
+-- What workers publish of their functions, and the status that operators give them. An alias has a
+-- row of its own, which follows the status of the function that it stands for.
+CREATE TABLE duly_functions (
+    name text PRIMARY KEY,
+    kind text NOT NULL,
+    app text NOT NULL,
+    schema text NOT NULL,
+    options text NOT NULL,
+    internal integer NOT NULL,
+    alias_of text,
+    -- What was ever published, by digest: a process of an earlier release that starts again beside a
+    -- newer one changes nothing.
+    seen text NOT NULL,
+    published_at integer NOT NULL,
+    status text NOT NULL DEFAULT 'active'
+        CHECK (status IN ('active', 'paused', 'deprecated', 'deleted')),
+    status_by text,
+    status_note text,
+    status_at integer
+);
+
+CREATE INDEX duly_functions_status ON duly_functions (status) WHERE status <> 'active';

@@ -1,0 +1,229 @@
+"""A store inside a transaction of the user's: whatever happens in it vanishes with a rollback.
+
+Jobs are claimed, run and finished by the usual statements, each in a savepoint, on the connection
+that the user's test will roll back.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, TypeVar
+
+from duly.core import Core
+from duly.errors import InvalidOption
+from duly.model.job import (
+    Claim,
+    Finish,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    Settlement,
+    State,
+)
+from duly.store import statements as sql
+from duly.store import steps
+from duly.store.base import Address, ClaimRequest, Store, StoreTx, WorkerInfo
+from duly.store.borrow import (
+    AlchemyConnection,
+    AlchemySession,
+    Borrowed,
+    DjangoHandle,
+    borrow,
+)
+from duly.store.session import Session
+from duly.store.shared import SharedVerbs
+from duly.store.sqlite import SqliteSession, SqliteStore, SqliteTx
+
+T = TypeVar("T")
+
+
+@contextmanager
+def inside(core: Core, handle: Any) -> Generator[None]:
+    """Everything that the app does in the block happens in the handle's transaction."""
+    store = InsideStore(core.ready(), handle)
+    before = core.exchange(store, core.clock)
+    try:
+        yield
+    finally:
+        core.exchange(*before)
+
+
+class InsideStore(SharedVerbs[Session]):
+    """The app's store, as one open transaction sees it."""
+
+    mutation_lanes = 1
+    mutations_share = False
+    mutation_group = 1
+    mutation_backlog = 1
+    mutation_seconds = math.inf
+    finishes_with_claim = True
+
+    def __init__(self, own: Store, handle: Any) -> None:
+        self._own = own
+        self._session, self._tx = _sessions(own, handle)
+
+    def _read(self, ask: Callable[[Session], T]) -> T:
+        return ask(self._session)
+
+    def _write(self, work: Callable[[Session], T]) -> T:
+        with self._tx.savepoint():
+            return work(self._session)
+
+    # Schema
+
+    def migrate(self, now: int) -> Sequence[str]:
+        return ()
+
+    def pending_migrations(self) -> Sequence[tuple[str, str]]:
+        return ()
+
+    def migration_script(self, now: int) -> str:
+        return ""
+
+    def open(self, now: int) -> None:
+        """The handle is open."""
+
+    def close(self) -> None:
+        """It is not ours to close."""
+
+    def address(self) -> Address:
+        return self._own.address()
+
+    # Jobs
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> None:
+        self._tx.insert_jobs(jobs)
+
+    @contextmanager
+    def transaction(self) -> Generator[StoreTx]:
+        with self._tx.savepoint():
+            yield self._tx
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        def both(session: Any) -> tuple[set[str], Sequence[Claim]]:
+            settled: set[str] = session.settle(settlements, now)
+            return settled, session.claim(request, now) if request else ()
+
+        return self._write(both)
+
+    def mutation_lane(self) -> InsideLane:
+        return InsideLane(self._session, self._tx)
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._session.find(filter)
+
+    def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
+        return 0
+
+    # Workers: the only one is the test itself.
+
+    def register(self, worker: WorkerInfo, now: int) -> None:
+        self._write(lambda s: s.register(worker, now))
+        self._release(worker.functions)
+
+    def deregister(self, worker_id: str) -> None:
+        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+
+    def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        return set(worker_ids)
+
+    def is_dead(self, worker_id: str) -> bool | None:
+        return False
+
+    # Waking: nobody else sees the transaction.
+
+    def ring(self) -> None: ...
+
+    def watch(self, bell: threading.Event, stop: threading.Event) -> None: ...
+
+
+class InsideLane:
+    """Mutations in the handle's transaction, a savepoint each."""
+
+    def __init__(self, session: Session, tx: StoreTx) -> None:
+        self._session = session
+        self.tx = tx
+        self._savepoint: AbstractContextManager[None] | None = None
+
+    def begin(self, shared: bool) -> None:
+        self._savepoint = self.tx.savepoint()
+        self._savepoint.__enter__()
+
+    def commit(self) -> None:
+        savepoint, self._savepoint = self._savepoint, None
+        assert savepoint is not None
+        savepoint.__exit__(None, None, None)
+
+    def rollback(self) -> None:
+        savepoint, self._savepoint = self._savepoint, None
+        if savepoint is not None:
+            undo = _Undo()
+            with suppress(_Undo):
+                savepoint.__exit__(_Undo, undo, None)
+
+    def finish(self, claim: Claim, result: str | None, now: int) -> bool:
+        end = Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
+        return bool(self._session.settle([end], now))
+
+    def enter(self) -> None:
+        """Never shared."""
+
+    def leave(self) -> None: ...
+
+    def undo(self) -> bool:
+        return False
+
+    def interrupt(self) -> None: ...
+
+    def renew(self) -> None: ...
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return False
+
+    def is_system(self, error: BaseException) -> bool:
+        return False
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.rollback()
+
+
+class _Undo(Exception):
+    """Takes a savepoint back."""
+
+
+def _sessions(own: Store, handle: Any) -> tuple[Session, StoreTx]:
+    borrowed = borrow(handle)
+    raw = _driver(borrowed, own.address()) if isinstance(borrowed, Borrowed) else handle
+    if isinstance(own, SqliteStore) and isinstance(raw, sqlite3.Connection):
+        return SqliteSession(raw), SqliteTx(raw)
+    if type(raw).__module__ == "psycopg" and isinstance(borrowed, Borrowed):
+        # Only whoever has psycopg comes here.
+        from duly.store.postgres import PostgresSession, PostgresStore, PostgresTx
+
+        assert isinstance(own, PostgresStore)
+        return PostgresSession(raw, own), PostgresTx(raw, own)
+    raise InvalidOption(
+        "on",
+        "drain works inside a transaction of sqlite3 or psycopg, also below SQLAlchemy and "
+        f"Django, and not of {type(raw).__module__}; use override(app) instead",
+    )
+
+
+def _driver(borrowed: Borrowed, address: Address) -> Any:
+    """The driver's connection below a handle, in a transaction that has begun."""
+    nobody = "00000000-0000-0000-0000-000000000000"
+    borrowed.take(address, steps.get(nobody), writes=True)
+    if isinstance(borrowed, AlchemySession):
+        return borrowed.handle.connection().connection.driver_connection
+    if isinstance(borrowed, AlchemyConnection):
+        return borrowed.handle.connection.driver_connection
+    return borrowed.handle.connection if isinstance(borrowed, DjangoHandle) else borrowed.handle

@@ -1,0 +1,325 @@
+"""What tests of an application need: another store, another clock, and jobs that run when told."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from duly.app import Duly
+from duly.clock import Clock, ManualClock, from_ms
+from duly.connect import make_store
+from duly.context import AsyncCtx, Ctx, Tx, open_tx
+from duly.core import Core
+from duly.errors import InvalidOption, JobFailed
+from duly.functions import Call, Delay, Function, Instant, Mutation, after, at, seconds_of
+from duly.ids import new_id
+from duly.jobs import Job, job_from
+from duly.model.job import (
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
+    Claim,
+    JobFilter,
+    JobRecord,
+    Kind,
+    NewJob,
+    State,
+)
+from duly.model.redact import mask
+from duly.runtime.janitor import Janitor
+from duly.testing.inline import InlineWorker
+from duly.testing.inside import inside
+from duly.verbs import name_of_function
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PRIVATE = "sqlite:///:memory:"
+MANY = 10_000
+ENOUGH = 10_000
+"""Whoever drains so many jobs has one that schedules itself for ever."""
+
+
+# Another store, another clock --------------------------------------------------------------------
+
+
+@contextmanager
+def override(
+    app: Duly,
+    url: str = PRIVATE,
+    *,
+    clock: Clock | None = None,
+    schema: str = "duly",
+) -> Generator[Duly]:
+    """The app on another database and another clock, until the end of the block.
+
+    By default a private SQLite file that goes away, and a ManualClock that stands still.
+    """
+    core = app.core
+    if core.service is not None:
+        raise InvalidOption("override", "stop the app first")
+    clock = clock or ManualClock()
+    store = make_store(url, Path.cwd(), clock, schema, False, "FULL")
+    before = core.exchange(store, clock)
+    try:
+        app.migrate()
+        yield app
+    finally:
+        app.stop()
+        core.close()
+        core.exchange(*before)
+
+
+def clock_of(app: Duly) -> ManualClock:
+    """The clock of an app under test."""
+    if not isinstance(app.clock, ManualClock):
+        raise InvalidOption("clock", "the app runs on real time; use override(app) first")
+    return app.clock
+
+
+# Jobs that run when told -------------------------------------------------------------------------
+
+
+def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
+    """Run every job that is due, and what that makes due, here and now; the jobs, in order.
+
+    A job that has failed for good raises JobFailed when all of them have run, unless `raises` is
+    False. `on`: a handle with an open transaction, as for `app.on`; everything happens inside it.
+    """
+    if on is None:
+        jobs = _drain(app)
+    else:
+        with inside(app.core, on):
+            jobs = _drain(app)
+    if raises:
+        _raise_first_failure(jobs)
+    return jobs
+
+
+def _drain(app: Duly) -> list[Job[Any]]:
+    worker = InlineWorker(app.core)
+    try:
+        ran: dict[str, None] = {}
+        for _ in range(ENOUGH):
+            job_id = worker.run_next()
+            if job_id is None:
+                return [app.job(job_id) for job_id in ran]
+            ran[job_id] = None
+        raise InvalidOption("drain", f"{ENOUGH:,} jobs have run, and more are due")
+    finally:
+        worker.close()
+
+
+def _raise_first_failure(jobs: list[Job[Any]]) -> None:
+    for job in jobs:
+        if job.state == State.FAILED:
+            error = job.error
+            assert error is not None
+            raise JobFailed(job.id, error.kind or "user", error.message, error.traceback)
+
+
+def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
+    """Let time pass on the app's ManualClock; whatever becomes due runs at its own instant.
+
+    Retries, expiry, time limits and retention are part of it. The jobs that ran, in order.
+    """
+    clock = clock_of(app)
+    target = clock.now() + round(seconds_of("delay", delay) * 1000)
+    ran = drain(app, raises=False)
+    while (following := _next_due(app)) is not None and following <= target:
+        clock.advance((following - clock.now()) / 1000)
+        _tidy(app)
+        ran += drain(app, raises=False)
+    clock.advance((target - clock.now()) / 1000)
+    _tidy(app)
+    ran += drain(app, raises=False)
+    if raises:
+        _raise_first_failure(ran)
+    return ran
+
+
+def _next_due(app: Duly) -> int | None:
+    now = app.clock.now()
+    return min((lane.run_at for lane in app.ready().lanes() if lane.run_at > now), default=None)
+
+
+def _tidy(app: Duly) -> None:
+    janitor = Janitor(app.ready(), app.clock, **app.core.keep)
+    while janitor.one_pass() == 0:
+        pass
+
+
+# What was scheduled ------------------------------------------------------------------------------
+
+
+def enqueued(
+    app: Duly, function: Function[..., Any] | str | None = None, *, on: Any = None
+) -> list[Job[Any]]:
+    """The jobs that have not run yet, in the order in which they are due."""
+    return [
+        job_from(app.core, app.core.shown(r), app.core.get) for r in _pending(app, function, on)
+    ]
+
+
+def _pending(app: Duly, function: Function[..., Any] | str | None, on: Any) -> list[JobRecord]:
+    filter = JobFilter(state=State.PENDING, function=name_of_function(function), limit=MANY)
+    if on is None:
+        found = app.ready().find(filter)
+    else:
+        with inside(app.core, on):
+            found = app.ready().find(filter)
+    return sorted(found, key=lambda record: (record.run_at, record.id))
+
+
+def assert_enqueued(
+    app: Duly,
+    what: Function[..., Any] | Call[Any],
+    *,
+    on: Any = None,
+    at: Instant | None = None,
+    after: Delay | None = None,
+    queue: str | None = None,
+) -> Job[Any]:
+    """Exactly one such job waits: `send`, with any arguments, or `send.bind("ada")`; the job.
+
+    `at`, `after`: due then, or so long after now. `on`: as the handle's transaction sees it.
+    """
+    wanted = _Wanted(app, what, at, after, queue)
+    candidates = _pending(app, wanted.function, on)
+    found = [record for record in candidates if wanted.fits(record)]
+    if len(found) != 1:
+        shown = [app.core.shown(record) for record in candidates]
+        raise AssertionError(f"expected one job {wanted}, found {len(found)}{_listed(shown)}")
+    return job_from(app.core, app.core.shown(found[0]), app.core.get)
+
+
+def assert_not_enqueued(
+    app: Duly, what: Function[..., Any] | Call[Any] | None = None, *, on: Any = None
+) -> None:
+    """No such job waits; without `what`, none at all."""
+    wanted = None if what is None else _Wanted(app, what, None, None, None)
+    candidates = _pending(app, None if wanted is None else wanted.function, on)
+    found = [record for record in candidates if wanted is None or wanted.fits(record)]
+    if found:
+        shown = [app.core.shown(record) for record in found]
+        raise AssertionError(f"expected no job {wanted or ''}, found {len(found)}{_listed(shown)}")
+
+
+class _Wanted:
+    def __init__(
+        self,
+        app: Duly,
+        what: Function[..., Any] | Call[Any],
+        at_: Instant | None,
+        after_: Delay | None,
+        queue: str | None,
+    ) -> None:
+        self.function = what.function if isinstance(what, Call) else what
+        self._args = what.args if isinstance(what, Call) else None
+        now = app.clock.now()
+        self._due = at(at_, now) if at_ is not None else None
+        if after_ is not None:
+            self._due = after(after_, now)
+        self._queue = queue
+
+    def __str__(self) -> str:
+        args = "…" if self._args is None else mask(self._args, self.function.signature.redacted)
+        due = "" if self._due is None else f" due at {from_ms(self._due).isoformat()}"
+        queue = "" if self._queue is None else f" in queue {self._queue!r}"
+        return f"{self.function.name}({args}){due}{queue}"
+
+    def fits(self, record: JobRecord) -> bool:
+        return (
+            record.function == self.function.name
+            and self._args in (None, record.args)
+            and self._due in (None, record.scheduled_at)
+            and self._queue in (None, record.queue)
+        )
+
+
+def _listed(records: Sequence[JobRecord]) -> str:
+    lines = [
+        f"\n  {r.function}({r.args}) due at {from_ms(r.scheduled_at).isoformat()} in {r.queue!r}"
+        for r in records
+    ]
+    return "".join(lines[:20]) + ("\n  …" if len(lines) > 20 else "")
+
+
+# Contexts made by hand ---------------------------------------------------------------------------
+
+
+class _Made:
+    """An attempt that no worker runs."""
+
+    def __init__(self, core: Core, attempt: int, canceled: bool) -> None:
+        now = core.clock.now()
+        self.claim = Claim(
+            id=new_id(now),
+            token=1,
+            attempt=attempt,
+            crashes=0,
+            system_retries=0,
+            function="test",
+            kind=Kind.ACTION,
+            queue=DEFAULT_QUEUE,
+            priority=DEFAULT_PRIORITY,
+            run_at=now,
+            timeout_ms=None,
+            retry=None,
+            args="{}",
+        )
+        self.canceled = canceled
+        self.scheduled = False
+
+
+class _MadeCtx(Ctx):
+    def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.check()
+        arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
+        with open_tx(self._core) as tx:
+            result: R = mutation.body(tx, **arguments)
+        return result
+
+    def _insert(self, jobs: Sequence[NewJob]) -> None:
+        self._core.insert(jobs)
+
+    def _parent_id(self) -> str | None:
+        return None
+
+
+class _MadeAsyncCtx(AsyncCtx):
+    def __init__(self, core: Core, running: _Made) -> None:
+        super().__init__(core, running)
+        self._ctx = _MadeCtx(core, running)
+
+    def _parent_id(self) -> str | None:
+        return None
+
+
+def ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> Ctx:
+    """A context to call a sync action with, directly: `send(ctx(app), "ada")`.
+
+    What it schedules is stored in the app's store, as if no job had scheduled it.
+    """
+    return _MadeCtx(app.core, _Made(app.core, attempt, canceled))
+
+
+def async_ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> AsyncCtx:
+    """The same for an async action: `await send(async_ctx(app), "ada")`."""
+    return _MadeAsyncCtx(app.core, _Made(app.core, attempt, canceled))
+
+
+@contextmanager
+def tx(app: Duly) -> Generator[Tx]:
+    """A transaction to call a mutation with, directly; rolled back at the end of the block."""
+    try:
+        with app.transaction() as opened:
+            yield opened
+            raise _RollBack
+    except _RollBack:
+        pass
+
+
+class _RollBack(Exception):
+    """Ends a transaction without a trace."""

@@ -1,0 +1,77 @@
+"""The pytest plugin: `duly_app`, the app under test with a store and a clock of its own.
+
+Name the app in the configuration (`duly_app = "shop.tasks:app"`), or override the fixture
+`duly_app_under_test`. Without DULY_TEST_URL each test has a private SQLite file; with that of a
+PostgreSQL database each test process has a schema, emptied before each test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from duly.app import Duly
+from duly.clock import ManualClock
+from duly.testing.kit import PRIVATE, clock_of, override
+
+URL = "DULY_TEST_URL"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("duly_app", "the duly app under test, as module:app")
+
+
+@pytest.fixture(scope="session")
+def duly_app_under_test(request: pytest.FixtureRequest) -> Duly:
+    """The app that `duly_app` runs on another store: as named in the configuration."""
+    path = request.config.getini("duly_app")
+    if not path:
+        pytest.fail("say which app is under test: duly_app = module:app in pytest's configuration")
+    module, _, name = path.partition(":")
+    app = getattr(importlib.import_module(module), name or "app")
+    if not isinstance(app, Duly):
+        pytest.fail(f"duly_app: {path} is no duly app but {app!r}")
+    return app
+
+
+@pytest.fixture(scope="session")
+def duly_schema(duly_app_under_test: Duly) -> Iterator[str]:
+    """The schema of this test process, if the tests run on PostgreSQL."""
+    schema = f"duly_test_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}_{os.getpid()}"
+    yield schema
+    if url := os.environ.get(URL):
+        with override(duly_app_under_test, url, schema=schema) as app:
+            _execute(app, f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def duly_app(duly_app_under_test: Duly, duly_schema: str) -> Iterator[Duly]:
+    """The app under test, on an empty store and a clock that stands still."""
+    url = os.environ.get(URL)
+    with override(duly_app_under_test, url or PRIVATE, schema=duly_schema) as app:
+        if url:
+            _execute(app, EMPTY.format(schema=duly_schema))
+        yield app
+
+
+@pytest.fixture
+def duly_clock(duly_app: Duly) -> ManualClock:
+    """The clock of the app under test."""
+    return clock_of(duly_app)
+
+
+# What tells the store from others, and its version, stays.
+EMPTY = """DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'
+        AND tablename NOT IN ('meta', 'migrations') LOOP
+        EXECUTE format('TRUNCATE {schema}.%I CASCADE', name);
+    END LOOP;
+END $$"""
+
+
+def _execute(app: Duly, statement: str) -> None:
+    with app.transaction() as tx:
+        tx.execute(statement)

@@ -1,0 +1,158 @@
+"""In which threads does duly wait for the database on behalf of async code?
+
+Not in those of the loop's default executor: they are few, and whatever else the program does there
+would wait behind duly's writes. Reads have threads of their own, since they never wait for a lock
+that writers hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+CALLS = 32
+"""Writes at a time: more share one commit."""
+READS = 4
+TRANSACTIONS = 16
+"""Open at a time in one event loop; each has a thread and a connection."""
+
+
+_Question = tuple[Callable[[], Any], asyncio.Future[Any]]
+
+
+class Threads:
+    """The threads of one app, made when they are needed, anew after a fork."""
+
+    def __init__(self) -> None:
+        self._by_process: dict[int, _Pools] = {}
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Do what may wait for a lock. Canceled, it may have happened or not."""
+        return await asyncio.wrap_future(submit(self._pools.calls, work))
+
+    async def read(self, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(submit(self._pools.reads, work))
+
+    async def look(self, work: Callable[[], T]) -> T:
+        """Do a short read, together with those that are asked for in the same round of the loop.
+
+        Whoever waits for a job looks often: many who wait must not cost a change of threads each.
+        """
+        loop = asyncio.get_running_loop()
+        asked = self._pools.asked_in(loop)
+        answer: asyncio.Future[T] = loop.create_future()
+        asked.append((work, answer))
+        if len(asked) == 1:
+            loop.call_soon(self._look_for, asked, loop)
+        return await answer
+
+    def _look_for(self, asked: list[_Question], loop: asyncio.AbstractEventLoop) -> None:
+        questions = [question for question in asked if not question[1].done()]
+        asked.clear()
+        self._pools.reads.submit(_answer_all, questions, loop)
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Do it as soon as possible, and let nobody wait for it."""
+        submit(self._pools.reads, work)
+
+    async def seat(self) -> Callable[[], None]:
+        """Wait until one more transaction may be opened; the answer gives the place back."""
+        loop = asyncio.get_running_loop()
+        seats = self._pools.seats_of(loop)
+        await seats.acquire()
+
+        def release() -> None:
+            # A closed loop has nobody who waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(seats.release)
+
+        return release
+
+    def close(self) -> None:
+        """Wait for what is under way, then let the threads go; later calls get new ones."""
+        pools = self._by_process.pop(os.getpid(), None)
+        if pools is not None:
+            pools.calls.shutdown()
+            pools.reads.shutdown()
+
+    @property
+    def _pools(self) -> _Pools:
+        # No lock, which a fork could leave held: of two pools made at once one is dropped unused.
+        pid = os.getpid()
+        return self._by_process.get(pid) or self._by_process.setdefault(pid, _Pools())
+
+
+class _Pools:
+    def __init__(self) -> None:
+        self.calls = ThreadPoolExecutor(CALLS, "duly-call")
+        self.reads = ThreadPoolExecutor(READS, "duly-read")
+        self._seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._asked: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Question]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def asked_in(self, loop: asyncio.AbstractEventLoop) -> list[_Question]:
+        return self._asked.setdefault(loop, [])
+
+    def seats_of(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+        return self._seats.setdefault(loop, asyncio.Semaphore(TRANSACTIONS))
+
+
+def submit(executor: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    """Start the work in a thread, with the caller's context variables."""
+    return executor.submit(contextvars.copy_context().run, _guard, work)
+
+
+def _guard(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except StopIteration as error:
+        # A future does not carry it: whoever awaits would wait for ever.
+        raise RuntimeError("the call raised StopIteration") from error
+
+
+def _answer_all(questions: list[_Question], loop: asyncio.AbstractEventLoop) -> None:
+    answers = [_outcome(work) for work, _ in questions]
+    # A closed loop has nobody who waits.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_deliver, questions, answers)
+
+
+def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return _guard(work), None
+    except BaseException as error:
+        return None, error
+
+
+def _deliver(questions: list[_Question], answers: list[tuple[Any, BaseException | None]]) -> None:
+    for (_, answer), (value, error) in zip(questions, answers, strict=True):
+        if answer.done():
+            continue
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+
+async def to_the_end(future: asyncio.Future[T]) -> T:
+    """Wait for it even if this task is canceled meanwhile, which it learns afterwards."""
+    canceled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            canceled = error
+    if canceled is not None:
+        raise canceled from future.exception()
+    return future.result()

@@ -1,0 +1,91 @@
+"""What the decorators make of a function, and what they refuse."""
+
+from datetime import timedelta
+from typing import assert_type
+
+from duly import Action, AsyncAction, AsyncCtx, Ctx, Duly, Function, Mutation, Retry, Tx
+
+app = Duly("sqlite:///:memory:")
+
+
+@app.mutation
+def move(tx: Tx, account: int, amount: float = 1.0) -> bool:
+    return True
+
+
+@app.mutation(queue="slow", priority=9, retry=Retry(attempts=3), tags=["a"], alone=True)
+def move_slowly(tx: Tx, account: int) -> bool:
+    return True
+
+
+@app.action
+def post(ctx: Ctx, url: str, *, tries: int = 1) -> bytes:
+    return b""
+
+
+@app.action(retry=Retry(attempts=5), timeout=timedelta(minutes=1), expires=60, owner="ada")
+def post_again(ctx: Ctx, url: str) -> bytes:
+    return b""
+
+
+@app.action
+async def fetch(ctx: AsyncCtx, url: str) -> dict[str, int]:
+    return {}
+
+
+@app.action(timeout=5, name="fetch.again")
+async def fetch_again(ctx: AsyncCtx, url: str) -> dict[str, int]:
+    return {}
+
+
+@app.mutation
+def nothing(tx: Tx) -> None: ...
+
+
+assert_type(move, Mutation[[int, float], bool])  # error: the names of the parameters are kept too
+mutation: Mutation[[int], bool] = move_slowly
+action: Action[[str], bytes] = post_again
+async_action: AsyncAction[[str], dict[str, int]] = fetch
+again: AsyncAction[[str], dict[str, int]] = fetch_again
+any_function: Function[..., bool] = move
+wrong_result: Function[..., str] = move  # error
+wrong_kind: Action[..., bool] = move  # error
+
+
+def call_inline(tx: Tx, ctx: Ctx) -> None:
+    assert_type(move(tx, 1, 2.0), bool)
+    assert_type(post(ctx, "https://example.org", tries=2), bytes)
+    move(tx)  # error
+    move(tx, "1")  # error
+    move(ctx, 1)  # error
+    post(tx, "https://example.org")  # error
+
+
+async def call_inline_async(ctx: AsyncCtx, sync_ctx: Ctx) -> None:
+    assert_type(await fetch(ctx, "https://example.org"), dict[str, int])
+    await fetch(sync_ctx, "https://example.org")  # error
+    fetch(ctx, "https://example.org")  # error: not awaited
+
+
+@app.mutation  # error
+def wrong_context(ctx: Ctx, n: int) -> None: ...
+
+
+@app.action  # error
+def wrong_context_of_an_action(tx: Tx, n: int) -> None: ...
+
+
+@app.action()  # error
+def wrong_context_with_options(tx: Tx, n: int) -> None: ...
+
+
+@app.mutation  # error
+def no_context() -> None: ...
+
+
+@app.mutation(retries=3)  # error
+def wrong_option(tx: Tx) -> None: ...
+
+
+@app.action(retry=5)  # error
+def wrong_retry(ctx: Ctx) -> None: ...
