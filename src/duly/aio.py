@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -155,7 +155,7 @@ class _Transaction(AbstractAsyncContextManager[AsyncTx]):
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._lane = _Lane()
+        self._lane = _Lane(core.threads.for_transaction())
         self._stack = ExitStack()
 
     async def __aenter__(self) -> AsyncTx:
@@ -219,8 +219,8 @@ async def _undone(undoing: Future[Any], error: BaseException) -> None:
 class _Lane:
     """The thread of one transaction."""
 
-    def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "duly-transaction")
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._change = threading.Condition()
         self._in_statement = False
         self._interrupted = False

@@ -147,7 +147,7 @@ class Duly(Verbs, Registry):
                 raise InvalidFunction(f"{checked.__qualname__}: declare it with a plain def")
             full_name = name_of(checked, name)
             signature = Signature(checked, full_name, has_context=False)
-            return Declared(checked, full_name, signature, chosen)
+            return self._core.declare(Declared(checked, full_name, signature, chosen))
 
         return register if stub is None else register(stub)
 
@@ -244,14 +244,18 @@ class Duly(Verbs, Registry):
         if all(chosen is None for chosen in (function, queue, owner, after, before)):
             raise InvalidOption("cancel_all", "say which jobs: a function, queue, owner or time")
         now = self.clock.now()
-        filter = JobFilter(
-            function=name_of_function(function),
-            queue=queue,
-            owner=owner,
-            run_after=None if after is None else at(after, now),
-            run_before=None if before is None else at(before, now),
-        )
-        return self.ready().cancel_matching(filter, "operator", now)
+        filters = [
+            JobFilter(
+                function=name,
+                queue=queue,
+                owner=owner,
+                run_after=None if after is None else at(after, now),
+                run_before=None if before is None else at(before, now),
+            )
+            for name in self._core.names_of(name_of_function(function))
+        ]
+        store = self.ready()
+        return sum(store.cancel_matching(filter, "operator", now) for filter in filters)
 
     def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are registered now."""

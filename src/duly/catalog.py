@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from duly.errors import UnknownFunction
+from duly.errors import UnknownFunction, WrongStatus
 from duly.functions import Function
 from duly.inside import refuse_inside_mutation
-from duly.model.function import FunctionInfo, Status, check_change, check_resume
+from duly.model.function import MAY_BECOME, FunctionInfo, Status
 from duly.model.job import JobFilter, State
 
 if TYPE_CHECKING:
@@ -52,15 +52,27 @@ class Functions(Mapping[str, Function[..., Any]]):
     def info(self, function: Function[..., Any] | str) -> FunctionInfo:
         """One of them; UnknownFunction if it is neither registered here nor published."""
         name = function.name if isinstance(function, Function) else function
-        store = self._core.ready()
-        info = store.function(name)
-        if info is None and name in self._core.functions:
-            store.publish(self._core.published([name]), self._core.now())
-            info = store.function(name)
+        here = self._core.by_any_name(name)
+        info = self._info_of(here) if here is not None else self._info_elsewhere(name)
         if info is None:
             raise UnknownFunction(name, self._core.functions)
-        # What is decided about an old name holds for the function that answers to it.
-        return info if info.alias_of is None else self.info(info.alias_of)
+        return info
+
+    def _info_of(self, function: Function[..., Any]) -> FunctionInfo | None:
+        store = self._core.ready()
+        info = store.function(function.name)
+        if info is None:
+            store.publish(self._core.published([function.name]), self._core.now())
+            info = store.function(function.name)
+        return info
+
+    def _info_elsewhere(self, name: str) -> FunctionInfo | None:
+        """What is decided about an old name holds for the function that answers to it."""
+        store = self._core.ready()
+        info = store.function(name)
+        if info is None or info.alias_of is None:
+            return info
+        return store.function(info.alias_of)
 
     def status(self, function: Function[..., Any] | str) -> Status:
         return self.info(function).status
@@ -69,53 +81,52 @@ class Functions(Mapping[str, Function[..., Any]]):
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
         """Start no more of its jobs; new ones are accepted and wait."""
-        self._set(function, Status.PAUSED, by, note)
+        self._set("pause", function, Status.PAUSED, by, note)
 
     def resume(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
         """Start jobs of a paused function again."""
-        info = self._info_to_change("resume", function)
-        check_resume(info.name, info.status)
-        self._store(info, Status.ACTIVE, by, note)
+        self._set("resume", function, Status.ACTIVE, by, note)
 
     def deprecate(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
         """Let pending jobs finish, and warn whoever calls it."""
-        self._set(function, Status.DEPRECATED, by, note)
+        self._set("deprecate", function, Status.DEPRECATED, by, note)
 
     def delete(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> int:
         """Accept no more calls, and cancel those that wait; how many there were."""
-        name = self._set(function, Status.DELETED, by, note)
-        waiting = JobFilter(function=name, state=State.PENDING)
-        return self._core.ready().cancel_matching(waiting, "operator", self._core.now())
+        name = self._set("delete", function, Status.DELETED, by, note)
+        store = self._core.ready()
+        names = [name, *(info.name for info in store.functions() if info.alias_of == name)]
+        waiting = [JobFilter(function=each, state=State.PENDING) for each in names]
+        now = self._core.now()
+        return sum(store.cancel_matching(filter, "operator", now) for filter in waiting)
 
     def restore(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
         """Make a deleted, deprecated or paused function active again."""
-        info = self._info_to_change("restore", function)
-        self._store(info, Status.ACTIVE, by, note)
-
-    def _info_to_change(self, verb: str, function: Function[..., Any] | str) -> FunctionInfo:
-        refuse_inside_mutation(f"functions.{verb}")
-        return self.info(function)
+        self._set("restore", function, Status.ACTIVE, by, note)
 
     def _set(
-        self, function: Function[..., Any] | str, status: Status, by: str | None, note: str | None
+        self,
+        verb: str,
+        function: Function[..., Any] | str,
+        status: Status,
+        by: str | None,
+        note: str | None,
     ) -> str:
-        info = self._info_to_change(status, function)
-        check_change(info.name, info.status, status)
-        self._store(info, status, by, note)
-        return info.name
-
-    def _store(self, info: FunctionInfo, status: Status, by: str | None, note: str | None) -> None:
-        store = self._core.ready()
-        store.set_status(info.name, status, by, note, self._core.now())
+        refuse_inside_mutation(f"functions.{verb}")
+        name = self.info(function).name
+        store, now, allowed = self._core.ready(), self._core.now(), MAY_BECOME[verb]
+        if not store.set_status(name, status, allowed, by=by, note=note, now=now):
+            raise WrongStatus(name, self.info(name).status, status)
         self._core.refresh()
         if status == Status.ACTIVE:
             store.release_known()
             self._core.wake()
+        return name

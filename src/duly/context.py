@@ -24,9 +24,8 @@ from duly.errors import (
 from duly.functions import Function, Mutation
 from duly.inside import mutation_body, refuse_inside_mutation, transaction_block
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
-from duly.model.redact import scrub
 from duly.orm import close_session, open_session
-from duly.runtime.program import NeedsAlone, Running
+from duly.runtime.program import NeedsAlone, Running, Scrub
 from duly.store.base import Rows, StoreTx
 from duly.verbs import AsyncVerbs, Verbs
 
@@ -224,10 +223,17 @@ class Ctx(Verbs):
         if not isinstance(mutation, Mutation):
             raise InvalidFunction(f"ctx.call runs a mutation, not {mutation!r}")
         self.check()
-        arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
+        text = mutation.signature.encode(args, kwargs)
+        arguments = mutation.signature.decode(text)
         claim = self._running.claim
-        with open_tx(self._core, (claim.id, claim.token)) as tx:
-            result: R = mutation.body(tx, **arguments)
+        try:
+            with open_tx(self._core, (claim.id, claim.token)) as tx:
+                result: R = mutation.body(tx, **arguments)
+        except BaseException:
+            # What it says may become the error of this job.
+            if mutation.signature.redacted:
+                self._running.failed_calls.add((mutation.signature.scrub, text))
+            raise
         return result
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
@@ -309,10 +315,7 @@ class Bound:
         self.group = function.traits.group
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
-        self._redacted = function.signature.redacted
-
-    def scrub(self, text: str, args: str) -> str:
-        return scrub(text, args, self._redacted)
+        self.scrub: Scrub = function.signature.scrub
 
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool

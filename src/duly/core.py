@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from duly.context import Bound
 from duly.errors import FunctionConflict, FunctionDeleted, UnknownFunction
 from duly.functions import Call, Declared, Function, by_name
 from duly.inside import refuse_inside_mutation
-from duly.model.function import Published, Status
+from duly.model.function import FunctionInfo, Published, Status
 from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.model.redact import mask, redacted_in
 from duly.model.signature import check_against
@@ -35,6 +35,7 @@ STATUS_SECONDS = 1.0
 """How old what is known of the functions' status may be when a call is checked."""
 
 F = TypeVar("F", bound=Function[..., Any])
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -52,7 +53,9 @@ class Core:
         self.keep: Keep = {}
         self._aliases: dict[str, str] = {}
         self._statuses: Mapping[str, Status] = {}
-        self._redacted_elsewhere: dict[str, frozenset[str]] = {}
+        self._declared: dict[str, Declared[..., Any]] = {}
+        self._redacted_elsewhere: dict[str, tuple[float, frozenset[str]]] = {}
+        """What functions of other services hide, and until when that is believed."""
         self._fresh_until = 0.0
         self.service: Service | None = None
         self.threads = Threads()
@@ -67,7 +70,7 @@ class Core:
 
     def register(self, function: F) -> F:
         for name in (function.name, *function.traits.aliases):
-            known = self._by_any_name(name)
+            known = self.by_any_name(name)
             if known is not None and not function.is_redefinition_of(known):
                 raise FunctionConflict(name, known.source(), function.source())
         self.functions[function.name] = function
@@ -75,11 +78,16 @@ class Core:
         self.revision += 1
         return function
 
-    def _by_any_name(self, name: str) -> Function[..., Any] | None:
+    def by_any_name(self, name: str) -> Function[..., Any] | None:
         return self.functions.get(self._aliases.get(name, name))
 
+    def names_of(self, name: str | None) -> list[str | None]:
+        """A function's name and those under which jobs of it may still be stored."""
+        known = None if name is None else self.by_any_name(name)
+        return [name] if known is None else [known.name, *known.traits.aliases]
+
     def function(self, name: str) -> Function[..., Any]:
-        known = self._by_any_name(name)
+        known = self.by_any_name(name)
         if known is not None:
             return known
         info = self.ready().function(name)
@@ -91,8 +99,11 @@ class Core:
         """Whether its code is in this process, so that a call is checked without the store."""
         return not isinstance(function, Declared)
 
-    def admit(self, call: Call[R]) -> Call[R]:
-        """The call as it may be enqueued; a function of another app is refused."""
+    def admit(self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None) -> Call[R]:
+        """The call as it may be enqueued; a function of another app is refused.
+
+        `seen`: what the store has said of functions elsewhere, for calls admitted together.
+        """
         if not self.is_fresh():
             self.refresh()
         function = call.function
@@ -102,14 +113,18 @@ class Core:
         if status == Status.DEPRECATED:
             warnings.warn(f"function {function.name!r} is deprecated", DeprecationWarning, 4)
         if isinstance(function, Declared):
-            return self._admit_declared(function, call.args)
+            return self._admit_declared(function, call.args, {} if seen is None else seen)
         known = self.functions.get(function.name)
         if known is None or known.signature is not function.signature:
             raise UnknownFunction(function.name, self.functions)
         return call
 
-    def _admit_declared(self, function: Declared[..., R], args: str) -> Call[R]:
-        info = self.ready().function(function.name)
+    def _admit_declared(
+        self, function: Declared[..., R], args: str, seen: dict[str, FunctionInfo | None]
+    ) -> Call[R]:
+        if function.name not in seen:
+            seen[function.name] = self.ready().function(function.name)
+        info = seen[function.name]
         if info is not None:
             check_against(function.name, msgspec.json.decode(info.schema), args)
         return Call(function.as_published(info), args)
@@ -140,7 +155,7 @@ class Core:
 
     def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
         """How a stored result is read: by the function's annotation, if it is known here."""
-        function = self._by_any_name(record.function)
+        function = self.by_any_name(record.function)
         return function.signature.decode_result if function else _plain_json
 
     # Store
@@ -167,7 +182,6 @@ class Core:
     def refresh(self) -> None:
         """Ask the store what operators have decided about functions."""
         self._statuses = self.ready().statuses()
-        self._redacted_elsewhere.clear()
         self._fresh_until = os_monotonic() + STATUS_SECONDS
 
     def now(self) -> int:
@@ -181,6 +195,7 @@ class Core:
         self.store, self.clock = store, clock
         self._ready_in = None
         self._fresh_until = 0.0
+        self._redacted_elsewhere.clear()
         return before
 
     def close(self) -> None:
@@ -217,15 +232,34 @@ class Core:
             return record
         return msgspec.structs.replace(record, args=mask(record.args, names))
 
+    def declare(self, function: Declared[P, R]) -> Declared[P, R]:
+        """Remember what a declaration hides, for until a worker has published it."""
+        self._declared[function.name] = function
+        return function
+
     def _redacted(self, name: str) -> frozenset[str]:
-        known = self._by_any_name(name)
-        if known is not None:
+        known = self.by_any_name(name)
+        if known is not None and known.signature.is_sound():
             return known.signature.redacted
-        if name not in self._redacted_elsewhere:
-            info = self.ready().function(name)
-            schema: dict[str, Any] = msgspec.json.decode(info.schema) if info else {}
-            self._redacted_elsewhere[name] = redacted_in(schema)
-        return self._redacted_elsewhere[name]
+        return self._redacted_by_declaration(name) | self._redacted_by_publication(name)
+
+    def _redacted_by_declaration(self, name: str) -> frozenset[str]:
+        declared = self._declared.get(name)
+        if declared is None or not declared.signature.is_sound():
+            return frozenset()
+        return declared.signature.redacted
+
+    def _redacted_by_publication(self, name: str) -> frozenset[str]:
+        cached = self._redacted_elsewhere.get(name)
+        if cached is not None and os_monotonic() < cached[0]:
+            return cached[1]
+        info = self.ready().function(name)
+        if info is None:
+            # Nothing to remember: it may be published at any time.
+            return frozenset()
+        names = redacted_in(msgspec.json.decode(info.schema))
+        self._redacted_elsewhere[name] = os_monotonic() + STATUS_SECONDS, names
+        return names
 
     def cancel(self, job_id: str, by: str) -> bool | None:
         """Cancel in somebody's name; None if there is no such job."""

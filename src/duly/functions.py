@@ -116,6 +116,8 @@ class Function(Generic[P, R_co]):
         self.options = options
         self.traits = traits
         self.signature: Signature = signature or Signature(body, name)
+        if name in traits.aliases:
+            raise InvalidOption("aliases", f"{name!r} is the name itself")
         self.__name__, self.__qualname__ = body.__name__, body.__qualname__
         self.__module__, self.__doc__ = body.__module__, body.__doc__
 

@@ -144,7 +144,7 @@ class AsyncOn(AsyncVerbs):
     async def _take(self, verb: Verb[T], *, writes: bool = False) -> T:
         refuse_handles_inside_mutation()
         if not self._core.is_fresh():
-            await self._core.threads.call(self._core.refresh)
+            await self._core.threads.read(self._core.refresh)
         address = self._core.store.address()
         return await self._borrowed.take(address, verb(address), writes=writes)
 

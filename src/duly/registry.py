@@ -191,9 +191,9 @@ class Group(Registry):
         return f"{self.name}.{name}"
 
     def _register(self, function: F) -> F:
-        self._functions.append(function)
         for include in self._includers:
             include(function)
+        self._functions.append(function)
         return function
 
     def join(self, include: Callable[[Function[..., Any]], object]) -> None:

@@ -13,7 +13,7 @@ import contextvars
 import os
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,12 +26,17 @@ TRANSACTIONS = 16
 
 
 _Question = tuple[Callable[[], Any], asyncio.Future[Any]]
+MakeExecutor = Callable[[int, str], Executor]
 
 
 class Threads:
     """The threads of one app, made when they are needed, anew after a fork."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, make: MakeExecutor = ThreadPoolExecutor, transactions: int | None = None
+    ) -> None:
+        self._make = make
+        self._transactions = transactions
         self._by_process: dict[int, _Pools] = {}
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -76,6 +81,10 @@ class Threads:
 
         return release
 
+    def for_transaction(self) -> Executor:
+        """One thread, for one transaction from its beginning to its end."""
+        return self._make(1, "duly-transaction")
+
     def close(self) -> None:
         """Wait for what is under way, then let the threads go; later calls get new ones."""
         pools = self._by_process.pop(os.getpid(), None)
@@ -87,13 +96,16 @@ class Threads:
     def _pools(self) -> _Pools:
         # No lock, which a fork could leave held: of two pools made at once one is dropped unused.
         pid = os.getpid()
-        return self._by_process.get(pid) or self._by_process.setdefault(pid, _Pools())
+        return self._by_process.get(pid) or self._by_process.setdefault(
+            pid, _Pools(self._make, self._transactions or TRANSACTIONS)
+        )
 
 
 class _Pools:
-    def __init__(self) -> None:
-        self.calls = ThreadPoolExecutor(CALLS, "duly-call")
-        self.reads = ThreadPoolExecutor(READS, "duly-read")
+    def __init__(self, make: MakeExecutor, transactions: int) -> None:
+        self.calls = make(CALLS, "duly-call")
+        self.reads = make(READS, "duly-read")
+        self._transactions = transactions
         self._seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             weakref.WeakKeyDictionary()
         )
@@ -105,10 +117,10 @@ class _Pools:
         return self._asked.setdefault(loop, [])
 
     def seats_of(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-        return self._seats.setdefault(loop, asyncio.Semaphore(TRANSACTIONS))
+        return self._seats.setdefault(loop, asyncio.Semaphore(self._transactions))
 
 
-def submit(executor: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+def submit(executor: Executor, work: Callable[[], T]) -> Future[T]:
     """Start the work in a thread, with the caller's context variables."""
     return executor.submit(contextvars.copy_context().run, _guard, work)
 

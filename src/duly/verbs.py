@@ -18,6 +18,7 @@ from duly.errors import InvalidFunction, InvalidOption, JobNotFound
 from duly.functions import Call, Delay, Function, Instant, after, at, new_job
 from duly.ids import is_id
 from duly.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from
+from duly.model.function import FunctionInfo
 from duly.model.job import JobFilter, JobRecord, NewJob, State
 
 if TYPE_CHECKING:
@@ -228,10 +229,11 @@ class AsyncVerbs(ABC):
     async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
         """Here and now, unless the store has to be asked about these functions."""
         if not self._core.is_fresh():
-            await self._core.threads.call(self._core.refresh)
+            # A read, which waits for no lock: calls that do may all wait for this very transaction.
+            await self._core.threads.read(self._core.refresh)
         if all(map(self._core.is_here, functions)):
             return work()
-        return await self._core.threads.call(work)
+        return await self._core.threads.read(work)
 
     async def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> AsyncJob[R]:
         job = new_job(call, scheduled_at, now, self._parent_id())
@@ -266,7 +268,8 @@ def _a_function(function: Any) -> Function[..., Any]:
 
 
 def admit_all(core: Core, calls: Iterable[Call[R]]) -> list[Call[R]]:
-    return [core.admit(_a_call(call)) for call in calls]
+    seen: dict[str, FunctionInfo | None] = {}
+    return [core.admit(_a_call(call), seen) for call in calls]
 
 
 def _a_call(call: Call[R]) -> Call[R]:

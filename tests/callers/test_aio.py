@@ -380,6 +380,27 @@ def test_reads_do_not_queue_behind_writes_that_wait(app: Duly, db: Database, not
     play(scenario())
 
 
+def test_a_transaction_does_not_queue_behind_the_calls_that_wait_for_it(
+    app: Duly, db: Database, note: Note
+):
+    """What is known of the functions has grown old, so the store has to be asked first."""
+
+    async def scenario() -> None:
+        async with app.aio.transaction() as tx:
+            await tx.execute("INSERT INTO notes VALUES ('first')")
+            context = contextvars.Context()
+            calls = [
+                asyncio.create_task(enqueue(app, note), context=context) for _ in range(2 * CALLS)
+            ]
+            await beats()
+            app.core._fresh_until = 0.0
+            await asyncio.wait_for(tx.run_after(60, note, "inside"), 5)
+        await asyncio.gather(*calls)
+
+    play(scenario())
+    assert db.count("@jobs") == 2 * CALLS + 1
+
+
 def test_two_hundred_wait_for_results_and_occupy_no_thread_each(app: Duly, note: Note, hire: Hire):
     worker = hire(concurrency=50)
 

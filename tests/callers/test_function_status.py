@@ -6,6 +6,8 @@ import pytest
 
 from duly import Ctx, Duly, FunctionStatus, ManualClock, State, Tx
 from duly.errors import FunctionDeleted, UnknownFunction, UseTx, WrongStatus
+from duly.model.job import JobFilter
+from duly.store import statements
 from tests.jobs.support import Database, Hire, tidy
 
 
@@ -168,6 +170,107 @@ def test_the_status_of_an_alias_is_that_of_the_function(app: Duly, hire: Hire):
     app.functions.resume("new")
     worker.work()
     assert {job.state for job in jobs} == {State.SUCCEEDED}
+
+
+@pytest.mark.spec("N27")
+def test_deleting_a_function_cancels_what_waits_under_its_old_names(app: Duly, hire: Hire):
+    @app.action(aliases=["old"])
+    def new(ctx: Ctx) -> None: ...
+
+    @app.action(name="oldest")
+    def other(ctx: Ctx) -> None: ...
+
+    hire()
+    under_old_name = app.run(new)
+    beside = app.run(other)
+    with app.transaction() as tx:
+        table = "duly_jobs" if app.store.mutations_share else "duly.jobs"
+        tx.execute(f"UPDATE {table} SET function = 'old' WHERE id = ?", (under_old_name.id,))
+    assert app.functions.delete(new) == 1
+    assert (under_old_name.state, beside.state) == (State.CANCELED, State.PENDING)
+
+
+@pytest.mark.spec("N27")
+def test_a_pause_that_lost_the_race_with_a_deletion_does_not_undo_it(
+    app: Duly, other: Duly, send, monkeypatch: pytest.MonkeyPatch
+):
+    app.functions.info(send)
+    read = other.store.function
+
+    def read_then_lose(name: str):
+        info = read(name)
+        monkeypatch.undo()
+        app.functions.delete(send)
+        return info
+
+    monkeypatch.setattr(other.store, "function", read_then_lose)
+    with pytest.raises(WrongStatus, match="is deleted"):
+        other.functions.pause("send")
+    assert app.functions.status(send) == FunctionStatus.DELETED
+
+
+@pytest.mark.spec("N27")
+def test_a_job_that_has_just_started_is_not_canceled_by_the_deletion(
+    app: Duly, send, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    """It was pending when the page was read, and running when it was locked."""
+    worker = hire()
+    job = app.run(send)
+    worker.claim_only()
+    waiting = JobFilter(function="send", state=State.PENDING)
+    live_matching = statements.live_matching
+    monkeypatch.setattr(statements, "live_matching", lambda _: live_matching(JobFilter()))
+    assert app.ready().cancel_matching(waiting, "operator", app.clock.now()) == 0
+    assert job.state == State.RUNNING
+
+
+@pytest.mark.spec("N27")
+def test_the_janitor_looks_again_before_it_cancels(
+    app: Duly, send, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    hire()
+    app.functions.delete(send)
+    monkeypatch.setattr(app.core, "is_fresh", lambda: True)
+    app.core._statuses = {}
+    job = app.run(send)
+    stuck = app.ready()._read(lambda s: s.stuck_at_heads(app.clock.now()))  # type: ignore[attr-defined]
+    assert [found for found, _ in stuck] == [job.id]
+    app.functions.restore(send)
+    assert app.ready()._write(lambda s: s.hold_stuck(stuck, app.clock.now())) == 0  # type: ignore[attr-defined]
+    assert job.state == State.PENDING
+
+
+def test_an_old_name_can_be_given_a_status_before_anything_was_published(app: Duly):
+    @app.action(aliases=["old"])
+    def new(ctx: Ctx) -> None: ...
+
+    app.functions.pause("old")
+    assert app.functions.status(new) == FunctionStatus.PAUSED
+
+
+def test_a_name_that_went_and_came_back_is_found(app: Duly, other: Duly, hire: Hire, url: str):
+    @app.action(name="send")
+    def first(ctx: Ctx) -> None: ...
+
+    @other.action(name="deliver", aliases=["send"])
+    def second(ctx: Ctx) -> None: ...
+
+    third = Duly(url, clock=app.clock)
+
+    @third.action(name="send", aliases=["deliver"])
+    def again(ctx: Ctx) -> None: ...
+
+    for service in (app, other, third):
+        hire(service).stop()
+    assert third.functions.info("deliver").name == "send"
+    assert other.functions.info("send").name == "deliver"
+    third.close()
+
+
+def test_publishing_by_force_again_and_again_leaves_nothing_behind(app: Duly, send, db: Database):
+    for _ in range(3):
+        app.functions.publish()
+    assert len(db.scalar("SELECT seen FROM @functions")) == 16
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duly import Ctx, Duly, Group, ManualClock, Retry, State, Tx
+from duly import Ctx, Duly, FunctionInfo, Group, ManualClock, Retry, State, Tx
 from duly.errors import (
     FunctionConflict,
     InvalidArgument,
@@ -97,6 +97,21 @@ def test_two_groups_cannot_claim_one_name(app: Duly):
         app.include(make_another())
 
 
+def test_a_function_that_the_app_refuses_is_not_kept_by_the_group(app: Duly, other: Duly):
+    @app.action(name="billing.send")
+    def taken(ctx: Ctx) -> None: ...
+
+    billing = Group("billing")
+    app.include(billing)
+    with pytest.raises(FunctionConflict):
+
+        @billing.action
+        def send(ctx: Ctx) -> None: ...
+
+    other.include(billing)
+    assert list(other.functions) == []
+
+
 # Imports
 
 
@@ -159,6 +174,20 @@ def test_an_alias_runs_what_was_stored_under_the_old_name(
     assert app.held() == []
 
 
+def test_canceling_a_function_also_cancels_what_waits_under_its_old_name(app: Duly, other: Duly):
+    @app.action(name="send_mail")
+    def old(ctx: Ctx) -> None: ...
+
+    waiting = app.run(old)
+
+    @other.action(aliases=["send_mail"])
+    def send_letter(ctx: Ctx) -> None: ...
+
+    other.run(send_letter)
+    assert other.cancel_all(send_letter) == 2
+    assert waiting.state == State.CANCELED
+
+
 def test_an_alias_that_is_somebodys_name_is_refused(app: Duly):
     @app.action
     def first(ctx: Ctx) -> None: ...
@@ -171,6 +200,10 @@ def test_an_alias_that_is_somebodys_name_is_refused(app: Duly):
     assert list(app.functions) == ["first"]
     with pytest.raises(InvalidOption, match="aliases"):
         app.action(aliases="first")
+    with pytest.raises(InvalidOption, match="is the name itself"):
+
+        @app.action(aliases=["same"])
+        def same(ctx: Ctx) -> None: ...
 
 
 # By name, without the code
@@ -343,6 +376,29 @@ def test_what_cannot_be_declared_is_refused(app: Duly):
             app.declare(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="kind"):
         app.declare(kind="workflow")
+
+
+def test_many_calls_of_a_declared_function_ask_for_it_once(
+    app: Duly, other: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    @app.action
+    def send(ctx: Ctx, to: str) -> None: ...
+
+    hire()
+
+    @other.declare(name="send")
+    def declared(to: str) -> None: ...
+
+    asked: list[str] = []
+    function = other.store.function
+
+    def ask(name: str) -> FunctionInfo | None:
+        asked.append(name)
+        return function(name)
+
+    monkeypatch.setattr(other.store, "function", ask)
+    assert len(other.run_many(declared.bind(str(n)) for n in range(20))) == 20
+    assert asked == ["send"]
 
 
 def test_a_worker_does_not_claim_what_it_only_declares(app: Duly, other: Duly, hire: Hire):

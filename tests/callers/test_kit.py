@@ -1,14 +1,19 @@
 """The test kit, as users' tests use it."""
 
 import asyncio
+import signal
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 
 import duly.testing as kit
 from duly import AsyncCtx, Canceled, Ctx, Duly, ManualClock, Redact, Retry, State, SystemClock, Tx
-from duly.errors import InvalidOption, JobFailed, StoreError
+from duly.errors import InvalidOption, JobFailed, StoreError, UseTx
+from duly.store.base import Store
+from duly.testing.kit import clock_of
 from tests.jobs.support import Database
 
 shop = Duly("postgresql://nobody@127.0.0.1:1/production")
@@ -81,6 +86,46 @@ def test_override_takes_a_file_a_server_and_a_clock(url: str):
         assert [job.function for job in kit.drain(shop)] == ["send"]
 
 
+@pytest.mark.parametrize("part", ["app.stop", "core.close"])
+def test_override_ends_even_if_something_fails_at_its_end(
+    part: str, monkeypatch: pytest.MonkeyPatch
+):
+    before = shop.store
+
+    def fail() -> None:
+        raise RuntimeError(part)
+
+    def use() -> None:
+        with kit.override(shop):
+            used.append(shop.store)
+            patch.setattr(owner, name, fail)
+
+    used: list[Store] = []
+    owner, name = (shop, "stop") if part == "app.stop" else (shop.core, "close")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match=part):
+        use()
+    used[0].close()
+    assert shop.store is before
+
+
+def test_two_apps_are_overridden_side_by_side(tmp_path: Path):
+    other = Duly(f"sqlite:///{tmp_path}/missing/other.db")
+
+    @other.action
+    def greet(ctx: Ctx) -> str:
+        shop.run(send, "from greet")
+        return "hello"
+
+    with kit.override(shop), kit.override(other):
+        other.run(greet)
+        assert [job.result(0) for job in kit.drain(other)] == ["hello"]
+        assert [job.arguments for job in kit.drain(shop)] == [{"to": "from greet"}]
+        with kit.override(shop):
+            assert shop.jobs() == []
+        assert len(shop.jobs()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_app_that_runs_cannot_be_overridden(sqlite_url: str):
     running = Duly(sqlite_url)
     running.migrate()
@@ -141,6 +186,145 @@ def test_drain_works_inside_an_async_test(app: Duly):
     asyncio.run(test())
 
 
+def test_jobs_run_by_priority_then_by_time_then_by_age(app: Duly):
+    app.run(send.using(queue="z"), "first")
+    app.run(send.using(queue="a"), "second")
+    app.run(send.using(queue="m", priority=9), "urgent")
+    app.run(send.using(queue="z", priority=7), "soon")
+    clock_of(app).advance(1)
+    app.run(send.using(queue="a"), "last")
+    ran = kit.drain(app)
+    assert sent == ["urgent", "soon", "first", "second", "last"]
+    assert [job.arguments["to"] for job in ran] == sent
+    assert {job.attempt for job in ran} == {1}
+
+
+class Outcome(BaseException):
+    """As pytest's own are."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Outcome, pytest.skip.Exception])
+@pytest.mark.parametrize("kind", ["action", "async action", "mutation"])
+def test_what_must_end_the_test_ends_it(error: type[BaseException], kind: str):
+    with kit.override(Duly("sqlite:///unused.db")) as fresh:
+        if kind == "mutation":
+
+            @fresh.mutation
+            def stop(tx: Tx) -> None:
+                tx.run(other)
+                raise error("now")
+        elif kind == "action":
+
+            @fresh.action
+            def stop(ctx: Ctx) -> None:
+                raise error("now")
+        else:
+
+            @fresh.action
+            async def stop(ctx: AsyncCtx) -> None:
+                raise error("now")
+
+        @fresh.action
+        def other(ctx: Ctx) -> None: ...
+
+        job, waiting = fresh.run(stop), fresh.run(other)
+        with pytest.raises(error, match="now"):
+            kit.drain(fresh, raises=False)
+        assert (job.state, waiting.state) == (State.FAILED, State.PENDING)
+        assert len(fresh.jobs()) == 2
+        assert list(fresh.workers()) == []
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_what_fails_on_a_worker_fails_here(error: type[BaseException]):
+    with kit.override(Duly("sqlite:///unused.db")) as fresh:
+
+        @fresh.action
+        def stop(ctx: Ctx) -> None:
+            raise error
+
+        @fresh.action
+        async def stop_softly(ctx: AsyncCtx) -> None:
+            raise error
+
+        fresh.run(stop)
+        fresh.run(stop_softly)
+        states = [job.state for job in kit.drain(fresh, raises=False)]
+        assert states == [State.FAILED, State.FAILED]
+
+
+def test_ctrl_c_ends_an_async_action_and_the_drain(app: Duly):
+    with kit.override(Duly("sqlite:///unused.db")) as fresh:
+
+        @fresh.action
+        async def wait(ctx: AsyncCtx) -> None:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+
+        @fresh.action
+        async def give_up(ctx: AsyncCtx) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.Event().wait()
+
+        gone = fresh.run(give_up)
+        kit.drain(fresh, raises=False)
+        assert gone.state == State.FAILED
+        job = fresh.run(wait)
+        with pytest.raises(KeyboardInterrupt):
+            kit.drain(fresh, raises=False)
+        assert job.state == State.FAILED
+
+
+def test_what_was_interrupted_outside_a_body_ends_as_after_a_crash(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(attempt: object) -> None:
+        raise KeyboardInterrupt
+
+    job = app.run(send.using(retry=None), "ada")
+    with monkeypatch.context() as patch:
+        patch.setattr("duly.testing.inline.run_action", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            kit.drain(app)
+    assert (job.state, job.record.error_kind) == (State.FAILED, "worker_lost")
+    assert list(app.workers()) == []
+
+
+@pytest.mark.parametrize("verb", [kit.drain, lambda app: kit.advance(app, 1)])
+def test_nothing_is_run_inside_an_open_transaction(app: Duly, verb: Callable[[Duly], object]):
+    with app.transaction() as tx:
+        job = tx.run(send, "ada")
+        with pytest.raises(UseTx):
+            verb(app)
+    assert [ran.id for ran in kit.drain(app)] == [job.id]
+
+
+def test_what_nobody_may_start_is_left_alone(app: Duly):
+    elsewhere = app.declare(kind="action")(not_here)
+    waiting = app.run(elsewhere)
+    app.queues.pause("mail")
+    paused = app.run(send.using(queue="mail"), "ada")
+    assert kit.drain(app) == kit.advance(app, 60) == []
+    assert (waiting.state, paused.state) == (State.PENDING, State.PENDING)
+    assert [held.function for held in app.held()] == ["not_here"]
+    app.queues.resume("mail")
+    assert kit.drain(app) == [paused]
+
+
+def not_here() -> None: ...
+
+
+def test_a_function_that_is_resumed_runs_again(app: Duly):
+    app.functions.publish()
+    app.functions.pause(send)
+    job = app.run(send, "ada")
+    assert kit.advance(app, 60) == []
+    app.functions.resume(send)
+    assert kit.drain(app) == [job]
+
+
 def test_a_job_that_schedules_itself_for_ever_is_noticed(
     app: Duly, monkeypatch: pytest.MonkeyPatch
 ):
@@ -151,8 +335,13 @@ def test_a_job_that_schedules_itself_for_ever_is_noticed(
         def again(ctx: Ctx) -> None:
             ctx.run(again)
 
+        @fresh.action
+        def once(ctx: Ctx) -> None: ...
+
+        fresh.run_many(once.bind() for _ in range(50))
+        assert len(kit.drain(fresh)) == 50, "as many as may be"
         fresh.run(again)
-        with pytest.raises(InvalidOption, match="more are due"):
+        with pytest.raises(InvalidOption, match="schedule itself"):
             kit.drain(fresh)
 
 
@@ -187,6 +376,28 @@ def test_advance_moves_retries(app: Duly):
     with pytest.raises(JobFailed):
         kit.advance(app, 3600)
     assert (job.attempt, job.state) == (3, State.FAILED)
+
+
+@pytest.mark.spec("N4")
+def test_advance_past_retention_shows_what_became_of_the_jobs(app: Duly):
+    failing = app.run(send, "nobody")
+    with pytest.raises(JobFailed, match="no such person"):
+        kit.advance(app, timedelta(days=60))
+    assert sent == ["nobody"] * 3
+    app.run(send, "nobody")
+    app.run(send, "nobody")
+    ran = kit.advance(app, timedelta(days=60), raises=False)
+    assert [job.state for job in ran] == [State.FAILED] * 6
+    assert [job.id for job in app.jobs() if job.id == failing.id] == []
+
+
+@pytest.mark.spec("N4")
+def test_a_job_that_nobody_may_start_hides_none_behind_it(app: Duly):
+    app.run(app.declare(kind="action")(not_here))
+    start = app.clock.now()
+    app.run_after(10, send, "ada")
+    [job] = kit.advance(app, 60)
+    assert job.record.started_at == start + 10_000
 
 
 @pytest.mark.spec("N4")
@@ -326,3 +537,20 @@ def test_the_plugin_says_what_is_missing(pytester: pytest.Pytester):
     run = pytester.runpytest_subprocess("-q", "-p", "no:xdist")
     run.stdout.fnmatch_lines(["*duly_app*module:app*"])
     assert run.ret != 0
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("missing:app", "missing cannot be imported: ModuleNotFoundError"),
+        ("broken:app", "broken cannot be imported: ZeroDivisionError: division by zero"),
+        ("shop:ap", "shop has no 'ap'"),
+        ("shop:send", "shop:send is no duly app"),
+    ],
+)
+def test_the_plugin_says_why_there_is_no_app(pytester: pytest.Pytester, named: str, says: str):
+    pytester.makepyfile(shop=USERS_SHOP, broken="1 / 0", test_it="def test_it(duly_app): ...")
+    pytester.makeini(f"[pytest]\nduly_app = {named}\npythonpath = .\n")
+    run = pytester.runpytest_subprocess("-q", "-p", "no:xdist")
+    run.stdout.fnmatch_lines([f"*duly_app: {says}*"])
+    run.assert_outcomes(errors=1)

@@ -1,6 +1,7 @@
 """The judge of published schemas agrees with those who wrote them."""
 
 import datetime as dt
+import decimal
 import enum
 import uuid
 from typing import Annotated, Any, Literal
@@ -46,6 +47,8 @@ TYPES: list[Any] = [
     Annotated[str, msgspec.Meta(pattern="^a+$")],
     uuid.UUID,
     dt.date,
+    decimal.Decimal,
+    decimal.Decimal | None,
 ]
 
 leaves = (
@@ -108,7 +111,19 @@ def test_it_judges_what_pydantic_writes(value: object, fault: Misfit | None):
         ({"const": True}, 1, Misfit("", "expected True")),
         ({"enum": [1]}, True, Misfit("", "expected one of 1")),
         ({"multipleOf": 3}, 4, Misfit("", "expected a multiple of 3")),
-        ({"type": "integer"}, 4.0, None),
+        ({"type": "integer"}, 4.0, Misfit("", "expected integer, got number")),
+        ({"enum": [1]}, 1.0, Misfit("", "expected one of 1")),
+        ({"type": "string", "format": "decimal"}, 1.5, None),
+        ({"type": "string", "format": "decimal"}, 3, None),
+        (
+            {"type": "string", "format": "decimal"},
+            True,
+            Misfit("", "expected string or number, got boolean"),
+        ),
+        ({"multipleOf": 0.1}, 0.3, None),
+        ({"multipleOf": 0.1}, 10**400, None),
+        ({"multipleOf": 0.1}, 0.35, Misfit("", "expected a multiple of 0.1")),
+        ({"pattern": r"^\p{L}+$"}, "7", None),
         ({"allOf": [{"minimum": 3}, {"maximum": 5}]}, 6, Misfit("", "expected at most 5")),
         ({"$ref": "#/nowhere"}, 6, None),
         ({"unheardOf": 1}, 6, None),
@@ -123,3 +138,11 @@ def test_each_keyword(schema: Any, value: object, fault: Misfit | None):
 def test_a_schema_that_contains_itself_ends():
     endless = {"$ref": "#"}
     assert misfit(endless, 1) == Misfit("", "nested too deeply")
+
+
+@pytest.mark.parametrize("depth", [60, 110, 400])
+def test_a_value_may_be_as_deep_as_it_likes(depth: int):
+    tree: dict[str, Any] = {"price": 1}
+    for _ in range(depth):
+        tree = {"price": 1, "parts": [tree]}
+    assert misfit(msgspec.json.schema(Item), tree) is None

@@ -623,7 +623,9 @@ def test_the_schema_of_a_model_is_its_own_where_it_stands_alone() -> None:
     properties = sign(buy).json_schema()["properties"]
 
     assert properties["order"] == {"type": "object"}
-    assert "zipCode" in properties["shipping"]["anyOf"][0]["properties"]
+    by_name, by_alias = properties["shipping"]["anyOf"][0]["anyOf"]
+    assert "zip_code" in by_name["properties"]
+    assert "zipCode" in by_alias["properties"]
 
 
 def test_the_schema_of_an_unknown_class_is_any_object() -> None:

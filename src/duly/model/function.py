@@ -13,8 +13,6 @@ from enum import StrEnum
 
 import msgspec
 
-from duly.errors import WrongStatus
-
 
 class Status(StrEnum):
     ACTIVE = "active"
@@ -26,22 +24,14 @@ class Status(StrEnum):
 CLOSED = (Status.PAUSED, Status.DELETED)
 """No job of such a function is started."""
 
-_FROM = {
-    Status.PAUSED: {Status.ACTIVE, Status.PAUSED},
-    Status.DEPRECATED: {Status.ACTIVE, Status.PAUSED, Status.DEPRECATED},
-    Status.DELETED: set(Status),
+MAY_BECOME = {
+    "pause": (Status.ACTIVE, Status.PAUSED),
+    "resume": (Status.PAUSED, Status.ACTIVE),
+    "deprecate": (Status.ACTIVE, Status.PAUSED, Status.DEPRECATED),
+    "delete": tuple(Status),
+    "restore": tuple(Status),
 }
-
-
-def check_change(name: str, current: Status, wanted: Status) -> None:
-    """Refuse a change that would silently undo another one."""
-    if wanted in _FROM and current not in _FROM[wanted]:
-        raise WrongStatus(name, current, wanted)
-
-
-def check_resume(name: str, current: Status) -> None:
-    if current not in (Status.PAUSED, Status.ACTIVE):
-        raise WrongStatus(name, current, Status.ACTIVE)
+"""From which status a verb may lead to its own: none silently undoes another one."""
 
 
 class PublishedOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,7 +59,8 @@ class Published(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """What tells one description from another."""
-        text = msgspec.json.encode((self.kind, self.schema, self.options, self.internal))
+        described = (self.kind, self.schema, self.options, self.internal, self.alias_of)
+        text = msgspec.json.encode(described)
         return hashlib.sha256(text).hexdigest()[:16]
 
 

@@ -6,8 +6,10 @@ mark them in the published schema (`writeOnly`), so that those without the code 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Any, cast, get_args, get_origin
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,9 +23,46 @@ class Redact:
 
 
 def is_redacted(hint: object) -> bool:
-    if get_origin(hint) is not Annotated:
-        return False
-    return any(extra is Redact or isinstance(extra, Redact) for extra in get_args(hint)[1:])
+    """Whether an argument is marked, as a whole or in one of the forms that it may have."""
+    if get_origin(hint) is Annotated:
+        inner, *extras = get_args(hint)
+        return any(map(_is_mark, extras)) or is_redacted(inner)
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(is_redacted, get_args(hint)))
+    return any(map(is_redacted, _named_by(hint)))
+
+
+def contains_mark(hint: object) -> bool:
+    """Whether there is a mark anywhere inside, also in the fields of a class."""
+    seen: dict[int, object] = {}
+    stack = [hint]
+    while stack:
+        hint = stack.pop()
+        if _is_mark(hint):
+            return True
+        if id(hint) not in seen:
+            seen[id(hint)] = hint
+            stack += [get_origin(hint), *get_args(hint), *_named_by(hint), *_fields(hint)]
+    return False
+
+
+def _is_mark(extra: object) -> bool:
+    return extra is Redact or isinstance(extra, Redact)
+
+
+def _named_by(hint: object) -> Iterator[object]:
+    """What `type Token = ...` or NewType stands for."""
+    for attribute in ("__value__", "__supertype__"):
+        # An alias is resolved when it is asked for; msgspec says so if it cannot be.
+        with suppress(AttributeError, NameError):
+            yield getattr(hint, attribute)
+
+
+def _fields(hint: object) -> Iterable[object]:
+    try:
+        return get_type_hints(hint, include_extras=True).values() if isinstance(hint, type) else ()
+    except Exception:  # Names that cannot be resolved: msgspec says so, if it needs them.
+        return ()
 
 
 def redacted_in(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -45,28 +84,38 @@ def mask(args: str, names: Collection[str]) -> str:
     return msgspec.json.encode(shown).decode()
 
 
-def scrub(text: str, args: str, names: Collection[str]) -> str:
-    """A text in which the values of these arguments do not occur."""
-    if not names:
-        return text
-    given = msgspec.json.decode(args, type=dict[str, Any])
-    values = {form for name in names if name in given for form in _forms(given[name])}
-    for value in sorted(values, key=len, reverse=True):
-        text = text.replace(value, MASK)
+def scrub(text: str, secrets: Iterable[object]) -> str:
+    """A text in which these values do not occur."""
+    forms = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, MASK)
     return text
 
 
 def _forms(value: object) -> Iterator[str]:
-    """How a value, or what it contains, may be written in a message."""
-    if isinstance(value, dict):
-        for child in cast(dict[str, object], value).values():
-            yield from _forms(child)
-    elif isinstance(value, list):
-        for child in cast(list[object], value):
-            yield from _forms(child)
-    elif value is not None and not isinstance(value, bool):
-        plain = str(value)
-        # As itself, as in a traceback, as in JSON.
-        for form in (plain, repr(plain)[1:-1], msgspec.json.encode(plain).decode()[1:-1]):
-            if len(form) >= SHORTEST:
-                yield form
+    """How a value may be written in a message; what it contains has forms of its own."""
+    if type(value) not in _PLAIN:
+        for write in (str, repr, _iso, _json):
+            with suppress(Exception):  # A class may write itself as it likes, or not at all.
+                yield write(value)
+    if isinstance(value, str):
+        yield from _forms_of_text(str.__str__(value))
+    elif isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(cast(bytes, value))
+        yield from (repr(data)[2:-1], _json(data))
+        yield from _forms_of_text(data.decode(errors="replace"))
+
+
+_PLAIN = (str, bytes, bool, type(None), dict, list, tuple, set, frozenset)
+
+
+def _forms_of_text(text: str) -> tuple[str, ...]:
+    return text, repr(text)[1:-1], _json(text)
+
+
+def _iso(value: Any) -> str:
+    return str(value.isoformat())
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode().removeprefix('"').removesuffix('"')

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -29,7 +30,10 @@ class Misfit(NamedTuple):
 def misfit(schema: Schema, value: object) -> Misfit | None:
     """The first fault of the value, or None if it fits."""
     root: Mapping[str, Any] = {} if isinstance(schema, bool) else schema
-    return next(_faults(root, schema, value, "", 0), None)
+    try:
+        return next(_faults(root, schema, value, "", 0), None)
+    except RecursionError:  # Too deep for this judge is not too deep for the worker.
+        return None
 
 
 def _faults(
@@ -44,7 +48,8 @@ def _faults(
         return
 
     def inside(part: Schema, child: object, step: str = "") -> Iterator[Misfit]:
-        return _faults(root, part, child, path + step, depth + 1)
+        # Only a schema that leads to itself is endless; a value is not.
+        return _faults(root, part, child, path + step, 0 if step else depth + 1)
 
     if "$ref" in schema:
         yield from inside(_resolve(root, schema["$ref"]), value)
@@ -105,16 +110,18 @@ def _plain_faults(schema: Mapping[str, Any], value: object, path: str) -> Iterat
 
 
 def _types(schema: Schema) -> list[str]:
-    types: str | list[str] = [] if isinstance(schema, bool) else schema.get("type", [])
-    return [types] if isinstance(types, str) else types
+    if isinstance(schema, bool):
+        return []
+    types: str | list[str] = schema.get("type", [])
+    # A decimal is written as a string, and read from a number too.
+    also = ["number"] if schema.get("format") == "decimal" else []
+    return [*([types] if isinstance(types, str) else types), *also]
 
 
 def _is_a(name: str, value: object) -> bool:
     if name == "number":
         return isinstance(value, int | float) and not isinstance(value, bool)
-    if name == "integer":
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return whole and not isinstance(value, bool)
+    # 3.0 is no integer, whatever JSON Schema says: the worker would not read it as one.
     return _type_name(value) == name
 
 
@@ -137,8 +144,8 @@ def _type_name(value: object) -> str:
 
 
 def _same(value: object, other: object) -> bool:
-    """Equal as JSON, where true is not 1."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
+    """Equal as JSON, where neither true nor 1.0 is 1."""
+    return value == other and _type_name(value) == _type_name(other)
 
 
 _UUID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -170,7 +177,7 @@ def _text_faults(schema: Mapping[str, Any], value: str, path: str) -> Iterator[M
         yield Misfit(path, f"expected at least {schema['minLength']} characters")
     if len(value) > schema.get("maxLength", len(value)):
         yield Misfit(path, f"expected at most {schema['maxLength']} characters")
-    if "pattern" in schema and not re.search(schema["pattern"], value):
+    if "pattern" in schema and not _matches(schema["pattern"], value):
         yield Misfit(path, f"expected text that matches {schema['pattern']}")
     if known := _FORMATS.get(schema.get("format", "")):
         fits, words = known
@@ -178,12 +185,29 @@ def _text_faults(schema: Mapping[str, Any], value: str, path: str) -> Iterator[M
             yield Misfit(path, f"expected {words}")
 
 
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error:  # pydantic's patterns are Rust's, which knows more.
+        return True
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
+    try:
+        # 0.3 is a multiple of 0.1, though their floats are a little off.
+        return abs(math.remainder(value, step)) <= abs(value) / 1e9
+    except OverflowError:  # An integer that no float can hold.
+        return True
+
+
 _BOUNDS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
     ("minimum", "at least", lambda value, bound: value >= bound),
     ("maximum", "at most", lambda value, bound: value <= bound),
     ("exclusiveMinimum", "more than", lambda value, bound: value > bound),
     ("exclusiveMaximum", "less than", lambda value, bound: value < bound),
-    ("multipleOf", "a multiple of", lambda value, bound: value % bound == 0),
+    ("multipleOf", "a multiple of", _is_multiple),
 )
 
 

@@ -29,11 +29,13 @@ from duly.errors import (
     SignatureMismatch,
     UnstorableResult,
 )
-from duly.model.redact import is_redacted, redacted_in
+from duly.model.redact import contains_mark, is_redacted, redacted_in, scrub
 from duly.model.schema import misfit
 
 MAX_ARGS_BYTES = 1 << 20
 MAX_RESULT_BYTES = 1 << 20
+DOES_NOT_FIT = "does not fit"
+"""All that is said of a redacted argument."""
 
 
 class Signature:
@@ -76,7 +78,7 @@ class Signature:
         try:
             data = _encode(given)
         except Exception as error:
-            raise self._unencodable(given, error) from error
+            raise self._unencodable(given, error) from self._cause(error)
         if len(data) > MAX_ARGS_BYTES:
             raise ArgumentsTooLarge(self.name, len(data), MAX_ARGS_BYTES)
         maybe_naive = _time_without_zone(data)
@@ -85,7 +87,7 @@ class Signature:
         try:
             values = decoder.decode(data)
         except Exception as error:
-            raise InvalidArgument(self.name, *self._misfit(data, error)) from error
+            raise InvalidArgument(self.name, *self._misfit(data, error)) from self._cause(error)
         if maybe_naive:
             # A string given for a datetime is one only now.
             self._refuse_lossy(msgspec.structs.asdict(values))
@@ -116,7 +118,7 @@ class Signature:
             argument, reason = self._misfit(text, error)
             raise SignatureMismatch(
                 f"{self.name}(): stored argument {argument!r} no longer fits: {reason}"
-            ) from error
+            ) from self._cause(error)
         for name in self._optional:
             if values[name] is UNSET:
                 del values[name]
@@ -127,14 +129,39 @@ class Signature:
         """The arguments that nobody is shown."""
         return frozenset(name for name in self._names if is_redacted(self._hint(name)))
 
+    def scrub(self, text: str, args: str) -> str:
+        """A text about a call, without the arguments that nobody is shown."""
+        return scrub(text, self._secrets(args)) if self.redacted else text
+
+    def _secrets(self, args: str) -> Iterator[object]:
+        """All that the redacted arguments contain, as it is stored and as the function gets it."""
+        stored = msgspec.json.decode(args, type=dict[str, Any])
+        try:
+            given = self.decode(args)
+        except SignatureMismatch:
+            given = stored
+        for name in self.redacted & stored.keys():
+            # A stored key may be the name of a field; in what the function gets it is data.
+            yield from _parts(stored[name], keys=False)
+            yield from _parts(given[name], keys=True)
+
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments; classes that have none are any object."""
-        schema = msgspec.json.schema(self._struct, schema_hook=_schema_hook)
-        definitions = schema["$defs"]
-        arguments: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])
-        for name in self.redacted:
-            arguments["properties"][name] = {**arguments["properties"][name], "writeOnly": True}
-        return {**arguments, "$defs": definitions} if definitions else arguments
+        """The JSON Schema of the arguments; what has none may be anything."""
+        hints = {name: self._hint(name) for name in self._names if name not in self.redacted}
+        described = {name: hint for name, hint in hints.items() if _has_schema(hint)}
+        parts, definitions = _schemas(described.values())
+        properties = dict.fromkeys(self._names, _ANYTHING)
+        properties |= dict(zip(described, parts, strict=True))
+        # Nothing else of a redacted argument: a schema holds the defaults of its fields.
+        properties |= {name: {"writeOnly": True} for name in self.redacted}
+        schema: dict[str, Any] = {
+            "title": self.name,
+            "type": "object",
+            "properties": properties,
+            "required": [name for name in self._names if name not in self._optional],
+            "additionalProperties": False,
+        }
+        return {**schema, "$defs": definitions} if definitions else schema
 
     # Results -------------------------------------------------------------------------------------
 
@@ -168,12 +195,26 @@ class Signature:
     @cached_property
     def _hints(self) -> dict[str, Any]:
         try:
-            return typing.get_type_hints(self._function, include_extras=True)
+            hints = typing.get_type_hints(self._function, include_extras=True)
         except (AttributeError, NameError, SyntaxError, TypeError) as error:
             raise InvalidFunction(
                 f"{self.name}(): an annotation cannot be resolved: {error}; "
                 "what it names must be importable in the module, not only for type checkers"
             ) from error
+        self._refuse_lost_marks(hints)
+        return hints
+
+    def _refuse_lost_marks(self, hints: Mapping[str, Any]) -> None:
+        """A Redact that hides nothing would be a promise that is not kept."""
+        for name in self._names:
+            hint = hints.get(name)
+            if contains_mark(hint) and not is_redacted(hint):
+                raise InvalidFunction(
+                    f"{self.name}(): parameter {name!r}: Redact hides a whole argument, not a part "
+                    "of one; write Annotated[..., Redact] around its type"
+                )
+        if contains_mark(hints.get("return")):
+            raise InvalidFunction(f"{self.name}(): Redact hides arguments; a result is shown")
 
     def _hint(self, name: str) -> Any:
         return self._hints.get(name, Any)
@@ -224,21 +265,25 @@ class Signature:
         for name, value in given.items():
             if failure := _failure(value):
                 path, reason = _unencodable(value, failure)
-                return InvalidArgument(self.name, name, reason + _at(name, path))
-        return InvalidArgument(self.name, "*", str(error))
+                return InvalidArgument(
+                    self.name, name, self._for_people(name, reason + _at(name, path))
+                )
+        return InvalidArgument(self.name, "*", self._for_people("*", str(error)))
 
     def _refuse_lossy(self, values: dict[str, object]) -> None:
         for name, value in values.items():
             if found := _find(value, _lossy):
                 path, reason = found
-                raise InvalidArgument(self.name, name, reason + _at(name, path))
+                # A path holds keys.
+                place = "" if name in self.redacted else _at(name, path)
+                raise InvalidArgument(self.name, name, reason + place)
 
     def _misfit(self, data: bytes | str, error: Exception) -> tuple[str, str]:
         """Which argument does not fit, and why."""
         try:
             given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except Exception:
-            return "*", str(error)
+            return "*", self._for_people("*", str(error))
         for name in self._names:
             if name not in self._optional and name not in given:
                 return name, "missing"
@@ -246,9 +291,8 @@ class Signature:
             if name not in self._names:
                 return name, self._unexpected()
             if reason := self._misfit_of(name, value):
-                # Some reasons repeat the value: that of an enumeration does.
-                return name, "does not fit" if name in self.redacted else reason
-        return "*", str(error)
+                return name, self._for_people(name, reason)
+        return "*", self._for_people("*", str(error))
 
     def _misfit_of(self, name: str, value: msgspec.Raw) -> str | None:
         try:
@@ -257,6 +301,16 @@ class Signature:
             # msgspec ends with the path inside: - at `$[2].price`
             return str(error).replace("`$", f"`{name}")
         return None
+
+    def _for_people(self, name: str, reason: str) -> str:
+        """Why an argument, or "*" for any of them, is refused."""
+        # Some reasons repeat the value: that of an enumeration does. A path holds keys.
+        hidden = self.redacted if name == "*" else self.redacted & {name}
+        return DOES_NOT_FIT if hidden else reason
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """What a refusal is raised from; its words may repeat a redacted value."""
+        return None if self.redacted else error
 
     def _unstorable(self, reason: str) -> UnstorableResult:
         return UnstorableResult(f"{self.name}(): the result cannot be stored: {reason}")
@@ -286,10 +340,13 @@ class PublishedSignature(Signature):
 
 def check_against(name: str, schema: Mapping[str, Any], args: str) -> None:
     """Refuse arguments that do not fit a published schema."""
-    found = misfit(schema, msgspec.json.decode(args))
+    given = msgspec.json.decode(args, type=dict[str, Any])
+    found = misfit(schema, given)
     if found is not None:
         argument, _, rest = found.path.lstrip(".").partition(".")
         argument, bracket, inside = argument.partition("[")
+        if argument in given and argument in redacted_in(schema):
+            raise InvalidArgument(name, argument, DOES_NOT_FIT)
         path = bracket + inside + ("." + rest if rest else "")
         raise InvalidArgument(name, argument, found.reason + _at(argument, path))
 
@@ -412,6 +469,19 @@ def _children(value: object) -> Iterator[tuple[str, object]]:
             yield f".{name}", getattr(value, name, None)
 
 
+def _parts(value: object, *, keys: bool) -> Iterator[object]:
+    """A value and all that it contains."""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        yield value
+        if isinstance(value, dict):
+            items = cast(dict[object, object], value)
+            stack += [*items.values(), *(items if keys else ())]
+        elif not isinstance(value, _LEAVES):
+            stack += [child for _, child in _children(value)]
+
+
 def _field_names(value: object) -> Iterable[str]:
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
@@ -452,7 +522,7 @@ _PLAIN: tuple[tuple[type, Callable[[Any], object]], ...] = (
 
 def _enc_hook(value: Any) -> object:
     if _is_model(value.__class__):
-        return value.model_dump(mode="json", round_trip=True)
+        return value.model_dump(mode="json", round_trip=True, by_alias=False)
     for kind, plain in _PLAIN:
         if isinstance(value, kind):
             return plain(value)
@@ -481,15 +551,45 @@ def _first_line(error: Any) -> str:
     return f"{path}: {first['msg']}" if path else str(first["msg"])
 
 
+# Schemas -----------------------------------------------------------------------------------------
+
+_ANYTHING: dict[str, Any] = {}
+
+
+def _schemas(hints: Iterable[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """The schema of each type, and the definitions that they refer to."""
+    return msgspec.json.schema_components(
+        hints, schema_hook=_schema_hook, ref_template="#/$defs/{name}"
+    )
+
+
+def _has_schema(hint: Any) -> bool:
+    """A class has none if the default of a field cannot be written as JSON."""
+    try:
+        msgspec.json.encode(_schemas([hint]))
+    except Exception:
+        return False
+    return True
+
+
 def _schema_hook(kind: Any) -> dict[str, Any]:
     if not _is_model(kind):
         return {"type": "object"}
+    # Models are stored by field name; a caller without the class may write the aliases.
+    by_name, by_alias = (_model_schema(kind, by_alias=choice) for choice in (False, True))
+    return by_name if by_name == by_alias else {"anyOf": [by_name, by_alias]}
+
+
+def _model_schema(kind: Any, *, by_alias: bool) -> dict[str, Any]:
     try:
-        schema: dict[str, Any] = kind.model_json_schema()
+        schema: dict[str, Any] = kind.model_json_schema(by_alias=by_alias)
     except Exception:
-        return {"type": "object"}
+        return _ANYTHING
+    if "$defs" not in schema:
+        return schema
     # References of a model lead to its own root, which is no longer the root here.
-    return {"type": "object"} if "$defs" in schema else schema
+    own = schema["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    return {"type": own["type"]} if "type" in own else _ANYTHING
 
 
 _encode = msgspec.json.Encoder(enc_hook=_enc_hook).encode

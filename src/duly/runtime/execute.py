@@ -31,7 +31,7 @@ from duly.model.job import (
     Succeeded,
     SystemFailed,
 )
-from duly.runtime.program import NeedsAlone, Runnable
+from duly.runtime.program import NeedsAlone, Runnable, Scrub
 from duly.store.base import MutationLane, Store
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class Attempt:
         "canceled",
         "claim",
         "deadline",
+        "failed_calls",
         "resolved",
         "runnable",
         "scheduled",
@@ -79,6 +80,7 @@ class Attempt:
         self.canceled = False
         self.timed_out = False
         self.deadline: float | None = None
+        self.failed_calls: set[tuple[Scrub, str]] = set()
         self.cancel_body: Callable[[], None] | None = None
 
     def resolve(self, outcome: Outcome) -> bool:
@@ -122,7 +124,7 @@ def run_action(attempt: Attempt) -> None:
     try:
         # An empty context: nothing of the enqueuer's identity reaches the job.
         value = contextvars.Context().run(runnable.call_action, attempt, arguments)
-        outcome = _success(runnable, value)
+        outcome = _success(attempt, value)
     except errors.Canceled as error:
         outcome = None if attempt.canceled else failure(attempt, error)
     except BaseException as error:
@@ -140,7 +142,7 @@ async def run_async_action(attempt: Attempt) -> None:
     fault.point("action.starting")
     outcome: Outcome | None
     try:
-        outcome = _success(runnable, await runnable.call_async(attempt, arguments))
+        outcome = _success(attempt, await runnable.call_async(attempt, arguments))
     except errors.Canceled as error:
         outcome = None if attempt.canceled else failure(attempt, error)
     except BaseException as error:
@@ -167,11 +169,16 @@ def _arguments(attempt: Attempt) -> Mapping[str, Any] | NeverStarted:
         return NeverStarted(Hold.SIGNATURE, storable(str(error), MESSAGE_LIMIT))
 
 
-def _success(runnable: Runnable, value: object) -> Outcome:
+def _success(attempt: Attempt, value: object) -> Outcome:
     try:
-        return Succeeded(None if value is None else runnable.encode_result(value))
+        return Succeeded(None if value is None else attempt.runnable.encode_result(value))
     except errors.UnstorableResult as error:
-        return Raised(ErrorKind.UNSTORABLE_RESULT, storable(str(error), MESSAGE_LIMIT))
+        return _unstorable(attempt, error)
+
+
+def _unstorable(attempt: Attempt, error: errors.UnstorableResult) -> Raised:
+    message = _for_people(attempt, str(error))
+    return Raised(ErrorKind.UNSTORABLE_RESULT, storable(message, MESSAGE_LIMIT))
 
 
 def _hand_in(attempt: Attempt, outcome: Outcome | None) -> None:
@@ -243,7 +250,9 @@ class MutationRunner:
                     break
             self._lane.commit()
         except Exception as error:
-            log.debug("a shared transaction failed, its members run alone: %r", error)
+            # Not its message: a database repeats values.
+            name = type(error).__name__
+            log.debug("a shared transaction failed, its members run alone: %s", name)
             self._roll_back_whatever_is_left()
             return {}, max(reached, 1)
         fault.point("mutation.committed")
@@ -308,7 +317,8 @@ class MutationRunner:
         try:
             self._lane.rollback()
         except Exception as error:
-            log.debug("rolling back failed, the connection is renewed: %r", error)
+            name = type(error).__name__
+            log.debug("rolling back failed, the connection is renewed: %s", name)
         self._lane.renew()
 
     def _was_committed(self, claim: Claim) -> bool:
@@ -367,7 +377,7 @@ class MutationRunner:
         if attempt.resolved:
             return TakenAway()
         if isinstance(error, errors.UnstorableResult):
-            return Raised(ErrorKind.UNSTORABLE_RESULT, storable(str(error), MESSAGE_LIMIT))
+            return _unstorable(attempt, error)
         return failure(attempt, error)
 
 
@@ -381,7 +391,9 @@ def failure(attempt: Attempt, error: BaseException) -> Raised:
 
 
 def _for_people(attempt: Attempt, text: str) -> str:
-    return attempt.runnable.scrub(text, attempt.claim.args)
+    for scrub, args in [(attempt.runnable.scrub, attempt.claim.args), *attempt.failed_calls]:
+        text = scrub(text, args)
+    return text
 
 
 def timeout_outcome(claim: Claim, longest: float = math.inf) -> Raised:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from duly.clock import Clock
 from duly.model.function import Published
 from duly.model.job import Claim, Kind
 from duly.store.base import Store, StoreTx
+
+Scrub = Callable[[str, str], str]
+"""Takes what nobody is shown out of a text, given the arguments of the call."""
 
 
 class Running(Protocol):
@@ -19,6 +22,8 @@ class Running(Protocol):
     """Whether the job was taken away: its result will be dropped."""
     scheduled: bool
     """Whether the body has scheduled jobs, so that workers must be woken after the commit."""
+    failed_calls: set[tuple[Scrub, str]]
+    """Calls made by the body, with their arguments, whose errors may hold redacted values."""
 
 
 class Runnable(Protocol):

@@ -125,8 +125,9 @@ class Worker:
         )
         if self._lifeline:
             self._lifeline.worker_is(self.id)
-        self.store.register(info, self.clock.now())
+        # Who hears of a worker must find its functions.
         self._publish()
+        self.store.register(info, self.clock.now())
         self._revision = revision
         self.last_beat = self.clock.monotonic()
 

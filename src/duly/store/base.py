@@ -401,9 +401,16 @@ class Store(Protocol):
         ...
 
     def set_status(
-        self, name: str, status: Status, by: str | None, note: str | None, now: int
-    ) -> None:
-        """Give a published function, and its aliases, a status."""
+        self,
+        name: str,
+        status: Status,
+        allowed: Sequence[Status],
+        *,
+        by: str | None,
+        note: str | None,
+        now: int,
+    ) -> bool:
+        """Give a published function, and its aliases, a status, if it has an allowed one now."""
         ...
 
     def relist(self, worker_id: str, functions: Sequence[str]) -> None:

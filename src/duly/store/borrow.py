@@ -152,7 +152,8 @@ class PlainSqlite(SqliteSession):
 
 
 @contextmanager
-def _factories_aside(raw: Any) -> Generator[None]:
+def factories_aside(raw: Any) -> Generator[None]:
+    """Rows are tuples and text is str meanwhile, whatever the user has set."""
     factories = raw.row_factory, raw.text_factory
     raw.row_factory, raw.text_factory = None, str
     try:
@@ -186,7 +187,7 @@ class SqliteHandle(Borrowed):
         _demand("sqlite", raw, address)
         begin = _sqlite_begin(raw, raw, self.instead)
         session = PlainSqlite(raw)
-        with _factories_aside(raw):
+        with factories_aside(raw):
             if begin and writes:
                 sqlite3.Cursor(raw).execute(begin)
             return session.take(_checked(raw, address, verb))
@@ -342,7 +343,7 @@ class AlchemyConnection(Borrowed):
             return drive(checked, answer)
         raw = getattr(driver, "_conn", driver)
         begin = _sqlite_begin(raw, self.handle, _ALCHEMY_INSTEAD)
-        with _factories_aside(raw):
+        with factories_aside(raw):
             if begin and writes:
                 connection.exec_driver_sql(begin)
             return drive(checked, answer)

@@ -19,6 +19,7 @@ from duly.model.job import (
     Lost,
     NewJob,
     Settlement,
+    State,
 )
 from duly.store import statements as sql
 from duly.store import steps
@@ -78,14 +79,18 @@ class Session(ABC):
     def cancel(self, job_id: str, by: str, now: int) -> bool | None:
         return self.take(steps.cancel(self.dialect, job_id, by, now))
 
-    def cancel_live(self, job_ids: Iterable[str], by: str, now: int) -> int:
-        return self.take(steps.cancel_live(self.dialect, job_ids, by, now))
+    def cancel_live(
+        self, job_ids: Iterable[str], by: str, now: int, *, only_pending: bool = False
+    ) -> int:
+        verb = steps.cancel_live(self.dialect, job_ids, by, now, only_pending=only_pending)
+        return self.take(verb)
 
     def cancel_page(self, filter: JobFilter, after: str, by: str, now: int) -> tuple[int, str]:
         """Cancel one page of matching jobs; how many, and where the next page starts ("" = end)."""
         parameters = sql.parameters_of(filter) | {"after_id": after, "limit": CANCEL_PAGE}
         page = [row[0] for row in self.run_text(sql.live_matching(filter), parameters)]
-        canceled = self.cancel_live(page, by, now) if page else 0
+        only_pending = filter.state == State.PENDING
+        canceled = self.cancel_live(page, by, now, only_pending=only_pending) if page else 0
         return canceled, page[-1] if len(page) == CANCEL_PAGE else ""
 
     def expire(self, now: int) -> int:
@@ -177,33 +182,34 @@ class Session(ABC):
         rows = self.run(sql.KNOWN_FUNCTIONS)
         return {name for (text,) in rows for name in msgspec.json.decode(text, type=list[str])}
 
-    def stuck_at_heads(self, now: int) -> dict[Status, list[str]]:
-        """Due jobs at the head of their lane that nobody may start, by the status to blame.
-
-        Those under `active` have a function that no worker lists.
-        """
+    def stuck_at_heads(self, now: int) -> list[tuple[str, str]]:
+        """Due jobs at the head of their lane that nobody may start: id and function."""
         statuses = self.statuses()
         known = self.array(
             sorted(name for name in self.known_functions() if statuses.get(name) not in CLOSED)
         )
-        stuck: dict[Status, list[str]] = {}
+        stuck: list[tuple[str, str]] = []
         for queue, priority, run_at in self.lanes():
             if run_at <= now:
                 where = {"queue": queue, "priority": priority, "now": now, "functions": known}
-                for job_id, function in self.run(sql.UNKNOWN_AT_HEAD, where):
-                    status = statuses.get(function, Status.ACTIVE)
-                    blame = status if status in CLOSED else Status.ACTIVE
-                    stuck.setdefault(blame, []).append(job_id)
+                stuck += [(row[0], row[1]) for row in self.run(sql.UNKNOWN_AT_HEAD, where)]
         return stuck
 
-    def hold_stuck(self, stuck: Mapping[Status, Sequence[str]], now: int) -> int:
-        """Hold jobs that nobody may start; cancel those of deleted functions."""
-        self.hold(stuck.get(Status.ACTIVE, ()), Hold.FUNCTION)
-        self.hold(stuck.get(Status.PAUSED, ()), Hold.PAUSED)
-        deleted = stuck.get(Status.DELETED)
+    def hold_stuck(self, stuck: Sequence[tuple[str, str]], now: int) -> int:
+        """Hold jobs that nobody may start; cancel those of deleted functions.
+
+        The statuses are read again: one may have changed since the jobs were found.
+        """
+        statuses = {name: Status(status) for name, status in self.run(sql.LOCK_STATUSES)}
+        known = self.known_functions()
+        paused = [i for i, f in stuck if statuses.get(f) == Status.PAUSED]
+        deleted = [i for i, f in stuck if statuses.get(f) == Status.DELETED]
+        unknown = [i for i, f in stuck if statuses.get(f) not in CLOSED and f not in known]
+        self.hold(unknown, Hold.FUNCTION)
+        self.hold(paused, Hold.PAUSED)
         if deleted:
-            self.cancel_live(deleted, "operator", now)
-        return sum(len(ids) for ids in stuck.values())
+            self.cancel_live(deleted, "operator", now, only_pending=True)
+        return len(unknown) + len(paused) + len(deleted)
 
     def freed(self) -> dict[Hold, set[str]]:
         """The functions whose jobs need not be held any more, by the hold."""
@@ -248,6 +254,20 @@ class Session(ABC):
 
     def statuses(self) -> dict[str, Status]:
         return {name: Status(status) for name, status in self.run(sql.STATUSES)}
+
+    def set_status(
+        self,
+        name: str,
+        status: Status,
+        allowed: Iterable[Status],
+        *,
+        by: str | None,
+        note: str | None,
+        now: int,
+    ) -> bool:
+        values = {"name": name, "status": status, "by": by, "note": note, "now": now}
+        changed = self.run(sql.SET_STATUS, values | {"allowed": self.array(allowed)})
+        return (name,) in changed
 
     def relist(self, worker_id: str, functions: Iterable[str]) -> None:
         self.run(sql.RELIST_WORKER, {"id": worker_id, "functions": _json(functions)})

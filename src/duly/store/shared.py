@@ -147,10 +147,16 @@ class SharedVerbs(ABC, Generic[S]):
         return self._read(lambda s: s.statuses())
 
     def set_status(
-        self, name: str, status: Status, by: str | None, note: str | None, now: int
-    ) -> None:
-        values = {"name": name, "status": status, "by": by, "note": note, "now": now}
-        self._write(lambda s: s.run(sql.SET_STATUS, values))
+        self,
+        name: str,
+        status: Status,
+        allowed: Sequence[Status],
+        *,
+        by: str | None,
+        note: str | None,
+        now: int,
+    ) -> bool:
+        return self._write(lambda s: s.set_status(name, status, allowed, by=by, note=note, now=now))
 
     # Queues
 

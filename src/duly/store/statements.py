@@ -337,6 +337,13 @@ LIVE_IDS = each(
     postgres="SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
 )
 
+# The same for those that must not have started meanwhile.
+PENDING_IDS = each(
+    sqlite=f"{LIVE_IDS.sqlite} AND state = 'pending'",
+    postgres="""SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND state = 'pending'
+        ORDER BY id FOR UPDATE""",
+)
+
 CHILD_IDS = each(
     sqlite="SELECT @id FROM @jobs WHERE parent_id IN (SELECT value FROM json_each(:ids))",
     postgres="SELECT @id FROM @jobs WHERE parent_id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
@@ -468,18 +475,26 @@ PUBLISH = both(
             coalesce((SELECT status FROM @functions WHERE name = :alias_of), 'active'))
         ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, app = excluded.app,
             schema = excluded.schema, options = excluded.options, internal = excluded.internal,
-            alias_of = excluded.alias_of, seen = f.seen || ' ' || excluded.seen,
-            published_at = excluded.published_at
+            alias_of = excluded.alias_of, published_at = excluded.published_at,
+            seen = CASE WHEN f.seen LIKE '%' || excluded.seen || '%' THEN f.seen
+                ELSE f.seen || ' ' || excluded.seen END
         WHERE f.app = excluded.app AND f.seen NOT LIKE '%' || excluded.seen || '%' OR :force"""
 )
 FUNCTIONS = both(f"SELECT {_INFO} FROM @functions ORDER BY name")
 FUNCTION = both(f"SELECT {_INFO} FROM @functions WHERE name = :name")
 STATUSES = both("SELECT name, status FROM @functions WHERE status <> 'active'")
 CLOSED_FUNCTIONS = both("SELECT name FROM @functions WHERE status IN ('paused', 'deleted')")
-SET_STATUS = both(
-    "UPDATE @functions SET status = :status, status_by = :by, status_note = :note,"
-    " status_at = :now WHERE name = :name OR alias_of = :name"
+
+_SET_STATUS = """UPDATE @functions SET status = :status, status_by = :by, status_note = :note,
+        status_at = :now WHERE (name = :name OR alias_of = :name) AND"""
+
+# The status is compared where it is changed: what was read before may have changed meanwhile.
+SET_STATUS = each(
+    sqlite=f"{_SET_STATUS} status IN (SELECT value FROM json_each(:allowed)) RETURNING name",
+    postgres=f"{_SET_STATUS} status = ANY(:allowed::text[]) RETURNING name",
 )
+# Nobody restores a function while its jobs are being canceled.
+LOCK_STATUSES = each(sqlite=STATUSES.sqlite, postgres=f"{STATUSES.postgres} FOR SHARE")
 
 # Reading -----------------------------------------------------------------------------------------
 

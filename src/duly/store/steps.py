@@ -117,9 +117,12 @@ def cancel(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | Non
     return None if (yield from get(job_id)) is None else False
 
 
-def cancel_live(dialect: Dialect, job_ids: Iterable[str], by: str, now: int) -> Steps[int]:
+def cancel_live(
+    dialect: Dialect, job_ids: Iterable[str], by: str, now: int, *, only_pending: bool = False
+) -> Steps[int]:
     """Cancel those that are unfinished, and what descends from them through unfinished jobs."""
-    level = _ids((yield Ask(sql.LIVE_IDS, {"ids": array(dialect, job_ids)})))
+    which = sql.PENDING_IDS if only_pending else sql.LIVE_IDS
+    level = _ids((yield Ask(which, {"ids": array(dialect, job_ids)})))
     canceled = 0
     from_parent = False
     while level:

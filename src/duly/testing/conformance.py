@@ -1309,7 +1309,8 @@ def published(name: str = "send", **fields: Any) -> Published:
 
 class _Functions(_Ground):
     def set_status(self, name: str, status: Status) -> None:
-        self.store.set_status(name, status, "ada", "why", NOW + 1)
+        how: Any = {"by": "ada", "note": "why", "now": NOW + 1}
+        assert self.store.set_status(name, status, tuple(Status), **how)
 
     def function(self, name: str) -> FunctionInfo:
         info = self.store.function(name)
@@ -1351,6 +1352,14 @@ class _Functions(_Ground):
         assert (self.function("send").app, self.function("send").schema) == ("shop", "{}")
         self.store.publish([other], NOW, force=True)
         assert (self.function("send").app, self.function("send").schema) == ("other", '{"other":1}')
+
+    def test_a_status_is_changed_only_from_an_allowed_one(self) -> None:
+        self.store.publish([published()], NOW)
+        self.set_status("send", Status.DELETED)
+        how: Any = {"by": None, "note": None, "now": NOW}
+        assert not self.store.set_status("send", Status.PAUSED, (Status.ACTIVE,), **how)
+        assert self.function("send").status == Status.DELETED
+        assert not self.store.set_status("nobody", Status.PAUSED, (Status.ACTIVE,), **how)
 
     def test_an_alias_follows_the_status_of_its_function(self) -> None:
         self.store.publish([published()], NOW)

@@ -9,12 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, cast
 
 from duly.ids import new_id
-from duly.model.job import Claim, Hold, Kind, NeverStarted, Outcome, settle
+from duly.model.job import (
+    Claim,
+    Hold,
+    Kind,
+    Lost,
+    NeverStarted,
+    Outcome,
+    Settlement,
+    settle,
+    settle_lost,
+)
 from duly.runtime.execute import (
     Attempt,
     Committed,
@@ -23,8 +34,9 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
-from duly.runtime.program import Program, Runnable
-from duly.store.base import ClaimRequest, Store, WorkerInfo
+from duly.runtime.program import Program, Runnable, Running
+from duly.store.base import ClaimRequest, Store, StoreTx, WorkerInfo
+from duly.testing.home import Home
 
 CHANCE = 0.5
 """Jitter that does not differ from run to run."""
@@ -37,13 +49,17 @@ class Ready(Program, Protocol):
 class InlineWorker:
     """A worker with a row like any other, and no thread of its own."""
 
-    def __init__(self, program: Ready) -> None:
+    def __init__(self, program: Ready, home: Home | None = None) -> None:
         self._store = program.ready()
+        self._home = home
         self._clock = program.clock
         self._runnables: Mapping[str, Runnable] = program.runnables()
         self._id = new_id(self._clock.now())
         self._store.register(self._info(program.name), self._clock.now())
         self._store.publish(program.published(), self._clock.now())
+        # What was held while nobody had the functions.
+        while self._store.release_known():
+            pass
 
     def _info(self, app: str) -> WorkerInfo:
         return WorkerInfo(
@@ -60,14 +76,27 @@ class InlineWorker:
         )
 
     def close(self) -> None:
+        """Leave no trace; what an interruption has left running ends as after a crash."""
+        if self._store.holdings(self._id):
+            self._store.rescue(self._id, None, self._judge_lost, self._clock.now())
         self._store.deregister(self._id)
+
+    def _judge_lost(self, job: Lost, alone: bool) -> Settlement:
+        return settle_lost(job, self._clock.now(), CHANCE, alone)
 
     def run_next(self) -> str | None:
         """Run the job that is due first; its id, or None if nothing is due."""
         claim = self._claim()
         if claim is None:
             return None
-        runnable = self._runnables[claim.function]
+        body = _Body(self._runnables[claim.function])
+        self._run(claim, body)
+        if body.interruption is not None:
+            raise body.interruption
+        return claim.id
+
+    def _run(self, claim: Claim, body: _Body) -> None:
+        runnable = cast(Runnable, body)
         ends: list[Outcome] = []
         attempt = Attempt(claim, runnable, lambda _, outcome: ends.append(outcome))
         if claim.kind != runnable.kind:
@@ -76,22 +105,27 @@ class InlineWorker:
         elif runnable.kind == Kind.MUTATION:
             self._run_mutation(attempt)
         elif runnable.is_async:
-            _run_async(attempt)
+            self._run_async(attempt)
         else:
             run_action(attempt)
         for outcome in ends:
             settlement = settle(claim, outcome, self._clock.now(), CHANCE)
             self._store.exchange([settlement], None, self._clock.now())
-        return claim.id
 
     def _claim(self) -> Claim | None:
+        """Of the first jobs of all queues, the first: by priority, then by time, then by age."""
         now = self._clock.now()
-        queues = tuple(sorted({lane.queue for lane in self._store.lanes() if lane.run_at <= now}))
-        if not queues:
-            return None
-        request = ClaimRequest(self._id, queues, tuple(sorted(self._runnables)), 1)
-        _, claims = self._store.exchange([], request, now)
+        queues = sorted({lane.queue for lane in self._store.lanes() if lane.run_at <= now})
+        claims = [claim for queue in queues for claim in self._claim_in(queue, now)]
+        claims.sort(key=lambda claim: (-claim.priority, claim.run_at, claim.id))
+        if len(claims) > 1:
+            others = [settle(claim, NeverStarted(), now, CHANCE) for claim in claims[1:]]
+            self._store.exchange(others, None, now)
         return claims[0] if claims else None
+
+    def _claim_in(self, queue: str, now: int) -> Sequence[Claim]:
+        request = ClaimRequest(self._id, (queue,), tuple(sorted(self._runnables)), 1)
+        return self._store.exchange([], request, now)[1]
 
     def _run_mutation(self, attempt: Attempt) -> None:
         lane = self._store.mutation_lane()
@@ -103,6 +137,58 @@ class InlineWorker:
         finally:
             runner.close()
 
+    def _run_async(self, attempt: Attempt) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            _run_in_loop(attempt)
+            return
+        # An async test: its loop cannot run another one inside.
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(_run_in_loop, attempt)
+            if self._home is not None:
+                self._home.serve_until(done)
+            done.result()
+
+
+class _Body:
+    """A function that remembers what must end the test, and not only the job.
+
+    A worker takes everything that a body raises for a failure. So do we; but Ctrl-C, and what
+    pytest.fail and pytest.skip raise, is also for whoever drains.
+    """
+
+    def __init__(self, runnable: Runnable) -> None:
+        self._runnable = runnable
+        self.interruption: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runnable, name)
+
+    def call_mutation(
+        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+    ) -> object:
+        with self._remembering():
+            return self._runnable.call_mutation(running, tx, arguments, shared)
+
+    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+        with self._remembering():
+            return self._runnable.call_action(running, arguments)
+
+    async def call_async(self, running: Running, arguments: Mapping[str, Any]) -> object:
+        with self._remembering():
+            return await self._runnable.call_async(running, arguments)
+
+    @contextmanager
+    def _remembering(self) -> Generator[None]:
+        try:
+            yield
+        except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            self.interruption = error
+            raise
+
 
 def _unwatched(attempt: Attempt, seconds: float) -> None:
     """Nobody could stop a body in the thread that would have to stop it."""
@@ -111,12 +197,15 @@ def _unwatched(attempt: Attempt, seconds: float) -> None:
 def _unreleased(attempt: Attempt) -> None: ...
 
 
-def _run_async(attempt: Attempt) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(run_async_action(attempt))
-    else:
-        # An async test: its loop cannot run another one inside.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, run_async_action(attempt)).result()
+def _run_in_loop(attempt: Attempt) -> None:
+    # A body that cancels itself has failed, no more.
+    with suppress(asyncio.CancelledError):
+        asyncio.run(_heeding_ctrl_c(attempt))
+
+
+async def _heeding_ctrl_c(attempt: Attempt) -> None:
+    await run_async_action(attempt)
+    # Ctrl-C cancels the task, and asyncio raises it for whoever lets the cancellation through.
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from duly.core import Core
 from duly.errors import InvalidOption
+from duly.inside import refuse_handles_inside_mutation
+from duly.jobs import Job
 from duly.model.job import (
     Claim,
     Finish,
@@ -24,32 +26,84 @@ from duly.model.job import (
     Settlement,
     State,
 )
+from duly.on import On
 from duly.store import statements as sql
 from duly.store import steps
-from duly.store.base import Address, ClaimRequest, Store, StoreTx, WorkerInfo
+from duly.store.base import Address, ClaimRequest, Rows, Store, StoreTx, WorkerInfo
 from duly.store.borrow import (
     AlchemyConnection,
     AlchemySession,
     Borrowed,
     DjangoHandle,
+    PlainSqlite,
     borrow,
+    factories_aside,
 )
 from duly.store.session import Session
 from duly.store.shared import SharedVerbs
-from duly.store.sqlite import SqliteSession, SqliteStore, SqliteTx
+from duly.store.sqlite import SqliteStore, SqliteTx
+from duly.store.steps import Row
+from duly.testing.home import Home
+from duly.threads import Threads
 
 T = TypeVar("T")
 
 
 @contextmanager
-def inside(core: Core, handle: Any) -> Generator[None]:
-    """Everything that the app does in the block happens in the handle's transaction."""
+def inside(core: Core, handle: Any) -> Generator[Home]:
+    """Everything that the app does in the block happens in the handle's transaction.
+
+    Also in the thread that the handle belongs to, whoever asks for it.
+    """
+    refuse_handles_inside_mutation()
+    if core.service is not None:
+        raise InvalidOption("on", "stop the app first: its worker cannot see your transaction")
     store = InsideStore(core.ready(), handle)
+    home = Home()
+    # One at a time: savepoints that do not end in order end each other.
+    threads, core.threads = core.threads, Threads(lambda _, __: home, transactions=1)
     before = core.exchange(store, core.clock)
     try:
-        yield
+        yield home
     finally:
         core.exchange(*before)
+        core.threads = threads
+
+
+class InsideJob(Job[Any]):
+    """A job as the handle's transaction sees it; once that is over, as it is committed.
+
+    One that was rolled back stays as it was last seen.
+    """
+
+    def __init__(self, core: Core, record: JobRecord, handle: Any) -> None:
+        super().__init__(core, record.id, core.result_decoder(record), self._look, record)
+        self._borrowed = _borrow(handle)
+        self._on = On(core, self._borrowed, notify=False)
+        self._seen = record
+
+    def _look(self, job_id: str) -> JobRecord:
+        if self._borrowed.is_open():
+            found = self._on._get(job_id)  # pyright: ignore[reportPrivateUsage]
+        else:
+            found = self._core.get(job_id)
+        self._seen = found or self._seen
+        return self._seen
+
+    def cancel(self) -> bool:
+        return self._on.cancel(self) if self._borrowed.is_open() else super().cancel()
+
+
+def pending_inside(core: Core, handle: Any, filter: JobFilter) -> Sequence[JobRecord]:
+    """The jobs as they are stored, as the handle's transaction sees them."""
+    return On(core, _borrow(handle), notify=False).records(filter)
+
+
+def _borrow(handle: Any) -> Borrowed:
+    borrowed = borrow(handle)
+    if not isinstance(borrowed, Borrowed):
+        raise _not_supported(handle)
+    return borrowed
 
 
 class InsideStore(SharedVerbs[Session]):
@@ -201,21 +255,44 @@ class _Undo(Exception):
 
 
 def _sessions(own: Store, handle: Any) -> tuple[Session, StoreTx]:
-    borrowed = borrow(handle)
-    raw = _driver(borrowed, own.address()) if isinstance(borrowed, Borrowed) else handle
+    raw = _driver(_borrow(handle), own.address())
     if isinstance(own, SqliteStore) and isinstance(raw, sqlite3.Connection):
-        return SqliteSession(raw), SqliteTx(raw)
-    if type(raw).__module__ == "psycopg" and isinstance(borrowed, Borrowed):
+        return UsersSqlite(raw), UsersSqliteTx(raw)
+    if any(base.__module__ == "psycopg" for base in type(raw).__mro__):
         # Only whoever has psycopg comes here.
         from duly.store.postgres import PostgresSession, PostgresStore, PostgresTx
 
         assert isinstance(own, PostgresStore)
         return PostgresSession(raw, own), PostgresTx(raw, own)
-    raise InvalidOption(
+    raise _not_supported(raw)
+
+
+def _not_supported(handle: Any) -> InvalidOption:
+    return InvalidOption(
         "on",
         "drain works inside a transaction of sqlite3 or psycopg, also below SQLAlchemy and "
-        f"Django, and not of {type(raw).__module__}; use override(app) instead",
+        f"Django, and not of {type(handle).__module__}; use override(app) instead",
     )
+
+
+class UsersSqlite(PlainSqlite):
+    """duly's statements on the user's connection, whose factories are for the user."""
+
+    def _plain(self, text: str, parameters: Any) -> list[Row]:
+        with factories_aside(self.raw):
+            return super()._plain(text, parameters)
+
+
+class UsersSqliteTx(SqliteTx):
+    """A body sees what a worker would show it; the connection itself is as the user made it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._session = UsersSqlite(connection)
+
+    def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        with factories_aside(self.connection):
+            return super().execute(text, parameters)
 
 
 def _driver(borrowed: Borrowed, address: Address) -> Any:

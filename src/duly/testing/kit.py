@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,6 +15,7 @@ from duly.core import Core
 from duly.errors import InvalidOption, JobFailed
 from duly.functions import Call, Delay, Function, Instant, Mutation, after, at, seconds_of
 from duly.ids import new_id
+from duly.inside import refuse_inside_mutation
 from duly.jobs import Job, job_from
 from duly.model.job import (
     DEFAULT_PRIORITY,
@@ -28,8 +29,10 @@ from duly.model.job import (
 )
 from duly.model.redact import mask
 from duly.runtime.janitor import Janitor
+from duly.runtime.program import Scrub
+from duly.testing.home import Home
 from duly.testing.inline import InlineWorker
-from duly.testing.inside import inside
+from duly.testing.inside import InsideJob, inside, pending_inside
 from duly.verbs import name_of_function
 
 P = ParamSpec("P")
@@ -62,13 +65,13 @@ def override(
     clock = clock or ManualClock()
     store = make_store(url, Path.cwd(), clock, schema, False, "FULL")
     before = core.exchange(store, clock)
-    try:
+    # All of them, in reverse order, even if one fails.
+    with ExitStack() as ending:
+        ending.callback(lambda: core.exchange(*before))
+        ending.callback(lambda: core.close())
+        ending.callback(lambda: app.stop())
         app.migrate()
         yield app
-    finally:
-        app.stop()
-        core.close()
-        core.exchange(*before)
 
 
 def clock_of(app: Duly) -> ManualClock:
@@ -88,35 +91,50 @@ def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
     False. `on`: a handle with an open transaction, as for `app.on`; everything happens inside it.
     """
     if on is None:
-        jobs = _drain(app)
+        with _worker(app) as worker:
+            ran = _run_due(app, worker)
     else:
-        with inside(app.core, on):
-            jobs = _drain(app)
+        with inside(app.core, on) as home, _worker(app, home) as worker:
+            ran = _run_due(app, worker)
     if raises:
-        _raise_first_failure(jobs)
-    return jobs
+        _raise_first_failure(ran)
+    return _jobs(app, ran, on)
 
 
-def _drain(app: Duly) -> list[Job[Any]]:
-    worker = InlineWorker(app.core)
+@contextmanager
+def _worker(app: Duly, home: Home | None = None) -> Generator[InlineWorker]:
+    if home is None:
+        refuse_inside_mutation("drain")
+    worker = InlineWorker(app.core, home)
     try:
-        ran: dict[str, None] = {}
-        for _ in range(ENOUGH):
-            job_id = worker.run_next()
-            if job_id is None:
-                return [app.job(job_id) for job_id in ran]
-            ran[job_id] = None
-        raise InvalidOption("drain", f"{ENOUGH:,} jobs have run, and more are due")
+        yield worker
     finally:
         worker.close()
 
 
-def _raise_first_failure(jobs: list[Job[Any]]) -> None:
-    for job in jobs:
-        if job.state == State.FAILED:
-            error = job.error
-            assert error is not None
-            raise JobFailed(job.id, error.kind or "user", error.message, error.traceback)
+def _run_due(app: Duly, worker: InlineWorker) -> list[JobRecord]:
+    """The jobs that ran, each once, as they are when nothing is due any more."""
+    ran: dict[str, None] = {}
+    for _ in range(ENOUGH + 1):
+        job_id = worker.run_next()
+        if job_id is None:
+            found = [app.core.get(job_id) for job_id in ran]
+            return [record for record in found if record is not None]
+        ran[job_id] = None
+    raise InvalidOption("drain", f"more than {ENOUGH:,} jobs were due; does one schedule itself?")
+
+
+def _raise_first_failure(records: Sequence[JobRecord]) -> None:
+    for record in records:
+        if record.state == State.FAILED:
+            message = record.error_message or ""
+            raise JobFailed(record.id, record.error_kind or "user", message, record.error_traceback)
+
+
+def _jobs(app: Duly, records: Sequence[JobRecord], on: Any = None) -> list[Job[Any]]:
+    if on is None:
+        return [job_from(app.core, record, app.core.get) for record in records]
+    return [InsideJob(app.core, record, on) for record in records]
 
 
 def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
@@ -126,17 +144,25 @@ def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
     """
     clock = clock_of(app)
     target = clock.now() + round(seconds_of("delay", delay) * 1000)
-    ran = drain(app, raises=False)
-    while (following := _next_due(app)) is not None and following <= target:
-        clock.advance((following - clock.now()) / 1000)
-        _tidy(app)
-        ran += drain(app, raises=False)
-    clock.advance((target - clock.now()) / 1000)
-    _tidy(app)
-    ran += drain(app, raises=False)
+    with _worker(app) as worker:
+        ran = _tidy_and_run(app, worker)
+        while (following := _next_due(app)) is not None and following <= target:
+            clock.advance((following - clock.now()) / 1000)
+            ran += _tidy_and_run(app, worker)
+        clock.advance((target - clock.now()) / 1000)
+        ran += _tidy_and_run(app, worker)
+    # Retention may have removed a job since; one that ran again is what it became last.
+    latest = {record.id: record for record in ran}
+    ran = [latest[record.id] for record in ran]
     if raises:
         _raise_first_failure(ran)
-    return ran
+    return _jobs(app, ran)
+
+
+def _tidy_and_run(app: Duly, worker: InlineWorker) -> list[JobRecord]:
+    # First: a job that nobody may start must not hide those behind it.
+    _tidy(app)
+    return _run_due(app, worker)
 
 
 def _next_due(app: Duly) -> int | None:
@@ -157,9 +183,8 @@ def enqueued(
     app: Duly, function: Function[..., Any] | str | None = None, *, on: Any = None
 ) -> list[Job[Any]]:
     """The jobs that have not run yet, in the order in which they are due."""
-    return [
-        job_from(app.core, app.core.shown(r), app.core.get) for r in _pending(app, function, on)
-    ]
+    shown = [app.core.shown(record) for record in _pending(app, function, on)]
+    return _jobs(app, shown, on)
 
 
 def _pending(app: Duly, function: Function[..., Any] | str | None, on: Any) -> list[JobRecord]:
@@ -167,8 +192,7 @@ def _pending(app: Duly, function: Function[..., Any] | str | None, on: Any) -> l
     if on is None:
         found = app.ready().find(filter)
     else:
-        with inside(app.core, on):
-            found = app.ready().find(filter)
+        found = pending_inside(app.core, on, filter)
     return sorted(found, key=lambda record: (record.run_at, record.id))
 
 
@@ -191,7 +215,7 @@ def assert_enqueued(
     if len(found) != 1:
         shown = [app.core.shown(record) for record in candidates]
         raise AssertionError(f"expected one job {wanted}, found {len(found)}{_listed(shown)}")
-    return job_from(app.core, app.core.shown(found[0]), app.core.get)
+    return _jobs(app, [app.core.shown(found[0])], on)[0]
 
 
 def assert_not_enqueued(
@@ -271,6 +295,7 @@ class _Made:
         )
         self.canceled = canceled
         self.scheduled = False
+        self.failed_calls: set[tuple[Scrub, str]] = set()
 
 
 class _MadeCtx(Ctx):

@@ -30,11 +30,22 @@ def duly_app_under_test(request: pytest.FixtureRequest) -> Duly:
     path = request.config.getini("duly_app")
     if not path:
         pytest.fail("say which app is under test: duly_app = module:app in pytest's configuration")
-    module, _, name = path.partition(":")
-    app = getattr(importlib.import_module(module), name or "app")
+    app = _named(path)
     if not isinstance(app, Duly):
         pytest.fail(f"duly_app: {path} is no duly app but {app!r}")
     return app
+
+
+def _named(path: str) -> object:
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        pytest.fail(f"duly_app: {module} cannot be imported: {type(error).__name__}: {error}")
+    try:
+        return getattr(found, name or "app")
+    except AttributeError:
+        pytest.fail(f"duly_app: {module} has no {name or 'app'!r}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
