@@ -24,7 +24,7 @@ class Status(StrEnum):
 CLOSED = (Status.PAUSED, Status.DELETED)
 """No job of such a function is started."""
 
-MAY_BECOME = {
+MAY_BECOME: dict[str, tuple[Status, ...]] = {
     "pause": (Status.ACTIVE, Status.PAUSED),
     "resume": (Status.PAUSED, Status.ACTIVE),
     "deprecate": (Status.ACTIVE, Status.PAUSED, Status.DEPRECATED),
