@@ -4,7 +4,16 @@ from duly.aio import AsyncApp, AsyncTx
 from duly.app import Duly
 from duly.clock import Clock, ManualClock, SystemClock
 from duly.context import AsyncCtx, Ctx, Tx
-from duly.errors import Canceled, DulyError, JobCanceled, JobFailed, JobNotFound, ResultTimeout
+from duly.errors import (
+    Canceled,
+    DulyError,
+    JobCanceled,
+    JobFailed,
+    JobNotFound,
+    NonRetryable,
+    ResultTimeout,
+    RetryAfter,
+)
 from duly.functions import Action, AsyncAction, Call, Declared, Function, Mutation
 from duly.jobs import AsyncJob, Job, JobFailure
 from duly.model.function import FunctionInfo
@@ -44,10 +53,12 @@ __all__ = [
     "Kind",
     "ManualClock",
     "Mutation",
+    "NonRetryable",
     "On",
     "Redact",
     "ResultTimeout",
     "Retry",
+    "RetryAfter",
     "Rows",
     "State",
     "SystemClock",

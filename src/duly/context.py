@@ -18,6 +18,8 @@ from duly.errors import (
     Canceled,
     CannotCancelSelf,
     InvalidFunction,
+    NonRetryable,
+    RetryAfter,
     TooManyJobs,
     TransactionEnded,
 )
@@ -310,6 +312,13 @@ class Bound:
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
         self._redacted = function.signature.redacted
+        self._retry_on = function.traits.retry_on
+
+    def may_retry(self, error: BaseException) -> bool:
+        if isinstance(error, NonRetryable):
+            return False
+        only = self._retry_on
+        return not only or isinstance(error, (RetryAfter, *only))
 
     def scrub(self, text: str, args: str) -> str:
         return scrub(text, args, self._redacted)

@@ -76,10 +76,14 @@ class Traits(msgspec.Struct, frozen=True):
     internal: bool = False
     alone: bool = False
     group: bool = False
+    retry_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
         for alias in self.aliases:
             check_text("aliases", alias)
+        for kind in self.retry_on:
+            if not _is_exception(kind):
+                raise InvalidOption("retry_on", f"give classes of exceptions, not {kind!r}")
 
 
 PLAIN = Traits()
@@ -358,6 +362,18 @@ def check_text(option: str, value: object) -> None:
         raise InvalidOption(option, f"must be text, not {value!r}")
     if not value or len(value) > MAX_NAME or not value.isprintable():
         raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+RetryOn = type[BaseException] | Sequence[type[BaseException]]
+
+
+def retry_on_of(retry_on: RetryOn) -> tuple[type[BaseException], ...]:
+    """One class or several, as they are kept."""
+    return (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
 
 
 def words_of(option: str, words: Sequence[str]) -> tuple[str, ...]:

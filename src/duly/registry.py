@@ -21,10 +21,12 @@ from duly.functions import (
     Options,
     P,
     R,
+    RetryOn,
     Traits,
     check_body,
     check_text,
     name_of,
+    retry_on_of,
     words_of,
 )
 from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
@@ -60,6 +62,7 @@ class Registry(ABC):
         owner: str | None = ...,
         tags: Sequence[str] = ...,
         retry: Retry | None = ...,
+        retry_on: RetryOn = ...,
         internal: bool = ...,
         alone: bool = ...,
         group: bool = ...,
@@ -79,6 +82,7 @@ class Registry(ABC):
         owner: str | None = None,
         tags: Sequence[str] = (),
         retry: Retry | None = None,
+        retry_on: RetryOn = (),
         internal: bool = False,
         alone: bool = False,
         group: bool = False,
@@ -86,11 +90,13 @@ class Registry(ABC):
         """Register a function that is one database transaction, run exactly once.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
-        call it. `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
+        call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
         only for bodies that insert and do not update common rows.
         """
         options = Options(queue, priority, timeout, expires, owner, words_of("tags", tags), retry)
-        traits = Traits(words_of("aliases", aliases), internal, alone, group)
+        only = retry_on_of(retry_on)
+        traits = Traits(words_of("aliases", aliases), internal, alone, group, only)
 
         def register(body: MutationBody[P, R]) -> Mutation[P, R]:
             checked = check_body(body, "Tx", "app.mutation")
@@ -123,6 +129,7 @@ class Registry(ABC):
         owner: str | None = ...,
         tags: Sequence[str] = ...,
         retry: Retry | None = ...,
+        retry_on: RetryOn = ...,
         internal: bool = ...,
     ) -> ActionDecorator: ...
 
@@ -140,15 +147,17 @@ class Registry(ABC):
         owner: str | None = None,
         tags: Sequence[str] = (),
         retry: Retry | None = None,
+        retry_on: RetryOn = (),
         internal: bool = False,
     ) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
-        call it.
+        call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
         """
         options = Options(queue, priority, timeout, expires, owner, words_of("tags", tags), retry)
-        traits = Traits(words_of("aliases", aliases), internal)
+        only = retry_on_of(retry_on)
+        traits = Traits(words_of("aliases", aliases), internal, retry_on=only)
 
         def register(body: Any) -> Function[..., Any]:
             is_async = inspect.iscoroutinefunction(body)

@@ -219,6 +219,10 @@ class Raised(msgspec.Struct, frozen=True):
     kind: ErrorKind
     message: str
     traceback: str | None = None
+    final: bool = False
+    """Another attempt would be of no use."""
+    after: float | None = None
+    """How long to wait before it, if the function has said so."""
 
 
 class Conflicted(msgspec.Struct, frozen=True):
@@ -240,7 +244,11 @@ class NeverStarted(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted
+class Interrupted(msgspec.Struct, frozen=True):
+    """The worker stopped before the body had ended; nobody knows how far it came."""
+
+
+Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted | Interrupted
 
 
 def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
@@ -248,14 +256,16 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
     match outcome:
         case Succeeded(result):
             return Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
-        case Raised(kind, message, traceback):
-            return _after_failure(claim, kind, message, traceback, now, chance)
+        case Raised():
+            return _after_failure(claim, outcome, now, chance)
         case Conflicted(message):
             delay = conflict_delay(claim.system_retries, chance)
             return _again_without_counting(claim, now, delay, message)
         case SystemFailed(message):
             delay = system_delay(claim.system_retries, chance)
             return _again_without_counting(claim, now, delay, message)
+        case Interrupted():
+            return _after_interruption(claim, now)
         case NeverStarted(hold, message):
             return Again(
                 claim.id,
@@ -268,6 +278,30 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
                 None,
                 message,
             )
+
+
+def _after_interruption(claim: Claim, now: int) -> Settlement:
+    """A mutation left no trace; an action may run again only if it asked for that.
+
+    The stop was nobody's failure, so it costs no attempt.
+    """
+    if claim.kind == Kind.ACTION and claim.retry is None:
+        return Finish(
+            claim.id,
+            claim.token,
+            State.FAILED,
+            error_kind=ErrorKind.WORKER_LOST,
+            error_message="the worker stopped before the job had ended",
+        )
+    return Again(
+        claim.id,
+        claim.token,
+        claim.run_at,
+        claim.attempt - 1,
+        claim.crashes,
+        claim.system_retries,
+        _hold_after(claim),
+    )
 
 
 def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
@@ -316,39 +350,36 @@ def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
     )
 
 
-def _after_failure(
-    claim: Claim,
-    kind: ErrorKind,
-    message: str,
-    traceback: str | None,
-    now: int,
-    chance: float,
-) -> Settlement:
+def _after_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Settlement:
     retry = decode_retry(claim.retry)
-    if retry is not None and retry.allows(claim.attempt) and kind != ErrorKind.UNSTORABLE_RESULT:
-        run_at = now + round(retry.delay(claim.attempt, chance) * 1000)
+    final = failure.final or failure.kind == ErrorKind.UNSTORABLE_RESULT
+    if retry is not None and retry.allows(claim.attempt) and not final:
+        delay = retry.delay(claim.attempt, chance)
+        if failure.after is not None:
+            delay = retry.within(failure.after)
         return Again(
             claim.id,
             claim.token,
-            run_at,
+            now + round(delay * 1000),
             claim.attempt,
             claim.crashes,
             0,
             _hold_after(claim),
-            kind,
-            message,
-            traceback,
+            failure.kind,
+            failure.message,
+            failure.traceback,
         )
-    exhausted = retry is not None and not retry.allows(claim.attempt)
+    exhausted = retry is not None and not final
+    message = failure.message
     if exhausted and claim.attempt > 1:
         message = f"{message} (after {claim.attempt} attempts)"
     return Finish(
         claim.id,
         claim.token,
         State.FAILED,
-        error_kind=kind,
+        error_kind=failure.kind,
         error_message=message,
-        error_traceback=traceback,
+        error_traceback=failure.traceback,
         exhausted=exhausted,
     )
 

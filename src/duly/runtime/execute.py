@@ -377,7 +377,13 @@ class MutationRunner:
 def failure(attempt: Attempt, error: BaseException) -> Raised:
     """The function's own exception as an outcome."""
     text = _for_people(attempt, "".join(traceback.format_exception(error)))
-    return Raised(ErrorKind.USER, describe(attempt, error), storable(text[-TRACEBACK_LIMIT:]))
+    return Raised(
+        ErrorKind.USER,
+        describe(attempt, error),
+        storable(text[-TRACEBACK_LIMIT:]),
+        final=not attempt.runnable.may_retry(error),
+        after=error.seconds if isinstance(error, errors.RetryAfter) else None,
+    )
 
 
 def _for_people(attempt: Attempt, text: str) -> str:

@@ -51,6 +51,10 @@ class Runnable(Protocol):
         """The stored form; UnstorableResult when there is none."""
         ...
 
+    def may_retry(self, error: BaseException, /) -> bool:
+        """Whether another attempt may help, if the policy allows one."""
+        ...
+
     def scrub(self, text: str, args: str, /) -> str:
         """A text for people, without the arguments that nobody is shown."""
         ...

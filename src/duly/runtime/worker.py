@@ -21,13 +21,12 @@ from duly.ids import new_id
 from duly.model.job import (
     Again,
     Claim,
-    ErrorKind,
     Finish,
     Hold,
+    Interrupted,
     Kind,
     NeverStarted,
     Outcome,
-    Raised,
     Settlement,
     State,
     settle,
@@ -208,14 +207,9 @@ class Worker:
             self._quiet.wait_for(lambda: self._busy <= 0, seconds)
 
     def _give_up_on_the_rest(self) -> None:
-        """What still runs will be cut off: an action has an unknown end, a mutation none."""
+        """What still runs will be cut off."""
         for attempt in list(self._held.values()):
-            if attempt.claim.kind == Kind.MUTATION:
-                attempt.resolve(NeverStarted())
-            else:
-                attempt.resolve(
-                    Raised(ErrorKind.WORKER_LOST, "the worker stopped before the job had ended")
-                )
+            attempt.resolve(Interrupted())
             attempt.take_away()
 
     def _flush(self) -> None:
