@@ -36,11 +36,15 @@ def parts(venv: str, python: str) -> list[Part]:
     workers = min(max(2, os.cpu_count() or 2), MOST_WORKERS)
     pytest = [f"{venv}/bin/python", "-m", "pytest", "-n", str(workers), "--dist=worksteal"]
     pytest += ["--durations=5", "--durations-min=1"]
-    elsewhere = [f"--ignore=tests/{folder}" for folder in ("torture", "docs", "cli")]
+    web = ["tests/lifecycle", "tests/frameworks"]
+    elsewhere = [
+        f"--ignore={folder}" for folder in ("tests/torture", "tests/docs", "tests/cli", *web)
+    ]
     return [
         Part("set-up", [[*make, "setup"]]),
         Part("check", [[*make, "check"]]),
         Part("tests", [[*pytest, "tests", *elsewhere]]),
+        Part("web", [[*pytest, *web]]),
         Part("torture", [[*pytest, "tests/torture"]]),
         Part(
             "docs-cli-demo",

@@ -1,0 +1,43 @@
+"""SQLite, or the PostgreSQL database that SHOP_POSTGRES names."""
+
+import os
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = Path(os.environ.get("SHOP_DATA", BASE_DIR))
+
+SECRET_KEY = "only an example"
+DEBUG = False
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+ROOT_URLCONF = "project.urls"
+USE_TZ = True
+TIME_ZONE = "Europe/Istanbul"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "duly.contrib.django",
+    "shop",
+]
+
+if "SHOP_POSTGRES" in os.environ:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": os.environ["SHOP_POSTGRES"],
+        }
+    }
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": DATA_DIR / "shop.db",
+            "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+            "TEST": {"NAME": DATA_DIR / "test.db"},
+        }
+    }
+
+EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+EMAIL_FILE_PATH = DATA_DIR / "sent"
+
+# An order that is not paid by then expires.
+PAY_WITHIN_SECONDS = float(os.environ.get("SHOP_PAY_WITHIN", "900"))

@@ -1,0 +1,1 @@
+"""duly inside frameworks. Nothing else of duly imports what is here."""

@@ -1,0 +1,32 @@
+"""duly as a Django app: `"duly.contrib.django"` in INSTALLED_APPS.
+
+`app` is the project's duly app, in the database that Django has; it is made when it is first asked
+for. `atomic(tx)` lets the ORM take part in the transaction of a mutation.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from duly.contrib.django.lend import atomic
+
+if TYPE_CHECKING:
+    from duly.contrib.django.make import App
+
+    app: App
+
+__all__ = ["app", "atomic"]
+
+_making = threading.Lock()
+
+
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from duly.contrib.django.make import make_app
+
+    with _making:
+        if "app" not in globals():
+            globals()["app"] = make_app()
+    return globals()["app"]

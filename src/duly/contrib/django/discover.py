@@ -1,0 +1,14 @@
+"""Imported when a worker starts: the `tasks` modules of all installed apps."""
+
+# Django comes without types.
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import django
+from django.apps import apps
+from django.utils.module_loading import autodiscover_modules
+
+if not apps.ready:
+    django.setup()
+autodiscover_modules("tasks")

@@ -1,0 +1,152 @@
+"""How does Django's ORM take part in the transaction of a mutation?
+
+For the length of a block, the thread's connection of that alias is another object, which holds the
+driver's connection of the transaction and believes that it is inside `transaction.atomic()`. So it
+opens savepoints, and neither commits, rolls back nor closes.
+"""
+
+# Django comes without types.
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from duly.errors import InvalidOption, TransactionEnded
+
+if TYPE_CHECKING:
+    from duly.context import Tx
+
+# The end of the transaction takes it back.
+_SET_TIME_ZONE = "SELECT set_config('TimeZone', %s, true)"
+
+
+@contextmanager
+def atomic(tx: Tx) -> Generator[None]:
+    """`with atomic(tx):` the ORM writes in the transaction of `tx`, in a savepoint.
+
+    What it writes is committed with the rest of the mutation, and undone when the block raises.
+    """
+    from django.db import connections as handler
+    from django.db.transaction import TransactionManagementError
+
+    connections: Any = handler
+    alias = _alias_of(tx)
+    raw = tx.connection
+    with tx.savepoint():
+        own = connections[alias]
+        lent = _lend(own, connections.create_connection(alias), raw)
+        connections[alias] = lent
+        try:
+            yield
+            if lent.needs_rollback:
+                raise TransactionManagementError(
+                    "the ORM asked for a rollback inside atomic(tx); raise an exception instead"
+                ) from lent.rollback_exc
+        finally:
+            connections[alias] = own
+            _take_back(lent)
+
+
+def _alias_of(tx: Tx) -> str:
+    from duly.contrib.django.make import DjangoCore
+
+    core = tx._core  # pyright: ignore[reportPrivateUsage]
+    if not isinstance(core, DjangoCore):
+        raise InvalidOption("atomic", "takes a tx of the app in duly.contrib.django")
+    return core.alias
+
+
+def _lend(own: Any, wrapper: Any, raw: Any) -> Any:
+    from django.db.transaction import Atomic
+
+    if wrapper.vendor == "postgresql":
+        _set_time_zone(wrapper, raw)
+        djangos = wrapper.get_connection_params()["cursor_factory"]
+        raw = Lent(raw, _adapters_of(own), _cursor_type(djangos))
+    wrapper.connection = raw
+    wrapper.autocommit = False
+    wrapper.in_atomic_block = True
+    # So that atomic(durable=True) is refused.
+    wrapper.atomic_blocks = [Atomic(wrapper.alias, True, False)]
+    # Whatever Django does to old connections must not reach this one.
+    wrapper.close = _do_nothing
+    wrapper.on_commit = _refuse_on_commit
+    # A server-side cursor is one more thing that could outlive the block.
+    wrapper.settings_dict = {**wrapper.settings_dict, "DISABLE_SERVER_SIDE_CURSORS": True}
+    return wrapper
+
+
+def _take_back(wrapper: Any) -> None:
+    """Whoever has kept something of the block cannot go on with it."""
+    wrapper.connection = None
+    wrapper.connect = _refuse_to_connect
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _refuse_to_connect() -> NoReturn:
+    raise TransactionEnded("the block of atomic(tx) is over; do not keep its connection")
+
+
+def _refuse_on_commit(func: Callable[[], object], robust: bool = False) -> NoReturn:
+    raise InvalidOption(
+        "transaction.on_commit",
+        "is not called for a mutation; schedule a job with tx.run, it commits with the rest",
+    )
+
+
+# PostgreSQL --------------------------------------------------------------------------------------
+
+
+def _set_time_zone(wrapper: Any, raw: Any) -> None:
+    """Django gives every instant the zone that it has set, whatever zone it came in."""
+    zone = wrapper.timezone_name
+    if zone and raw.info.parameter_status("TimeZone") != zone:
+        raw.execute(_SET_TIME_ZONE, [zone])
+
+
+class Lent:
+    """A connection of psycopg whose cursors, and they alone, are Django's."""
+
+    def __init__(self, raw: Any, adapters: Any, cursor_type: Any) -> None:
+        self._raw = raw
+        self._cursor_type = cursor_type
+        self.adapters = adapters
+
+    def cursor(self) -> Any:
+        return self._cursor_type(self._raw, self.adapters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+# What Django, its apps and the project register on their connections, by alias and database.
+_adapters: dict[tuple[str, str], Any] = {}
+
+
+def _adapters_of(own: Any) -> Any:
+    where = own.alias, own.settings_dict["NAME"]
+    if where not in _adapters:
+        own.ensure_connection()
+        _adapters[where] = _copy(own.connection.adapters)
+    return _adapters[where]
+
+
+def _copy(adapters: Any) -> Any:
+    return type(adapters)(adapters)
+
+
+@lru_cache
+def _cursor_type(djangos: Any) -> Any:
+    def init(self: Any, raw: Any, adapters: Any) -> None:
+        self.own_adapters = _copy(adapters)
+        djangos.__init__(self, raw)
+
+    adapters = property(lambda self: self.own_adapters)
+    return type("Cursor", (djangos,), {"__init__": init, "adapters": adapters})

@@ -1,0 +1,142 @@
+"""How does the project's app come out of Django's settings?"""
+
+# Django comes without types.
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings as _settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
+from django.db import connections as _connections
+
+from duly.app import Duly
+from duly.context import Bound
+from duly.contrib.django.database import LateStore, late_store
+from duly.core import Core
+from duly.functions import Function
+from duly.runtime.program import Running
+from duly.store.base import Store, StoreTx
+
+settings: Any = _settings
+connections: Any = _connections
+
+DISCOVER = "duly.contrib.django.discover"
+
+
+class DjangoCore(Core):
+    """Functions whose Django connections are looked after; a store that follows the settings."""
+
+    alias: str = "default"
+
+    def bind(self, function: Function[..., Any]) -> Bound:
+        return DjangoBound(self, function)
+
+    def ready(self) -> Store:
+        self._follow()
+        store = super().ready()
+        late = self._late()
+        return late.made() if late else store
+
+    def migrate(self) -> list[str]:
+        self._follow()
+        return super().migrate()
+
+    def _follow(self) -> None:
+        late = self._late()
+        if late and late.leave_renamed():
+            self._ready_in = None
+
+    def _late(self) -> LateStore | None:
+        # A test may have put another store in its place.
+        store: object = self.store
+        return store if isinstance(store, LateStore) else None
+
+
+class App(Duly):
+    """The app of a Django project; made by `make_app`."""
+
+    _store_maker = staticmethod(late_store)
+    _core_type = DjangoCore
+    manage: Sequence[str] | None = None
+    """How manage.py, or django-admin, was given the command `duly`."""
+
+    def __init__(self, alias: str, **options: Any) -> None:
+        super().__init__(alias, **options)
+        assert isinstance(self.core, DjangoCore)
+        self.core.alias = alias
+        self.found_at = "duly.contrib.django:app"
+        self.owns_logging = bool(settings.LOGGING)
+
+    def command(self) -> list[str] | None:
+        if self.manage is None:
+            return super().command()
+        return [sys.executable, *self.manage]
+
+
+def make_app() -> App:
+    """The app that `settings.DULY` describes; without it, one in the default database."""
+    given: Mapping[str, Any] = getattr(settings, "DULY", {})
+    _check_names(given)
+    options = {key.lower(): value for key, value in given.items()}
+    alias = options.pop("database", "default")
+    if alias not in settings.DATABASES:
+        raise ImproperlyConfigured(f"DULY: DATABASES has no {alias!r}")
+    options["imports"] = [DISCOVER, *options.get("imports", ())]
+    return App(alias, **options)
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    options = inspect.signature(Duly.__init__).parameters.keys() - {"self", "url"}
+    known = {"DATABASE", *(option.upper() for option in options)}
+    if unknown := sorted(given.keys() - known):
+        names = ", ".join(sorted(known))
+        raise ImproperlyConfigured(f"DULY: unknown {', '.join(unknown)}; there are {names}")
+
+
+# Connections of the ORM --------------------------------------------------------------------------
+
+
+class DjangoBound(Bound):
+    """Does around every body what Django does around every request."""
+
+    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+        close_old_connections()
+        try:
+            return super().call_action(running, arguments)
+        finally:
+            close_old_connections()
+
+    def call_mutation(
+        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+    ) -> object:
+        close_old_connections()
+        try:
+            return super().call_mutation(running, tx, arguments, shared)
+        finally:
+            close_old_connections()
+
+    async def call_async(self, running: Running, arguments: Mapping[str, Any]) -> object:
+        # Async code reaches the ORM through sync_to_async, that is in a thread of asgiref's.
+        close: Any = sync_to_async(close_old_connections)
+        await close()
+        try:
+            return await super().call_async(running, arguments)
+        finally:
+            await close()
+
+
+def close_old_connections() -> None:
+    """Django's own would also close one in a transaction, as a test's connection is."""
+    for connection in connections.all(initialized_only=True):
+        # One that cannot even be closed must not become the outcome of a job.
+        with suppress(Error):
+            if not connection.in_atomic_block:
+                connection.close_if_unusable_or_obsolete()
