@@ -96,6 +96,31 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
     tags: str | None
 
 
+class TrackedJob(NewJob, frozen=True, array_like=True):
+    """The same with what most jobs do not have, so that most inserts need not carry it."""
+
+    hold: str | None = None
+    trigger: str | None = None
+    actor: str | None = None
+    retry_of: str | None = None
+    hook_id: str | None = None
+    batch_id: str | None = None
+    unique_key: str | None = None
+    pending_key: str | None = None
+    limit_key: str | None = None
+    limits: str | None = None
+
+
+class Trigger(StrEnum):
+    """Who started a job."""
+
+    MANUAL = "manual"
+    SCHEDULE = "schedule"
+    WEBHOOK = "webhook"
+    WORKFLOW = "workflow"
+    API = "api"
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A job that a worker has just made its own, with the token that fences its writes."""
 
@@ -190,6 +215,10 @@ class JobRecord(msgspec.Struct, frozen=True):
     error_message: str | None
     error_traceback: str | None
     canceled_by: str | None
+    trigger: str | None
+    actor: str | None
+    retry_of: str | None
+    batch_id: str | None
 
 
 class JobFilter(msgspec.Struct, frozen=True):

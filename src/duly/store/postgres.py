@@ -44,7 +44,7 @@ from duly.store.placeholders import to_psycopg
 from duly.store.session import Session
 from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
-from duly.store.steps import Row, columns
+from duly.store.steps import TRACKED, Row, columns
 
 try:
     import psycopg
@@ -145,12 +145,13 @@ class PostgresSession(Session):
             return cursor.fetchall() if cursor.description else []
 
     def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
-        self.run(sql.INSERT_JOBS_ONCE, columns(jobs))
+        self.run(sql.INSERT_JOBS_ONCE, columns(jobs, TRACKED))
         self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
         if jobs:
-            self.run(sql.INSERT_CANCELED, columns(jobs) | {"by": by, "now": now})
+            values = columns(jobs, sql.FINAL_FIELDS)
+            self.run(sql.INSERT_CANCELED, values | {"by": by, "now": now})
 
     def lanes(self) -> list[Row]:
         return self.run(sql.LANES)

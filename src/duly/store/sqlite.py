@@ -35,7 +35,7 @@ from duly.model.job import (
     Settlement,
     State,
 )
-from duly.store import migrate
+from duly.store import migrate, steps
 from duly.store import statements as sql
 from duly.store.base import (
     CLAIM_BYTES,
@@ -129,8 +129,8 @@ class SqliteSession(Session):
         return self.raw.cursor().executemany(SQL[statement], rows).rowcount
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
-        rows = [(*msgspec.structs.astuple(job), now, by) for job in jobs]
-        self.many(sql.INSERT_CANCELED, rows)
+        values = [(*row, now, by) for row in steps.rows(jobs, sql.FINAL_FIELDS)]
+        self.many(sql.INSERT_CANCELED, values)
 
     def lanes(self) -> list[Row]:
         lanes: list[Row] = []

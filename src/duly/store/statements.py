@@ -8,11 +8,11 @@ A statement is one text for both databases where that serves, two where one woul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from duly.model.job import JobFilter, JobRecord, NewJob, State
+from duly.model.job import JobFilter, JobRecord, NewJob, State, TrackedJob
 from duly.store.placeholders import Style, named_to_psycopg, named_to_style
 
 Dialect = Literal["sqlite", "postgres"]
@@ -43,6 +43,7 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     """What the words behind an @ stand for."""
     prefix = "duly_" if dialect == "sqlite" else f"{schema}."
     tables = "jobs history kept workers queues functions meta migrations".split()
+    tables += "batches keys slots starts progress logs".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
     return {table: prefix + table for table in tables} | columns | {"schema": schema}
 
@@ -51,7 +52,7 @@ def _read_as(column: str, dialect: Dialect) -> str:
     if dialect == "sqlite":
         # Behind a + a column has no declared type, so no converter of a user's applies to it.
         return f"+{column}"
-    return f"{column}::text" if column in ("id", "parent_id", "worker_id") else column
+    return f"{column}::text" if column in _IDS else column
 
 
 def render(sql: str, dialect: Dialect, words: dict[str, str]) -> str:
@@ -84,13 +85,27 @@ def named_statements() -> Iterator[tuple[str, Statement]]:
 
 # Columns -----------------------------------------------------------------------------------------
 
-NEW_FIELDS = NewJob.__struct_fields__
-_NEW = ", ".join(NEW_FIELDS)
-_NEW_VALUES = ", ".join(["?"] * len(NEW_FIELDS))
-_NEW_TYPES = "uuid text text text int2 int8 int8 int8 int8 int8 text text uuid text text".split()
-_NEW_ARRAYS = ", ".join(
-    f":{name}::{type_}[]" for name, type_ in zip(NEW_FIELDS, _NEW_TYPES, strict=True)
+_IDS = "id parent_id worker_id retry_of hook_id batch_id".split()
+_TYPES = dict.fromkeys(_IDS, "uuid") | dict.fromkeys(
+    "created_at scheduled_at run_at expires_at timeout_ms".split(), "int8"
 )
+_TYPES["priority"] = "int2"
+
+
+class Fields:
+    """The columns of an insert."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.columns = ", ".join(names)
+        self.values = ", ".join(["?"] * len(names))
+        self.arrays = ", ".join(f":{name}::{_TYPES.get(name, 'text')}[]" for name in names)
+
+
+_NEW = Fields(NewJob.__struct_fields__)
+_TRACKED = Fields(TrackedJob.__struct_fields__)
+# What of it a finished job has too.
+FINAL_FIELDS = (*NewJob.__struct_fields__, "trigger", "actor", "retry_of", "batch_id")
+_CANCELED = Fields(FINAL_FIELDS)
 
 _RECORD_COLUMNS = JobRecord.__struct_fields__
 
@@ -105,7 +120,7 @@ _FINAL_RECORD = _record("hold")
 # What a job takes along, unchanged, when it moves to history.
 _MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
     created_at, scheduled_at, run_at, started_at, expires_at, timeout_ms, retry, args, parent_id,
-    owner, tags, worker_id"""
+    owner, tags, worker_id, trigger, actor, retry_of, batch_id"""
 
 _FINAL = f"""{_MOVED}, state, completed_at, result, error_kind, error_message, error_traceback,
     canceled_by, exhausted"""
@@ -153,16 +168,24 @@ WRITE_MIGRATION = both(
 
 # Enqueue -----------------------------------------------------------------------------------------
 
-INSERT_JOBS = each(
-    sqlite=f"INSERT INTO @jobs ({_NEW}) VALUES ({_NEW_VALUES})",
-    postgres=f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS})",
-)
+
+def _insert(fields: Fields) -> Statement:
+    into = f"INSERT INTO @jobs ({fields.columns})"
+    return each(
+        sqlite=f"{into} VALUES ({fields.values})",
+        postgres=f"{into} SELECT * FROM unnest({fields.arrays})",
+    )
+
+
+INSERT_JOBS = _insert(_NEW)
+INSERT_TRACKED = _insert(_TRACKED)
 
 # Repeats an insert whose answer was lost (PostgreSQL only). Jobs that arrived after all are left
 # alone, also those that have finished since. That is looked up after the insert, which waits for
 # whoever is just moving them: a look before it could miss both rows.
 INSERT_JOBS_ONCE = both(
-    f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS}) ON CONFLICT (id) DO NOTHING"
+    f"INSERT INTO @jobs ({_TRACKED.columns}) SELECT * FROM unnest({_TRACKED.arrays})"
+    " ON CONFLICT (id) DO NOTHING"
 )
 FORGET_REPEATED = both(
     """DELETE FROM @jobs again WHERE id = ANY(:ids::uuid[])
@@ -172,13 +195,13 @@ FORGET_REPEATED = both(
 
 # The child of a parent that is gone: stored, so that its id means something, and never run.
 INSERT_CANCELED = each(
-    sqlite=f"""INSERT INTO @history ({_NEW}, state, token, attempt, crashes, system_retries,
-            completed_at, canceled_by)
-        VALUES ({_NEW_VALUES}, 'canceled', 0, 0, 0, 0, ?, ?)""",
-    postgres=f"""INSERT INTO @history ({_NEW}, state, token, attempt, crashes, system_retries,
-            completed_at, canceled_by, bucket)
+    sqlite=f"""INSERT INTO @history ({_CANCELED.columns}, state, token, attempt, crashes,
+            system_retries, completed_at, canceled_by)
+        VALUES ({_CANCELED.values}, 'canceled', 0, 0, 0, 0, ?, ?)""",
+    postgres=f"""INSERT INTO @history ({_CANCELED.columns}, state, token, attempt, crashes,
+            system_retries, completed_at, canceled_by, bucket)
         SELECT *, 'canceled', 0, 0, 0, 0, :now::int8, :by::text, {_BUCKET}
-        FROM unnest({_NEW_ARRAYS})""",
+        FROM unnest({_CANCELED.arrays})""",
 )
 
 LOCK_PARENT = each(

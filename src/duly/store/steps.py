@@ -13,7 +13,7 @@ import msgspec
 
 from duly import fault
 from duly.ids import is_id
-from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
+from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State, TrackedJob
 from duly.store import statements as sql
 from duly.store.statements import Dialect, Statement
 
@@ -59,20 +59,29 @@ async def drive_async(steps: Steps[T], answer: Callable[[Ask], Awaitable[list[Ro
 def insert(dialect: Dialect, jobs: Sequence[NewJob], *, notify: bool = False) -> Steps[None]:
     """Store new jobs; `notify` lets PostgreSQL wake workers, once, when they are committed."""
     if jobs:
-        yield Ask(sql.INSERT_JOBS, _rows(jobs) if dialect == "sqlite" else columns(jobs))
+        # One statement, for on PostgreSQL it may stand alone; most need the shorter one.
+        tracked = any(type(job) is TrackedJob for job in jobs)
+        statement = sql.INSERT_TRACKED if tracked else sql.INSERT_JOBS
+        fields = TRACKED if tracked else NEW
+        yield Ask(statement, (rows if dialect == "sqlite" else columns)(jobs, fields))
     fault.point("enqueue.inserted")
     if notify and dialect == "postgres":
         yield Ask(sql.NOTIFY)
 
 
-def _rows(jobs: Sequence[NewJob]) -> list[Row]:
-    return [msgspec.structs.astuple(job) for job in jobs]
+NEW, TRACKED = NewJob.__struct_fields__, TrackedJob.__struct_fields__
 
 
-def columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
+def rows(jobs: Sequence[NewJob], fields: Sequence[str] = NEW) -> list[Row]:
+    if fields is NEW:
+        return [msgspec.structs.astuple(job)[: len(NEW)] for job in jobs]
+    return [tuple([getattr(job, name, None) for name in fields]) for job in jobs]
+
+
+def columns(jobs: Sequence[NewJob], fields: Sequence[str] = NEW) -> dict[str, Any]:
     """The fields of many jobs, each as one array."""
-    by_field = zip(*_rows(jobs), strict=True)
-    return {name: list(column) for name, column in zip(sql.NEW_FIELDS, by_field, strict=True)}
+    by_field = zip(*rows(jobs, fields), strict=True)
+    return {name: list(column) for name, column in zip(fields, by_field, strict=True)}
 
 
 # Reading -----------------------------------------------------------------------------------------
