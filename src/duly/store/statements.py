@@ -43,7 +43,7 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     """What the words behind an @ stand for."""
     prefix = "duly_" if dialect == "sqlite" else f"{schema}."
     tables = "jobs history kept workers queues functions meta migrations".split()
-    tables += "batches keys slots starts progress logs".split()
+    tables += "keys slots starts progress logs".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
     return {table: prefix + table for table in tables} | columns | {"schema": schema}
 

@@ -31,15 +31,8 @@ ALTER TABLE __schema__.kept
     ADD COLUMN retry_of uuid,
     ADD COLUMN batch_id uuid;
 
--- Several jobs whose end one hook waits for.
-CREATE TABLE __schema__.batches (
-    id uuid PRIMARY KEY,
-    hook_id uuid,
-    total integer NOT NULL,
-    created_at bigint NOT NULL
-);
-
--- A live row goes only when its job has ended, whoever ended it: that frees the job that waits.
+-- A live row goes only when its job has ended, whoever ended it: that frees the job that waits for it,
+-- or for the last of a batch. The hook of a batch has the batch's id.
 CREATE FUNCTION __schema__.free_hook() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.hook_id IS NOT NULL THEN
@@ -47,10 +40,9 @@ BEGIN
     END IF;
     IF OLD.batch_id IS NOT NULL THEN
         -- Of two last members that end at the same moment, the second sees that the first is gone.
-        PERFORM 1 FROM __schema__.batches WHERE id = OLD.batch_id FOR UPDATE;
+        PERFORM 1 FROM __schema__.jobs WHERE id = OLD.batch_id FOR UPDATE;
         IF NOT EXISTS (SELECT 1 FROM __schema__.jobs WHERE batch_id = OLD.batch_id) THEN
-            UPDATE __schema__.jobs SET hold = NULL WHERE hold = 'batch'
-                AND id = (SELECT hook_id FROM __schema__.batches WHERE id = OLD.batch_id);
+            UPDATE __schema__.jobs SET hold = NULL WHERE id = OLD.batch_id AND hold = 'batch';
         END IF;
     END IF;
     RETURN NULL;

@@ -28,24 +28,14 @@ ALTER TABLE duly_kept ADD COLUMN actor text;
 ALTER TABLE duly_kept ADD COLUMN retry_of text;
 ALTER TABLE duly_kept ADD COLUMN batch_id text;
 
--- Several jobs whose end one hook waits for.
-CREATE TABLE duly_batches (
-    id text PRIMARY KEY,
-    hook_id text,
-    total integer NOT NULL,
-    created_at integer NOT NULL
-);
-
--- A live row goes only when its job has ended, whoever ended it: that frees the job that waits.
+-- A live row goes only when its job has ended, whoever ended it: that frees the job that waits for it,
+-- or for the last of a batch. The hook of a batch has the batch's id.
 CREATE TRIGGER duly_jobs_hook AFTER DELETE ON duly_jobs WHEN OLD.hook_id IS NOT NULL
 BEGIN UPDATE duly_jobs SET hold = NULL WHERE id = OLD.hook_id AND hold = 'batch'; END;
 
 CREATE TRIGGER duly_jobs_batch_hook AFTER DELETE ON duly_jobs WHEN OLD.batch_id IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM duly_jobs WHERE batch_id = OLD.batch_id)
-BEGIN
-    UPDATE duly_jobs SET hold = NULL
-    WHERE hold = 'batch' AND id = (SELECT hook_id FROM duly_batches WHERE id = OLD.batch_id);
-END;
+BEGIN UPDATE duly_jobs SET hold = NULL WHERE id = OLD.batch_id AND hold = 'batch'; END;
 
 -- Keys that outlive a job: one call per period, one per idempotency key.
 CREATE TABLE duly_keys (
