@@ -16,6 +16,7 @@ from duly.functions import (
     AsyncActionBody,
     Delay,
     Function,
+    Isolate,
     Mutation,
     MutationBody,
     Options,
@@ -30,9 +31,11 @@ from duly.functions import (
     words_of,
 )
 from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
+from duly.model.keys import Limit, Unique
 from duly.model.retry import Retry
 
 F = TypeVar("F", bound=Function[..., Any])
+MUTATIONS_STAY = "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"
 
 
 class Registry(ABC):
@@ -63,6 +66,10 @@ class Registry(ABC):
         tags: Sequence[str] = ...,
         retry: Retry | None = ...,
         retry_on: RetryOn = ...,
+        on_complete: Function[..., Any] | None = ...,
+        unique: Unique | None = ...,
+        limit: Limit | None = ...,
+        debounce: Delay | None = ...,
         internal: bool = ...,
         alone: bool = ...,
         group: bool = ...,
@@ -83,18 +90,40 @@ class Registry(ABC):
         tags: Sequence[str] = (),
         retry: Retry | None = None,
         retry_on: RetryOn = (),
+        on_complete: Function[..., Any] | None = None,
+        unique: Unique | None = None,
+        limit: Limit | None = None,
+        debounce: Delay | None = None,
         internal: bool = False,
         alone: bool = False,
         group: bool = False,
+        isolate: None = None,
     ) -> Mutation[P, R] | Callable[[MutationBody[P, R]], Mutation[P, R]]:
         """Register a function that is one database transaction, run exactly once.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
         call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `on_complete`: a function that is called with `job_id` when the job has ended.
+        `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
         `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
         only for bodies that insert and do not update common rows.
         """
-        options = Options(queue, priority, timeout, expires, owner, words_of("tags", tags), retry)
+        if isolate is not None:
+            raise InvalidOption("isolate", MUTATIONS_STAY)
+        words = words_of("tags", tags)
+        options = Options(
+            queue,
+            priority,
+            timeout,
+            expires,
+            owner,
+            words,
+            retry,
+            on_complete,
+            unique,
+            limit,
+            debounce,
+        )
         only = retry_on_of(retry_on)
         traits = Traits(words_of("aliases", aliases), internal, alone, group, only)
 
@@ -130,7 +159,12 @@ class Registry(ABC):
         tags: Sequence[str] = ...,
         retry: Retry | None = ...,
         retry_on: RetryOn = ...,
+        on_complete: Function[..., Any] | None = ...,
+        unique: Unique | None = ...,
+        limit: Limit | None = ...,
+        debounce: Delay | None = ...,
         internal: bool = ...,
+        isolate: Isolate | None = ...,
     ) -> ActionDecorator: ...
 
     def action(
@@ -148,16 +182,37 @@ class Registry(ABC):
         tags: Sequence[str] = (),
         retry: Retry | None = None,
         retry_on: RetryOn = (),
+        on_complete: Function[..., Any] | None = None,
+        unique: Unique | None = None,
+        limit: Limit | None = None,
+        debounce: Delay | None = None,
         internal: bool = False,
+        isolate: Isolate | None = None,
     ) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
         call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `on_complete`: a function that is called with `job_id` when the job has ended.
+        `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
+        `isolate="process"`: run every job in a process of its own, which can be stopped.
         """
-        options = Options(queue, priority, timeout, expires, owner, words_of("tags", tags), retry)
+        words = words_of("tags", tags)
+        options = Options(
+            queue,
+            priority,
+            timeout,
+            expires,
+            owner,
+            words,
+            retry,
+            on_complete,
+            unique,
+            limit,
+            debounce,
+        )
         only = retry_on_of(retry_on)
-        traits = Traits(words_of("aliases", aliases), internal, retry_on=only)
+        traits = Traits(words_of("aliases", aliases), internal, retry_on=only, isolate=isolate)
 
         def register(body: Any) -> Function[..., Any]:
             is_async = inspect.iscoroutinefunction(body)

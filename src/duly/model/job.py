@@ -111,6 +111,22 @@ class TrackedJob(NewJob, frozen=True, array_like=True):
     limits: str | None = None
 
 
+class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A key that a job holds until an instant, whatever becomes of the job."""
+
+    scope: str
+    key: str
+    expires_at: int
+
+
+class KeyedJob(TrackedJob, frozen=True, array_like=True):
+    """A job that is stored only if nobody holds its keys; these two fields are no columns."""
+
+    entries: tuple[KeyEntry, ...] = ()
+    debounced: bool = False
+    """Whether a job that holds the pending key takes over the arguments and the due time."""
+
+
 class Trigger(StrEnum):
     """Who started a job."""
 
@@ -137,6 +153,8 @@ class Claim(msgspec.Struct, frozen=True):
     timeout_ms: int | None
     retry: str | None
     args: str
+    holds_slot: bool = False
+    """Whether a limit counts it as running until the body has really ended."""
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -232,6 +250,9 @@ class JobFilter(msgspec.Struct, frozen=True):
     run_after: int | None = None
     run_before: int | None = None
     before_id: str | None = None
+    batch_id: str | None = None
+    exhausted: bool | None = None
+    """Finished jobs that have used up their attempts."""
     limit: int = 100
 
 

@@ -20,6 +20,14 @@ class Running(Protocol):
     scheduled: bool
     """Whether the body has scheduled jobs, so that workers must be woken after the commit."""
 
+    def progress(self, value: float, note: str | None, /) -> None:
+        """The body says how far it is."""
+        ...
+
+    def say(self, level: str, text: str, /) -> None:
+        """The body has a line for its log."""
+        ...
+
 
 class Runnable(Protocol):
     """A registered function, ready to be called with stored arguments."""
@@ -32,6 +40,11 @@ class Runnable(Protocol):
 
     @property
     def is_async(self) -> bool: ...
+
+    @property
+    def isolated(self) -> bool:
+        """Run in a process of its own."""
+        ...
 
     @property
     def alone(self) -> bool:
@@ -79,6 +92,11 @@ class Program(Protocol):
         ...
 
     @property
+    def captures_logs(self) -> bool:
+        """Whether what `logging` records in a body becomes a log line of its job."""
+        ...
+
+    @property
     def clock(self) -> Clock: ...
 
     @property
@@ -89,6 +107,10 @@ class Program(Protocol):
 
         One whose hints cannot be raises InvalidFunction, or is left out.
         """
+        ...
+
+    def command(self) -> Sequence[str] | None:
+        """How another process runs the command line bound to this app; None if it cannot."""
         ...
 
     def published(self) -> Sequence[Published]:

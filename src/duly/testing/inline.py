@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Protocol
 
 from duly.ids import new_id
@@ -24,6 +25,7 @@ from duly.runtime.execute import (
     run_async_action,
 )
 from duly.runtime.program import Program, Runnable
+from duly.runtime.reports import Reports, captured_logging, context_of
 from duly.store.base import ClaimRequest, Store, WorkerInfo
 
 CHANCE = 0.5
@@ -42,6 +44,8 @@ class InlineWorker:
         self._clock = program.clock
         self._runnables: Mapping[str, Runnable] = program.runnables()
         self._id = new_id(self._clock.now())
+        self._reports = Reports(self._store, self._clock)
+        self._captures_logs = program.captures_logs
         self._store.register(self._info(program.name), self._clock.now())
         self._store.publish(program.published(), self._clock.now())
 
@@ -69,7 +73,20 @@ class InlineWorker:
             return None
         runnable = self._runnables[claim.function]
         ends: list[Outcome] = []
-        attempt = Attempt(claim, runnable, lambda _, outcome: ends.append(outcome))
+        attempt = Attempt(claim, runnable, lambda _, outcome: ends.append(outcome), self._reports)
+        with captured_logging() if self._captures_logs else nullcontext():
+            self._run(attempt)
+        attempt.end_report()
+        self._reports.flush()
+        for outcome in ends:
+            settlement = settle(claim, outcome, self._clock.now(), CHANCE)
+            self._store.exchange([settlement], None, self._clock.now())
+        if claim.holds_slot:
+            self._store.release_slots([(claim.id, claim.token)], self._clock.now())
+        return claim.id
+
+    def _run(self, attempt: Attempt) -> None:
+        claim, runnable = attempt.claim, attempt.runnable
         if claim.kind != runnable.kind:
             kinds = f"stored as {claim.kind}, now {runnable.kind}"
             attempt.resolve(NeverStarted(Hold.SIGNATURE, kinds))
@@ -79,17 +96,16 @@ class InlineWorker:
             _run_async(attempt)
         else:
             run_action(attempt)
-        for outcome in ends:
-            settlement = settle(claim, outcome, self._clock.now(), CHANCE)
-            self._store.exchange([settlement], None, self._clock.now())
-        return claim.id
 
     def _claim(self) -> Claim | None:
         now = self._clock.now()
-        queues = tuple(sorted({lane.queue for lane in self._store.lanes() if lane.run_at <= now}))
+        lanes = self._store.lanes()
+        queues = tuple(sorted({lane.queue for lane in lanes if lane.run_at <= now}))
         if not queues:
             return None
-        request = ClaimRequest(self._id, queues, tuple(sorted(self._runnables)), 1)
+        limited = any(lane.limited for lane in lanes)
+        functions = tuple(sorted(self._runnables))
+        request = ClaimRequest(self._id, queues, functions, 1, limited=limited)
         _, claims = self._store.exchange([], request, now)
         return claims[0] if claims else None
 
@@ -98,7 +114,10 @@ class InlineWorker:
         runner = MutationRunner(self._store, lane, self._clock, _unwatched, _unreleased)
         try:
             for _, end in runner.run([attempt]):
-                if not isinstance(end, Committed | TakenAway):
+                if isinstance(end, Committed):
+                    # What it said was part of its transaction.
+                    attempt.report = None
+                elif not isinstance(end, TakenAway):
                     attempt.resolve(end)
         finally:
             runner.close()
@@ -115,8 +134,12 @@ def _run_async(attempt: Attempt) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(run_async_action(attempt))
+        _to_the_end(attempt)
     else:
         # An async test: its loop cannot run another one inside.
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, run_async_action(attempt)).result()
+            thread.submit(_to_the_end, attempt).result()
+
+
+def _to_the_end(attempt: Attempt) -> None:
+    context_of(attempt).run(asyncio.run, run_async_action(attempt))

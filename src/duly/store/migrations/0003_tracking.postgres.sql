@@ -14,8 +14,11 @@ ALTER TABLE __schema__.jobs
 CREATE INDEX jobs_batch ON __schema__.jobs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE UNIQUE INDEX jobs_unique ON __schema__.jobs (unique_key) WHERE unique_key IS NOT NULL;
 CREATE UNIQUE INDEX jobs_pending ON __schema__.jobs (pending_key) WHERE pending_key IS NOT NULL;
-CREATE INDEX jobs_limit ON __schema__.jobs (limit_key, priority, run_at, id)
+-- Those that wait for a key, in the order in which they get it; and those that may try to.
+CREATE INDEX jobs_limit ON __schema__.jobs (limit_key, priority DESC, run_at, id)
     WHERE limit_key IS NOT NULL AND hold = 'key';
+CREATE INDEX jobs_limited ON __schema__.jobs (limit_key, run_at)
+    WHERE limit_key IS NOT NULL AND state = 'pending' AND hold IS NULL;
 
 ALTER TABLE __schema__.history
     ADD COLUMN trigger text,
@@ -67,6 +70,8 @@ CREATE TABLE __schema__.slots (
     key text COLLATE "C" NOT NULL,
     slot integer NOT NULL,
     job_id uuid NOT NULL,
+    -- Which attempt: an earlier one may still run when the job is started again.
+    token integer NOT NULL,
     worker_id uuid NOT NULL,
     PRIMARY KEY (key, slot)
 );
@@ -77,8 +82,14 @@ CREATE TABLE __schema__.starts (
     key text COLLATE "C" NOT NULL,
     started_at bigint NOT NULL,
     job_id uuid NOT NULL,
-    PRIMARY KEY (key, started_at, job_id)
+    token integer NOT NULL,
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (key, started_at, job_id, token)
 );
+CREATE INDEX starts_expiry ON __schema__.starts (expires_at);
+
+-- How many jobs of a queue run at once, over all workers.
+ALTER TABLE __schema__.queues ADD COLUMN at_once integer;
 
 CREATE TABLE __schema__.progress (
     job_id uuid PRIMARY KEY,
@@ -90,7 +101,7 @@ CREATE TABLE __schema__.progress (
 
 CREATE TABLE __schema__.logs (
     job_id uuid NOT NULL,
-    seq integer NOT NULL,
+    seq bigint NOT NULL,
     logged_at bigint NOT NULL,
     level text NOT NULL,
     line text NOT NULL,

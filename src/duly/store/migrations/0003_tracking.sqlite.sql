@@ -13,8 +13,11 @@ ALTER TABLE duly_jobs ADD COLUMN limits text;
 CREATE INDEX duly_jobs_batch ON duly_jobs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE UNIQUE INDEX duly_jobs_unique ON duly_jobs (unique_key) WHERE unique_key IS NOT NULL;
 CREATE UNIQUE INDEX duly_jobs_pending ON duly_jobs (pending_key) WHERE pending_key IS NOT NULL;
-CREATE INDEX duly_jobs_limit ON duly_jobs (limit_key, priority, run_at, id)
+-- Those that wait for a key, in the order in which they get it; and those that may try to.
+CREATE INDEX duly_jobs_limit ON duly_jobs (limit_key, priority DESC, run_at, id)
     WHERE limit_key IS NOT NULL AND hold = 'key';
+CREATE INDEX duly_jobs_limited ON duly_jobs (limit_key, run_at)
+    WHERE limit_key IS NOT NULL AND state = 'pending' AND hold IS NULL;
 
 ALTER TABLE duly_history ADD COLUMN trigger text;
 ALTER TABLE duly_history ADD COLUMN actor text;
@@ -52,6 +55,8 @@ CREATE TABLE duly_slots (
     key text NOT NULL,
     slot integer NOT NULL,
     job_id text NOT NULL,
+    -- Which attempt: an earlier one may still run when the job is started again.
+    token integer NOT NULL,
     worker_id text NOT NULL,
     PRIMARY KEY (key, slot)
 );
@@ -62,8 +67,14 @@ CREATE TABLE duly_starts (
     key text NOT NULL,
     started_at integer NOT NULL,
     job_id text NOT NULL,
-    PRIMARY KEY (key, started_at, job_id)
+    token integer NOT NULL,
+    expires_at integer NOT NULL,
+    PRIMARY KEY (key, started_at, job_id, token)
 );
+CREATE INDEX duly_starts_expiry ON duly_starts (expires_at);
+
+-- How many jobs of a queue run at once, over all workers.
+ALTER TABLE duly_queues ADD COLUMN at_once integer;
 
 CREATE TABLE duly_progress (
     job_id text PRIMARY KEY,
