@@ -150,7 +150,7 @@ class SqliteRaw(Raw):
 class PostgresRaw(Raw):
     def ready(self, jobs: Sequence[NewJob]) -> Any:
         columns = zip(*(msgspec.structs.astuple(job) for job in jobs), strict=True)
-        return {name: list(c) for name, c in zip(sql.NEW_FIELDS, columns, strict=True)}
+        return {name: list(c) for name, c in zip(NewJob.__struct_fields__, columns, strict=True)}
 
     def insert(self, parameters: Any) -> None:
         self.connection.execute(self.texts[sql.INSERT_JOBS], parameters)

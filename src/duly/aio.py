@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
@@ -19,8 +19,9 @@ from duly.context import Tx, open_tx
 from duly.errors import TransactionEnded
 from duly.functions import Function, Instant
 from duly.inside import enter, leave, refuse_inside_mutation
-from duly.jobs import Read
+from duly.jobs import Read, watch_async
 from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.progress import Event
 from duly.store.base import HeldJobs, Rows, WorkerInfo
 from duly.threads import submit, to_the_end
 from duly.verbs import AsyncVerbs
@@ -73,6 +74,13 @@ class AsyncApp(AsyncVerbs):
         """Jobs that cannot start for a reason of their own, by reason and function."""
         return await self._core.threads.read(self._app.held)
 
+    def watch(self, job_id: str, timeout: float | None = None) -> AsyncGenerator[Event]:
+        """The state of a job now, then every newer one, until its last: `async for event in …`.
+
+        JobNotFound if there is no such job.
+        """
+        return watch_async(self._core, job_id, timeout)
+
     def transaction(self) -> AbstractAsyncContextManager[AsyncTx]:
         """A transaction outside any job: `async with app.aio.transaction() as tx: …`.
 
@@ -81,8 +89,8 @@ class AsyncApp(AsyncVerbs):
         """
         return _Transaction(self._core)
 
-    async def _insert(self, jobs: Sequence[NewJob]) -> None:
-        await self._core.threads.call(partial(self._core.insert, jobs))
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return await self._core.threads.call(partial(self._core.insert, jobs))
 
     async def _get(self, job_id: str) -> JobRecord | None:
         return await self._core.threads.look(partial(self._core.get, job_id))
@@ -135,8 +143,9 @@ class AsyncTx(AsyncVerbs):
     def _reader(self) -> Read:
         return self._get
 
-    async def _insert(self, jobs: Sequence[NewJob]) -> None:
-        await self._do(partial(self._tx._insert, jobs))  # pyright: ignore[reportPrivateUsage]
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        insert = self._tx._insert  # pyright: ignore[reportPrivateUsage]
+        return await self._do(partial(insert, jobs))
 
     async def _get(self, job_id: str) -> JobRecord | None:
         if self._lane.ended:

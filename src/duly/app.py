@@ -8,13 +8,16 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, overload
 
+import msgspec
+
 from duly.aio import AsyncApp
+from duly.batches import Batch
 from duly.catalog import Functions
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
@@ -27,6 +30,7 @@ from duly.errors import (
     InvalidURL,
 )
 from duly.functions import (
+    IDEMPOTENCY_MS,
     Declared,
     Delay,
     Function,
@@ -39,24 +43,30 @@ from duly.functions import (
     name_of,
 )
 from duly.inside import refuse_handles_inside_mutation, refuse_inside_mutation
+from duly.jobs import AsyncJob, Job, job_from
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.keys import check_at_once
 from duly.model.signature import Signature
 from duly.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
 from duly.registry import F, Group, Registry
+from duly.replay import Replay, replay_all, replay_one
 from duly.runtime.alone import AloneRuns, Command
 from duly.runtime.beat import BEAT_SECONDS
+from duly.runtime.isolate import refuse_while_importing
 from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION
 from duly.runtime.service import Service
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
 from duly.threads import to_the_end
-from duly.verbs import Verbs, name_of_function
+from duly.verbs import Verbs, id_of, job_filter, name_of_function
+from duly.why import Why, explain
 
 log = logging.getLogger(__name__)
 
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
+IDEMPOTENCY = timedelta(milliseconds=IDEMPOTENCY_MS)
 
 
 class Duly(Verbs, Registry):
@@ -83,17 +93,22 @@ class Duly(Verbs, Registry):
         synchronous: str = "FULL",
         auto_migrate: bool = False,
         concurrency: int = EMBEDDED_CONCURRENCY,
+        capture_logs: bool = True,
         retention: timedelta = RETENTION,
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
+        idempotency: timedelta = IDEMPOTENCY,
     ) -> None:
         """Describe the application.
 
         `url`: sqlite:///shop.db, sqlite:///:memory: or postgresql://…; else DULY_DATABASE_URL.
         `imports`: modules that define functions, imported when a worker starts.
+        `capture_logs`: keep what `logging` records in a job as log lines of that job.
+        `idempotency`: how long an `idempotency_key` is remembered.
         `schema`, `pooler`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
-        _check_options(given, name, concurrency, min(retention, exhausted_retention), synchronous)
+        shortest = min(retention, exhausted_retention, idempotency)
+        _check_options(given, name, concurrency, shortest, synchronous)
         assert given is not None
         clock = clock or SystemClock()
         store = self._store_maker(given, _folder_of_caller(), clock, schema, pooler, synchronous)
@@ -102,6 +117,9 @@ class Duly(Verbs, Registry):
         self.queues: Queues = Queues(self._core)
         self.aio: AsyncApp = AsyncApp(self)
         self._concurrency = concurrency
+        self._core.captures_logs = capture_logs
+        self._core.command = self.command
+        self._core.idempotency_ms = round(idempotency.total_seconds() * 1000)
         self._core.keep = {"retention": retention, "exhausted_retention": exhausted_retention}
         self.found_at: str | None = None
 
@@ -215,8 +233,8 @@ class Duly(Verbs, Registry):
 
     # Jobs
 
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
-        self._core.insert(jobs)
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._core.insert(jobs)
 
     def _get(self, job_id: str) -> JobRecord | None:
         return self._core.get(job_id)
@@ -255,7 +273,54 @@ class Duly(Verbs, Registry):
             for name in self._core.names_of(name_of_function(function))
         ]
         store = self.ready()
-        return sum(store.cancel_matching(filter, "operator", now) for filter in filters)
+        canceled = sum(store.cancel_matching(filter, "operator", now) for filter in filters)
+        if canceled:
+            self._core.tell_bodies()
+        return canceled
+
+    def batch_of(self, batch_id: str) -> Batch:
+        """The batch with that id, as its hook gets it."""
+        return Batch(self._core, batch_id)
+
+    def dead(
+        self,
+        function: Function[..., Any] | str | None = None,
+        *,
+        queue: str | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        """Dead letters: jobs that have used up their attempts, newest first."""
+        chosen = job_filter(None, function, queue, owner, before, limit)
+        found = self._core.find(msgspec.structs.replace(chosen, exhausted=True))
+        return [job_from(self._core, record, self._core.get) for record in found]
+
+    def retry(self, job: Job[Any] | AsyncJob[Any] | str) -> Job[Any]:
+        """Run a job that failed or was canceled again: the new one, which links to it.
+
+        A job is run again once; asked a second time, the answer is the same.
+        """
+        refuse_inside_mutation("retry")
+        return replay_one(self._core, id_of(job))
+
+    def retry_dead(
+        self,
+        function: Function[..., Any] | str | None = None,
+        *,
+        queue: str | None = None,
+        owner: str | None = None,
+        dry_run: bool = False,
+    ) -> Replay:
+        """Run every dead letter that matches again; with `dry_run`, only say what would happen."""
+        refuse_inside_mutation("retry_dead")
+        return replay_all(
+            self._core, job_filter(None, function, queue, owner, None, 1), dry_run=dry_run
+        )
+
+    def why(self, job: Job[Any] | AsyncJob[Any] | str) -> Why:
+        """Why a job has not run yet: the reasons in order, as data and as a sentence."""
+        return explain(self._core, id_of(job))
 
     def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are registered now."""
@@ -321,6 +386,7 @@ class Duly(Verbs, Registry):
 
     def service(self, **settings: Any) -> Service:
         """The loops of a worker process, not started; `duly worker` runs them."""
+        refuse_while_importing()
         self.ready()
         return Service(
             self._core,
@@ -367,6 +433,19 @@ class Queues:
         refuse_inside_mutation("queues.resume")
         self._core.ready().resume_queue(name)
         self._core.wake()
+
+    def limit(self, name: str, at_once: int | None) -> None:
+        """Run at most so many jobs of this queue at once, over all workers; None: any number."""
+        refuse_inside_mutation("queues.limit")
+        check_text("queue", name)
+        if at_once is not None:
+            check_at_once("at_once", at_once)
+        self._core.ready().limit_queue(name, at_once)
+        self._core.wake()
+
+    def limits(self) -> Mapping[str, int]:
+        """The queues that have a limit, and how many of their jobs run at once."""
+        return self._core.ready().queue_limits()
 
     def paused(self) -> Sequence[QueuePause]:
         """The queues that are paused, by whom and why."""

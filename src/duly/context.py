@@ -9,6 +9,7 @@ app itself, share one set of verbs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,12 +19,15 @@ from duly.errors import (
     Canceled,
     CannotCancelSelf,
     InvalidFunction,
+    NonRetryable,
+    RetryAfter,
     TooManyJobs,
     TransactionEnded,
 )
 from duly.functions import Function, Mutation
 from duly.inside import mutation_body, refuse_inside_mutation, transaction_block
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.progress import check_line, check_progress
 from duly.orm import close_session, open_session
 from duly.runtime.program import NeedsAlone, Running, Scrub
 from duly.store.base import Rows, StoreTx
@@ -136,11 +140,12 @@ class Tx(Verbs):
             raise Canceled("this job was canceled or timed out; its transaction is rolled back")
         return self._tx
 
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         tx = self._open()
         self._count(jobs)
-        tx.insert_jobs(jobs)
+        found = tx.insert_jobs(jobs)
         self.due_now = True
+        return found
 
     def _count(self, jobs: Sequence[NewJob]) -> None:
         self._scheduled += len(jobs)
@@ -218,6 +223,20 @@ class Ctx(Verbs):
         if self.canceled:
             raise Canceled("this job was canceled or timed out; its result is dropped")
 
+    def progress(self, value: float, note: str | None = None) -> None:
+        """Say how far the job is, from 0 to 1; raises Canceled as `check` does.
+
+        Costs next to nothing: what is said often is stored a few times a second, the last always.
+        """
+        checked = check_progress(value, note)
+        self.check()
+        self._running.progress(checked, note)
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Keep a line with the job; `job.logs()` reads them."""
+        check_line(text, level)
+        self._running.say(level, text)
+
     def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
         if not isinstance(mutation, Mutation):
@@ -236,10 +255,12 @@ class Ctx(Verbs):
             raise
         return result
 
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         claim = self._running.claim
-        if not self._core.insert_children((claim.id, claim.token), jobs):
+        found = self._core.insert_children((claim.id, claim.token), jobs)
+        if found is None:
             raise Canceled("this job was canceled, so what it schedules is canceled too")
+        return found
 
     def _get(self, job_id: str) -> JobRecord | None:
         return self._core.get(job_id)
@@ -280,13 +301,22 @@ class AsyncCtx(AsyncVerbs):
         """Raise Canceled if the job was canceled or timed out."""
         self._ctx.check()
 
+    async def progress(self, value: float, note: str | None = None) -> None:
+        """Say how far the job is, from 0 to 1, and let other tasks run; as Ctx.progress."""
+        self._ctx.progress(value, note)
+        await asyncio.sleep(0)
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Keep a line with the job; `job.logs()` reads them."""
+        self._ctx.log(text, level=level)
+
     async def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
         return await self._core.threads.call(lambda: self._ctx.call(mutation, *args, **kwargs))
 
-    async def _insert(self, jobs: Sequence[NewJob]) -> None:
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         insert = self._ctx._insert  # pyright: ignore[reportPrivateUsage]
-        await self._core.threads.call(partial(insert, jobs))
+        return await self._core.threads.call(partial(insert, jobs))
 
     async def _get(self, job_id: str) -> JobRecord | None:
         return await self._core.threads.look(partial(self._core.get, job_id))
@@ -311,11 +341,19 @@ class Bound:
         self.name = function.name
         self.kind: Kind = function.kind
         self.is_async = function.is_async
+        self.isolated = function.traits.isolate is not None
         self.alone = function.traits.alone
         self.group = function.traits.group
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
         self.scrub: Scrub = function.signature.scrub
+        self._retry_on = function.traits.retry_on
+
+    def may_retry(self, error: BaseException) -> bool:
+        if isinstance(error, NonRetryable):
+            return False
+        only = self._retry_on
+        return not only or isinstance(error, (RetryAfter, *only))
 
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool

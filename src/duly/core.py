@@ -5,6 +5,7 @@ Nothing here is public; users meet it through `Duly`, `Tx`, `Ctx` and `Job`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -18,11 +19,11 @@ import msgspec
 
 from duly.clock import Clock, os_monotonic
 from duly.context import Bound
-from duly.errors import FunctionConflict, FunctionDeleted, UnknownFunction
-from duly.functions import Call, Declared, Function, by_name
+from duly.errors import FunctionConflict, FunctionDeleted, SignatureMismatch, UnknownFunction
+from duly.functions import IDEMPOTENCY_MS, Call, Declared, Function, by_name, under_limit
 from duly.inside import refuse_inside_mutation
-from duly.model.function import FunctionInfo, Published, Status
-from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.function import FunctionInfo, Published, PublishedOptions, Status
+from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob
 from duly.model.redact import mask, redacted_in
 from duly.model.signature import check_against
 from duly.runtime.janitor import Keep
@@ -30,7 +31,9 @@ from duly.runtime.service import Service
 from duly.runtime.worker import POLL_SECONDS
 from duly.store.base import Store
 from duly.threads import Threads
+from duly.watch import Watchers
 
+NOBODY = "00000000-0000-0000-0000-000000000000"
 STATUS_SECONDS = 1.0
 """How old what is known of the functions' status may be when a call is checked."""
 
@@ -51,6 +54,7 @@ class Core:
         self.functions: dict[str, Function[..., Any]] = {}
         self.revision = 0
         self.keep: Keep = {}
+        self.idempotency_ms = IDEMPOTENCY_MS
         self._aliases: dict[str, str] = {}
         self._statuses: Mapping[str, Status] = {}
         self._declared: dict[str, Declared[..., Any]] = {}
@@ -58,7 +62,10 @@ class Core:
         """What functions of other services hide, and until when that is believed."""
         self._fresh_until = 0.0
         self.service: Service | None = None
+        self.command: Callable[[], Sequence[str] | None] = lambda: None
+        self.captures_logs = True
         self.threads = Threads()
+        self.watchers = Watchers(self.ready)
         self._imports = tuple(imports)
         self._auto_migrate = auto_migrate
         self.lock = threading.RLock()
@@ -95,9 +102,18 @@ class Core:
             raise UnknownFunction(name, self.functions)
         return by_name(info)
 
+    def status_of(self, name: str) -> Status:
+        """What operators have decided about a function, as far as is known here."""
+        if not self.is_fresh():
+            self.refresh()
+        return self._statuses.get(name, Status.ACTIVE)
+
     def is_here(self, function: object) -> bool:
         """Whether its code is in this process, so that a call is checked without the store."""
-        return not isinstance(function, Declared)
+        if isinstance(function, Declared):
+            return False
+        hook = function.options.on_complete if isinstance(function, Function) else None
+        return hook is None or self.is_here(hook)
 
     def admit(self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None) -> Call[R]:
         """The call as it may be enqueued; a function of another app is refused.
@@ -117,7 +133,21 @@ class Core:
         known = self.functions.get(function.name)
         if known is None or known.signature is not function.signature:
             raise UnknownFunction(function.name, self.functions)
-        return call
+        return self._with_hook(call)
+
+    def _with_hook(self, call: Call[R], argument: str = "job_id") -> Call[R]:
+        """The call with its hook as it may be enqueued."""
+        hook = call.function.options.on_complete
+        if hook is None:
+            return call
+        admitted = self.admit_hook(hook, argument)
+        return (
+            call if admitted is hook else Call(call.function.using(on_complete=admitted), call.args)
+        )
+
+    def admit_hook(self, hook: Function[..., Any], argument: str) -> Function[..., Any]:
+        """The function as it may wait for the end of others; it must take that argument."""
+        return self.admit(Call(hook, hook.signature.encode((), {argument: NOBODY}))).function
 
     def _admit_declared(
         self, function: Declared[..., R], args: str, seen: dict[str, FunctionInfo | None]
@@ -125,9 +155,22 @@ class Core:
         if function.name not in seen:
             seen[function.name] = self.ready().function(function.name)
         info = seen[function.name]
-        if info is not None:
-            check_against(function.name, msgspec.json.decode(info.schema), args)
-        return Call(function.as_published(info), args)
+        if info is None:
+            return Call(function.as_published(None), args)
+        check_against(function.name, msgspec.json.decode(info.schema), args)
+        resolved: Function[..., R] = function.as_published(info)
+        options = msgspec.json.decode(info.options, type=PublishedOptions)
+        if options.on_complete and resolved.options.on_complete is None:
+            resolved = resolved.using(on_complete=self.function(options.on_complete))
+        return self._with_hook(Call(resolved, args))
+
+    def under_limit(self, job: TrackedJob) -> TrackedJob:
+        """A job that is stored again, with the limit that its function has here."""
+        function = self.by_any_name(job.function)
+        # Arguments that do not fit any more have no key, and are not run either.
+        with contextlib.suppress(SignatureMismatch):
+            return job if function is None else under_limit(Call(function, job.args), job)
+        return job
 
     def published(self, names: Iterable[str] | None = None) -> list[Published]:
         """The functions as they are described to everybody."""
@@ -192,6 +235,7 @@ class Core:
     def exchange(self, store: Store, clock: Clock) -> tuple[Store, Clock]:
         """Use another store and another clock from now on; those used until now. For tests."""
         before = self.store, self.clock
+        self.watchers.close()
         self.store, self.clock = store, clock
         self._ready_in = None
         self._fresh_until = 0.0
@@ -199,22 +243,26 @@ class Core:
         return before
 
     def close(self) -> None:
+        self.watchers.close()
         self.threads.close()
         self.store.close()
         self._ready_in = None
 
-    def insert(self, jobs: Sequence[NewJob]) -> None:
-        """Store jobs in a transaction of their own."""
+    def insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
         refuse_inside_mutation("run")
-        self.ready().enqueue(jobs)
+        found = self.ready().enqueue(jobs)
         self._wake_for(jobs)
+        return found
 
-    def insert_children(self, parent: tuple[str, int], jobs: Sequence[NewJob]) -> bool:
-        """Store jobs of a running action; False if it was canceled, and so are they."""
+    def insert_children(
+        self, parent: tuple[str, int], jobs: Sequence[NewJob]
+    ) -> Mapping[str, str] | None:
+        """Store jobs of a running action; None if it was canceled, and so are they."""
         refuse_inside_mutation("run")
-        alive = self.ready().enqueue_child(parent, jobs, f"parent:{parent[0]}", self.clock.now())
+        found = self.ready().enqueue_child(parent, jobs, f"parent:{parent[0]}", self.clock.now())
         self._wake_for(jobs)
-        return alive
+        return found
 
     def get(self, job_id: str) -> JobRecord | None:
         """The job as it is committed."""
@@ -264,7 +312,15 @@ class Core:
     def cancel(self, job_id: str, by: str) -> bool | None:
         """Cancel in somebody's name; None if there is no such job."""
         refuse_inside_mutation("cancel")
-        return self.ready().cancel(job_id, by, self.now())
+        won = self.ready().cancel(job_id, by, self.now())
+        if won:
+            self.tell_bodies()
+        return won
+
+    def tell_bodies(self) -> None:
+        """Jobs were canceled: what runs here is told now, elsewhere with the next beat."""
+        if self.service is not None and self.service.is_here:
+            self.service.look()
 
     # Waking
 

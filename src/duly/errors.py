@@ -26,6 +26,8 @@ DulyError
 │   ├── JobFailed                   the job failed; carries kind, message, traceback
 │   ├── JobCanceled                 the job was canceled; says by whom
 │   └── ResultTimeout (TimeoutError)
+├── NonRetryable                    raised by a function: fail at once, whatever its retry policy
+├── RetryAfter                      raised by a function: fail, and try again after so long
 ├── Canceled                        raised inside a job whose row was taken away
 ├── UnstorableResult                a return value that is no strict JSON
 ├── SignatureMismatch               stored arguments no longer fit the function
@@ -260,6 +262,21 @@ class ResultTimeout(JobError, TimeoutError):
     def __init__(self, job_id: str, state: str, seconds: float) -> None:
         self.job_id = job_id
         super().__init__(f"job {job_id} is still {state} after {seconds:g} s; is a worker running?")
+
+
+class NonRetryable(DulyError):
+    """Raise it, or an exception derived from it, where another attempt would be of no use."""
+
+
+class RetryAfter(DulyError):
+    """Raise it where the next attempt should come after so many seconds: a service said when.
+
+    The retry policy decides whether there is a next attempt, and how long it may be put off.
+    """
+
+    def __init__(self, seconds: float, message: str = "") -> None:
+        self.seconds = seconds
+        super().__init__(message or f"to be tried again after {seconds:g} s")
 
 
 class Canceled(DulyError):

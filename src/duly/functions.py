@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,8 +23,20 @@ from duly.model.job import (
     DEFAULT_QUEUE,
     FIVE_YEARS_MS,
     MAX_PRIORITY,
+    Hold,
+    KeyedJob,
     Kind,
     NewJob,
+    TrackedJob,
+)
+from duly.model.keys import (
+    Limit,
+    Unique,
+    check_key,
+    encode_rules,
+    keyed,
+    limit_key,
+    rules_of,
 )
 from duly.model.retry import Retry, decode_retry, encode_retry
 from duly.model.signature import PublishedSignature, Signature
@@ -37,7 +50,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 Delay = float | timedelta
 Instant = datetime | int
+Isolate = Literal["process"]
 MAX_NAME = 200
+IDEMPOTENCY_MS = 86_400_000
 LONGEST = 1e12
 """Seconds; whatever is longer would not fit into a stored instant."""
 
@@ -52,6 +67,12 @@ class Options(msgspec.Struct, frozen=True):
     owner: str | None = None
     tags: tuple[str, ...] = ()
     retry: Retry | None = None
+    on_complete: Any = None
+    """A function that is called with the job's id when it has ended, however it ended."""
+    unique: Unique | None = None
+    limit: Limit | None = None
+    debounce: Delay | None = None
+    idempotency_key: str | None = None
 
     def __post_init__(self) -> None:
         check_text("queue", self.queue)
@@ -67,6 +88,11 @@ class Options(msgspec.Struct, frozen=True):
             _check_expires(self.expires)
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise InvalidOption("retry", f"give a Retry(...), not {self.retry!r}")
+        _check_keys(self)
+        if self.on_complete is not None and not isinstance(self.on_complete, Function):
+            raise InvalidOption(
+                "on_complete", f"give a function of the app's: {self.on_complete!r}"
+            )
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -76,10 +102,17 @@ class Traits(msgspec.Struct, frozen=True):
     internal: bool = False
     alone: bool = False
     group: bool = False
+    retry_on: tuple[type[BaseException], ...] = ()
+    isolate: Isolate | None = None
 
     def __post_init__(self) -> None:
         for alias in self.aliases:
             check_text("aliases", alias)
+        for kind in self.retry_on:
+            if not _is_exception(kind):
+                raise InvalidOption("retry_on", f"give classes of exceptions, not {kind!r}")
+        if self.isolate not in (None, "process"):
+            raise InvalidOption("isolate", f'give "process" or None, not {self.isolate!r}')
 
 
 PLAIN = Traits()
@@ -147,6 +180,11 @@ class Function(Generic[P, R_co]):
         owner: str | UnsetType | None = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
         retry: Retry | UnsetType | None = UNSET,
+        on_complete: Function[..., Any] | UnsetType | None = UNSET,
+        unique: Unique | UnsetType | None = UNSET,
+        limit: Limit | UnsetType | None = UNSET,
+        debounce: Delay | UnsetType | None = UNSET,
+        idempotency_key: str | UnsetType | None = UNSET,
     ) -> Function[P, R_co]:
         """The same function with other options for the calls made through it.
 
@@ -160,6 +198,11 @@ class Function(Generic[P, R_co]):
             "owner": owner,
             "tags": UNSET if tags is UNSET else words_of("tags", tags),
             "retry": retry,
+            "on_complete": on_complete,
+            "unique": unique,
+            "limit": limit,
+            "debounce": debounce,
+            "idempotency_key": idempotency_key,
         }
         return self._with({key: value for key, value in given.items() if value is not UNSET})
 
@@ -292,7 +335,16 @@ def _published_options(options: Options) -> PublishedOptions:
         owner=options.owner,
         tags=options.tags,
         retry=encode_retry(options.retry),
+        on_complete=None if options.on_complete is None else options.on_complete.name,
+        unique=_published_key(options.unique),
+        limit=_published_key(options.limit),
+        debounce=None if options.debounce is None else _length_ms("debounce", options.debounce),
     )
+
+
+def _published_key(rule: Unique | Limit | None) -> Any:
+    """A key that is computed is known only where its code is."""
+    return None if rule is None or callable(rule.key) else msgspec.to_builtins(rule)
 
 
 def _options_from(published: PublishedOptions) -> Options:
@@ -304,6 +356,9 @@ def _options_from(published: PublishedOptions) -> Options:
         owner=published.owner,
         tags=published.tags,
         retry=decode_retry(published.retry),
+        unique=None if published.unique is None else Unique(**published.unique),
+        limit=None if published.limit is None else Limit(**published.limit),
+        debounce=None if published.debounce is None else published.debounce / 1000,
     )
 
 
@@ -362,6 +417,18 @@ def check_text(option: str, value: object) -> None:
         raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
 
 
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+RetryOn = type[BaseException] | Sequence[type[BaseException]]
+
+
+def retry_on_of(retry_on: RetryOn) -> tuple[type[BaseException], ...]:
+    """One class or several, as they are kept."""
+    return (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
+
+
 def words_of(option: str, words: Sequence[str]) -> tuple[str, ...]:
     """Tags or aliases as they are kept."""
     if isinstance(words, str):
@@ -414,7 +481,7 @@ def new_job(call: Call[Any], scheduled_at: int, now: int, parent_id: str | None)
     """The row of a call: due at its scheduled time, or now if that has passed."""
     function, options = call.function, call.function.options
     run_at = max(scheduled_at, now)
-    return NewJob(
+    job = NewJob(
         id=new_id(now),
         function=function.name,
         kind=function.kind,
@@ -431,6 +498,88 @@ def new_job(call: Call[Any], scheduled_at: int, now: int, parent_id: str | None)
         owner=options.owner,
         tags=msgspec.json.encode(options.tags).decode() if options.tags else None,
     )
+    return job if options.limit is None else under_limit(call, tracked(job))
+
+
+def under_limit(call: Call[Any], job: TrackedJob) -> TrackedJob:
+    """The job with the key that it competes for, if its function has a limit."""
+    limit = call.function.options.limit
+    if limit is None:
+        return job
+    key = limit_key(limit, call.function.name, partial(_arguments_of, call))
+    return tracked(job, limit_key=key, limits=encode_rules(rules_of(limit)))
+
+
+def _arguments_of(call: Call[Any]) -> dict[str, Any]:
+    """What the function gets, also by default."""
+    parameters = inspect.signature(call.function.body).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    return defaults | call.function.signature.decode(call.args)
+
+
+def new_jobs(
+    call: Call[Any],
+    scheduled_at: int,
+    now: int,
+    parent_id: str | None,
+    idempotency_ms: int = IDEMPOTENCY_MS,
+) -> list[NewJob]:
+    """The row of a call, first; then that of the job which waits for its end, if there is one."""
+    debounce = call.function.options.debounce
+    if debounce is not None:
+        scheduled_at = max(scheduled_at, now) + _length_ms("debounce", debounce)
+    job = _with_keys(call, new_job(call, scheduled_at, now, parent_id), now, idempotency_ms)
+    hook = call.function.options.on_complete
+    if hook is None:
+        return [job]
+    waiting = hook_job(hook, {"job_id": job.id}, now)
+    return [tracked(job, hook_id=waiting.id), waiting]
+
+
+def hook_job(hook: Function[..., Any], arguments: Mapping[str, Any], now: int) -> TrackedJob:
+    """A job that waits, held, for the end of others."""
+    call = Call(hook, hook.signature.encode((), arguments))
+    return tracked(new_job(call, now, now, None), hold=Hold.BATCH)
+
+
+def tracked(job: NewJob, **more: Any) -> TrackedJob:
+    """The same job with what most do not have."""
+    kind = type(job) if isinstance(job, TrackedJob) else TrackedJob
+    return kind(**msgspec.structs.asdict(job) | more)
+
+
+def _with_keys(call: Call[Any], job: NewJob, now: int, idempotency_ms: int) -> NewJob:
+    """The job with the keys that keep others like it from being stored, if it has any."""
+    options = call.function.options
+    if options.unique is None and options.debounce is None and options.idempotency_key is None:
+        return job
+    keys = keyed(
+        call.function.name,
+        call.args,
+        partial(_arguments_of, call),
+        unique=options.unique,
+        debounced=options.debounce is not None,
+        idempotency_key=options.idempotency_key,
+        idempotency_ms=idempotency_ms,
+        now=now,
+    )
+    return KeyedJob(**msgspec.structs.asdict(job) | keys)
+
+
+def _check_keys(options: Options) -> None:
+    unique, limit = options.unique, options.limit
+    if unique is not None and not isinstance(unique, Unique):
+        raise InvalidOption("unique", f"give a Unique(...), not {unique!r}")
+    if limit is not None and not isinstance(limit, Limit):
+        raise InvalidOption("limit", f"give a Limit(...), not {limit!r}")
+    if options.idempotency_key is not None:
+        check_key("idempotency_key", options.idempotency_key)
+    if options.debounce is None:
+        return
+    if not seconds_of("debounce", options.debounce) > 0:
+        raise InvalidOption("debounce", "must be positive")
+    if unique is not None and (unique.scope != "pending" or unique.period is not None):
+        raise InvalidOption("debounce", 'goes with unique=Unique(key) of scope "pending" only')
 
 
 def _timeout_ms(timeout: Delay) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,7 +13,8 @@ import msgspec
 from duly.clock import from_ms, os_monotonic, os_sleep
 from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.inside import refuse_waiting_inside_mutation
-from duly.model.job import JobFilter, JobRecord, State
+from duly.model.job import JobFilter, JobRecord, State, Trigger
+from duly.model.progress import Event, Look
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -33,6 +34,24 @@ class JobFailure(msgspec.Struct, frozen=True):
     traceback: str | None
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far a job is: what it said last."""
+
+    value: float
+    """From 0 to 1."""
+    note: str | None
+    at: datetime
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line of a job's log; `seq` grows, with gaps."""
+
+    seq: int
+    at: datetime
+    level: str
+    text: str
+
+
 class Job(Generic[R_co]):
     """One durable call. What can still change is read from the store when it is asked for.
 
@@ -46,12 +65,15 @@ class Job(Generic[R_co]):
         decode: Callable[[str | None], Any],
         read: Callable[[str], JobRecord | None],
         record: JobRecord | None = None,
+        *,
+        existed: bool = False,
     ) -> None:
         self._core = core
         self._id = job_id
         self._decode = decode
         self._read = read
         self._record = record
+        self._existed = existed
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"
@@ -65,6 +87,11 @@ class Job(Generic[R_co]):
     @property
     def id(self) -> str:
         return self._id
+
+    @property
+    def existed(self) -> bool:
+        """Whether the call that gave it found it there, under its key, and stored no other."""
+        return self._existed
 
     @property
     def record(self) -> JobRecord:
@@ -129,6 +156,25 @@ class Job(Generic[R_co]):
     def parent_id(self) -> str | None:
         return (self._record or self.record).parent_id
 
+    @property
+    def retry_of(self) -> str | None:
+        """The job that this one repeats, on request."""
+        return (self._record or self.record).retry_of
+
+    @property
+    def batch_id(self) -> str | None:
+        return (self._record or self.record).batch_id
+
+    @property
+    def trigger(self) -> Trigger:
+        """What started it: a call, a schedule, a webhook, a workflow, the HTTP API."""
+        return Trigger((self._record or self.record).trigger or Trigger.MANUAL)
+
+    @property
+    def actor(self) -> str | None:
+        """Who or what did, if that is known: the id of the schedule, for example."""
+        return (self._record or self.record).actor
+
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return what it returned.
 
@@ -144,6 +190,28 @@ class Job(Generic[R_co]):
             pause = min(pause * 1.5, _POLL_LAST)
         value: R_co = _result_of(record, self._decode)
         return value
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the attempt that runs, or ran last, said of its progress; None if nothing."""
+        looks = self._core.ready().look([self._id])
+        if not looks:
+            # There is no such job, or none that is committed: reading it tells them apart.
+            _ = self.record
+        return _progress_in(looks)
+
+    def logs(self, after: int = 0) -> list[LogLine]:
+        """What the job has logged, after the line with that `seq`."""
+        return _lines_of(self._core, self._id, after)
+
+    def watch(self, timeout: float | None = None) -> Generator[Event]:
+        """The job's state now, then every newer one, until its last.
+
+        States that follow each other fast may be merged; the last always comes. After so many
+        seconds it ends without.
+        """
+        refuse_waiting_inside_mutation()
+        return self._core.watchers.watch(self._id, timeout)
 
     def cancel(self) -> bool:
         """Cancel it and what it has scheduled; False if it was finished already."""
@@ -174,12 +242,15 @@ class AsyncJob(Generic[R_co]):
         decode: Callable[[str | None], Any],
         read: Read,
         record: JobRecord | None = None,
+        *,
+        existed: bool = False,
     ) -> None:
         self._core = core
         self._id = job_id
         self._decode = decode
         self._read = read
         self._record = record
+        self._existed = existed
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"
@@ -193,6 +264,11 @@ class AsyncJob(Generic[R_co]):
     @property
     def id(self) -> str:
         return self._id
+
+    @property
+    def existed(self) -> bool:
+        """Whether the call that gave it found it there, under its key, and stored no other."""
+        return self._existed
 
     async def record(self) -> JobRecord:
         """Everything the store knows, in one read."""
@@ -230,6 +306,21 @@ class AsyncJob(Generic[R_co]):
         value: R_co = _result_of(record, self._decode)
         return value
 
+    async def progress(self) -> Progress | None:
+        """What the attempt that runs, or ran last, said of its progress; None if nothing."""
+        looks = await self._core.threads.look(lambda: self._core.ready().look([self._id]))
+        if not looks:
+            await self.record()
+        return _progress_in(looks)
+
+    async def logs(self, after: int = 0) -> list[LogLine]:
+        """What the job has logged, after the line with that `seq`."""
+        return await self._core.threads.read(partial(_lines_of, self._core, self._id, after))
+
+    def watch(self, timeout: float | None = None) -> AsyncGenerator[Event]:
+        """The job's state now, then every newer one, until its last; as Job.watch."""
+        return watch_async(self._core, self._id, timeout)
+
     async def cancel(self) -> bool:
         """Cancel it and what it has scheduled; False if it was finished already."""
         won = await self._core.threads.call(partial(self._core.cancel, self._id, "operator"))
@@ -265,6 +356,23 @@ def _failure_of(record: JobRecord) -> JobFailure | None:
     if record.error_kind is None and record.error_message is None:
         return None
     return JobFailure(record.error_kind, record.error_message or "", record.error_traceback)
+
+
+def _progress_in(looks: Sequence[Look]) -> Progress | None:
+    for look in looks:
+        if look.has_progress and look.value is not None and look.updated_at is not None:
+            return Progress(look.value, look.note, from_ms(look.updated_at))
+    return None
+
+
+def _lines_of(core: Core, job_id: str, after: int) -> list[LogLine]:
+    entries = core.ready().logs(job_id, after)
+    return [LogLine(e.seq, from_ms(e.logged_at), e.level, e.line) for e in entries]
+
+
+def watch_async(core: Core, job_id: str, timeout: float | None) -> AsyncGenerator[Event]:
+    refuse_waiting_inside_mutation()
+    return core.watchers.watch_async(job_id, timeout)
 
 
 def _until_next_look() -> float:

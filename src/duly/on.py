@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -60,13 +60,14 @@ class On(Verbs):
         self._borrowed = borrowed
         self._notify = notify
 
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         wakes = self._notify and self._core.is_due_soon(jobs)
         calls = wakes and self._borrowed.calls_after_commit()
         notify = wakes and not calls
-        self._take(lambda to: steps.insert(to.dialect, jobs, notify=notify), writes=True)
+        found = self._take(lambda to: steps.insert(to.dialect, jobs, notify=notify), writes=True)
         if calls:
             self._borrowed.after_commit(self._core.wake)
+        return found
 
     def records(self, filter: JobFilter) -> Sequence[JobRecord]:
         """Jobs as they are stored, with what nobody is shown; for duly's own parts."""
@@ -88,9 +89,10 @@ class On(Verbs):
         address = self._core.ready().address()
         return self._borrowed.take(address, verb(address), writes=writes)
 
-    def _handle(self, call: Call[R], job: NewJob) -> Job[R]:
+    def _handle(self, call: Call[R], job: NewJob, found: Mapping[str, str]) -> Job[R]:
         decode = call.function.signature.decode_result
-        return OnJob(self._core, job.id, decode, lambda job_id: committed(self._core, job_id))
+        job_id, existed = found.get(job.id, job.id), job.id in found
+        return OnJob(self._core, job_id, decode, partial(committed, self._core), existed=existed)
 
     def _from_record(self, record: JobRecord) -> Job[Any]:
         return OnJob(self._core, record.id, self._core.result_decoder(record), self._look, record)
@@ -111,13 +113,18 @@ class AsyncOn(AsyncVerbs):
         self._borrowed = borrowed
         self._notify = notify
 
-    async def _insert(self, jobs: Sequence[NewJob]) -> None:
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         wakes = self._notify and self._core.is_due_soon(jobs)
         calls = wakes and self._borrowed.calls_after_commit()
         notify = wakes and not calls
-        await self._take(lambda to: steps.insert(to.dialect, jobs, notify=notify), writes=True)
+
+        def insert(to: Address) -> Steps[dict[str, str]]:
+            return steps.insert(to.dialect, jobs, notify=notify)
+
+        found = await self._take(insert, writes=True)
         if calls:
             self._borrowed.after_commit(self._core.wake)
+        return found
 
     async def _get(self, job_id: str) -> JobRecord | None:
         record = await self._take(lambda _: steps.get(job_id))
@@ -148,9 +155,11 @@ class AsyncOn(AsyncVerbs):
         address = self._core.store.address()
         return await self._borrowed.take(address, verb(address), writes=writes)
 
-    def _handle(self, call: Call[R], job: NewJob) -> AsyncJob[R]:
+    def _handle(self, call: Call[R], job: NewJob, found: Mapping[str, str]) -> AsyncJob[R]:
         decode = call.function.signature.decode_result
-        return AsyncOnJob(self._core, job.id, decode, partial(committed_async, self._core))
+        job_id, existed = found.get(job.id, job.id), job.id in found
+        read = partial(committed_async, self._core)
+        return AsyncOnJob(self._core, job_id, decode, read, existed=existed)
 
     def _from_record(self, record: JobRecord) -> AsyncJob[Any]:
         decode = self._core.result_decoder(record)

@@ -16,21 +16,26 @@ from duly.functions import (
     AsyncActionBody,
     Delay,
     Function,
+    Isolate,
     Mutation,
     MutationBody,
     Options,
     P,
     R,
+    RetryOn,
     Traits,
     check_body,
     check_text,
     name_of,
+    retry_on_of,
     words_of,
 )
 from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
+from duly.model.keys import Limit, Unique
 from duly.model.retry import Retry
 
 F = TypeVar("F", bound=Function[..., Any])
+MUTATIONS_STAY = "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"
 
 
 class Registry(ABC):
@@ -60,6 +65,11 @@ class Registry(ABC):
         owner: str | None = ...,
         tags: Sequence[str] = ...,
         retry: Retry | None = ...,
+        retry_on: RetryOn = ...,
+        on_complete: Function[..., Any] | None = ...,
+        unique: Unique | None = ...,
+        limit: Limit | None = ...,
+        debounce: Delay | None = ...,
         internal: bool = ...,
         alone: bool = ...,
         group: bool = ...,
@@ -79,18 +89,43 @@ class Registry(ABC):
         owner: str | None = None,
         tags: Sequence[str] = (),
         retry: Retry | None = None,
+        retry_on: RetryOn = (),
+        on_complete: Function[..., Any] | None = None,
+        unique: Unique | None = None,
+        limit: Limit | None = None,
+        debounce: Delay | None = None,
         internal: bool = False,
         alone: bool = False,
         group: bool = False,
+        isolate: None = None,
     ) -> Mutation[P, R] | Callable[[MutationBody[P, R]], Mutation[P, R]]:
         """Register a function that is one database transaction, run exactly once.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
-        call it. `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
+        call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `on_complete`: a function that is called with `job_id` when the job has ended.
+        `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
+        `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
         only for bodies that insert and do not update common rows.
         """
-        options = Options(queue, priority, timeout, expires, owner, words_of("tags", tags), retry)
-        traits = Traits(words_of("aliases", aliases), internal, alone, group)
+        if isolate is not None:
+            raise InvalidOption("isolate", MUTATIONS_STAY)
+        words = words_of("tags", tags)
+        options = Options(
+            queue,
+            priority,
+            timeout,
+            expires,
+            owner,
+            words,
+            retry,
+            on_complete,
+            unique,
+            limit,
+            debounce,
+        )
+        only = retry_on_of(retry_on)
+        traits = Traits(words_of("aliases", aliases), internal, alone, group, only)
 
         def register(body: MutationBody[P, R]) -> Mutation[P, R]:
             checked = check_body(body, "Tx", "app.mutation")
@@ -123,7 +158,13 @@ class Registry(ABC):
         owner: str | None = ...,
         tags: Sequence[str] = ...,
         retry: Retry | None = ...,
+        retry_on: RetryOn = ...,
+        on_complete: Function[..., Any] | None = ...,
+        unique: Unique | None = ...,
+        limit: Limit | None = ...,
+        debounce: Delay | None = ...,
         internal: bool = ...,
+        isolate: Isolate | None = ...,
     ) -> ActionDecorator: ...
 
     def action(
@@ -140,15 +181,38 @@ class Registry(ABC):
         owner: str | None = None,
         tags: Sequence[str] = (),
         retry: Retry | None = None,
+        retry_on: RetryOn = (),
+        on_complete: Function[..., Any] | None = None,
+        unique: Unique | None = None,
+        limit: Limit | None = None,
+        debounce: Delay | None = None,
         internal: bool = False,
+        isolate: Isolate | None = None,
     ) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
-        call it.
+        call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `on_complete`: a function that is called with `job_id` when the job has ended.
+        `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
+        `isolate="process"`: run every job in a process of its own, which can be stopped.
         """
-        options = Options(queue, priority, timeout, expires, owner, words_of("tags", tags), retry)
-        traits = Traits(words_of("aliases", aliases), internal)
+        words = words_of("tags", tags)
+        options = Options(
+            queue,
+            priority,
+            timeout,
+            expires,
+            owner,
+            words,
+            retry,
+            on_complete,
+            unique,
+            limit,
+            debounce,
+        )
+        only = retry_on_of(retry_on)
+        traits = Traits(words_of("aliases", aliases), internal, retry_on=only, isolate=isolate)
 
         def register(body: Any) -> Function[..., Any]:
             is_async = inspect.iscoroutinefunction(body)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from duly.batches import AsyncBatch, Batch, batch_rows
 from duly.errors import InvalidFunction, InvalidOption, JobNotFound
-from duly.functions import Call, Delay, Function, Instant, after, at, new_job
+from duly.functions import Call, Delay, Function, Instant, after, at, new_jobs
 from duly.ids import is_id
 from duly.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from
 from duly.model.function import FunctionInfo
@@ -29,6 +30,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MAX_LISTED = 10_000
+NOTHING: Mapping[str, str] = {}
 
 
 class Verbs(ABC):
@@ -37,8 +39,11 @@ class Verbs(ABC):
     _core: Core
 
     @abstractmethod
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
-        """Store new jobs in whatever transaction this object stands for."""
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """Store new jobs in whatever transaction this object stands for.
+
+        By the id of each whose key another job holds, that job's id.
+        """
 
     @abstractmethod
     def _get(self, job_id: str) -> JobRecord | None: ...
@@ -83,10 +88,24 @@ class Verbs(ABC):
         bound = admit_all(self._core, calls)
         now = self._core.now()
         parent_id = self._parent_id()
-        jobs = [new_job(call, now, now, parent_id) for call in bound]
-        if jobs:
-            self._insert(jobs)
-        return [self._handle(call, job) for call, job in zip(bound, jobs, strict=True)]
+        keep = self._core.idempotency_ms
+        jobs = [new_jobs(call, now, now, parent_id, keep) for call in bound]
+        found = self._insert([row for rows in jobs for row in rows]) if jobs else NOTHING
+        return [self._handle(call, rows[0], found) for call, rows in zip(bound, jobs, strict=True)]
+
+    def batch(
+        self, calls: Iterable[Call[Any]], *, on_complete: Function[..., Any] | None = None
+    ) -> Batch:
+        """Call many functions as one batch, all or none.
+
+        `on_complete` is called with `batch_id`, once, when the last of them has ended.
+        """
+        bound = admit_all(self._core, calls)
+        hook = None if on_complete is None else self._core.admit_hook(on_complete, "batch_id")
+        batch_id, rows = batch_rows(bound, hook, self._core.now(), self._parent_id())
+        if rows:
+            self._insert(rows)
+        return Batch(self._core, batch_id)
 
     def job(self, job_id: str) -> Job[Any]:
         """The job with that id; JobNotFound if there is none."""
@@ -118,12 +137,14 @@ class Verbs(ABC):
         return won
 
     def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> Job[R]:
-        job = new_job(call, scheduled_at, now, self._parent_id())
-        self._insert([job])
-        return self._handle(call, job)
+        keep = self._core.idempotency_ms
+        rows = new_jobs(call, scheduled_at, now, self._parent_id(), keep)
+        return self._handle(call, rows[0], self._insert(rows))
 
-    def _handle(self, call: Call[R], job: NewJob) -> Job[R]:
-        return Job(self._core, job.id, call.function.signature.decode_result, self._reader())
+    def _handle(self, call: Call[R], job: NewJob, found: Mapping[str, str]) -> Job[R]:
+        decode = call.function.signature.decode_result
+        job_id, existed = found.get(job.id, job.id), job.id in found
+        return Job(self._core, job_id, decode, self._reader(), existed=existed)
 
     def _from_record(self, record: JobRecord) -> Job[Any]:
         return job_from(self._core, record, self._get)
@@ -135,8 +156,8 @@ class AsyncVerbs(ABC):
     _core: Core
 
     @abstractmethod
-    async def _insert(self, jobs: Sequence[NewJob]) -> None:
-        """Store new jobs in whatever transaction this object stands for."""
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """Store new jobs in whatever transaction this object stands for; as Verbs._insert."""
 
     @abstractmethod
     async def _get(self, job_id: str) -> JobRecord | None: ...
@@ -186,10 +207,30 @@ class AsyncVerbs(ABC):
         bound = await self._off_loop(work, functions)
         now = self._core.clock.now()
         parent_id = self._parent_id()
-        jobs = [new_job(call, now, now, parent_id) for call in bound]
-        if jobs:
-            await self._insert(jobs)
-        return [self._handle(call, job) for call, job in zip(bound, jobs, strict=True)]
+        keep = self._core.idempotency_ms
+        jobs = [new_jobs(call, now, now, parent_id, keep) for call in bound]
+        found = await self._insert([row for rows in jobs for row in rows]) if jobs else NOTHING
+        return [self._handle(call, rows[0], found) for call, rows in zip(bound, jobs, strict=True)]
+
+    async def batch(
+        self, calls: Iterable[Call[Any]], *, on_complete: Function[..., Any] | None = None
+    ) -> AsyncBatch:
+        """Call many functions as one batch, all or none.
+
+        `on_complete` is called with `batch_id`, once, when the last of them has ended.
+        """
+        given = list(calls)
+
+        def check() -> tuple[list[Call[Any]], Function[..., Any] | None]:
+            hook = None if on_complete is None else self._core.admit_hook(on_complete, "batch_id")
+            return admit_all(self._core, given), hook
+
+        functions = [getattr(call, "function", None) for call in given]
+        bound, hook = await self._off_loop(check, [*functions, on_complete])
+        batch_id, rows = batch_rows(bound, hook, self._core.clock.now(), self._parent_id())
+        if rows:
+            await self._insert(rows)
+        return AsyncBatch(self._core, batch_id)
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
         """The job with that id; JobNotFound if there is none."""
@@ -236,13 +277,14 @@ class AsyncVerbs(ABC):
         return await self._core.threads.read(work)
 
     async def _enqueue(self, call: Call[R], scheduled_at: int, now: int) -> AsyncJob[R]:
-        job = new_job(call, scheduled_at, now, self._parent_id())
-        await self._insert([job])
-        return self._handle(call, job)
+        keep = self._core.idempotency_ms
+        rows = new_jobs(call, scheduled_at, now, self._parent_id(), keep)
+        return self._handle(call, rows[0], await self._insert(rows))
 
-    def _handle(self, call: Call[R], job: NewJob) -> AsyncJob[R]:
+    def _handle(self, call: Call[R], job: NewJob, found: Mapping[str, str]) -> AsyncJob[R]:
         decode = call.function.signature.decode_result
-        return AsyncJob(self._core, job.id, decode, self._reader())
+        job_id, existed = found.get(job.id, job.id), job.id in found
+        return AsyncJob(self._core, job_id, decode, self._reader(), existed=existed)
 
     def _from_record(self, record: JobRecord) -> AsyncJob[Any]:
         return async_job_from(self._core, record, self._reader())

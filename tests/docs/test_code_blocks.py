@@ -14,8 +14,8 @@ import pytest
 import duly
 from duly import context, errors, functions, verbs
 from duly.app import Queues
-from duly.model import job, signature
-from duly.runtime import execute, janitor, lifeline, observe, worker
+from duly.model import job, progress, signature
+from duly.runtime import execute, isolate, janitor, lifeline, observe, reports, worker
 from duly.store import postgres, sqlite, turnstile
 from tools import docs
 
@@ -198,6 +198,9 @@ LIMITS = [
     ("200 printable characters", functions.MAX_NAME == 200),
     ("0 to 9", job.MAX_PRIORITY == 9),
     ("4,000 and 16,000", (execute.MESSAGE_LIMIT, execute.TRACEBACK_LIMIT) == (4_000, 16_000)),
+    ("1,000 of each of its last 10", (progress.MAX_LINES, progress.MAX_ATTEMPTS) == (1_000, 10)),
+    ("4,000 characters each", progress.MAX_LINE == 4_000),
+    ("1,000 characters, written four", (progress.MAX_NOTE, reports.FLUSH_SECONDS) == (1_000, 0.25)),
     ("10,000 jobs, 10 s", (verbs.MAX_LISTED, sqlite.FIND_SECONDS) == (10_000, 10)),
     ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
     ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
@@ -205,6 +208,7 @@ LIMITS = [
     ("not proved its life for 10 seconds", worker.SILENT_SECONDS == 10),
     ("stand still for 8 rounds", observe.ROUNDS_UNTIL_DEAD == 8),
     ("5 seconds after the limit", lifeline.BODY_GRACE == 5),
+    ("SIGKILL 5 seconds later", isolate.KILL_AFTER == 5),
     ("30 seconds after its limit", janitor.TIMEOUT_GRACE_MS == 30_000),
     ("stay for 7 days", janitor.RETENTION.days == 7),
     ("stay for 30 days", janitor.EXHAUSTED_RETENTION.days == 30),

@@ -93,7 +93,9 @@ class ManualWorker:
         """Claim what is due as the last thing before a death: no body starts."""
         worker = self.worker
         queues = tuple(sorted({lane.queue for lane in worker.store.lanes()}))
-        request = ClaimRequest(worker.id, queues, worker._functions, worker.concurrency)
+        request = ClaimRequest(
+            worker.id, queues, worker._functions, worker.concurrency, limited=True
+        )
         worker.store.exchange([], request, worker.clock.now())
 
     def settle(self) -> None:
@@ -156,6 +158,8 @@ class ManualWorker:
         """End as a killed process would: no beat, no lock, no word to the store."""
         self.worker._outbox.take()
         self.worker._held.clear()
+        self.worker._slots.clear()
+        self.worker._ended_slots.clear()
         self.fall_silent()
 
     def stop(self) -> None:

@@ -237,7 +237,7 @@ def claims_early() -> AbstractContextManager[None]:
 
 @mutant("a claim that does not look for paused queues")
 def claims_paused() -> AbstractContextManager[None]:
-    return rewritten(sql.PAUSED_QUEUES, ("IS NOT NULL", "IS NULL"))
+    return rewritten(sql.QUEUE_RULES, ("paused_at IS NOT NULL", "paused_at IS NULL"))
 
 
 @mutant("a claim that does not count the attempt")
@@ -248,7 +248,7 @@ def uncounted_attempt() -> AbstractContextManager[None]:
 @mutant("a job that crashed two workers is claimed whether or not it is due or paused")
 def alone_early() -> AbstractContextManager[None]:
     early, paused = ("AND run_at <= :now", ""), ("paused_at IS NOT NULL", "0")
-    return both(rewritten(sql.CLAIM_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused))
+    return both(rewritten(sql.PICK_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused))
 
 
 @mutant("bodies start before the claim is committed")

@@ -18,6 +18,7 @@ from psycopg import sql as compose
 
 from duly.ids import new_ids
 from duly.model.job import Again, Finish, Hold, JobFilter, State
+from duly.model.progress import ProgressReport, revision_of
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
 from duly.store.postgres import PostgresSession, PostgresStore
@@ -146,7 +147,7 @@ CASES = {
         lambda s: s.claim(ClaimRequest(WORKER, QUEUES, ("send",), 100), NOW - 10**9),
         {"CLAIM": (CLAIM | PK, 600)},
     ),
-    "lanes": Case(lambda s: s.lanes(), {"LANES": (CLAIM, 300)}),
+    "lanes": Case(lambda s: s.lanes(), {"LANES": (CLAIM | {"jobs_limited"}, 300)}),
     "insert": Case(insert("insert_jobs"), {"INSERT_JOBS": (set(), 3000)}),
     "insert once": Case(
         insert("insert_jobs_once"), {"INSERT_JOBS_ONCE": (HISTORY_ID, 100 * 16 * 3 + 3000)}
@@ -193,6 +194,25 @@ CASES = {
         lambda s: s.run(sql.RUNNING_OF, {"worker": WORKER}),
         {"RUNNING_OF": ({"jobs_worker"}, 6000)},
     ),
+    "look": Case(
+        lambda s: s.look([job_id(n) for n in range(1, 200)] + [job_id(10**9 + 1)]),
+        {
+            "LOOK_LIVE": (PK | {"progress_pkey"}, 2500),
+            # On an empty table all 200 of them are looked for in every bucket.
+            "LOOK_ENDED": (HISTORY_ID | {"kept_pkey", "progress_pkey"}, 200 * 16 * 2),
+        },
+    ),
+    "report progress": Case(
+        lambda s: s.report(
+            [
+                ProgressReport(job_id(n), 1, revision_of(1, 1), 0.5, None, NOW)
+                for n in range(7, 15_000, 100)
+            ],
+            [],
+        ),
+        {"REPORT": (PK | {"progress_pkey"}, 10_000)},
+    ),
+    "read a log": Case(lambda s: s.logs(job_id(7), 0), {"READ_LOGS": ({"logs_pkey"}, 100)}),
     "list": Case(
         lambda s: s.find(JobFilter(limit=50)),
         {"LIST jobs": (PK, 200), "LIST history": (HISTORY_ID, 400)},
@@ -489,6 +509,18 @@ BY_ID = by_index("sqlite_autoindex_duly_jobs_1")
 BY_CLAIM = by_index("duly_jobs_claim")
 
 SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]] = {
+    "look": (
+        lambda s: s.look([job_id(1), job_id(10**9 + 1)]),
+        {
+            "LOOK_LIVE": "SEARCH (t|p) USING INDEX sqlite_autoindex_duly_(jobs|progress)_1 ",
+            "LOOK_ENDED": "SEARCH (t|p) USING INDEX (sqlite_autoindex_duly_kept_1|"
+            "sqlite_autoindex_duly_progress_1|sqlite_autoindex_duly_history_1|duly_history_id) ",
+        },
+    ),
+    "read a log": (
+        lambda s: s.logs(job_id(7), 0),
+        {"READ_LOGS": by_index("sqlite_autoindex_duly_logs_1", "duly_logs")},
+    ),
     "claim": (lambda s: s.claim(REQUEST, NOW), {"PICK": BY_CLAIM, "CLAIM": BY_ID}),
     "lanes": (lambda s: s.lanes(), {"LANES": BY_CLAIM}),
     "finish": (
@@ -588,7 +620,7 @@ def sqlite_session() -> Iterator[SqliteRecorder]:
         " VALUES (?, 'a', 'h', 1, '[\"send\"]', 1, 0)",
         [WORKER],
     )
-    raw.execute("INSERT INTO duly_queues VALUES ('paused', 1, NULL, NULL)")
+    raw.execute("INSERT INTO duly_queues (name, paused_at) VALUES ('paused', 1)")
     yield SqliteRecorder(raw)
     raw.close()
     store.close()

@@ -19,6 +19,7 @@ import click
 
 from duly.cli.root import EXIT_USAGE, Root, fail
 from duly.clock import os_sleep
+from duly.runtime.isolate import Isolated
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.service import run_alone
 from duly.runtime.supervisor import Supervisor
@@ -49,6 +50,7 @@ LOOK_EVERY = 0.05
 )
 @click.option("--child", "lifeline", type=int, hidden=True)
 @click.option("--alone", "alone", hidden=True)
+@click.option("--isolated", "pipes", type=int, nargs=2, hidden=True)
 @click.pass_obj
 def worker(
     root: Root,
@@ -58,6 +60,7 @@ def worker(
     drain: float,
     lifeline: int | None,
     alone: str | None,
+    pipes: tuple[int, int] | None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C.
 
@@ -67,6 +70,12 @@ def worker(
     duly --app shop.tasks:app worker --processes 2
     duly --app shop.tasks:app worker --queue mail --concurrency 20
     """
+    if pipes is not None:
+        # Before the app is looked for: it may have to stop, or to look where the worker does.
+        isolated = Isolated(*pipes)
+        isolated.run(root.app.core)
+        root.app.close()
+        return
     app = root.app
     app.ready()
     if alone is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -44,6 +45,10 @@ class PublishedOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str | None = None
     tags: tuple[str, ...] = ()
     retry: str | None = None
+    on_complete: str | None = None
+    unique: dict[str, Any] | None = None
+    limit: dict[str, Any] | None = None
+    debounce: int | None = None
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -96,6 +96,47 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
     tags: str | None
 
 
+class TrackedJob(NewJob, frozen=True, array_like=True):
+    """The same with what most jobs do not have, so that most inserts need not carry it."""
+
+    hold: str | None = None
+    trigger: str | None = None
+    actor: str | None = None
+    retry_of: str | None = None
+    hook_id: str | None = None
+    batch_id: str | None = None
+    unique_key: str | None = None
+    pending_key: str | None = None
+    limit_key: str | None = None
+    limits: str | None = None
+
+
+class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A key that a job holds until an instant, whatever becomes of the job."""
+
+    scope: str
+    key: str
+    expires_at: int
+
+
+class KeyedJob(TrackedJob, frozen=True, array_like=True):
+    """A job that is stored only if nobody holds its keys; these two fields are no columns."""
+
+    entries: tuple[KeyEntry, ...] = ()
+    debounced: bool = False
+    """Whether a job that holds the pending key takes over the arguments and the due time."""
+
+
+class Trigger(StrEnum):
+    """Who started a job."""
+
+    MANUAL = "manual"
+    SCHEDULE = "schedule"
+    WEBHOOK = "webhook"
+    WORKFLOW = "workflow"
+    API = "api"
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A job that a worker has just made its own, with the token that fences its writes."""
 
@@ -112,6 +153,8 @@ class Claim(msgspec.Struct, frozen=True):
     timeout_ms: int | None
     retry: str | None
     args: str
+    holds_slot: bool = False
+    """Whether a limit counts it as running until the body has really ended."""
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -190,6 +233,10 @@ class JobRecord(msgspec.Struct, frozen=True):
     error_message: str | None
     error_traceback: str | None
     canceled_by: str | None
+    trigger: str | None
+    actor: str | None
+    retry_of: str | None
+    batch_id: str | None
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -203,6 +250,9 @@ class JobFilter(msgspec.Struct, frozen=True):
     run_after: int | None = None
     run_before: int | None = None
     before_id: str | None = None
+    batch_id: str | None = None
+    exhausted: bool | None = None
+    """Finished jobs that have used up their attempts."""
     limit: int = 100
 
 
@@ -219,6 +269,10 @@ class Raised(msgspec.Struct, frozen=True):
     kind: ErrorKind
     message: str
     traceback: str | None = None
+    final: bool = False
+    """Another attempt would be of no use."""
+    after: float | None = None
+    """How long to wait before it, if the function has said so."""
 
 
 class Conflicted(msgspec.Struct, frozen=True):
@@ -240,7 +294,11 @@ class NeverStarted(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted
+class Interrupted(msgspec.Struct, frozen=True):
+    """The worker stopped before the body had ended; nobody knows how far it came."""
+
+
+Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted | Interrupted
 
 
 def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
@@ -248,14 +306,16 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
     match outcome:
         case Succeeded(result):
             return Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
-        case Raised(kind, message, traceback):
-            return _after_failure(claim, kind, message, traceback, now, chance)
+        case Raised():
+            return _after_failure(claim, outcome, now, chance)
         case Conflicted(message):
             delay = conflict_delay(claim.system_retries, chance)
             return _again_without_counting(claim, now, delay, message)
         case SystemFailed(message):
             delay = system_delay(claim.system_retries, chance)
             return _again_without_counting(claim, now, delay, message)
+        case Interrupted():
+            return _after_interruption(claim, now)
         case NeverStarted(hold, message):
             return Again(
                 claim.id,
@@ -268,6 +328,30 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
                 None,
                 message,
             )
+
+
+def _after_interruption(claim: Claim, now: int) -> Settlement:
+    """A mutation left no trace; an action may run again only if it asked for that.
+
+    The stop was nobody's failure, so it costs no attempt.
+    """
+    if claim.kind == Kind.ACTION and claim.retry is None:
+        return Finish(
+            claim.id,
+            claim.token,
+            State.FAILED,
+            error_kind=ErrorKind.WORKER_LOST,
+            error_message="the worker stopped before the job had ended",
+        )
+    return Again(
+        claim.id,
+        claim.token,
+        claim.run_at,
+        claim.attempt - 1,
+        claim.crashes,
+        claim.system_retries,
+        _hold_after(claim),
+    )
 
 
 def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
@@ -316,39 +400,36 @@ def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
     )
 
 
-def _after_failure(
-    claim: Claim,
-    kind: ErrorKind,
-    message: str,
-    traceback: str | None,
-    now: int,
-    chance: float,
-) -> Settlement:
+def _after_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Settlement:
     retry = decode_retry(claim.retry)
-    if retry is not None and retry.allows(claim.attempt) and kind != ErrorKind.UNSTORABLE_RESULT:
-        run_at = now + round(retry.delay(claim.attempt, chance) * 1000)
+    final = failure.final or failure.kind == ErrorKind.UNSTORABLE_RESULT
+    if retry is not None and retry.allows(claim.attempt) and not final:
+        delay = retry.delay(claim.attempt, chance)
+        if failure.after is not None:
+            delay = retry.within(failure.after)
         return Again(
             claim.id,
             claim.token,
-            run_at,
+            now + round(delay * 1000),
             claim.attempt,
             claim.crashes,
             0,
             _hold_after(claim),
-            kind,
-            message,
-            traceback,
+            failure.kind,
+            failure.message,
+            failure.traceback,
         )
-    exhausted = retry is not None and not retry.allows(claim.attempt)
+    exhausted = retry is not None and not final
+    message = failure.message
     if exhausted and claim.attempt > 1:
         message = f"{message} (after {claim.attempt} attempts)"
     return Finish(
         claim.id,
         claim.token,
         State.FAILED,
-        error_kind=kind,
+        error_kind=failure.kind,
         error_message=message,
-        error_traceback=traceback,
+        error_traceback=failure.traceback,
         exhausted=exhausted,
     )
 

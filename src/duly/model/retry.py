@@ -43,6 +43,10 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
             power = self.cap
         return min(power + self.jitter * chance, self.cap)
 
+    def within(self, seconds: float) -> float:
+        """How long to wait where the function itself has said how long."""
+        return min(max(seconds, 0.0), self.cap)
+
 
 def system_delay(retries: int, chance: float) -> float:
     """Seconds before a mutation runs again after an error that was not its own: full jitter."""

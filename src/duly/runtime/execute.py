@@ -6,7 +6,6 @@ on SQLite several share it, a savepoint each.
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import math
 import threading
@@ -31,7 +30,10 @@ from duly.model.job import (
     Succeeded,
     SystemFailed,
 )
+from duly.model.progress import LogEntry
+from duly.model.text import storable
 from duly.runtime.program import NeedsAlone, Runnable, Scrub
+from duly.runtime.reports import Report, Reports, context_of
 from duly.store.base import MutationLane, Store
 
 log = logging.getLogger(__name__)
@@ -64,17 +66,24 @@ class Attempt:
         "claim",
         "deadline",
         "failed_calls",
+        "report",
+        "reports",
         "resolved",
         "runnable",
         "scheduled",
         "timed_out",
     )
 
-    def __init__(self, claim: Claim, runnable: Runnable, resolve: Resolve) -> None:
+    def __init__(
+        self, claim: Claim, runnable: Runnable, resolve: Resolve, reports: Reports | None = None
+    ) -> None:
         self.claim = claim
         self.runnable = runnable
         self._resolve = resolve
-        self._guard = threading.Lock()
+        self.reports = reports
+        self.report: Report | None = None
+        # See Reports: a body may be interrupted by what it says itself.
+        self._guard = threading.RLock()
         self.scheduled = False
         self.resolved = False
         self.canceled = False
@@ -88,8 +97,37 @@ class Attempt:
         with self._guard:
             first, self.resolved = not self.resolved, True
         if first:
+            self.end_report()
             self._resolve(self, outcome)
         return first
+
+    def progress(self, value: float, note: str | None) -> None:
+        """The body says how far it is."""
+        if self.reports is not None:
+            self.reports.progress(self._own_report(), value, note)
+
+    def say(self, level: str, text: str) -> None:
+        """The body has a line for its log."""
+        if self.reports is not None:
+            self.reports.say(self._own_report(), level, text)
+
+    def _own_report(self) -> Report:
+        with self._guard:
+            # Most jobs say nothing, and have none.
+            if self.report is None:
+                self.report = Report(self.claim, self.runnable.scrub)
+            return self.report
+
+    def end_report(self) -> None:
+        """The body will not be heard any more."""
+        if self.reports is not None and self.report is not None:
+            self.reports.end(self.report)
+
+    def lines_to_commit(self) -> list[LogEntry]:
+        """What a mutation has logged, for its own transaction."""
+        if self.reports is None or self.report is None:
+            return []
+        return self.reports.take_lines(self.report)
 
     def take_away(self) -> None:
         """The row is gone: tell the body, and drop whatever it returns."""
@@ -122,8 +160,7 @@ def run_action(attempt: Attempt) -> None:
     fault.point("action.starting")
     outcome: Outcome | None
     try:
-        # An empty context: nothing of the enqueuer's identity reaches the job.
-        value = contextvars.Context().run(runnable.call_action, attempt, arguments)
+        value = context_of(attempt).run(runnable.call_action, attempt, arguments)
         outcome = _success(attempt, value)
     except errors.Canceled as error:
         outcome = None if attempt.canceled else failure(attempt, error)
@@ -335,10 +372,12 @@ class MutationRunner:
         arguments = _arguments(attempt)
         if isinstance(arguments, NeverStarted):
             return arguments
+        # If it ran before, in a transaction that was rolled back, nothing of that is left.
+        attempt.report = None
         self._watch(attempt, self._seconds(attempt.claim))
         attempt.cancel_body = self._interrupter(attempt)
         try:
-            value = contextvars.Context().run(
+            value = context_of(attempt).run(
                 attempt.runnable.call_mutation, attempt, self._lane.tx, arguments, shared
             )
         finally:
@@ -354,6 +393,8 @@ class MutationRunner:
         if attempt.resolved:
             return TakenAway()
         result = None if value is None else attempt.runnable.encode_result(value)
+        if lines := attempt.lines_to_commit():
+            self._lane.log(lines)
         if not self._lane.finish(attempt.claim, result, self._clock.now()):
             return TakenAway()
         fault.point("mutation.finished")
@@ -387,7 +428,13 @@ class MutationRunner:
 def failure(attempt: Attempt, error: BaseException) -> Raised:
     """The function's own exception as an outcome."""
     text = _for_people(attempt, "".join(traceback.format_exception(error)))
-    return Raised(ErrorKind.USER, describe(attempt, error), storable(text[-TRACEBACK_LIMIT:]))
+    return Raised(
+        ErrorKind.USER,
+        describe(attempt, error),
+        storable(text[-TRACEBACK_LIMIT:], TRACEBACK_LIMIT),
+        final=not attempt.runnable.may_retry(error),
+        after=error.seconds if isinstance(error, errors.RetryAfter) else None,
+    )
 
 
 def _for_people(attempt: Attempt, text: str) -> str:
@@ -409,9 +456,3 @@ def describe(attempt: Attempt, error: BaseException) -> str:
         text = "(its message cannot be shown)"
     name = type(error).__name__
     return storable(f"{name}: {text}" if text else name, MESSAGE_LIMIT)
-
-
-def storable(text: str, limit: int = TRACEBACK_LIMIT) -> str:
-    """Text that every database takes: no NUL, no half characters, not too long."""
-    clean = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"

@@ -51,6 +51,7 @@ class Janitor:
         self._exhausted_ms = round(exhausted_retention.total_seconds() * 1000)
         self._alone_runs = alone_runs
         self._retained_at: float | None = None
+        self._looked_at_key = ""
 
     def one_pass(self) -> float:
         now = self._clock.now()
@@ -59,6 +60,7 @@ class Janitor:
         self._store.time_out(now - TIMEOUT_GRACE_MS, self._judge_overdue, now)
         more |= self._store.hold_unknown(now) >= 1000
         more |= self._store.release_known() >= 1000
+        self._admit_waiters(now)
         more |= self._retain(now)
         return 0 if more else EVERY
 
@@ -71,10 +73,21 @@ class Janitor:
             for job_id in self._store.due_alone(now):
                 self._alone_runs.start(job_id)
 
+    def _admit_waiters(self, now: int) -> None:
+        """Whoever frees a key frees those who wait for it; this is for when that went wrong.
+
+        The one that had its turn may have been canceled, or its queue paused.
+        """
+        self._looked_at_key, admitted = self._store.admit_waiters(self._looked_at_key, now)
+        if admitted:
+            self._store.ring()
+
     def _retain(self, now: int) -> bool:
         since = self._clock.monotonic()
         if self._retained_at is not None and since - self._retained_at < RETAIN_EVERY:
             return False
+        while self._store.forget_keys(now):
+            pass
         removed = self._store.retain(now - self._retention_ms, now - self._exhausted_ms, now)
         if not removed:
             self._retained_at = since

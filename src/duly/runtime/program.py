@@ -25,6 +25,14 @@ class Running(Protocol):
     failed_calls: set[tuple[Scrub, str]]
     """Calls made by the body, with their arguments, whose errors may hold redacted values."""
 
+    def progress(self, value: float, note: str | None, /) -> None:
+        """The body says how far it is."""
+        ...
+
+    def say(self, level: str, text: str, /) -> None:
+        """The body has a line for its log."""
+        ...
+
 
 class Runnable(Protocol):
     """A registered function, ready to be called with stored arguments."""
@@ -37,6 +45,11 @@ class Runnable(Protocol):
 
     @property
     def is_async(self) -> bool: ...
+
+    @property
+    def isolated(self) -> bool:
+        """Run in a process of its own."""
+        ...
 
     @property
     def alone(self) -> bool:
@@ -54,6 +67,10 @@ class Runnable(Protocol):
 
     def encode_result(self, value: object, /) -> str | None:
         """The stored form; UnstorableResult when there is none."""
+        ...
+
+    def may_retry(self, error: BaseException, /) -> bool:
+        """Whether another attempt may help, if the policy allows one."""
         ...
 
     def scrub(self, text: str, args: str, /) -> str:
@@ -80,6 +97,11 @@ class Program(Protocol):
         ...
 
     @property
+    def captures_logs(self) -> bool:
+        """Whether what `logging` records in a body becomes a log line of its job."""
+        ...
+
+    @property
     def clock(self) -> Clock: ...
 
     @property
@@ -90,6 +112,10 @@ class Program(Protocol):
 
         One whose hints cannot be raises InvalidFunction, or is left out.
         """
+        ...
+
+    def command(self) -> Sequence[str] | None:
+        """How another process runs the command line bound to this app; None if it cannot."""
         ...
 
     def published(self) -> Sequence[Published]:

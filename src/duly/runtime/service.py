@@ -60,6 +60,10 @@ class Service:
         self._beat_loop.start()
         self._janitor_loop.start()
 
+    def look(self) -> None:
+        """Look at once which jobs were taken away, and do not wait for the next beat."""
+        self._beat_loop.wake()
+
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
         """Claim nothing more at once, let running jobs end for so many seconds."""
         until = os_monotonic() + drain

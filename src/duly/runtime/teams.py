@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
+from duly.runtime.reports import context_of
 from duly.store.base import Store
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,7 @@ class AsyncTeam:
     def _create_tasks(self, attempts: Sequence[Attempt]) -> None:
         assert self._loop is not None
         for attempt in attempts:
-            # An empty context: nothing of the enqueuer's identity reaches the job.
-            task = self._loop.create_task(self._run(attempt), context=contextvars.Context())
+            task = self._loop.create_task(self._run(attempt), context=context_of(attempt))
             self._tasks[attempt] = task
             attempt.cancel_body = self._canceler(attempt)
 
@@ -81,9 +80,12 @@ class AsyncTeam:
 class ThreadTeam:
     """Long-lived threads fed from one queue; a new one only when all others are busy."""
 
-    def __init__(self, most: int, ended: Ended) -> None:
+    def __init__(
+        self, most: int, ended: Ended, run: Callable[[Attempt], None] = run_action
+    ) -> None:
         self._most = most
         self._ended = ended
+        self._run = run
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -113,7 +115,7 @@ class ThreadTeam:
             if attempt is None:
                 return
             try:
-                run_action(attempt)
+                self._run(attempt)
             finally:
                 self._ended(attempt)
 

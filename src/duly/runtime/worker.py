@@ -21,22 +21,23 @@ from duly.ids import new_id
 from duly.model.job import (
     Again,
     Claim,
-    ErrorKind,
     Finish,
     Hold,
+    Interrupted,
     Kind,
     NeverStarted,
     Outcome,
-    Raised,
     Settlement,
     State,
     settle,
 )
-from duly.runtime.execute import Attempt, MutationRunner
+from duly.runtime.execute import Attempt, MutationRunner, run_action
+from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
 from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.program import Program, Runnable
+from duly.runtime.reports import Reports, captured_logging
 from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam
 from duly.runtime.watchdog import Watchdog
 from duly.store.base import ClaimRequest, Lane, WorkerInfo
@@ -78,10 +79,17 @@ class Worker:
         # Held from the claim until its end is durable; busy only while the body runs.
         self._held: dict[str, Attempt] = {}
         self._busy = 0
+        # Attempts that hold slots of limits, by job id and token, until their bodies have ended.
+        self._slots: set[tuple[str, int]] = set()
+        self._ended_slots: list[tuple[str, int]] = []
+        self._doubtful = False
+        self._over = False
         self._guard = threading.Lock()
         self._claiming = threading.Lock()
         self._quiet = threading.Condition(self._guard)
         self._outbox = Outbox()
+        self._reports = Reports(self.store, self.clock)
+        self._while_running = contextlib.ExitStack()
         self._stopping = False
         self._backlog = False
         self._lanes: Sequence[Lane] = ()
@@ -96,7 +104,8 @@ class Worker:
         self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
         self._watchdog = Watchdog(self.clock, self._watch_loop.wake)
         self._async = AsyncTeam(self._body_ended)
-        self._threads = ThreadTeam(concurrency, self._body_ended)
+        self._threads = ThreadTeam(concurrency, self._body_ended, self._run_in_thread)
+        self._processes = Processes(program.command)
         self._mutations = MutationTeam(
             self.store,
             self._make_runner,
@@ -110,7 +119,7 @@ class Worker:
     def register(self, *, with_faulty: bool = True) -> None:
         """Announce this worker; jobs can be claimed from now on."""
         revision = self.program.revision
-        self._take_functions(self.program.runnables(with_faulty=with_faulty))
+        self._take_functions(self._known(with_faulty=with_faulty))
         info = WorkerInfo(
             id=self.id,
             app=self.program.name,
@@ -131,6 +140,16 @@ class Worker:
         self._revision = revision
         self.last_beat = self.clock.monotonic()
 
+    def _known(self, *, with_faulty: bool = True) -> dict[str, Runnable]:
+        """The functions that can be run here; with the faulty ones, those that cannot raise."""
+        known = dict(self.program.runnables(with_faulty=with_faulty))
+        isolated = [name for name, runnable in known.items() if runnable.isolated]
+        if not isolated or self._processes.command is not None:
+            return known
+        if with_faulty:
+            raise InvalidFunction(f"{', '.join(isolated)}: {NEEDS_MODULE}")
+        return {name: runnable for name, runnable in known.items() if not runnable.isolated}
+
     def _take_functions(self, runnables: Mapping[str, Runnable]) -> None:
         self._runnables = dict(runnables)
         self._functions = tuple(sorted(runnables))
@@ -146,10 +165,10 @@ class Worker:
         if revision == self._revision:
             return
         try:
-            self._take_functions(self.program.runnables())
+            self._take_functions(self._known())
         except InvalidFunction as error:
             log.error("%s; the worker goes on without what cannot be run", error)
-            self._take_functions(self.program.runnables(with_faulty=False))
+            self._take_functions(self._known(with_faulty=False))
         self.store.relist(self.id, self._functions)
         self._publish()
         # Only now: what an outage has cut short is done again.
@@ -162,13 +181,16 @@ class Worker:
         enqueued after that.
         """
         if self.program.revision != self._revision:
-            self._runnables |= self.program.runnables(with_faulty=False)
+            self._runnables |= self._known(with_faulty=False)
         return self._runnables
 
     def start(self) -> None:
         self.register()
+        if self.program.captures_logs:
+            self._while_running.enter_context(captured_logging())
         self.loop.start()
         self._watch_loop.start()
+        self._reports.loop.start()
         if not self.store.finishes_with_claim:
             self._finish_loop.start()
         watcher = threading.Thread(
@@ -189,6 +211,7 @@ class Worker:
         self._wait_until_quiet(drain)
         self._give_up_on_the_rest()
         self._flush()
+        self._processes.wait()
         self._end_threads()
         self._deregister()
 
@@ -209,14 +232,9 @@ class Worker:
             self._quiet.wait_for(lambda: self._busy <= 0, seconds)
 
     def _give_up_on_the_rest(self) -> None:
-        """What still runs will be cut off: an action has an unknown end, a mutation none."""
+        """What still runs will be cut off."""
         for attempt in list(self._held.values()):
-            if attempt.claim.kind == Kind.MUTATION:
-                attempt.resolve(NeverStarted())
-            else:
-                attempt.resolve(
-                    Raised(ErrorKind.WORKER_LOST, "the worker stopped before the job had ended")
-                )
+            attempt.resolve(Interrupted())
             attempt.take_away()
 
     def _flush(self) -> None:
@@ -225,22 +243,35 @@ class Worker:
             self.loop.wake()
             self._finish_loop.wake()
             os_sleep(0.005)
+        with contextlib.suppress(StoreError):
+            self._release_ended()
 
     def _end_threads(self) -> None:
         self._stop_watching.set()
-        for loop in (self.loop, self._finish_loop, self._watch_loop):
+        loops = (self.loop, self._finish_loop, self._watch_loop, self._reports.loop)
+        for loop in loops:
             loop.stop()
-        for loop in (self.loop, self._finish_loop, self._watch_loop):
+        for loop in loops:
             loop.join(5)
         self._mutations.stop()
         self._threads.stop()
         self._async.stop()
         self._mutations.join(1)
+        self._while_running.close()
+        with contextlib.suppress(StoreError):
+            self._reports.flush()
 
     def _deregister(self) -> None:
         # A claim whose answer was lost would keep the row, and be rescued as if it had begun.
         with contextlib.suppress(StoreError):
             self.reconcile()
+        self._over = True
+        with contextlib.suppress(StoreError):
+            self._release_ended()
+        if self._slots:
+            # A body that did not stop still counts, until it has ended or this process is dead.
+            log.warning("worker %s leaves its row: %d bodies go on", self.id, len(self._slots))
+            return
         try:
             self.store.deregister(self.id)
         except StoreError as error:
@@ -249,7 +280,7 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether nothing is claimed and nothing waits to be settled."""
-        return not self._held and not self._outbox
+        return not self._held and not self._outbox and not self._ended_slots
 
     # One pass
 
@@ -258,17 +289,22 @@ class Worker:
         if self._lifeline:
             self._lifeline.progress()
         with self._claiming:
+            if self.store.finishes_with_claim:
+                self._release_ended()
             request = self._request()
             batch = self._outbox.take() if self.store.finishes_with_claim else []
             if not batch and request is None:
                 return self._delay(())
             try:
+                self._let_them_speak(batch)
                 settled, claims = self.store.exchange(batch, request, self.clock.now())
             except OUTAGE as error:
+                self._doubtful = True
                 self._outbox.put_back(batch)
                 log.warning("the store is not available: %s", error)
                 return AFTER_OUTAGE
             except Exception:
+                self._doubtful = True
                 if not batch:
                     raise
                 self._settle_in_halves(batch)
@@ -283,8 +319,10 @@ class Worker:
         """Settle what has ended, beside the claims."""
         batch = self._outbox.take()
         if not batch:
+            self._release_ended()
             return POLL_SECONDS
         try:
+            self._let_them_speak(batch)
             settled, _ = self.store.exchange(batch, None, self.clock.now())
         except OUTAGE as error:
             self._outbox.put_back(batch)
@@ -294,7 +332,13 @@ class Worker:
             self._settle_in_halves(batch)
         else:
             self._note(batch, settled)
+        self._release_ended()
         return 0 if len(self._outbox) else POLL_SECONDS
+
+    def _let_them_speak(self, batch: Sequence[Settlement]) -> None:
+        """Their last words have to be written before their end is."""
+        if batch:
+            self._reports.flush({settlement.id for settlement in batch})
 
     def _settle_in_halves(self, batch: Sequence[Settlement]) -> None:
         def write(part: Sequence[Settlement]) -> set[str]:
@@ -321,7 +365,8 @@ class Worker:
         # claimed, and that a held snapshot keeps from being vacuumed, are not stepped over again.
         # Once a second, and whenever there is no backlog, it is read from its beginning.
         floors = self._floors if self._backlog else {}
-        return ClaimRequest(self.id, rotated, self._functions, room, floors)
+        limited = any(lane.limited for lane in self._lanes)
+        return ClaimRequest(self.id, rotated, self._functions, room, floors, limited)
 
     def _room(self) -> int:
         if len(self._outbox) > 2 * self.concurrency:
@@ -373,12 +418,16 @@ class Worker:
         if not claims:
             return
         runnables = self._newest()
-        attempts = [Attempt(c, runnables[c.function], self._resolved) for c in claims]
+        attempts = [
+            Attempt(c, runnables[c.function], self._resolved, self._reports) for c in claims
+        ]
         self._tell_replaced(claims)
         with self._guard:
             self._busy += len(attempts)
             for attempt in attempts:
                 self._held[attempt.claim.id] = attempt
+                if attempt.claim.holds_slot:
+                    self._slots.add((attempt.claim.id, attempt.claim.token))
         for claim in claims:
             self._floors[claim.queue, claim.priority] = claim.run_at
         if log.isEnabledFor(logging.INFO):
@@ -399,14 +448,18 @@ class Worker:
         for attempt in actions:
             if attempt.claim.timeout_ms is not None:
                 self._watchdog.watch(attempt, attempt.claim.timeout_ms / 1000)
-        coroutines = [a for a in actions if a.runnable.is_async]
-        threads = [a for a in actions if not a.runnable.is_async]
+        coroutines = [a for a in actions if a.runnable.is_async and not a.runnable.isolated]
+        threads = [a for a in actions if not a.runnable.is_async or a.runnable.isolated]
         if coroutines:
             self._async.start_many(coroutines)
         if threads:
             self._threads.start_many(threads)
         if mutations:
             self._mutations.start_many(mutations)
+
+    def _run_in_thread(self, attempt: Attempt) -> None:
+        run = self._processes.run if attempt.runnable.isolated else run_action
+        run(attempt)
 
     def _without_changed_kinds(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """A job that was stored as the other kind was promised something else: hold it."""
@@ -441,13 +494,48 @@ class Worker:
     # Ending
 
     def _body_ended(self, attempt: Attempt) -> None:
-        """The body has really ended: its slot is free."""
+        """The body has really ended: there is room for another."""
+        attempt.end_report()
         self._watchdog.release(attempt)
         with self._quiet:
             self._busy -= 1
+            if attempt.claim.holds_slot:
+                self._ended_slots.append((attempt.claim.id, attempt.claim.token))
             if self._busy <= 0:
                 self._quiet.notify_all()
         self.loop.wake()
+        if attempt.claim.holds_slot:
+            self._finish_loop.wake()
+            if self._over:
+                self._release_late()
+
+    def _release_ended(self) -> None:
+        """Free the slots of bodies that have really ended, whatever became of their jobs."""
+        with self._guard:
+            ended, self._ended_slots = self._ended_slots, []
+        if not ended:
+            return
+        try:
+            wakes = self.store.release_slots(ended, self.clock.now())
+        except BaseException as error:
+            with self._guard:
+                self._ended_slots += ended
+            if not isinstance(error, OUTAGE):
+                raise
+            log.warning("the store is not available: %s", error)
+            return
+        with self._guard:
+            self._slots.difference_update(ended)
+        if wakes:
+            self.loop.wake()
+            self.store.ring()
+
+    def _release_late(self) -> None:
+        """The worker has stopped without this body, which has now ended after all."""
+        with contextlib.suppress(StoreError):
+            self._release_ended()
+            if not self._slots:
+                self.store.deregister(self.id)
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
@@ -467,6 +555,9 @@ class Worker:
         """A mutation that has settled itself, or was taken away."""
         attempt.take_away()
         self._drop(attempt)
+        if committed:
+            # What it said was part of its transaction.
+            attempt.report = None
         if log.isEnabledFor(logging.INFO):
             _log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
         if committed and attempt.scheduled:
@@ -487,6 +578,8 @@ class Worker:
             # other way round.
             known = dict(self._held)
             stored = self.store.holdings(self.id)
+            if self._doubtful:
+                self._give_back_slots()
         finally:
             self._claiming.release()
         self._give_back_unknown({i: t for i, t in stored.items() if i not in known})
@@ -518,6 +611,15 @@ class Worker:
         if returned:
             log.warning("gave back %d claims whose answer had been lost", len(returned))
 
+    def _give_back_slots(self) -> None:
+        """A claim whose answer was lost may have taken slots, and its job may be gone since."""
+        with self._guard:
+            known = set(self._slots)
+        unknown = self.store.slots_of(self.id) - known
+        if unknown:
+            self.store.release_slots(sorted(unknown), self.clock.now())
+        self._doubtful = False
+
     def was_declared_dead(self) -> None:
         """This worker's row is gone: drop everything it held and begin as a new one.
 
@@ -529,6 +631,8 @@ class Worker:
             log.error("worker %s was declared dead while it lived; it starts anew", self.id)
             for attempt in list(self._held.values()):
                 self._tell(attempt)
+            with self._guard:
+                self._slots.clear()
             self.store.deregister(self.id)
             self.id = new_id(self.clock.now())
             self.register(with_faulty=False)

@@ -8,7 +8,7 @@ it is for the jobs. A verb either happens as a whole or, if it raises, not at al
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -22,7 +22,9 @@ from duly.model.job import (
     Lost,
     NewJob,
     Settlement,
+    TrackedJob,
 )
+from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.store.statements import Dialect
 
 CLAIM_BYTES = 8 << 20
@@ -53,6 +55,9 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     limit: int
     floors: Mapping[tuple[str, int], int] = {}
     """By queue and priority: no job due earlier than this needs to be looked at."""
+    limited: bool = False
+    """Whether jobs under limits may be among them, as a lane has said; without it they may be
+    left alone."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -61,6 +66,8 @@ class Lane(msgspec.Struct, frozen=True):
     queue: str
     priority: int
     run_at: int
+    limited: bool = False
+    """Whether some jobs, of any lane, can be claimed only by a request that says `limited`."""
 
 
 class QueuePause(msgspec.Struct, frozen=True):
@@ -143,7 +150,9 @@ class StoreTx(Protocol):
         """Run the user's statement; `?` marks a parameter on every database."""
         ...
 
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None: ...
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """As Store.enqueue."""
+        ...
 
     def get(self, job_id: str) -> JobRecord | None: ...
 
@@ -188,6 +197,10 @@ class MutationLane(Protocol):
 
         Raises TransactionEnded when the body has ended the transaction.
         """
+        ...
+
+    def log(self, lines: Sequence[LogEntry]) -> None:
+        """Write down what the member has logged, before its last statement."""
         ...
 
     def leave(self) -> None:
@@ -237,6 +250,9 @@ class Store(Protocol):
     finishes_with_claim: bool
     """Whether settling and claiming in one transaction is faster than side by side."""
 
+    tells_changes: bool
+    """Whether `watch` sets its bell at every change of a job, and not only when one is due."""
+
     # Schema
     def migrate(self, now: int) -> Sequence[str]:
         """Create or upgrade the tables; the names of the steps taken."""
@@ -261,16 +277,19 @@ class Store(Protocol):
         ...
 
     # Enqueue
-    def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        """Insert all of them, durably, or none."""
+    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """Insert all of them, durably, or none; but for those whose keys somebody holds.
+
+        By the id of each of these, the id of the job that holds them.
+        """
         ...
 
     def enqueue_child(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
-    ) -> bool:
-        """Insert jobs of a running action, if its row still carries the token.
+    ) -> Mapping[str, str] | None:
+        """Insert jobs of a running action, if its row still carries the token; as enqueue.
 
-        Otherwise they are stored canceled, and the answer is False.
+        Otherwise they are stored canceled, and the answer is None.
         """
         ...
 
@@ -315,6 +334,45 @@ class Store(Protocol):
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
         """Newest first."""
+        ...
+
+    def look(self, job_ids: Collection[str]) -> Sequence[Look]:
+        """Where jobs stand and what they said last, in one or two statements for all of them.
+
+        A job that is not in the store is not in the answer.
+        """
+        ...
+
+    def logs(self, job_id: str, after: int) -> Sequence[LogEntry]:
+        """The log lines of a job that come after one, in order."""
+        ...
+
+    # Reports
+    def report(self, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
+        """Write down what attempts have said; repeated, it changes nothing.
+
+        Progress counts only while its attempt runs, and only if nothing newer is known.
+        """
+        ...
+
+    def key_holders(self, job_id: str) -> Sequence[str]:
+        """The jobs that run under the key that this one waits for."""
+        ...
+
+    def batch_counts(self, batch_id: str) -> Mapping[str, int]:
+        """How many members of a batch are in which state, at one moment."""
+        ...
+
+    def repeated(self, job_ids: Sequence[str]) -> set[str]:
+        """Those of these jobs that were repeated by others."""
+        ...
+
+    def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> Mapping[str, str]:
+        """Insert jobs that repeat others (`retry_of`), all or none.
+
+        One that was repeated before is not repeated again until then; by the id of the repeated
+        job, the id of the one that does.
+        """
         ...
 
     # Workers
@@ -383,6 +441,31 @@ class Store(Protocol):
         """Remove some finished jobs that are older than the cutoff; 0 when none are left."""
         ...
 
+    # Limits
+    def release_slots(self, ended: Sequence[tuple[str, int]], now: int) -> bool:
+        """The bodies of these attempts (job id, token) have really ended: free their slots.
+
+        Those who wait for them are freed in the same transaction; whether anybody can start now.
+        Repeated, it changes nothing.
+        """
+        ...
+
+    def slots_of(self, worker_id: str) -> set[tuple[str, int]]:
+        """The attempts (job id, token) that hold slots for this worker."""
+        ...
+
+    def admit_waiters(self, after: str, now: int) -> tuple[str, bool]:
+        """Free whoever waits for a key that leaves something, whatever the reason.
+
+        Looks at some keys that come after one; the last of them, "" at the end, and whether
+        anybody can start now.
+        """
+        ...
+
+    def forget_keys(self, now: int) -> int:
+        """Remove some keys, and starts that count for a rate, whose time is over; how many."""
+        ...
+
     # Functions
     def publish(self, functions: Sequence[Published], now: int, *, force: bool = False) -> None:
         """Describe functions to everybody; their status stays as it is.
@@ -421,6 +504,12 @@ class Store(Protocol):
     def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None: ...
 
     def resume_queue(self, name: str) -> None: ...
+
+    def limit_queue(self, name: str, at_once: int | None) -> None:
+        """Run at most so many jobs of the queue at once, over all workers; None: any number."""
+        ...
+
+    def queue_limits(self) -> Mapping[str, int]: ...
 
     def paused_queues(self) -> Sequence[QueuePause]: ...
 

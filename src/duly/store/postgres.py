@@ -26,10 +26,12 @@ from duly.model.job import (
     Finish,
     JobFilter,
     JobRecord,
+    KeyedJob,
     NewJob,
     Settlement,
 )
-from duly.store import migrate
+from duly.model.progress import LogEntry
+from duly.store import limits, migrate
 from duly.store import statements as sql
 from duly.store.base import (
     CLAIM_BYTES,
@@ -40,11 +42,12 @@ from duly.store.base import (
     driver_error,
 )
 from duly.store.commit import GroupCommit, Ticket
+from duly.store.limits import Picked, Starting
 from duly.store.placeholders import to_psycopg
 from duly.store.session import Session
 from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
-from duly.store.steps import Row, columns
+from duly.store.steps import TRACKED, Row, columns, insert_keyed, without
 
 try:
     import psycopg
@@ -145,36 +148,51 @@ class PostgresSession(Session):
             return cursor.fetchall() if cursor.description else []
 
     def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
-        self.run(sql.INSERT_JOBS_ONCE, columns(jobs))
+        self.run(sql.INSERT_JOBS_ONCE, columns(jobs, TRACKED))
         self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
+
+    def insert_keyed_once(self, jobs: Sequence[NewJob]) -> dict[str, str]:
+        keyed = [job for job in jobs if isinstance(job, KeyedJob)]
+        existing = self.take(insert_keyed(keyed))
+        self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in keyed]})
+        plain = without(jobs, keyed, existing)
+        if plain:
+            self.insert_jobs_once(plain)
+        return existing
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
         if jobs:
-            self.run(sql.INSERT_CANCELED, columns(jobs) | {"by": by, "now": now})
+            values = columns(jobs, sql.FINAL_FIELDS)
+            self.run(sql.INSERT_CANCELED, values | {"by": by, "now": now})
 
     def lanes(self) -> list[Row]:
         return self.run(sql.LANES)
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        if request.limited:
+            while True:
+                claims, refused = self.claim_limited(request, now)
+                if claims or not refused:
+                    return claims
         fault.point("worker.claiming")
-        lanes = [(queue, level) for queue in request.queues for level in _LEVELS]
-        rows = self.run(
-            sql.CLAIM,
-            {
-                "worker": request.worker_id,
-                "queues": [queue for queue, _ in lanes],
-                "levels": [level for _, level in lanes],
-                "floors": [request.floors.get(lane, 0) for lane in lanes],
-                "functions": list(request.functions),
-                "limit": request.limit,
-                "bytes": CLAIM_BYTES,
-                "now": now,
-            },
-        )
+        due = _due_arrays(request, request.queues, now)
+        rows = self.run(sql.CLAIM, due | {"worker": request.worker_id})
+        return _in_order([Claim(*row) for row in rows], request)
+
+    def claim_limited(self, request: ClaimRequest, now: int) -> tuple[list[Claim], bool]:
+        """Claim also what is under a limit; and whether jobs were turned away."""
+        fault.point("worker.claiming")
+        limited = limits.limited_queues(self)
+        limits.lock(self, [limits.queue_key(q) for q in request.queues if q in limited])
+        served = {name: most for name, most in limited.items() if name in request.queues}
+        starting = Starting(self, served, request.worker_id, now)
+        queues = [queue for queue in request.queues if not starting.is_full(queue)]
+        rows = self.run(sql.PICK_LIMITED, _due_arrays(request, queues, now)) if queues else []
         places = {queue: place for place, queue in enumerate(request.queues)}
-        claims = [Claim(*row) for row in rows]
-        claims.sort(key=lambda c: (places[c.queue], -c.priority, c.run_at, c.id))
-        return claims
+        rows.sort(key=lambda row: (places[row[1]], -row[4], row[5], row[0]))
+        claims = starting.start([Picked(*row[:4]) for row in rows])
+        starting.turn_away()
+        return _in_order(claims, request), bool(starting.refused)
 
     def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
         in_id_order = sorted(settlements, key=lambda settlement: settlement.id)
@@ -196,9 +214,15 @@ class PostgresSession(Session):
             fault.point("give_back.moved")
         return settled
 
+    def drop_kept(self, exhausted_after: int) -> None:
+        dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+        self.forget_reports([row[0] for row in dropped])
+
     def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
         self.run(sql.KEEP, limits)
+        for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN):
+            self.run(forget, {"bucket": bucket, "cutoff": cutoff})
         if whole:
             self.run(sql.SHORT_LOCK_WAIT)
             self.run_text(sql.TRUNCATE_BUCKET.format(bucket=bucket), {})
@@ -231,8 +255,8 @@ class PostgresTx:
             rows = cursor.fetchall() if cursor.description else []
             return Rows(rows, cursor.rowcount)
 
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self._open.insert_jobs(jobs)
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._open.insert_jobs(jobs)
 
     def get(self, job_id: str) -> JobRecord | None:
         return self._open.get(job_id)
@@ -303,6 +327,11 @@ class PostgresMutationLane:
             raise errors.TransactionEnded("the body ended the transaction and began another")
         return bool(moved)
 
+    def log(self, lines: Sequence[LogEntry]) -> None:
+        # If the body has broken its transaction, `finish` says so.
+        if self.raw.info.transaction_status == TransactionStatus.INTRANS:
+            self._session.report([], lines)
+
     def leave(self) -> None:
         if self._shared:
             # Whatever the member SET LOCAL must not reach the next one.
@@ -351,6 +380,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     mutation_backlog = 32
     mutation_seconds = 60.0
     finishes_with_claim = False
+    tells_changes = False
 
     def __init__(
         self,
@@ -592,9 +622,22 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     # Enqueue
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        self._enqueues.write(jobs)
+    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        existing: Mapping[str, str] = {}
+        if any(isinstance(job, KeyedJob) for job in jobs):
+            existing = self._insert_keyed(jobs)
+        else:
+            self._enqueues.write(jobs)
         fault.point("enqueue.committed")
+        return existing
+
+    def _insert_keyed(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """By themselves: who waits for the holder of a key lets nobody else wait."""
+        try:
+            return self._write(lambda s: s.insert_jobs(jobs))
+        except errors.StoreUnavailable:
+            self._drop_idle()
+            return self._write(lambda s: s.insert_keyed_once(jobs))
 
     def _insert_together(self, tickets: list[Ticket[Sequence[NewJob]]]) -> None:
         try:
@@ -649,7 +692,16 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             fault.point("finish.committed")
         if request is None:
             return settled, ()
-        return settled, self._single(lambda s: s.claim(request, now))
+        return settled, self._claim(request, now)
+
+    def _claim(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
+        if not request.limited:
+            return self._single(lambda s: s.claim(request, now))
+        while True:
+            # A transaction for each look: the locks of keys are taken in one order, and not long.
+            claims, refused = self._write(lambda s: s.claim_limited(request, now))
+            if claims or not refused:
+                return claims
 
     def mutation_lane(self) -> PostgresMutationLane:
         return PostgresMutationLane(self)
@@ -696,7 +748,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
                     )
                 except _Conflict:
                     log.info("bucket %s of the history is being read; it is emptied later", bucket)
-        self._write(lambda s: s.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after}))
+        self._write(lambda s: s.drop_kept(exhausted_after))
         return 0
 
     # Waking
@@ -786,6 +838,24 @@ def _place(url: str) -> str:
     """The database as it may be named in a message."""
     given = psycopg.conninfo.conninfo_to_dict(url)
     return f"{given.get('dbname') or 'the default database'} on {given.get('host') or 'localhost'}"
+
+
+def _due_arrays(request: ClaimRequest, queues: Sequence[str], now: int) -> dict[str, Any]:
+    lanes = [(queue, level) for queue in queues for level in _LEVELS]
+    return {
+        "queues": [queue for queue, _ in lanes],
+        "levels": [level for _, level in lanes],
+        "floors": [request.floors.get(lane, 0) for lane in lanes],
+        "functions": list(request.functions),
+        "limit": request.limit,
+        "bytes": CLAIM_BYTES,
+        "now": now,
+    }
+
+
+def _in_order(claims: list[Claim], request: ClaimRequest) -> list[Claim]:
+    places = {queue: place for place, queue in enumerate(request.queues)}
+    return sorted(claims, key=lambda c: (places[c.queue], -c.priority, c.run_at, c.id))
 
 
 def _finish_arrays(finishes: Sequence[Finish], now: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -20,14 +20,17 @@ from duly.model.job import (
     NewJob,
     Settlement,
     State,
+    TrackedJob,
 )
+from duly.model.progress import LogEntry, Look, ProgressReport, oldest_seq_for
+from duly.store import limits, steps
 from duly.store import statements as sql
-from duly.store import steps
-from duly.store.base import HeldJobs, QueuePause, WorkerInfo
+from duly.store.base import ClaimRequest, HeldJobs, QueuePause, WorkerInfo
 from duly.store.statements import Dialect, Statement
 from duly.store.steps import Ask, Row, Steps, drive
 
 CANCEL_PAGE = 500
+RETRY_OF = "retry-of"
 T = TypeVar("T")
 
 
@@ -52,6 +55,9 @@ class Session(ABC):
     @abstractmethod
     def lanes(self) -> list[Row]: ...
 
+    @abstractmethod
+    def claim(self, request: ClaimRequest, now: int) -> list[Claim]: ...
+
     def take(self, verb: Steps[T]) -> T:
         """Run a verb that is written as steps."""
         return drive(verb, self.answer)
@@ -73,6 +79,26 @@ class Session(ABC):
 
     def find(self, filter: JobFilter) -> list[JobRecord]:
         return self.take(steps.find(filter))
+
+    def look(self, job_ids: Collection[str]) -> list[Look]:
+        return self.take(steps.look(self.dialect, job_ids))
+
+    # Progress and log lines
+
+    def report(self, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
+        self.take(steps.report(self.dialect, progress, lines))
+        for job_id, oldest in _oldest_lines(lines).items():
+            self.run(sql.FORGET_LOGS, {"job_id": job_id, "seq": oldest})
+
+    def logs(self, job_id: str, after: int) -> list[Row]:
+        return self.run(sql.READ_LOGS, {"job_id": job_id, "after": after})
+
+    def forget_reports(self, job_ids: Sequence[str]) -> None:
+        """What finished jobs have said goes with them."""
+        if job_ids:
+            which = {"ids": self.array(job_ids)}
+            self.run(sql.FORGET_PROGRESS_OF, which)
+            self.run(sql.FORGET_LOGS_OF, which)
 
     # Cancel
 
@@ -110,19 +136,17 @@ class Session(ABC):
 
     # Enqueue
 
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self.take(steps.insert(self.dialect, jobs))
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> dict[str, str]:
+        return self.take(steps.insert(self.dialect, jobs))
 
     def insert_children(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
-    ) -> bool:
-        alive = self.lock_running(*parent)
-        if alive:
-            self.insert_jobs(jobs)
-        else:
+    ) -> dict[str, str] | None:
+        existing = self.insert_jobs(jobs) if self.lock_running(*parent) else None
+        if existing is None:
             self.insert_canceled(jobs, by, now)
         fault.point("child.inserted")
-        return alive
+        return existing
 
     def lock_running(self, job_id: str, token: int) -> bool:
         """Whether the job still runs under this token; it stays so until the transaction ends."""
@@ -168,6 +192,7 @@ class Session(ABC):
         alone = bool(rows[0][0])
         lost = [Lost(*row) for row in self.run(sql.RUNNING_OF, {"worker": worker_id})]
         self.settle([judge(job, alone) for job in lost], now)
+        limits.release_all(self, worker_id, now)
         fault.point("rescue.moved")
         self.run(sql.DELETE_WORKER, {"id": worker_id})
         return len(lost)
@@ -175,6 +200,30 @@ class Session(ABC):
     def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
         overdue = [Claim(*row) for row in self.run(sql.OVERDUE, {"before": before})]
         return len(self.settle([judge(claim) for claim in overdue], now))
+
+    # Batches, replays
+
+    def batch_counts(self, batch_id: str) -> dict[str, int]:
+        return dict(self.run(sql.BATCH_COUNTS, {"id": batch_id}))
+
+    def repeated(self, job_ids: Sequence[str]) -> set[str]:
+        where = {"scope": RETRY_OF, "keys": self.array(job_ids)}
+        return {row[0] for row in self.run(sql.KEYS_TAKEN, where)}
+
+    def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> dict[str, str]:
+        """Insert jobs that repeat others, unless those were repeated before; who repeats whom."""
+        fresh: list[TrackedJob] = []
+        repeated: dict[str, str] = {}
+        for job in jobs:
+            assert job.retry_of is not None
+            key = {"scope": RETRY_OF, "key": job.retry_of}
+            if self.run(sql.TAKE_KEY, key | {"job_id": job.id, "expires_at": expires_at}):
+                fresh.append(job)
+                repeated[job.retry_of] = job.id
+            else:
+                repeated[job.retry_of] = self.run(sql.HOLDER_OF_KEY, key)[0][0]
+        self.insert_jobs(fresh)
+        return repeated
 
     # Holds
 
@@ -189,7 +238,7 @@ class Session(ABC):
             sorted(name for name in self.known_functions() if statuses.get(name) not in CLOSED)
         )
         stuck: list[tuple[str, str]] = []
-        for queue, priority, run_at in self.lanes():
+        for queue, priority, run_at, *_ in self.lanes():
             if run_at <= now:
                 where = {"queue": queue, "priority": priority, "now": now, "functions": known}
                 stuck += [(row[0], row[1]) for row in self.run(sql.UNKNOWN_AT_HEAD, where)]
@@ -272,6 +321,16 @@ class Session(ABC):
     def relist(self, worker_id: str, functions: Iterable[str]) -> None:
         self.run(sql.RELIST_WORKER, {"id": worker_id, "functions": _json(functions)})
 
+    # Keys
+
+    def admit_waiters(self, key: str, now: int) -> bool:
+        return limits.follow(self, [key], now)
+
+    def forget_keys(self, now: int) -> int:
+        """Some of the keys and starts whose time is over."""
+        expired = (sql.FORGET_KEYS, sql.FORGET_STARTS)
+        return sum(len(self.run(statement, {"now": now})) for statement in expired)
+
     # Queues
 
     def paused_queues(self) -> list[QueuePause]:
@@ -302,6 +361,12 @@ def _function(row: Row) -> FunctionInfo:
     fields[5] = bool(fields[5])
     fields[8] = Status(fields[8])
     return FunctionInfo(*fields)
+
+
+def _oldest_lines(lines: Iterable[LogEntry]) -> dict[str, int]:
+    """Where the lines of a job begin that are kept, of those that have older ones."""
+    oldest = {entry.job_id: oldest_seq_for(entry.seq) for entry in lines}
+    return {job_id: seq for job_id, seq in oldest.items() if seq > 0}
 
 
 def _json(names: Iterable[str]) -> str:

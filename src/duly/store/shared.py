@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from duly import fault
+from duly.ids import is_id
 from duly.model.function import FunctionInfo, Published, Status
 from duly.model.job import (
     Claim,
@@ -16,7 +17,10 @@ from duly.model.job import (
     Lost,
     NewJob,
     Settlement,
+    TrackedJob,
 )
+from duly.model.progress import LogEntry, Look, ProgressReport
+from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import HeldJobs, Lane, QueuePause, WorkerInfo
 from duly.store.session import Session
@@ -25,6 +29,8 @@ S = TypeVar("S", bound=Session)
 T = TypeVar("T")
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
+MOST_KEYS = 100
+"""As many as AWAITED_KEYS gives."""
 
 
 class SharedVerbs(ABC, Generic[S]):
@@ -46,7 +52,7 @@ class SharedVerbs(ABC, Generic[S]):
 
     def enqueue_child(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
-    ) -> bool:
+    ) -> dict[str, str] | None:
         return self._write(lambda s: s.insert_children(parent, jobs, by, now))
 
     # Run
@@ -55,9 +61,7 @@ class SharedVerbs(ABC, Generic[S]):
         return [Lane(*row) for row in self._read(lambda s: s.lanes())]
 
     def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
-        where = {"id": job_id, "worker": worker_id, "now": now}
-        rows = self._single(lambda s: s.run(sql.CLAIM_ALONE, where))
-        return Claim(*rows[0]) if rows else None
+        return self._write(lambda s: limits.start_alone(s, job_id, worker_id, now))
 
     def due_alone(self, now: int) -> Sequence[str]:
         return [row[0] for row in self._read(lambda s: s.run(sql.DUE_ALONE, {"now": now}))]
@@ -78,6 +82,31 @@ class SharedVerbs(ABC, Generic[S]):
 
     def get(self, job_id: str) -> JobRecord | None:
         return self._read(lambda s: s.get(job_id))
+
+    def look(self, job_ids: Collection[str]) -> Sequence[Look]:
+        return self._read(lambda s: s.look(job_ids)) if job_ids else []
+
+    # Progress and log lines
+
+    def report(self, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
+        alone = not (progress and lines)
+        (self._single if alone else self._write)(lambda s: s.report(progress, lines))
+
+    def logs(self, job_id: str, after: int) -> Sequence[LogEntry]:
+        rows = self._read(lambda s: s.logs(job_id, after)) if is_id(job_id) else []
+        return [LogEntry(job_id, *row) for row in rows]
+
+    def key_holders(self, job_id: str) -> Sequence[str]:
+        return [row[0] for row in self._read(lambda s: s.run(sql.KEY_HOLDERS, {"id": job_id}))]
+
+    def batch_counts(self, batch_id: str) -> Mapping[str, int]:
+        return self._read(lambda s: s.batch_counts(batch_id))
+
+    def repeated(self, job_ids: Sequence[str]) -> set[str]:
+        return self._read(lambda s: s.repeated(job_ids))
+
+    def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> Mapping[str, str]:
+        return self._write(lambda s: s.replay(jobs, expires_at))
 
     # Workers
 
@@ -132,6 +161,24 @@ class SharedVerbs(ABC, Generic[S]):
     def held(self) -> Sequence[HeldJobs]:
         return self._read(lambda s: s.held())
 
+    # Limits
+
+    def release_slots(self, ended: Sequence[tuple[str, int]], now: int) -> bool:
+        return self._write(lambda s: limits.release(s, ended, now))
+
+    def slots_of(self, worker_id: str) -> set[tuple[str, int]]:
+        rows = self._read(lambda s: s.run(sql.SLOTS_OF, {"worker": worker_id}))
+        return {(job_id, token) for job_id, token in rows}
+
+    def admit_waiters(self, after: str, now: int) -> tuple[str, bool]:
+        keys = [row[0] for row in self._read(lambda s: s.run(sql.AWAITED_KEYS, {"after": after}))]
+        # A transaction for each: nobody has to wait for the locks of a hundred keys.
+        admitted = [self._write(lambda s: s.admit_waiters(key, now)) for key in keys]  # noqa: B023
+        return keys[-1] if len(keys) == MOST_KEYS else "", any(admitted)
+
+    def forget_keys(self, now: int) -> int:
+        return self._write(lambda s: s.forget_keys(now))
+
     # Functions
 
     def publish(self, functions: Sequence[Published], now: int, *, force: bool = False) -> None:
@@ -166,6 +213,12 @@ class SharedVerbs(ABC, Generic[S]):
 
     def resume_queue(self, name: str) -> None:
         self._write(lambda s: s.run(sql.RESUME_QUEUE, {"name": name}))
+
+    def limit_queue(self, name: str, at_once: int | None) -> None:
+        self._write(lambda s: s.run(sql.LIMIT_QUEUE, {"name": name, "at_once": at_once}))
+
+    def queue_limits(self) -> Mapping[str, int]:
+        return self._read(limits.limited_queues)
 
     def paused_queues(self) -> Sequence[QueuePause]:
         return self._read(lambda s: s.paused_queues())

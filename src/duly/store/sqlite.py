@@ -35,7 +35,8 @@ from duly.model.job import (
     Settlement,
     State,
 )
-from duly.store import migrate
+from duly.model.progress import LogEntry
+from duly.store import migrate, steps
 from duly.store import statements as sql
 from duly.store.base import (
     CLAIM_BYTES,
@@ -47,6 +48,7 @@ from duly.store.base import (
 )
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
+from duly.store.limits import Picked, Starting
 from duly.store.placeholders import to_sqlite
 from duly.store.session import Session
 from duly.store.shared import SharedVerbs
@@ -129,8 +131,8 @@ class SqliteSession(Session):
         return self.raw.cursor().executemany(SQL[statement], rows).rowcount
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
-        rows = [(*msgspec.structs.astuple(job), now, by) for job in jobs]
-        self.many(sql.INSERT_CANCELED, rows)
+        values = [(*row, now, by) for row in steps.rows(jobs, sql.FINAL_FIELDS)]
+        self.many(sql.INSERT_CANCELED, values)
 
     def lanes(self) -> list[Row]:
         lanes: list[Row] = []
@@ -143,28 +145,49 @@ class SqliteSession(Session):
             after = rows[0]
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
-        paused = {name for (name,) in self.run(sql.PAUSED_QUEUES)}
         closed = {name for (name,) in self.run(sql.CLOSED_FUNCTIONS)}
         functions = self.array(name for name in request.functions if name not in closed)
-        picked: list[str] = []
+        rules = self.run(sql.QUEUE_RULES)
+        paused = {name for name, paused_at, _ in rules if paused_at is not None}
+        limited = {name: at_once for name, _, at_once in rules if at_once is not None}
+        while True:
+            starting = Starting(self, limited, request.worker_id, now)
+            queues = [q for q in request.queues if q not in paused and not starting.is_full(q)]
+            picked = self._pick(queues, functions, request.limit, now)
+            if not picked:
+                return []
+            claims = self._start(picked, starting, request.worker_id, now)
+            fault.point("worker.claiming")
+            # What was turned away is out of the way now.
+            if claims or not starting.refused:
+                order = {job.id: place for place, job in enumerate(picked)}
+                claims.sort(key=lambda claim: order[claim.id])
+                return claims
+
+    def _pick(self, queues: Sequence[str], functions: str, most: int, now: int) -> list[Picked]:
+        picked: list[Picked] = []
         bytes_left = CLAIM_BYTES
-        for queue in request.queues:
-            if queue in paused or len(picked) >= request.limit:
-                continue
+        for queue in queues:
+            if len(picked) >= most:
+                break
             where = {"queue": queue, "functions": functions, "now": now}
-            for job_id, size in self.run(sql.PICK, where | {"limit": request.limit - len(picked)}):
+            for row in self.run(sql.PICK, where | {"limit": most - len(picked)}):
+                job_id, size, limit_key, rules = row
                 bytes_left -= size
                 if bytes_left < 0 and picked:
                     break
-                picked.append(job_id)
-        if not picked:
-            return []
-        which = {"ids": self.array(picked), "worker": request.worker_id, "now": now}
-        claims = [Claim(*row) for row in self.run(sql.CLAIM, which)]
-        fault.point("worker.claiming")
-        order = {job_id: place for place, job_id in enumerate(picked)}
-        claims.sort(key=lambda claim: order[claim.id])
-        return claims
+                picked.append(Picked(job_id, queue, limit_key, rules))
+        return picked
+
+    def _start(
+        self, picked: Sequence[Picked], starting: Starting, worker_id: str, now: int
+    ) -> list[Claim]:
+        if starting.counts(picked):
+            claims = starting.start(picked)
+            starting.turn_away()
+            return claims
+        which = {"ids": self.array(job.id for job in picked), "worker": worker_id, "now": now}
+        return [Claim(*row) for row in self.run(sql.CLAIM, which)]
 
     def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
         finishes = [s for s in settlements if isinstance(s, Finish)]
@@ -214,7 +237,8 @@ class SqliteSession(Session):
         # Nearly in order of time: a clock may have been set back between two of them.
         expired = [row for row in oldest if row[4] < cutoff]
         if not expired:
-            self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+            dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+            self.forget_reports([row[0] for row in dropped])
             return 0
         newest = {row[2]: row for row in expired}
         keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
@@ -222,6 +246,7 @@ class SqliteSession(Session):
         if keep:
             self.run(sql.KEEP, {"ids": self.array(keep)})
         self.run(sql.DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
+        self.forget_reports([row[1] for row in expired if row[1] not in keep])
         return len(expired)
 
     def _is_newest(self, row: Row) -> bool:
@@ -258,8 +283,8 @@ class SqliteTx:
         cursor.execute(to_sqlite(text), parameters)
         return Rows(cursor.fetchall(), cursor.rowcount)
 
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> None:
-        self._open.insert_jobs(jobs)
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._open.insert_jobs(jobs)
 
     def get(self, job_id: str) -> JobRecord | None:
         return self._open.get(job_id)
@@ -417,6 +442,12 @@ class SqliteMutationLane(BodyConnection):
             done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
             return bool(self.session.settle([done], now))
 
+    def log(self, lines: Sequence[LogEntry]) -> None:
+        # If the body has ended its transaction, `finish` says so.
+        if self.raw.in_transaction:
+            with self._ours():
+                self.session.report([], lines)
+
     def leave(self) -> None:
         if self._shared:
             with self._ours():
@@ -462,6 +493,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     mutation_backlog = 100
     mutation_seconds = 5.0
     finishes_with_claim = True
+    tells_changes = True
 
     def __init__(self, path: Path | None, *, synchronous: str = "FULL") -> None:
         """`path` None is a private temporary file that goes with the store."""
@@ -713,9 +745,10 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     # Enqueue
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        self._write(lambda s: s.insert_jobs(jobs))
+    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        existing = self._write(lambda s: s.insert_jobs(jobs))
         fault.point("enqueue.committed")
+        return existing
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[SqliteTx]:

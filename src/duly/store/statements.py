@@ -8,11 +8,11 @@ A statement is one text for both databases where that serves, two where one woul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from duly.model.job import JobFilter, JobRecord, NewJob, State
+from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob
 from duly.store.placeholders import Style, named_to_psycopg, named_to_style
 
 Dialect = Literal["sqlite", "postgres"]
@@ -43,6 +43,7 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     """What the words behind an @ stand for."""
     prefix = "duly_" if dialect == "sqlite" else f"{schema}."
     tables = "jobs history kept workers queues functions meta migrations".split()
+    tables += "keys slots starts progress logs".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
     return {table: prefix + table for table in tables} | columns | {"schema": schema}
 
@@ -51,7 +52,7 @@ def _read_as(column: str, dialect: Dialect) -> str:
     if dialect == "sqlite":
         # Behind a + a column has no declared type, so no converter of a user's applies to it.
         return f"+{column}"
-    return f"{column}::text" if column in ("id", "parent_id", "worker_id") else column
+    return f"{column}::text" if column in _IDS else column
 
 
 def render(sql: str, dialect: Dialect, words: dict[str, str]) -> str:
@@ -84,13 +85,28 @@ def named_statements() -> Iterator[tuple[str, Statement]]:
 
 # Columns -----------------------------------------------------------------------------------------
 
-NEW_FIELDS = NewJob.__struct_fields__
-_NEW = ", ".join(NEW_FIELDS)
-_NEW_VALUES = ", ".join(["?"] * len(NEW_FIELDS))
-_NEW_TYPES = "uuid text text text int2 int8 int8 int8 int8 int8 text text uuid text text".split()
-_NEW_ARRAYS = ", ".join(
-    f":{name}::{type_}[]" for name, type_ in zip(NEW_FIELDS, _NEW_TYPES, strict=True)
+_IDS = "id parent_id worker_id retry_of hook_id batch_id".split()
+_TYPES = dict.fromkeys(_IDS, "uuid") | dict.fromkeys(
+    "created_at scheduled_at run_at expires_at timeout_ms".split(), "int8"
 )
+_TYPES["priority"] = "int2"
+
+
+class Fields:
+    """The columns of an insert."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.columns = ", ".join(names)
+        self.values = ", ".join(["?"] * len(names))
+        self.named = ", ".join(f":{name}" for name in names)
+        self.arrays = ", ".join(f":{name}::{_TYPES.get(name, 'text')}[]" for name in names)
+
+
+_NEW = Fields(NewJob.__struct_fields__)
+_TRACKED = Fields(TrackedJob.__struct_fields__)
+# What of it a finished job has too.
+FINAL_FIELDS = (*NewJob.__struct_fields__, "trigger", "actor", "retry_of", "batch_id")
+_CANCELED = Fields(FINAL_FIELDS)
 
 _RECORD_COLUMNS = JobRecord.__struct_fields__
 
@@ -105,7 +121,7 @@ _FINAL_RECORD = _record("hold")
 # What a job takes along, unchanged, when it moves to history.
 _MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
     created_at, scheduled_at, run_at, started_at, expires_at, timeout_ms, retry, args, parent_id,
-    owner, tags, worker_id"""
+    owner, tags, worker_id, trigger, actor, retry_of, batch_id"""
 
 _FINAL = f"""{_MOVED}, state, completed_at, result, error_kind, error_message, error_traceback,
     canceled_by, exhausted"""
@@ -118,7 +134,7 @@ _CLAIMED = """@id, token, attempt, crashes, system_retries, function, kind, queu
 _CLAIMABLE = "state = 'pending' AND hold IS NULL"
 
 _TO_RUNNING = """UPDATE @jobs SET state = 'running', token = token + 1, attempt = attempt + 1,
-    worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms"""
+    worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms, pending_key = NULL"""
 
 # Schema ------------------------------------------------------------------------------------------
 
@@ -153,16 +169,24 @@ WRITE_MIGRATION = both(
 
 # Enqueue -----------------------------------------------------------------------------------------
 
-INSERT_JOBS = each(
-    sqlite=f"INSERT INTO @jobs ({_NEW}) VALUES ({_NEW_VALUES})",
-    postgres=f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS})",
-)
+
+def _insert(fields: Fields) -> Statement:
+    into = f"INSERT INTO @jobs ({fields.columns})"
+    return each(
+        sqlite=f"{into} VALUES ({fields.values})",
+        postgres=f"{into} SELECT * FROM unnest({fields.arrays})",
+    )
+
+
+INSERT_JOBS = _insert(_NEW)
+INSERT_TRACKED = _insert(_TRACKED)
 
 # Repeats an insert whose answer was lost (PostgreSQL only). Jobs that arrived after all are left
 # alone, also those that have finished since. That is looked up after the insert, which waits for
 # whoever is just moving them: a look before it could miss both rows.
 INSERT_JOBS_ONCE = both(
-    f"INSERT INTO @jobs ({_NEW}) SELECT * FROM unnest({_NEW_ARRAYS}) ON CONFLICT (id) DO NOTHING"
+    f"INSERT INTO @jobs ({_TRACKED.columns}) SELECT * FROM unnest({_TRACKED.arrays})"
+    " ON CONFLICT (id) DO NOTHING"
 )
 FORGET_REPEATED = both(
     """DELETE FROM @jobs again WHERE id = ANY(:ids::uuid[])
@@ -172,13 +196,13 @@ FORGET_REPEATED = both(
 
 # The child of a parent that is gone: stored, so that its id means something, and never run.
 INSERT_CANCELED = each(
-    sqlite=f"""INSERT INTO @history ({_NEW}, state, token, attempt, crashes, system_retries,
-            completed_at, canceled_by)
-        VALUES ({_NEW_VALUES}, 'canceled', 0, 0, 0, 0, ?, ?)""",
-    postgres=f"""INSERT INTO @history ({_NEW}, state, token, attempt, crashes, system_retries,
-            completed_at, canceled_by, bucket)
+    sqlite=f"""INSERT INTO @history ({_CANCELED.columns}, state, token, attempt, crashes,
+            system_retries, completed_at, canceled_by)
+        VALUES ({_CANCELED.values}, 'canceled', 0, 0, 0, 0, ?, ?)""",
+    postgres=f"""INSERT INTO @history ({_CANCELED.columns}, state, token, attempt, crashes,
+            system_retries, completed_at, canceled_by, bucket)
         SELECT *, 'canceled', 0, 0, 0, 0, :now::int8, :by::text, {_BUCKET}
-        FROM unnest({_NEW_ARRAYS})""",
+        FROM unnest({_CANCELED.arrays})""",
 )
 
 LOCK_PARENT = each(
@@ -209,48 +233,61 @@ LANES = each(
                 SELECT queue, priority, run_at FROM @jobs
                 WHERE {_CLAIMABLE} AND (queue, priority) > (l.queue, l.priority)
                 ORDER BY queue, priority, run_at LIMIT 1) n
-        ) SELECT queue, priority, run_at FROM lanes""",
+        ) SELECT queue, priority, run_at,
+            -- Ordered, for an EXISTS may rather read the table than an index that is nearly empty.
+            (SELECT limit_key FROM @jobs WHERE {_CLAIMABLE} AND limit_key IS NOT NULL
+             ORDER BY limit_key, run_at LIMIT 1) IS NOT NULL
+            OR EXISTS (SELECT 1 FROM @queues WHERE at_once IS NOT NULL)
+        FROM lanes""",
 )
 
-PAUSED_QUEUES = both("SELECT name FROM @queues WHERE paused_at IS NOT NULL")
+QUEUE_RULES = both(
+    "SELECT name, paused_at, at_once FROM @queues"
+    " WHERE paused_at IS NOT NULL OR at_once IS NOT NULL"
+)
 
 
 def _sqlite_level(level: int) -> str:
     return f"""SELECT * FROM (
-        SELECT id, length(CAST(args AS BLOB)) FROM @jobs
+        SELECT id, length(CAST(args AS BLOB)), limit_key, limits FROM @jobs
         WHERE queue = :queue AND priority = {level} AND {_CLAIMABLE} AND run_at <= :now
             AND function IN (SELECT value FROM json_each(:functions))
             AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
         ORDER BY run_at, id LIMIT :limit)"""
 
 
-# SQLite picks the due jobs of a queue, highest priority first, and CLAIM takes them in the same
-# transaction. PostgreSQL does both in one statement.
-# There the lanes must come in the given order without a sort, which would read and lock them all:
-# so a lane is joined with nothing but its own jobs (an anti-join with @queues may hash the lanes).
-PICK = each(
-    sqlite=" UNION ALL ".join(_sqlite_level(level) for level in range(9, -1, -1)) + " LIMIT :limit",
-    postgres=f"""SELECT id FROM (
-            SELECT id, size, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM (
-                SELECT due.id, due.size
+def _postgres_pick(columns: str, plain: str, open_queue: str) -> str:
+    return f"""SELECT {columns} FROM (
+            SELECT *, sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS total FROM (
+                SELECT due.*
                 FROM unnest(:queues::text[], :levels::int2[], :floors::int8[])
                     AS lane (queue, level, floor)
                 CROSS JOIN LATERAL (
-                    SELECT id, octet_length(args) AS size FROM @jobs
+                    SELECT id, octet_length(args) AS size{plain and ", " + plain}
+                    FROM @jobs
                     WHERE queue = lane.queue AND priority = lane.level AND {_CLAIMABLE}
                         AND run_at <= :now AND run_at >= lane.floor
                         AND function = ANY(:functions::text[])
                         AND function <> ALL(ARRAY(
                             SELECT name FROM @functions WHERE status IN ('paused', 'deleted')))
                         AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
+                        {"" if plain else "AND limit_key IS NULL"}
                     ORDER BY run_at, id LIMIT :limit
                     FOR UPDATE SKIP LOCKED
                 ) due
-                WHERE lane.queue <> ALL(ARRAY(
-                    SELECT name FROM @queues WHERE paused_at IS NOT NULL))
+                WHERE lane.queue <> ALL(ARRAY(SELECT name FROM @queues WHERE {open_queue}))
                 LIMIT :limit
             ) picked
-        ) bounded WHERE total = size OR total <= :bytes""",
+        ) bounded WHERE total = size OR total <= :bytes"""
+
+
+# SQLite picks the due jobs of a queue, highest priority first, and CLAIM takes them in the same
+# transaction. PostgreSQL does both in one statement, and passes over what a limit may keep back.
+# There the lanes must come in the given order without a sort, which would read and lock them all:
+# so a lane is joined with nothing but its own jobs (an anti-join with @queues may hash the lanes).
+PICK = each(
+    sqlite=" UNION ALL ".join(_sqlite_level(level) for level in range(9, -1, -1)) + " LIMIT :limit",
+    postgres=_postgres_pick("id", "", "paused_at IS NOT NULL OR at_once IS NOT NULL"),
 )
 
 CLAIM = each(
@@ -259,13 +296,30 @@ CLAIM = each(
     postgres=f"{_TO_RUNNING} WHERE id = ANY(ARRAY({PICK.postgres})) RETURNING {_CLAIMED}",
 )
 
+# The same with jobs under limits (PostgreSQL only): what was picked is claimed when it may start.
+PICK_LIMITED = both(
+    _postgres_pick(
+        "id::text, queue, limit_key, limits, priority, run_at",
+        "queue, limit_key, limits, priority, run_at",
+        "paused_at IS NOT NULL",
+    )
+)
+CLAIM_PICKED = each(
+    sqlite=CLAIM.sqlite,
+    postgres=f"{_TO_RUNNING} WHERE id = ANY(:ids::uuid[]) RETURNING {_CLAIMED}",
+)
+
 _DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
     AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
     AND NOT EXISTS (SELECT 1 FROM @queues WHERE name = queue AND paused_at IS NOT NULL)
     AND NOT EXISTS (SELECT 1 FROM @functions
         WHERE name = function AND status IN ('paused', 'deleted'))"""
 
-CLAIM_ALONE = both(f"{_TO_RUNNING} WHERE id = :id AND {_DUE_ALONE} RETURNING {_CLAIMED}")
+PICK_ALONE = each(
+    sqlite=f"SELECT id, queue, limit_key, limits FROM @jobs WHERE id = :id AND {_DUE_ALONE}",
+    postgres=f"""SELECT @id, queue, limit_key, limits FROM @jobs
+        WHERE id = :id AND {_DUE_ALONE} FOR UPDATE""",
+)
 
 DUE_ALONE = both(f"SELECT @id FROM @jobs WHERE {_DUE_ALONE} LIMIT 10")
 
@@ -457,7 +511,13 @@ PAUSE_QUEUE = both(
     "INSERT INTO @queues (name, paused_at, paused_by, note) VALUES (:name, :now, :by, :note)"
     " ON CONFLICT (name) DO UPDATE SET paused_at = :now, paused_by = :by, note = :note"
 )
-RESUME_QUEUE = both("DELETE FROM @queues WHERE name = :name")
+RESUME_QUEUE = both(
+    "UPDATE @queues SET paused_at = NULL, paused_by = NULL, note = NULL WHERE name = :name"
+)
+LIMIT_QUEUE = both(
+    "INSERT INTO @queues (name, at_once) VALUES (:name, :at_once)"
+    " ON CONFLICT (name) DO UPDATE SET at_once = excluded.at_once"
+)
 QUEUES = both("SELECT name, paused_at, paused_by, note FROM @queues ORDER BY name")
 
 # Functions ---------------------------------------------------------------------------------------
@@ -511,6 +571,8 @@ _CONDITIONS = {
     "run_after": "run_at >= :run_after",
     "run_before": "run_at < :run_before",
     "before_id": "id < :before_id",
+    "batch_id": "batch_id = :batch_id",
+    "exhausted": "exhausted",
 }
 
 
@@ -533,11 +595,13 @@ def _where(filter: JobFilter) -> str:
     return " WHERE " + " AND ".join(terms) if terms else ""
 
 
-def tables_for(state: State | None) -> tuple[Literal["jobs", "history", "kept"], ...]:
-    """Where jobs of a state can stand."""
-    if state is None:
+def tables_for(filter: JobFilter) -> tuple[Literal["jobs", "history", "kept"], ...]:
+    """Where such jobs can stand."""
+    if filter.exhausted:
+        return ("history", "kept")
+    if filter.state is None:
         return ("jobs", "history", "kept")
-    return ("history", "kept") if state.is_terminal else ("jobs",)
+    return ("history", "kept") if filter.state.is_terminal else ("jobs",)
 
 
 def parameters_of(filter: JobFilter) -> dict[str, Any]:
@@ -547,6 +611,37 @@ def parameters_of(filter: JobFilter) -> dict[str, Any]:
         "limit": filter.limit
     }
 
+
+# Batches, replays --------------------------------------------------------------------------------
+
+# One statement, and so one moment: a member on the move is counted once.
+BATCH_COUNTS = both(
+    "SELECT state, count(*) FROM ("
+    "SELECT state FROM @jobs WHERE batch_id = :id"
+    " UNION ALL SELECT state FROM @history WHERE batch_id = :id"
+    " UNION ALL SELECT state FROM @kept WHERE batch_id = :id) members GROUP BY state"
+)
+TAKE_KEY = both(
+    "INSERT INTO @keys (scope, key, job_id, expires_at) VALUES (:scope, :key, :job_id, :expires_at)"
+    " ON CONFLICT (scope, key) DO NOTHING RETURNING key"
+)
+KEYS_TAKEN = each(
+    sqlite="""SELECT key FROM @keys WHERE scope = :scope
+        AND key IN (SELECT value FROM json_each(:keys))""",
+    postgres="SELECT key FROM @keys WHERE scope = :scope AND key = ANY(:keys::text[])",
+)
+HOLDER_OF_KEY = each(
+    sqlite="SELECT job_id FROM @keys WHERE scope = :scope AND key = :key",
+    postgres="SELECT job_id::text FROM @keys WHERE scope = :scope AND key = :key",
+)
+
+# Those that run under the key that a job waits for.
+KEY_HOLDERS = each(
+    sqlite="""SELECT DISTINCT s.job_id FROM @jobs j JOIN @slots s ON s.key = j.limit_key
+        WHERE j.id = :id LIMIT 100""",
+    postgres="""SELECT DISTINCT s.job_id::text FROM @jobs j JOIN @slots s ON s.key = j.limit_key
+        WHERE j.id = :id LIMIT 100""",
+)
 
 # Retention ---------------------------------------------------------------------------------------
 
@@ -592,11 +687,226 @@ DROP_KEPT = each(
     sqlite="""DELETE FROM @kept WHERE (exhausted = 0 OR completed_at < :exhausted_after)
         AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = duly_kept.function)
             OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = duly_kept.function
-                AND (k.completed_at, k.id) > (duly_kept.completed_at, duly_kept.id)))""",
+                AND (k.completed_at, k.id) > (duly_kept.completed_at, duly_kept.id)))
+        RETURNING id""",
     postgres="""DELETE FROM @kept o WHERE (NOT exhausted OR completed_at < :exhausted_after)
         AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = o.function)
             OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = o.function
-                AND (k.completed_at, k.id) > (o.completed_at, o.id)))""",
+                AND (k.completed_at, k.id) > (o.completed_at, o.id)))
+        RETURNING id::text""",
+)
+
+# Progress and log lines --------------------------------------------------------------------------
+
+# Only the attempt that runs is heard, and of two reports the later one stays.
+REPORT = each(
+    sqlite="""INSERT INTO @progress (job_id, value, note, revision, updated_at)
+        SELECT ?1, ?4, ?5, ?3, ?6
+        WHERE EXISTS (SELECT 1 FROM @jobs WHERE id = ?1 AND token = ?2)
+        ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, note = excluded.note,
+            revision = excluded.revision, updated_at = excluded.updated_at
+        WHERE excluded.revision > @progress.revision""",
+    postgres="""INSERT INTO @progress AS p (job_id, value, note, revision, updated_at)
+        SELECT f.id, f.value, f.note, f.revision, f.updated_at
+        FROM unnest(:job_id::uuid[], :token::int4[], :revision::int8[], :value::float8[],
+            :note::text[], :updated_at::int8[]) AS f (id, token, revision, value, note, updated_at)
+        CROSS JOIN LATERAL (SELECT 1 FROM @jobs WHERE id = f.id AND token = f.token LIMIT 1) runs
+        ORDER BY f.id
+        ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, note = excluded.note,
+            revision = excluded.revision, updated_at = excluded.updated_at
+        WHERE excluded.revision > p.revision""",
+)
+# A line that arrived although the answer was lost is not stored twice.
+WRITE_LOGS = each(
+    sqlite="""INSERT INTO @logs (job_id, seq, logged_at, level, line) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO NOTHING""",
+    postgres="""INSERT INTO @logs (job_id, seq, logged_at, level, line)
+        SELECT * FROM unnest(:job_id::uuid[], :seq::int8[], :logged_at::int8[], :level::text[],
+            :line::text[])
+        ON CONFLICT DO NOTHING""",
+)
+FORGET_LOGS = both("DELETE FROM @logs WHERE job_id = :job_id AND seq < :seq")
+READ_LOGS = each(
+    sqlite="""SELECT +seq, +logged_at, +level, +line FROM @logs
+        WHERE job_id = :job_id AND seq > :after ORDER BY seq""",
+    postgres="""SELECT seq, logged_at, level, line FROM @logs
+        WHERE job_id = :job_id AND seq > :after ORDER BY seq""",
+)
+
+
+_LOOK = "state, token, attempt, value, note, p.revision, updated_at"
+
+
+def _look_sqlite(table: str) -> str:
+    columns = "+" + _LOOK.replace(", ", ", +")
+    return f"""SELECT +t.id, {columns} FROM {table} t LEFT JOIN @progress p ON p.job_id = t.id
+        WHERE t.id IN (SELECT value FROM json_each(:ids))"""
+
+
+# One job after the other, for a plan that was made while a table was empty would rather read all of
+# it, also when it has grown.
+def _look_postgres(table: str) -> str:
+    return f"""SELECT w.id::text, {_LOOK}
+        FROM unnest(:ids::uuid[]) AS w (id)
+        CROSS JOIN LATERAL (SELECT state, token, attempt FROM {table} WHERE id = w.id LIMIT 1) t
+        LEFT JOIN LATERAL (SELECT value, note, revision, updated_at FROM @progress
+            WHERE job_id = w.id LIMIT 1) p ON true"""
+
+
+def _look(*tables: str) -> Statement:
+    """Where jobs of these tables stand, and what they said last."""
+    return each(
+        sqlite=" UNION ALL ".join(map(_look_sqlite, tables)),
+        postgres=" UNION ALL ".join(map(_look_postgres, tables)),
+    )
+
+
+LOOK_LIVE = _look("@jobs")
+LOOK_ENDED = _look("@history", "@kept")
+
+# They go with their job.
+FORGET_PROGRESS_OF = each(
+    sqlite="DELETE FROM @progress WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @progress WHERE job_id = ANY(:ids::uuid[])",
+)
+FORGET_LOGS_OF = each(
+    sqlite="DELETE FROM @logs WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @logs WHERE job_id = ANY(:ids::uuid[])",
+)
+
+
+def _forget_with_bucket(table: str) -> str:
+    return f"""DELETE FROM {table} o USING @history h
+        WHERE h.bucket = :bucket AND h.completed_at < :cutoff AND h.id = o.job_id
+            AND NOT EXISTS (SELECT 1 FROM @kept k WHERE k.id = o.job_id)"""
+
+
+FORGET_PROGRESS_IN = both(_forget_with_bucket("@progress"))
+FORGET_LOGS_IN = both(_forget_with_bucket("@logs"))
+
+# Keys --------------------------------------------------------------------------------------------
+
+# A job that is stored only if nobody holds its keys. Somebody who has not committed is waited for.
+INSERT_KEYED = both(
+    f"""INSERT INTO @jobs ({_TRACKED.columns}) VALUES ({_TRACKED.named})
+        ON CONFLICT DO NOTHING RETURNING 1"""
+)
+# Who holds them; the job itself, if it was stored and only the answer got lost.
+KEY_HOLDER = both(
+    """SELECT @id FROM @jobs WHERE id = :id
+        UNION ALL SELECT @id FROM @jobs WHERE unique_key = :unique_key
+        UNION ALL SELECT @id FROM @jobs WHERE pending_key = :pending_key LIMIT 1"""
+)
+# It has not started, or it would not have the key any more; a later call decides when it will.
+DEBOUNCE = both(
+    """UPDATE @jobs SET args = :args, run_at = :run_at, expires_at = :expires_at,
+            hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END
+        WHERE pending_key = :pending_key RETURNING @id"""
+)
+KEEP_KEY = both(
+    """INSERT INTO @keys AS k (scope, key, job_id, expires_at)
+        VALUES (:scope, :key, :job_id, :expires_at)
+        ON CONFLICT (scope, key) DO UPDATE
+            SET job_id = excluded.job_id, expires_at = excluded.expires_at
+            WHERE k.expires_at <= :now RETURNING 1"""
+)
+DROP_KEY = both("DELETE FROM @keys WHERE scope = :scope AND key = :key AND job_id = :job_id")
+FORGET_KEYS = each(
+    sqlite="""DELETE FROM @keys WHERE rowid IN
+        (SELECT rowid FROM @keys WHERE expires_at <= :now LIMIT 1000) RETURNING 1""",
+    postgres="""DELETE FROM @keys WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM @keys WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
+        RETURNING 1""",
+)
+
+# Limits ------------------------------------------------------------------------------------------
+
+# Whoever looks at what a key leaves, to start a job or to let it wait, or changes it, holds this
+# until the transaction ends (SQLite has one writer anyway). Otherwise a job could begin to wait
+# just after the one that should have freed it had looked.
+LOCK_KEYS = both(
+    "SELECT pg_advisory_xact_lock(hashtextextended('@schema ' || key, 0))::text"
+    " FROM unnest(:keys::text[]) AS wanted (key)"
+)
+SLOTS = each(
+    sqlite="SELECT +key, slot FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))",
+    postgres="SELECT key, slot FROM @slots WHERE key = ANY(:keys::text[])",
+)
+STARTS = each(
+    sqlite="""SELECT +key, started_at FROM @starts
+        WHERE key IN (SELECT value FROM json_each(:keys)) AND expires_at > :now""",
+    postgres="""SELECT key, started_at FROM @starts
+        WHERE key = ANY(:keys::text[]) AND expires_at > :now""",
+)
+TAKE_SLOTS = each(
+    sqlite="INSERT INTO @slots (key, slot, job_id, token, worker_id) VALUES (?, ?, ?, ?, ?)",
+    postgres="""INSERT INTO @slots (key, slot, job_id, token, worker_id)
+        SELECT * FROM unnest(:key::text[], :slot::int4[], :job_id::uuid[], :token::int4[],
+            :worker_id::uuid[])""",
+)
+NOTE_STARTS = each(
+    sqlite="""INSERT INTO @starts (key, started_at, job_id, token, expires_at)
+        VALUES (?, ?, ?, ?, ?)""",
+    postgres="""INSERT INTO @starts (key, started_at, job_id, token, expires_at)
+        SELECT * FROM unnest(:key::text[], :started_at::int8[], :job_id::uuid[], :token::int4[],
+            :expires_at::int8[])""",
+)
+FORGET_STARTS = each(
+    sqlite="""DELETE FROM @starts WHERE rowid IN
+        (SELECT rowid FROM @starts WHERE expires_at <= :now LIMIT 1000) RETURNING 1""",
+    postgres="""DELETE FROM @starts WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM @starts WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
+        RETURNING 1""",
+)
+FREE_SLOTS = both("DELETE FROM @slots WHERE job_id = :job_id AND token = :token RETURNING key")
+FREE_SLOTS_OF = both("DELETE FROM @slots WHERE worker_id = :worker RETURNING key")
+SLOTS_OF = each(
+    sqlite="SELECT +job_id, token FROM @slots WHERE worker_id = :worker",
+    postgres="SELECT job_id::text, token FROM @slots WHERE worker_id = :worker",
+)
+# Whatever else of a key that leaves nothing is due: a million jobs do not have to be tried.
+HOLD_KEY = each(
+    sqlite=f"""UPDATE @jobs SET hold = 'key' WHERE id IN (SELECT id FROM @jobs
+        WHERE limit_key = :key AND {_CLAIMABLE} AND run_at <= :now LIMIT 10000)""",
+    postgres=f"""UPDATE @jobs SET hold = 'key' WHERE id = ANY(ARRAY(SELECT id FROM @jobs
+        WHERE limit_key = :key AND {_CLAIMABLE} AND run_at <= :now
+        ORDER BY limit_key, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
+)
+DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
+_WAITS = "limit_key = :key AND limit_key IS NOT NULL AND hold = 'key'"
+FIRST_WAITER = both(
+    f"SELECT limits FROM @jobs WHERE {_WAITS} ORDER BY limit_key, priority DESC, run_at, id LIMIT 1"
+)
+WAITERS = each(
+    sqlite=f"""SELECT id FROM @jobs WHERE {_WAITS}
+        ORDER BY priority DESC, run_at, id LIMIT :limit""",
+    postgres=f"""SELECT t.id::text FROM @jobs t WHERE {_WAITS}
+        ORDER BY limit_key, priority DESC, run_at, t.id LIMIT :limit FOR UPDATE SKIP LOCKED""",
+)
+ADMIT = each(
+    sqlite="""UPDATE @jobs SET hold = NULL, run_at = max(run_at, :run_at)
+        WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres="""UPDATE @jobs SET hold = NULL, run_at = greatest(run_at, :run_at)
+        WHERE id = ANY(:ids::uuid[])""",
+)
+HAS_CANDIDATE = both(
+    f"""SELECT 1 FROM @jobs WHERE limit_key = :key AND {_CLAIMABLE} AND run_at <= :until
+        ORDER BY limit_key, run_at LIMIT 1"""
+)
+
+
+def _awaited_keys(jobs: str) -> str:
+    after = f"SELECT min(limit_key) FROM {jobs} WHERE limit_key IS NOT NULL AND hold = 'key'"
+    return f"""WITH RECURSIVE awaited (key) AS (
+            {after} AND limit_key > :after
+            UNION ALL
+            SELECT ({after} AND limit_key > awaited.key) FROM awaited WHERE awaited.key IS NOT NULL
+        ) SELECT key FROM awaited WHERE key IS NOT NULL LIMIT 100"""
+
+
+# Keys that somebody waits for, one index probe each; SQLite would rather read all that is held.
+AWAITED_KEYS = each(
+    sqlite=_awaited_keys("@jobs INDEXED BY duly_jobs_limit"), postgres=_awaited_keys("@jobs")
 )
 
 # PostgreSQL only ---------------------------------------------------------------------------------

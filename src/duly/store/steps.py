@@ -6,14 +6,33 @@ run it on their connection, `borrow.py` on the user's, whatever its driver and c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from duly import fault
+from duly.errors import StoreUnavailable
 from duly.ids import is_id
-from duly.model.job import JobFilter, JobRecord, Kind, NewJob, State
+from duly.model.job import (
+    JobFilter,
+    JobRecord,
+    KeyedJob,
+    KeyEntry,
+    Kind,
+    NewJob,
+    State,
+    TrackedJob,
+)
+from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.store import statements as sql
 from duly.store.statements import Dialect, Statement
 
@@ -56,23 +75,129 @@ async def drive_async(steps: Steps[T], answer: Callable[[Ask], Awaitable[list[Ro
 # Enqueue -----------------------------------------------------------------------------------------
 
 
-def insert(dialect: Dialect, jobs: Sequence[NewJob], *, notify: bool = False) -> Steps[None]:
-    """Store new jobs; `notify` lets PostgreSQL wake workers, once, when they are committed."""
-    if jobs:
-        yield Ask(sql.INSERT_JOBS, _rows(jobs) if dialect == "sqlite" else columns(jobs))
+def insert(
+    dialect: Dialect, jobs: Sequence[NewJob], *, notify: bool = False
+) -> Steps[dict[str, str]]:
+    """Store new jobs; `notify` lets PostgreSQL wake workers, once, when they are committed.
+
+    By the id of each that was not stored, because somebody holds its key, the holder's.
+    """
+    keyed = [job for job in jobs if isinstance(job, KeyedJob)]
+    existing = (yield from insert_keyed(keyed)) if keyed else {}
+    plain = without(jobs, keyed, existing) if keyed else jobs
+    if plain:
+        # One statement, for on PostgreSQL it may stand alone; most need the shorter one.
+        tracked = any(isinstance(job, TrackedJob) for job in plain)
+        statement = sql.INSERT_TRACKED if tracked else sql.INSERT_JOBS
+        fields = TRACKED if tracked else NEW
+        yield Ask(statement, (rows if dialect == "sqlite" else columns)(plain, fields))
     fault.point("enqueue.inserted")
     if notify and dialect == "postgres":
         yield Ask(sql.NOTIFY)
+    return existing
 
 
-def _rows(jobs: Sequence[NewJob]) -> list[Row]:
-    return [msgspec.structs.astuple(job) for job in jobs]
+def without(
+    jobs: Sequence[NewJob], keyed: Sequence[KeyedJob], existing: Mapping[str, str]
+) -> list[NewJob]:
+    """The other jobs. A hook must not wait for a job that was not stored, nor for such a batch."""
+    absent = [job for job in keyed if job.id in existing]
+    done = {job.id for job in keyed} | {job.hook_id for job in absent}
+    members = [job for job in jobs if isinstance(job, TrackedJob) and job.id not in existing]
+    empty = {job.batch_id for job in absent} - {job.batch_id for job in members}
+    return [
+        msgspec.structs.replace(job, hold=None) if job.id in empty else job
+        for job in jobs
+        if job.id not in done
+    ]
 
 
-def columns(jobs: Sequence[NewJob]) -> dict[str, Any]:
+# Keys --------------------------------------------------------------------------------------------
+
+KEY_TRIES = 20
+
+
+def insert_keyed(jobs: Iterable[KeyedJob]) -> Steps[dict[str, str]]:
+    """Store jobs whose keys nobody holds; by the id of each other one, who holds them."""
+    existing: dict[str, str] = {}
+    # In one order, so that two who want the same keys do not wait for each other.
+    for job in sorted(jobs, key=_by_key):
+        holder = yield from _insert_one(job)
+        if holder != job.id:
+            existing[job.id] = holder
+    return existing
+
+
+def _by_key(job: KeyedJob) -> tuple[str, str, list[str]]:
+    # Of the same keys the earliest call first: the sort is stable.
+    return job.pending_key or "", job.unique_key or "", [entry.key for entry in job.entries]
+
+
+def _insert_one(job: KeyedJob) -> Steps[str]:
+    """The id of the job that holds the keys now."""
+    for entry in job.entries:
+        holder = yield from _keep(job, entry)
+        if holder != job.id:
+            yield from _drop_entries(job)
+            return holder
+    values = {name: getattr(job, name) for name in TRACKED}
+    for _ in range(KEY_TRIES):
+        if (yield Ask(sql.INSERT_KEYED, values)):
+            return job.id
+        other = yield from _holder_of(job)
+        if other is not None:
+            if other != job.id:
+                yield from _drop_entries(job)
+            return other
+        # Whoever held the key has started or ended between the two: try again.
+    raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
+
+
+def _holder_of(job: KeyedJob) -> Steps[str | None]:
+    """The job that stands in the way; a debounced call leaves its arguments there."""
+    pending = job.pending_key
+    if job.debounced:
+        changed = {"args": job.args, "run_at": job.run_at, "expires_at": job.expires_at}
+        rows = yield Ask(sql.DEBOUNCE, changed | {"pending_key": pending})
+        if rows:
+            return str(rows[0][0])
+        pending = None
+    keys = {"pending_key": pending, "unique_key": job.unique_key}
+    rows = yield Ask(sql.KEY_HOLDER, keys | {"id": job.id})
+    return str(rows[0][0]) if rows else None
+
+
+def _keep(job: KeyedJob, entry: KeyEntry) -> Steps[str]:
+    """Take a key that outlives its job, unless somebody has it; who has it then."""
+    which = {"scope": entry.scope, "key": entry.key}
+    for _ in range(KEY_TRIES):
+        until = {"expires_at": entry.expires_at, "now": job.created_at}
+        if (yield Ask(sql.KEEP_KEY, which | until | {"job_id": job.id})):
+            return job.id
+        rows = yield Ask(sql.HOLDER_OF_KEY, which)
+        if rows:
+            return str(rows[0][0])
+    raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
+
+
+def _drop_entries(job: KeyedJob) -> Steps[None]:
+    for entry in job.entries:
+        yield Ask(sql.DROP_KEY, {"scope": entry.scope, "key": entry.key, "job_id": job.id})
+
+
+NEW, TRACKED = NewJob.__struct_fields__, TrackedJob.__struct_fields__
+
+
+def rows(jobs: Sequence[NewJob], fields: Sequence[str] = NEW) -> list[Row]:
+    if fields is NEW:
+        return [msgspec.structs.astuple(job)[: len(NEW)] for job in jobs]
+    return [tuple([getattr(job, name, None) for name in fields]) for job in jobs]
+
+
+def columns(jobs: Sequence[NewJob], fields: Sequence[str] = NEW) -> dict[str, Any]:
     """The fields of many jobs, each as one array."""
-    by_field = zip(*_rows(jobs), strict=True)
-    return {name: list(column) for name, column in zip(sql.NEW_FIELDS, by_field, strict=True)}
+    by_field = zip(*rows(jobs, fields), strict=True)
+    return {name: list(column) for name, column in zip(fields, by_field, strict=True)}
 
 
 # Reading -----------------------------------------------------------------------------------------
@@ -91,7 +216,7 @@ def get(job_id: str) -> Steps[JobRecord | None]:
 
 def find(filter: JobFilter) -> Steps[list[JobRecord]]:
     found: dict[str, JobRecord] = {}
-    for table in sql.tables_for(filter.state):
+    for table in sql.tables_for(filter):
         rows = yield Ask(sql.list_jobs(filter, table), sql.parameters_of(filter))
         found |= {row[0]: record(row) for row in rows}
     newest_first = sorted(found.values(), key=lambda job: job.id, reverse=True)
@@ -104,6 +229,39 @@ def record(row: Row) -> JobRecord:
     fields[2] = Kind(fields[2])
     fields[5] = State(fields[5])
     return JobRecord(*fields)
+
+
+# Progress and log lines --------------------------------------------------------------------------
+
+
+def report(
+    dialect: Dialect, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]
+) -> Steps[None]:
+    """Write down what running attempts have said."""
+    if progress:
+        yield Ask(sql.REPORT, many(dialect, progress, ProgressReport))
+    if lines:
+        yield Ask(sql.WRITE_LOGS, many(dialect, lines, LogEntry))
+
+
+def look(dialect: Dialect, job_ids: Collection[str]) -> Steps[list[Look]]:
+    """Live first, then what has ended; as `get`."""
+    wanted = {job_id for job_id in job_ids if is_id(job_id)}
+    found: dict[str, Look] = {}
+    for statement in (sql.LOOK_LIVE, sql.LOOK_ENDED):
+        missing = [job_id for job_id in wanted if job_id not in found]
+        if missing:
+            rows = yield Ask(statement, {"ids": array(dialect, missing)})
+            found |= {row[0]: Look(row[0], State(row[1]), *row[2:]) for row in rows}
+    return list(found.values())
+
+
+def many(dialect: Dialect, values: Sequence[Row], kind: type[NamedTuple]) -> Any:
+    """Many rows, as the dialect takes them."""
+    if dialect == "sqlite":
+        return list(values)
+    by_field = zip(*values, strict=True)
+    return {name: list(column) for name, column in zip(kind._fields, by_field, strict=True)}
 
 
 # Cancel ------------------------------------------------------------------------------------------

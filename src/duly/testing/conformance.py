@@ -41,12 +41,23 @@ from duly.model.job import (
     Hold,
     JobFilter,
     JobRecord,
+    KeyedJob,
+    KeyEntry,
     Kind,
     Lost,
     NewJob,
     Settlement,
     State,
+    TrackedJob,
     settle_lost,
+)
+from duly.model.progress import (
+    MAX_ATTEMPTS,
+    LogEntry,
+    Look,
+    ProgressReport,
+    revision_of,
+    seq_of,
 )
 from duly.model.retry import Retry, encode_retry
 from duly.store.base import (
@@ -321,7 +332,8 @@ class _Enqueue(_Ground):
     def test_a_child_of_a_running_job_is_stored(self) -> None:
         parent = self.claim_new()
         child = new_job(parent_id=parent.id)
-        assert self.store.enqueue_child((parent.id, parent.token), [child], "code", NOW)
+        fence = (parent.id, parent.token)
+        assert self.store.enqueue_child(fence, [child], "code", NOW) is not None
         assert self.state(child.id) == State.PENDING
 
     def test_a_child_of_a_job_that_was_taken_away_is_stored_canceled(self) -> None:
@@ -329,7 +341,8 @@ class _Enqueue(_Ground):
         self.store.cancel(parent.id, "operator", NOW)
         children = [new_job(parent_id=parent.id), new_job(parent_id=parent.id)]
         fence = (parent.id, parent.token)
-        assert not self.store.enqueue_child(fence, children, f"parent:{parent.id}", NOW + 1)
+        by = f"parent:{parent.id}"
+        assert self.store.enqueue_child(fence, children, by, NOW + 1) is None
         for child in children:
             record = self.get(child.id)
             assert record.state == State.CANCELED
@@ -343,8 +356,9 @@ class _Enqueue(_Ground):
         [second] = self.claim()
         assert second.id == first.id
         late, good = new_job(parent_id=first.id), new_job(parent_id=first.id)
-        assert not self.store.enqueue_child((first.id, first.token), [late], "x", NOW)
-        assert self.store.enqueue_child((second.id, second.token), [good], "x", NOW)
+        assert self.store.enqueue_child((first.id, first.token), [late], "x", NOW) is None
+        fence = (second.id, second.token)
+        assert self.store.enqueue_child(fence, [good], "x", NOW) is not None
         assert (self.state(late.id), self.state(good.id)) == (State.CANCELED, State.PENDING)
 
 
@@ -1565,6 +1579,120 @@ class _Reading(_Ground):
         assert list(self.store.find(JobFilter(state=State.FAILED))) == []
 
 
+class _Reports(_Ground):
+    """What running jobs say of themselves, and how everybody looks at them."""
+
+    def report(self, claim: Claim, number: int, value: float, note: str | None = None) -> None:
+        revision = revision_of(claim.token, number)
+        report = ProgressReport(claim.id, claim.token, revision, value, note, NOW)
+        self.store.report([report], [])
+
+    def look(self, job_id: str) -> Look:
+        (look,) = self.store.look([job_id])
+        return look
+
+    def test_a_look_shows_where_jobs_stand(self) -> None:
+        pending, ended = self.enqueue_one(run_at=NOW + SECOND), self.finish_new()
+        running = self.claim_new()
+        looks = {look.job_id: look for look in self.store.look([pending, running.id, ended])}
+        assert looks[pending] == Look(pending, State.PENDING, 0, 0, None, None, None, None)
+        assert looks[running.id] == Look(running.id, State.RUNNING, 1, 1, None, None, None, None)
+        assert looks[ended] == Look(ended, State.SUCCEEDED, 1, 1, None, None, None, None)
+
+    def test_who_is_not_in_the_store_is_not_in_the_look(self) -> None:
+        job_id = self.enqueue_one()
+        assert [look.job_id for look in self.store.look([NOBODY, job_id, "no id"])] == [job_id]
+        assert list(self.store.look([])) == []
+
+    def test_progress_is_seen_while_running_and_after_the_end(self) -> None:
+        claim = self.claim_new()
+        self.report(claim, 1, 0.25, "first")
+        self.report(claim, 2, 0.5, "sec\u00f6nd")
+        look = self.look(claim.id)
+        assert (look.value, look.note, look.updated_at) == (0.5, "sec\u00f6nd", NOW)
+        assert look.revision == revision_of(claim.token, 2)
+        self.settle(succeeded(claim))
+        after = self.look(claim.id)
+        assert (after.state, after.value, after.note) == (State.SUCCEEDED, 0.5, "sec\u00f6nd")
+        assert after.revision > look.revision
+
+    def test_of_two_reports_the_later_one_stays_in_whatever_order_they_come(self) -> None:
+        claim = self.claim_new()
+        self.report(claim, 2, 0.5)
+        self.report(claim, 1, 0.25)
+        assert self.look(claim.id).value == 0.5
+
+    def test_only_the_attempt_that_runs_is_heard(self) -> None:
+        first = self.claim_new()
+        self.settle(again(first))
+        self.report(first, 7, 0.9)
+        (second,) = self.claim()
+        self.report(first, 8, 0.9)
+        assert self.look(first.id).reported is None
+        self.report(second, 1, 0.1)
+        self.report(first, 9, 0.9)
+        assert self.look(first.id).value == 0.1
+
+    def test_nobody_hears_of_a_job_that_is_missing_or_has_ended(self) -> None:
+        claim = self.claim_new()
+        self.settle(succeeded(claim))
+        self.report(claim, 1, 0.5)
+        assert self.look(claim.id).reported is None
+        lost = ProgressReport(NOBODY, 1, revision_of(1, 1), 0.5, None, NOW)
+        self.store.report([lost], [])
+        assert list(self.store.look([NOBODY])) == []
+
+    def test_many_reports_are_written_together(self) -> None:
+        self.enqueue(50)
+        claims = self.claim()
+        reports = [
+            ProgressReport(c.id, c.token, revision_of(c.token, 1), 0.5, None, NOW) for c in claims
+        ]
+        lines = [LogEntry(c.id, seq_of(c.token, 1), NOW, "info", "line") for c in claims]
+        self.store.report(reports, lines)
+        assert [look.value for look in self.store.look([c.id for c in claims])] == [0.5] * 50
+        assert [self.store.logs(c.id, 0) for c in claims] == [[line] for line in lines]
+
+    def test_log_lines_are_kept_in_order_and_once(self) -> None:
+        claim = self.claim_new()
+        lines = [
+            LogEntry(claim.id, seq_of(claim.token, n), NOW + n, "info", str(n)) for n in (1, 2, 3)
+        ]
+        self.store.report([], lines[:2])
+        self.store.report([], lines)
+        assert list(self.store.logs(claim.id, 0)) == lines
+        assert list(self.store.logs(claim.id, lines[1].seq)) == lines[2:]
+        assert list(self.store.logs(NOBODY, 0)) == []
+
+    def test_lines_of_early_attempts_make_room(self) -> None:
+        claim = self.claim_new()
+        tokens = [2 * n + 1 for n in range(MAX_ATTEMPTS + 2)]
+        for token in tokens:
+            line = LogEntry(claim.id, seq_of(token, 1), NOW, "info", str(token))
+            self.store.report([], [line])
+        kept = [line.line for line in self.store.logs(claim.id, 0)]
+        assert kept == [str(token) for token in tokens[2:]]
+
+    def test_what_a_job_said_goes_with_it_and_not_before(self) -> None:
+        jobs = [self.claim_new(function="send") for _ in range(2)]
+        waiting = self.claim_new(function="keep")
+        for claim in [*jobs, waiting]:
+            self.report(claim, 1, 0.5)
+            line = LogEntry(claim.id, seq_of(claim.token, 1), NOW, "info", "line")
+            self.store.report([], [line])
+        for place, claim in enumerate(jobs):
+            self.settle(succeeded(claim), now=NOW + place)
+        late = NOW + 9 * DAY
+        while self.store.retain(late - WEEK, late - MONTH, late):
+            pass
+        gone, newest = (claim.id for claim in jobs)
+        assert self.store.get(gone) is None
+        assert list(self.store.logs(gone, 0)) == []
+        assert len(self.store.logs(newest, 0)) == 1
+        assert len(self.store.logs(waiting.id, 0)) == 1
+        assert self.look(waiting.id).value == self.look(newest).value == 0.5
+
+
 class _Waking(_Ground):
     def test_a_watcher_is_woken_by_another_handles_work(self) -> None:
         other = self.another_handle()
@@ -1620,8 +1748,173 @@ class _Schema(_Ground):
         assert self.state(job_id, handle) == State.PENDING
 
 
+class _Keys(_Ground):
+    """Unique keys and limits: who holds what, and until when."""
+
+    def keyed(self, **fields: Any) -> KeyedJob:
+        values: dict[str, Any] = msgspec.structs.asdict(new_job()) | fields
+        return KeyedJob(**values)
+
+    def under(self, key: str, limits: str, **fields: Any) -> TrackedJob:
+        values: dict[str, Any] = msgspec.structs.asdict(new_job(**fields))
+        values |= {"limit_key": key, "limits": limits}
+        return TrackedJob(**values)
+
+    def store_under(self, key: str, limits: str, count: int = 1, **fields: Any) -> list[str]:
+        jobs = [self.under(key, limits, id=each, **fields) for each in new_ids(NOW, count)]
+        self.store.enqueue(jobs)
+        return [job.id for job in jobs]
+
+    def claim_limited(self, limit: int = 100, now: int = NOW, **how: Any) -> list[Claim]:
+        store = how.get("store") or self.store
+        worker = how.get("worker") or self.worker
+        queues = tuple(how.get("queues", ("default",)))
+        request = ClaimRequest(worker, queues, ("send",), limit, limited=True)
+        return list(store.exchange([], request, now)[1])
+
+    def held(self) -> int:
+        return sum(jobs.count for jobs in self.store.held() if jobs.hold == Hold.KEY)
+
+    def test_a_job_whose_key_is_held_is_not_stored(self) -> None:
+        for field in ("pending_key", "unique_key"):
+            first, second = self.keyed(**{field: "k"}), self.keyed(**{field: "k"})
+            assert self.store.enqueue([first]) == {}
+            assert self.store.enqueue([second]) == {second.id: first.id}
+            assert self.store.get(second.id) is None
+
+    def test_a_pending_key_is_free_once_the_job_was_claimed(self) -> None:
+        first, second = self.keyed(pending_key="k"), self.keyed(pending_key="k")
+        self.store.enqueue([first])
+        (claim,) = self.claim()
+        assert self.store.enqueue([second]) == {}
+        self.settle(again(claim))
+        assert self.state(first.id) == State.PENDING
+
+    def test_a_unique_key_is_free_once_the_job_has_ended(self) -> None:
+        first, second, third = (self.keyed(unique_key="k") for _ in range(3))
+        self.store.enqueue([first])
+        (claim,) = self.claim()
+        assert self.store.enqueue([second]) == {second.id: first.id}
+        self.settle(succeeded(claim))
+        assert self.store.enqueue([third]) == {}
+
+    def test_an_entry_is_kept_until_its_time_whatever_becomes_of_the_job(self) -> None:
+        def entry(until: int) -> tuple[KeyEntry, ...]:
+            return (KeyEntry("period", "k", until),)
+
+        first = self.keyed(entries=entry(NOW + 10))
+        self.store.enqueue([first])
+        self.store.cancel(first.id, "x", NOW)
+        second = self.keyed(created_at=NOW + 9, entries=entry(NOW + 19))
+        third = self.keyed(created_at=NOW + 10, entries=entry(NOW + 20))
+        assert self.store.enqueue([second]) == {second.id: first.id}
+        assert self.store.enqueue([third]) == {}
+        assert self.store.forget_keys(NOW + 19) == 0
+        assert self.store.forget_keys(NOW + 20) == 1
+
+    def test_a_debounced_job_takes_over_arguments_and_time(self) -> None:
+        first = self.keyed(pending_key="k", debounced=True)
+        later = self.keyed(pending_key="k", debounced=True, run_at=NOW + 5, args='{"a":1}')
+        self.store.enqueue([first])
+        assert self.store.enqueue([later]) == {later.id: first.id}
+        record = self.get(first.id)
+        assert (record.args, record.run_at) == ('{"a":1}', NOW + 5)
+
+    def test_of_many_at_once_one_holds_the_key(self) -> None:
+        jobs = [self.keyed(unique_key="k") for _ in range(8)]
+        handles = [self.store, self.another_handle()]
+        found = at_the_same_time([partial(handles[n % 2].enqueue, [j]) for n, j in enumerate(jobs)])
+        stored = {job.id for job in jobs if self.store.get(job.id) is not None}
+        assert len(stored) == 1
+        assert {holder for each in found for holder in each.values()} == stored
+
+    def test_a_limit_starts_only_so_many_and_holds_the_others(self) -> None:
+        ids = self.store_under("k", "[2,null,null]", 5)
+        claims = self.claim_limited()
+        assert [claim.id for claim in claims] == ids[:2]
+        assert all(claim.holds_slot for claim in claims)
+        assert self.held() == 3
+        assert self.claim_limited() == []
+        assert list(self.store.lanes()) == []
+
+    def test_a_slot_outlives_its_job_and_is_freed_when_told(self) -> None:
+        ids = self.store_under("k", "[1,null,null]", 3)
+        (claim,) = self.claim_limited()
+        self.settle(succeeded(claim))
+        self.store.cancel(claim.id, "x", NOW)
+        assert self.claim_limited() == []
+        assert self.store.slots_of(self.worker) == {(claim.id, claim.token)}
+        assert self.store.release_slots([(claim.id, claim.token)], NOW)
+        assert not self.store.release_slots([(claim.id, claim.token)], NOW)
+        assert self.held() == 1
+        assert [claim.id for claim in self.claim_limited()] == [ids[1]]
+
+    def test_an_earlier_attempt_keeps_its_slot(self) -> None:
+        self.store_under("k", "[2,null,null]", 1)
+        (first,) = self.claim_limited()
+        self.settle(again(first))
+        (second,) = self.claim_limited()
+        both = {(first.id, first.token), (second.id, second.token)}
+        assert self.store.slots_of(self.worker) == both
+        self.store.release_slots([(first.id, first.token)], NOW)
+        assert self.store.slots_of(self.worker) == {(second.id, second.token)}
+
+    def test_a_dead_workers_slots_go_with_it(self) -> None:
+        self.store_under("k", "[1,null,null]", 2)
+        dead = self.register("send")
+        assert len(self.claim_limited(worker=dead)) == 1
+        assert self.claim_limited() == []
+        self.store.rescue(dead, None, judge_lost, NOW)
+        assert self.store.slots_of(dead) == set()
+        assert len(self.claim_limited()) == 1
+
+    def test_a_rate_moves_what_comes_too_early(self) -> None:
+        ids = self.store_under("k", "[null,2,1000]", 4)
+        claims = self.claim_limited()
+        assert [claim.id for claim in claims] == ids[:2]
+        assert not any(claim.holds_slot for claim in claims)
+        assert self.get(ids[2]).run_at == NOW + 1000
+        assert self.claim_limited(now=NOW + 999) == []
+        later = self.claim_limited(now=NOW + 1000) + self.claim_limited(now=NOW + 1000)
+        assert [claim.id for claim in later] == ids[2:]
+
+    def test_claims_at_the_same_time_never_exceed_a_limit(self) -> None:
+        self.store_under("k", "[3,null,null]", 30)
+        handles = [self.store, self.another_handle()]
+        assert self.worker
+        calls = [partial(self.claim_limited, 5, store=handles[n % 2]) for n in range(8)]
+        assert sum(len(claims) for claims in at_the_same_time(calls)) == 3
+
+    def test_whoever_waits_for_nothing_is_found(self) -> None:
+        self.store_under("k", "[1,null,null]", 2)
+        (claim,) = self.claim_limited()
+        assert self.store.admit_waiters("", NOW) == ("", False)
+        self.store.release_slots([(claim.id, claim.token)], NOW)
+        assert self.held() == 0
+
+    def test_a_queue_with_a_limit_runs_only_so_many(self) -> None:
+        self.store.limit_queue("small", 2)
+        ids = self.enqueue(3, queue="small")
+        claims = self.claim_limited(queues=["small"])
+        assert [claim.id for claim in claims] == ids[:2]
+        assert self.claim_limited(queues=["small"]) == []
+        assert self.held() == 0
+        assert self.store.release_slots([(claims[0].id, claims[0].token)], NOW)
+        assert [claim.id for claim in self.claim_limited(queues=["small"])] == [ids[2]]
+        assert self.store.queue_limits() == {"small": 2}
+        self.store.limit_queue("small", None)
+        assert self.store.queue_limits() == {}
+
+    def test_a_lane_says_whether_limits_must_be_looked_at(self) -> None:
+        """Only for a store that leaves limited jobs alone unless it is asked for them."""
+        self.store_under("k", "[1,null,null]", 1)
+        (lane,) = self.store.lanes()
+        assert lane.limited or len(self.claim()) == 1
+
+
 class StoreConformance(
     _Enqueue,
+    _Keys,
     _Claim,
     _Settle,
     _Guards,
@@ -1633,6 +1926,7 @@ class StoreConformance(
     _Functions,
     _Retention,
     _Reading,
+    _Reports,
     _Waking,
     _Schema,
 ):

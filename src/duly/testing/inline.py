@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol, cast
 
 from duly.ids import new_id
@@ -35,6 +35,7 @@ from duly.runtime.execute import (
     run_async_action,
 )
 from duly.runtime.program import Program, Runnable, Running
+from duly.runtime.reports import Reports, captured_logging, context_of
 from duly.store.base import ClaimRequest, Store, StoreTx, WorkerInfo
 from duly.testing.home import Home
 
@@ -55,6 +56,8 @@ class InlineWorker:
         self._clock = program.clock
         self._runnables: Mapping[str, Runnable] = program.runnables()
         self._id = new_id(self._clock.now())
+        self._reports = Reports(self._store, self._clock)
+        self._captures_logs = program.captures_logs
         self._store.register(self._info(program.name), self._clock.now())
         self._store.publish(program.published(), self._clock.now())
         # What was held while nobody had the functions.
@@ -98,7 +101,23 @@ class InlineWorker:
     def _run(self, claim: Claim, body: _Body) -> None:
         runnable = cast(Runnable, body)
         ends: list[Outcome] = []
-        attempt = Attempt(claim, runnable, lambda _, outcome: ends.append(outcome))
+        attempt = Attempt(claim, runnable, lambda _, outcome: ends.append(outcome), self._reports)
+        with captured_logging() if self._captures_logs else nullcontext():
+            self._run_body(attempt)
+        attempt.end_report()
+        self._reports.flush()
+        for outcome in ends:
+            settlement = settle(claim, outcome, self._clock.now(), CHANCE)
+            self._store.exchange([settlement], None, self._clock.now())
+        self._release_slots([claim])
+
+    def _release_slots(self, claims: Sequence[Claim]) -> None:
+        held = [(claim.id, claim.token) for claim in claims if claim.holds_slot]
+        if held:
+            self._store.release_slots(held, self._clock.now())
+
+    def _run_body(self, attempt: Attempt) -> None:
+        claim, runnable = attempt.claim, attempt.runnable
         if claim.kind != runnable.kind:
             kinds = f"stored as {claim.kind}, now {runnable.kind}"
             attempt.resolve(NeverStarted(Hold.SIGNATURE, kinds))
@@ -108,23 +127,24 @@ class InlineWorker:
             self._run_async(attempt)
         else:
             run_action(attempt)
-        for outcome in ends:
-            settlement = settle(claim, outcome, self._clock.now(), CHANCE)
-            self._store.exchange([settlement], None, self._clock.now())
 
     def _claim(self) -> Claim | None:
         """Of the first jobs of all queues, the first: by priority, then by time, then by age."""
         now = self._clock.now()
-        queues = sorted({lane.queue for lane in self._store.lanes() if lane.run_at <= now})
-        claims = [claim for queue in queues for claim in self._claim_in(queue, now)]
+        lanes = self._store.lanes()
+        limited = any(lane.limited for lane in lanes)
+        queues = sorted({lane.queue for lane in lanes if lane.run_at <= now})
+        claims = [claim for queue in queues for claim in self._claim_in(queue, now, limited)]
         claims.sort(key=lambda claim: (-claim.priority, claim.run_at, claim.id))
         if len(claims) > 1:
             others = [settle(claim, NeverStarted(), now, CHANCE) for claim in claims[1:]]
             self._store.exchange(others, None, now)
+            self._release_slots(claims[1:])
         return claims[0] if claims else None
 
-    def _claim_in(self, queue: str, now: int) -> Sequence[Claim]:
-        request = ClaimRequest(self._id, (queue,), tuple(sorted(self._runnables)), 1)
+    def _claim_in(self, queue: str, now: int, limited: bool) -> Sequence[Claim]:
+        functions = tuple(sorted(self._runnables))
+        request = ClaimRequest(self._id, (queue,), functions, 1, limited=limited)
         return self._store.exchange([], request, now)[1]
 
     def _run_mutation(self, attempt: Attempt) -> None:
@@ -132,7 +152,10 @@ class InlineWorker:
         runner = MutationRunner(self._store, lane, self._clock, _unwatched, _unreleased)
         try:
             for _, end in runner.run([attempt]):
-                if not isinstance(end, Committed | TakenAway):
+                if isinstance(end, Committed):
+                    # What it said was part of its transaction.
+                    attempt.report = None
+                elif not isinstance(end, TakenAway):
                     attempt.resolve(end)
         finally:
             runner.close()
@@ -200,7 +223,7 @@ def _unreleased(attempt: Attempt) -> None: ...
 def _run_in_loop(attempt: Attempt) -> None:
     # A body that cancels itself has failed, no more.
     with suppress(asyncio.CancelledError):
-        asyncio.run(_heeding_ctrl_c(attempt))
+        context_of(attempt).run(asyncio.run, _heeding_ctrl_c(attempt))
 
 
 async def _heeding_ctrl_c(attempt: Attempt) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from duly.model.job import (
     Settlement,
     State,
 )
+from duly.model.progress import LogEntry
 from duly.on import On
 from duly.store import statements as sql
 from duly.store import steps
@@ -115,6 +116,7 @@ class InsideStore(SharedVerbs[Session]):
     mutation_backlog = 1
     mutation_seconds = math.inf
     finishes_with_claim = True
+    tells_changes = False
 
     def __init__(self, own: Store, handle: Any) -> None:
         self._own = own
@@ -149,8 +151,8 @@ class InsideStore(SharedVerbs[Session]):
 
     # Jobs
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> None:
-        self._tx.insert_jobs(jobs)
+    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._tx.insert_jobs(jobs)
 
     @contextmanager
     def transaction(self) -> Generator[StoreTx]:
@@ -224,6 +226,9 @@ class InsideLane:
     def finish(self, claim: Claim, result: str | None, now: int) -> bool:
         end = Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
         return bool(self._session.settle([end], now))
+
+    def log(self, lines: Sequence[LogEntry]) -> None:
+        self._session.report([], lines)
 
     def enter(self) -> None:
         """Never shared."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -297,6 +297,11 @@ class _Made:
         self.scheduled = False
         self.failed_calls: set[tuple[Scrub, str]] = set()
 
+    def progress(self, value: float, note: str | None) -> None:
+        """There is no job whose progress it could be."""
+
+    def say(self, level: str, text: str) -> None: ...
+
 
 class _MadeCtx(Ctx):
     def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -306,8 +311,8 @@ class _MadeCtx(Ctx):
             result: R = mutation.body(tx, **arguments)
         return result
 
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
-        self._core.insert(jobs)
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._core.insert(jobs)
 
     def _parent_id(self) -> str | None:
         return None

@@ -1,0 +1,142 @@
+"""Several jobs that belong together: their progress as a whole, one call when all have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.clock import os_monotonic, os_sleep
+from duly.errors import ResultTimeout
+from duly.functions import Call, Function, hook_job, new_jobs, tracked
+from duly.ids import new_id
+from duly.inside import refuse_waiting_inside_mutation
+from duly.jobs import Job, job_from
+from duly.model.job import JobFilter, NewJob, State
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+MOST_LISTED = 10_000
+_POLL_FIRST = 0.002
+_POLL_LAST = 0.100
+
+
+class BatchProgress(msgspec.Struct, frozen=True):
+    """How many members of a batch are in which state."""
+
+    pending: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    canceled: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.pending + self.running + self.ended
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed + self.canceled
+
+    @property
+    def done(self) -> bool:
+        return not (self.pending or self.running)
+
+    @property
+    def value(self) -> float:
+        """From 0 to 1."""
+        return self.ended / self.total if self.total else 1.0
+
+
+class Batch:
+    """Jobs that were enqueued together. Whatever can change is read when it is asked for."""
+
+    def __init__(self, core: Core, batch_id: str) -> None:
+        self._core = core
+        self._id = batch_id
+
+    def __repr__(self) -> str:
+        return f"<batch {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    def progress(self) -> BatchProgress:
+        """How many members are in which state, at one moment."""
+        return BatchProgress(**self._core.ready().batch_counts(self._id))
+
+    def jobs(self, state: State | None = None) -> list[Job[Any]]:
+        """The members, newest first."""
+        filter = JobFilter(batch_id=self._id, state=state, limit=MOST_LISTED)
+        found = self._core.find(filter)
+        return [job_from(self._core, record, self._core.get) for record in found]
+
+    def cancel(self) -> int:
+        """Cancel every member that has not ended; how many there were. The hook is called."""
+        filter = JobFilter(batch_id=self._id)
+        return self._core.ready().cancel_matching(filter, "operator", self._core.now())
+
+    def wait(self, timeout: float | None = None) -> BatchProgress:
+        """Wait until every member has ended; ResultTimeout after so many seconds."""
+        refuse_waiting_inside_mutation()
+        until = None if timeout is None else os_monotonic() + timeout
+        pause = _POLL_FIRST
+        while not (progress := self.progress()).done:
+            if until is not None and os_monotonic() >= until:
+                raise ResultTimeout(self._id, State.PENDING, timeout or 0)
+            os_sleep(pause)
+            pause = min(pause * 1.5, _POLL_LAST)
+        return progress
+
+
+class AsyncBatch:
+    """The same for async code."""
+
+    def __init__(self, core: Core, batch_id: str) -> None:
+        self._core = core
+        self._batch = Batch(core, batch_id)
+
+    def __repr__(self) -> str:
+        return repr(self._batch)
+
+    @property
+    def id(self) -> str:
+        return self._batch.id
+
+    async def progress(self) -> BatchProgress:
+        """How many members are in which state, at one moment."""
+        return await self._core.threads.read(self._batch.progress)
+
+    async def cancel(self) -> int:
+        """Cancel every member that has not ended; how many there were. The hook is called."""
+        return await self._core.threads.call(self._batch.cancel)
+
+
+def batch_rows(
+    calls: Sequence[Call[Any]],
+    hook: Function[..., Any] | None,
+    now: int,
+    parent_id: str | None,
+) -> tuple[str, list[NewJob]]:
+    """The id of a new batch and the rows of its members and of their hook."""
+    rows = [new_jobs(call, now, now, parent_id) for call in calls]
+    batch_id = new_id(now)
+    last = [] if hook is None else [_hook_of_batch(hook, batch_id, held=bool(rows), now=now)]
+    members: list[NewJob] = [tracked(each[0], batch_id=batch_id) for each in rows]
+    hooks = [row for each in rows for row in each[1:]]
+    return batch_id, [*members, *hooks, *last]
+
+
+def _hook_of_batch(hook: Function[..., Any], batch_id: str, *, held: bool, now: int) -> NewJob:
+    """The hook has the id of its batch; that of an empty batch waits for nobody."""
+    job = hook_job(hook, {"batch_id": batch_id}, now)
+    return msgspec.structs.replace(job, id=batch_id, hold=job.hold if held else None)

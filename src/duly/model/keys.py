@@ -1,0 +1,241 @@
+"""Which jobs exclude each other, and how many of a key may run or start?
+
+`Unique` keeps a call from being stored twice, `Limit` keeps stored jobs from starting. Both go by
+keys. Nothing here asks a database: a store says who holds a key and who started when, and `Room`
+answers what that leaves.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import hashlib
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from duly.errors import InvalidOption
+from duly.model.job import KeyEntry
+
+MAX_KEY = 200
+MAX_RATE = 10_000
+LONGEST_PERIOD = 366 * 86_400
+RESERVED = ("queue:", "schedule:")
+
+Key = str | Callable[..., str] | None
+Scope = Literal["pending", "unfinished"]
+PENDING, UNFINISHED, PERIOD, IDEMPOTENCY = "pending", "unfinished", "period", "idempotency"
+
+
+class Unique(msgspec.Struct, frozen=True):
+    """One job for each key: another call gives back the job that is there.
+
+    `scope` says for how long: until the job starts ("pending"), until it has ended
+    ("unfinished"), or, with `period`, for so many seconds after the call. The key belongs to the
+    function; a callable gets the call's arguments; None stands for the arguments themselves.
+    """
+
+    key: Key = None
+    scope: Scope = "pending"
+    period: float | None = msgspec.field(default=None)
+
+    def __post_init__(self) -> None:
+        _check_key("unique", self.key)
+        if self.scope not in (PENDING, UNFINISHED):
+            raise InvalidOption("unique", f'scope is "pending" or "unfinished", not {self.scope!r}')
+        if self.period is not None:
+            check_period("unique", "period", self.period)
+            if self.scope != PENDING:
+                raise InvalidOption("unique", "give a scope or a period, not both")
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How many jobs of a key run at once, over all workers, and how many start in a time.
+
+    `rate` jobs start at most in any `per` seconds. The key is common to all functions that name
+    it; a callable gets the call's arguments; None stands for the function.
+    """
+
+    key: Key = None
+    at_once: int | None = None
+    rate: int | None = None
+    per: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_key("limit", self.key)
+        if self.at_once is None and self.rate is None:
+            raise InvalidOption("limit", "give at_once, or rate and per")
+        if self.at_once is not None:
+            check_at_once("limit", self.at_once)
+        if (self.rate is None) != (self.per is None):
+            raise InvalidOption("limit", "give rate and per together")
+        if self.rate is not None:
+            if type(self.rate) is not int or not 1 <= self.rate <= MAX_RATE:
+                raise InvalidOption("limit", f"rate must be 1 to {MAX_RATE:,}, not {self.rate!r}")
+            check_period("limit", "per", self.per)
+
+
+def check_at_once(option: str, at_once: object) -> None:
+    if type(at_once) is not int or not 1 <= at_once <= 1_000_000:
+        raise InvalidOption(option, f"at_once must be a whole number from 1, not {at_once!r}")
+
+
+def check_period(option: str, name: str, seconds: object) -> None:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0.001 <= seconds <= LONGEST_PERIOD:  # type: ignore[operator]
+        raise InvalidOption(option, f"{name} must be 0.001 s to a year, in seconds: {seconds!r}")
+
+
+def check_key(option: str, key: object) -> str:
+    """The key, if it can be one."""
+    if not isinstance(key, str):
+        raise InvalidOption(option, f"a key must be text, not {key!r}")
+    if not key or len(key) > MAX_KEY or not key.isprintable():
+        raise InvalidOption(option, f"a key must be 1 to {MAX_KEY} printable characters: {key!r}")
+    if option == "limit" and key.startswith(RESERVED):
+        raise InvalidOption(option, f"keys that begin with {' or '.join(RESERVED)} are duly's own")
+    return key
+
+
+def _check_key(option: str, key: object) -> None:
+    if key is not None and not callable(key):
+        check_key(option, key)
+
+
+# What a job carries -------------------------------------------------------------------------------
+
+
+class Rules(msgspec.Struct, frozen=True, array_like=True):
+    """A limit as its jobs carry it: the time in milliseconds."""
+
+    at_once: int | None
+    rate: int | None
+    per: int | None
+
+
+def rules_of(limit: Limit) -> Rules:
+    return Rules(limit.at_once, limit.rate, None if limit.per is None else round(limit.per * 1000))
+
+
+def encode_rules(rules: Rules) -> str:
+    return msgspec.json.encode(rules).decode()
+
+
+def decode_rules(text: str) -> Rules:
+    return msgspec.json.decode(text, type=Rules)
+
+
+Arguments = Callable[[], dict[str, Any]]
+
+
+def limit_key(limit: Limit, function: str, arguments: Arguments) -> str:
+    if limit.key is None:
+        # No key of a user's has a line break in it.
+        return f"function\n{function}"
+    return _chosen("limit", limit.key, arguments)
+
+
+def keyed(
+    function: str,
+    args: str,
+    arguments: Arguments,
+    *,
+    unique: Unique | None,
+    debounced: bool,
+    idempotency_key: str | None,
+    idempotency_ms: int,
+    now: int,
+) -> dict[str, Any]:
+    """The keys that a call asks for, as fields of a KeyedJob; empty if it asks for none."""
+    entries: list[KeyEntry] = []
+    pending: str | None = None
+    unfinished: str | None = None
+    if unique is not None and (unique.key is not None or not debounced):
+        key = _unique_key(unique, function, args, arguments)
+        if unique.period is not None:
+            entries.append(KeyEntry(PERIOD, key, now + round(unique.period * 1000)))
+        elif unique.scope == PENDING:
+            pending = key
+        else:
+            unfinished = key
+    elif debounced:
+        pending = f"{function}\ndebounce"
+    if idempotency_key is not None:
+        key = f"{function}\nkey:{idempotency_key}"
+        entries.append(KeyEntry(IDEMPOTENCY, key, now + idempotency_ms))
+    if not entries and pending is None and unfinished is None:
+        return {}
+    return {
+        "pending_key": pending,
+        "unique_key": unfinished,
+        "entries": tuple(entries),
+        "debounced": debounced,
+    }
+
+
+def _unique_key(unique: Unique, function: str, args: str, arguments: Arguments) -> str:
+    """Names and keys are printable, so the line break keeps them apart."""
+    if unique.key is None:
+        return f"{function}\nargs:{hashlib.sha256(args.encode()).hexdigest()}"
+    return f"{function}\nkey:{_chosen('unique', unique.key, arguments)}"
+
+
+def _chosen(option: str, key: str | Callable[..., str], arguments: Arguments) -> str:
+    return key if isinstance(key, str) else check_key(option, key(**arguments()))
+
+
+# What a limit leaves ------------------------------------------------------------------------------
+
+
+class Room:
+    """What is left of one key while its lock is held: slots, and starts in the window."""
+
+    def __init__(self, slots: Iterable[int] = (), starts: Iterable[int] = ()) -> None:
+        self._slots = set(slots)
+        self._starts = sorted(starts)
+
+    def free_slots(self, rules: Rules) -> int | None:
+        """None: as many as one likes."""
+        return None if rules.at_once is None else max(0, rules.at_once - len(self._slots))
+
+    def starts_at(self, rules: Rules, now: int) -> int:
+        """The first instant, now or later, at which the rate lets another job start.
+
+        A start at `s` counts until `s + per`, which is outside: the rate-th last one decides.
+        """
+        if rules.rate is None or rules.per is None or len(self._starts) < rules.rate:
+            return now
+        return max(now, self._starts[-rules.rate] + rules.per)
+
+    def may_start(self, rules: Rules, now: int) -> bool:
+        return self.free_slots(rules) != 0 and self.starts_at(rules, now) <= now
+
+    def take(self, rules: Rules, now: int) -> int | None:
+        """Start one; the number of its slot, if it needs one."""
+        if rules.rate is not None:
+            insort(self._starts, now)
+        if rules.at_once is None:
+            return None
+        slot = next(n for n in range(1, rules.at_once + 1) if n not in self._slots)
+        self._slots.add(slot)
+        return slot
+
+    def startable(self, rules: Rules, now: int) -> int:
+        """How many could start now, at most a thousand."""
+        free = self.free_slots(rules)
+        most = 1000 if free is None else min(free, 1000)
+        if rules.rate is None or rules.per is None:
+            return most
+        recent = sum(1 for start in self._starts if start + rules.per > now)
+        return max(0, min(most, rules.rate - recent))
+
+
+def lock_order(keys: Iterable[str]) -> Sequence[str]:
+    """Everybody locks keys in one order: those of queues first, which a claim needs before others.
+
+    Otherwise two that need the same keys could wait for each other.
+    """
+    return sorted(set(keys), key=lambda key: (not key.startswith("queue:"), key))

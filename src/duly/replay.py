@@ -1,0 +1,112 @@
+"""Dead letters: jobs that have used up their attempts, and how they are run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.errors import FunctionDeleted, InvalidOption, JobNotFound
+from duly.ids import new_id
+from duly.jobs import Job, job_from
+from duly.model.function import Status
+from duly.model.job import JobFilter, JobRecord, NewJob, State, TrackedJob
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+PAGE = 500
+REMEMBERED_MS = 60 * 86_400_000
+"""How long a job is known to have been repeated: longer than any job is kept by default."""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """What running jobs again comes to, or would come to."""
+
+    jobs: tuple[str, ...]
+    """Those that are run again, by id."""
+    repeated: tuple[str, ...]
+    """Left alone: they were run again before."""
+    refused: dict[str, str]
+    """Left alone for another reason, which is said."""
+
+
+def replay_one(core: Core, job_id: str) -> Job[Any]:
+    """Run a failed or canceled job again, as a new one with the same arguments."""
+    record = core.ready().get(job_id)
+    if record is None:
+        raise JobNotFound(job_id)
+    fault = _why_not(core, record)
+    if fault is not None:
+        raise fault
+    now = core.now()
+    repeated = core.ready().replay([_again(core, record, now)], now + REMEMBERED_MS)
+    core.wake()
+    new_record = core.get(repeated[job_id])
+    if new_record is None:
+        raise JobNotFound(repeated[job_id])
+    return job_from(core, new_record, core.get)
+
+
+def replay_all(core: Core, filter: JobFilter, *, dry_run: bool) -> Replay:
+    """Run every dead letter that matches again, a page at a time; or only say which."""
+    total = Replay((), (), {})
+    before: str | None = filter.before_id
+    while True:
+        page = core.ready().find(
+            msgspec.structs.replace(filter, exhausted=True, before_id=before, limit=PAGE)
+        )
+        if not page:
+            return total
+        total = _joined(total, _replay_page(core, page, dry_run))
+        before = page[-1].id
+
+
+def _replay_page(core: Core, page: Sequence[JobRecord], dry_run: bool) -> Replay:
+    faults = {record.id: _why_not(core, record) for record in page}
+    refused = {job_id: str(fault) for job_id, fault in faults.items() if fault is not None}
+    now = core.now()
+    jobs = [_again(core, r, now) for r in page if r.id not in refused]
+    store = core.ready()
+    known = store.repeated([record.id for record in page])
+    fresh = [job for job in jobs if job.retry_of not in known]
+    if fresh and not dry_run:
+        repeated = store.replay(fresh, now + REMEMBERED_MS)
+        core.wake()
+        fresh = [job for job in fresh if repeated[job.retry_of or ""] == job.id]
+    ids = tuple(job.retry_of or "" for job in fresh)
+    left = tuple(j.id for j in page if j.id not in ids and j.id not in refused)
+    return Replay(ids, left, refused)
+
+
+def _joined(one: Replay, other: Replay) -> Replay:
+    return Replay(one.jobs + other.jobs, one.repeated + other.repeated, one.refused | other.refused)
+
+
+def _why_not(core: Core, record: JobRecord) -> Exception | None:
+    if record.state not in (State.FAILED, State.CANCELED):
+        return InvalidOption("job", f"{record.id} is {record.state}; only what failed runs again")
+    if core.status_of(record.function) == Status.DELETED:
+        return FunctionDeleted(record.function)
+    return None
+
+
+def _again(core: Core, record: JobRecord, now: int) -> TrackedJob:
+    """A new job for the same work."""
+    fields = {name: getattr(record, name) for name in NewJob.__struct_fields__}
+    length = None if record.expires_at is None else record.expires_at - record.run_at
+    job = TrackedJob(
+        **fields
+        | {
+            "id": new_id(now),
+            "created_at": now,
+            "scheduled_at": now,
+            "run_at": now,
+            "expires_at": None if length is None or length <= 0 else now + length,
+            "parent_id": None,
+            "retry_of": record.id,
+            "actor": record.actor,
+        }
+    )
+    return core.under_limit(job)

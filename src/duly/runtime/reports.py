@@ -1,0 +1,319 @@
+"""What do running jobs say of themselves, and how does it reach the store?
+
+Bodies only put it into memory. It is written once for all jobs of a process, a few times a second,
+and before the end of a job is, so that the last word of a job always arrives. What a mutation logs
+waits for its end: if it succeeds, the lines are part of its transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Collection, Generator, Iterable
+from contextvars import Context, ContextVar
+from typing import Any, NamedTuple, Protocol
+
+from duly.clock import Clock
+from duly.model.job import Claim, Kind
+from duly.model.progress import (
+    LEVELS,
+    MAX_LINE,
+    MAX_LINES,
+    MAX_NOTE,
+    LogEntry,
+    ProgressReport,
+    revision_of,
+    seq_of,
+)
+from duly.model.text import storable
+from duly.runtime.loop import Loop
+from duly.runtime.outbox import OUTAGE
+from duly.store.base import Store
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.25
+IDLE_SECONDS = 60.0
+LINES_AT_ONCE = 2_000
+
+Scrub = Callable[[str, str], str]
+
+
+class Report:
+    """What one attempt has said, until it is written."""
+
+    __slots__ = ("_scrub", "claim", "dropped", "ended", "lines", "progress", "said", "updates")
+
+    def __init__(self, claim: Claim, scrub: Scrub) -> None:
+        self.claim = claim
+        self._scrub = scrub
+        self.progress: tuple[int, float, str | None, int] | None = None
+        self.updates = 0
+        self.lines: list[LogEntry] = []
+        self.said = 0
+        self.dropped = 0
+        self.ended = False
+
+    @property
+    def is_mutation(self) -> bool:
+        return self.claim.kind == Kind.MUTATION
+
+    def set_progress(self, value: float, note: str | None, now: int) -> None:
+        self.updates += 1
+        self.progress = (self.updates, value, note, now)
+
+    def say(self, level: str, text: str, now: int) -> None:
+        if self.said < MAX_LINES:
+            self._add(level, self._for_people(text, MAX_LINE), now)
+        else:
+            self.dropped += 1
+
+    def end(self, now: int) -> None:
+        """Nothing more is said; what did not fit is counted."""
+        if not self.ended:
+            self.ended = True
+            if self.dropped:
+                self._add("warning", f"{self.dropped:,} more lines were not stored", now)
+
+    def _add(self, level: str, text: str, now: int) -> None:
+        self.said += 1
+        seq = seq_of(self.claim.token, self.said)
+        self.lines.append(LogEntry(self.claim.id, seq, now, level, text))
+
+    def stored_progress(self) -> ProgressReport | None:
+        if self.progress is None:
+            return None
+        number, value, note, at = self.progress
+        shown = None if note is None else self._for_people(note, MAX_NOTE)
+        claim = self.claim
+        return ProgressReport(
+            claim.id, claim.token, revision_of(claim.token, number), value, shown, at
+        )
+
+    def _for_people(self, text: str, limit: int) -> str:
+        # Hidden first: a secret that was cut in two would not be found.
+        return storable(self._scrub(text, self.claim.args), limit)
+
+
+class _Part(NamedTuple):
+    """What one flush writes of a report."""
+
+    report: Report
+    progress: ProgressReport | None
+    updates: int
+    lines: list[LogEntry]
+
+
+class Reports:
+    """What the jobs of one process have said, until it is written."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        # What the collector finalizes may log, in the middle of any line of a body's.
+        self._guard = threading.RLock()
+        self._flushing = threading.Lock()
+        self._waiting: dict[Report, None] = {}
+        self._flushed_at = -FLUSH_SECONDS
+        self.loop = Loop("reports", self.one_pass, clock)
+
+    # In a body
+
+    def progress(self, report: Report, value: float, note: str | None) -> None:
+        now = self._clock.now()
+        with self._guard:
+            if not report.ended:
+                report.set_progress(value, note, now)
+                self._wait_for(report)
+
+    def say(self, report: Report, level: str, text: str) -> None:
+        now = self._clock.now()
+        with self._guard:
+            if not report.ended:
+                report.say(level, text, now)
+                if not report.is_mutation:
+                    self._wait_for(report)
+
+    def end(self, report: Report) -> None:
+        """The attempt is over, or was taken away: whatever it says now is too late."""
+        with self._guard:
+            report.end(self._clock.now())
+            if report.lines:
+                self._wait_for(report)
+
+    def take_lines(self, report: Report) -> list[LogEntry]:
+        """The lines of a mutation that has succeeded, for its own transaction."""
+        with self._guard:
+            report.end(self._clock.now())
+            return report.lines
+
+    def _wait_for(self, report: Report) -> None:
+        # Only the first one wakes: the others are written with it.
+        first = not self._waiting
+        self._waiting[report] = None
+        if first:
+            self.loop.wake()
+
+    # Writing
+
+    def one_pass(self) -> float:
+        if not self._waiting:
+            return IDLE_SECONDS
+        too_early = self._flushed_at + FLUSH_SECONDS - self._clock.monotonic()
+        if too_early > 0:
+            return too_early
+        try:
+            self.flush()
+        except OUTAGE as error:
+            log.warning("what jobs say cannot be stored now: %s", error)
+        self._flushed_at = self._clock.monotonic()
+        return FLUSH_SECONDS
+
+    def flush(self, job_ids: Collection[str] | None = None) -> None:
+        """Write what was said before, by all jobs or by these; free if nobody said anything.
+
+        Raises only if the store is away; then nothing is lost.
+        """
+        # It waits until it is written, so whatever another thread writes just now is waited for.
+        if not self._waiting:
+            return
+        with self._flushing:
+            more = True
+            while more:
+                parts, more = self._take(job_ids)
+                self._write(parts)
+                self._forget(parts)
+
+    def _take(self, job_ids: Collection[str] | None) -> tuple[list[_Part], bool]:
+        parts: list[_Part] = []
+        room = LINES_AT_ONCE
+        with self._guard:
+            for report in self._waiting:
+                if job_ids is None or report.claim.id in job_ids:
+                    lines = report.lines[:room]
+                    room -= len(lines)
+                    parts.append(_Part(report, report.stored_progress(), report.updates, lines))
+        return parts, room <= 0
+
+    def _write(self, parts: Iterable[_Part]) -> None:
+        progress = [part.progress for part in parts if part.progress is not None]
+        lines = [line for part in parts for line in part.lines]
+        if not progress and not lines:
+            return
+        try:
+            self._store.report(progress, lines)
+        except OUTAGE:
+            raise
+        except Exception as error:
+            # Not worth the end of a job: that must be stored, and is next.
+            log.error("what jobs said could not be stored: %s", str(error).partition("\n")[0])
+
+    def _forget(self, parts: Iterable[_Part]) -> None:
+        with self._guard:
+            for report, _, updates, lines in parts:
+                del report.lines[: len(lines)]
+                if report.updates == updates:
+                    report.progress = None
+                if report.progress is None and not report.lines:
+                    self._waiting.pop(report, None)
+
+
+# What is logged inside a body --------------------------------------------------------------------
+
+
+class Speaker(Protocol):
+    def say(self, level: str, text: str, /) -> None: ...
+
+
+_speaker: ContextVar[Speaker | None] = ContextVar("duly_speaker", default=None)
+
+
+def context_of(speaker: Speaker) -> Context:
+    """An empty context, but for whose log lines these are.
+
+    Nothing of the enqueuer's identity reaches the job.
+    """
+    context = Context()
+    context.run(_speaker.set, speaker)
+    return context
+
+
+class _Factory:
+    """Makes log records as the one before it did, and lets jobs keep what is logged in them.
+
+    A handler would have to sit on a logger, where it changes what the program prints:
+    `basicConfig` does nothing any more, and what nobody handles is no longer printed.
+    """
+
+    def __init__(self, before: Callable[..., logging.LogRecord]) -> None:
+        self.before = before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self.before(*args, **kwargs)
+        if _capture.factory is self:
+            speaker = _speaker.get()
+            if speaker is not None and _is_the_users(record):
+                # Whatever is wrong with a record is for logging itself to report.
+                with contextlib.suppress(Exception):
+                    speaker.say(_level(record), _text(record))
+        return record
+
+
+class _Capture:
+    """The factory of this process, as long as a worker wants it."""
+
+    def __init__(self) -> None:
+        self.factory: _Factory | None = None
+        self._users = 0
+        self._guard = threading.Lock()
+
+    def join(self) -> None:
+        with self._guard:
+            self._users += 1
+            # One that somebody has wrapped since may have gone with the wrapper.
+            current = logging.getLogRecordFactory()
+            if current is not self.factory:
+                self.factory = _Factory(current)
+                logging.setLogRecordFactory(self.factory)
+
+    def leave(self) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users:
+                return
+            factory, self.factory = self.factory, None
+            # If somebody has wrapped it, it stays and does nothing.
+            if factory is not None and logging.getLogRecordFactory() is factory:
+                logging.setLogRecordFactory(factory.before)
+
+
+_capture = _Capture()
+
+
+@contextlib.contextmanager
+def captured_logging() -> Generator[None]:
+    """What `logging` records in the body of a job is also a log line of that job."""
+    _capture.join()
+    try:
+        yield
+    finally:
+        _capture.leave()
+
+
+def _is_the_users(record: logging.LogRecord) -> bool:
+    # `makeLogRecord` makes one without a name, to fill it with what was logged elsewhere.
+    return bool(record.name) and record.name.partition(".")[0] != "duly"
+
+
+def _level(record: logging.LogRecord) -> str:
+    name = record.levelname.lower()
+    return name if name in LEVELS else LEVELS[min(max(record.levelno // 10 - 1, 0), 4)]
+
+
+def _text(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[1] is not None:
+        text += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+    return text

@@ -1,0 +1,267 @@
+"""Who watches which jobs, and what is new about them?
+
+One thread looks for everybody in this process who watches a job, in one statement for all of them,
+and only while somebody does. It compares what it sees with what each was shown last: states in
+between may be merged, the newest is never missed, and no lost connection makes it forget anybody.
+
+Where the store tells of every change (SQLite) the thread looks when it does. PostgreSQL does not: a
+NOTIFY with every change would take a lock that all commits of the server share. There it looks ten
+times a second, which is a few index probes for each job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+
+from duly.clock import os_monotonic
+from duly.errors import JobNotFound, StoreUnavailable
+from duly.model.progress import Event, Look, event_of
+from duly.store.base import Store
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.1
+"""Between two looks where nothing tells of a change."""
+AT_LATEST = 1.0
+"""The same where something does."""
+AT_MOST_EVERY = 0.02
+AFTER_OUTAGE = 0.5
+
+
+class Subscription:
+    """One who watches one job: what is new since it was last shown something."""
+
+    def __init__(self, job_id: str, ring: Callable[[], None]) -> None:
+        self.job_id = job_id
+        self._ring = ring
+        self._shown = -1
+        self._guard = threading.Lock()
+        self._news: Event | Exception | None = None
+
+    def tell(self, look: Look) -> None:
+        """From the thread that looks."""
+        if look.revision > self._shown:
+            self._shown = look.revision
+            self._put(event_of(look))
+
+    def fail(self, error: Exception) -> None:
+        self._put(error)
+
+    def take(self) -> Event | None:
+        """What is new, if anything; raises what went wrong."""
+        with self._guard:
+            news, self._news = self._news, None
+        if isinstance(news, Exception):
+            raise news
+        return news
+
+    def _put(self, news: Event | Exception) -> None:
+        with self._guard:
+            self._news = news
+        self._ring()
+
+
+class Watchers:
+    """Those of one app who watch jobs; in a forked child there are none yet."""
+
+    def __init__(self, ready: Callable[[], Store]) -> None:
+        self._ready = ready
+        self._by_process: dict[int, _Desk] = {}
+
+    def watch(self, job_id: str, timeout: float | None) -> Generator[Event]:
+        """Every newer state, until the last one, or for so many seconds."""
+        bell = threading.Event()
+        until = None if timeout is None else os_monotonic() + timeout
+        with self._subscribed(job_id, bell.set) as subscription:
+            while bell.wait(_left(until)):
+                bell.clear()
+                event = subscription.take()
+                if event is not None:
+                    yield event
+                    if event.state.is_terminal:
+                        return
+
+    async def watch_async(self, job_id: str, timeout: float | None) -> AsyncGenerator[Event]:
+        """The same for async code; no thread waits with it."""
+        loop = asyncio.get_running_loop()
+        bell = asyncio.Event()
+        until = None if timeout is None else os_monotonic() + timeout
+
+        def ring() -> None:
+            # A closed loop has nobody who waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(bell.set)
+
+        with self._subscribed(job_id, ring) as subscription:
+            while await _rung(bell, until):
+                bell.clear()
+                event = subscription.take()
+                if event is not None:
+                    yield event
+                    if event.state.is_terminal:
+                        return
+
+    @contextlib.contextmanager
+    def _subscribed(self, job_id: str, ring: Callable[[], None]) -> Generator[Subscription]:
+        subscription = Subscription(job_id, ring)
+        desk = self._desk
+        watcher = desk.add(subscription)
+        try:
+            yield subscription
+        finally:
+            desk.remove(watcher, subscription)
+
+    @property
+    def _desk(self) -> _Desk:
+        # No lock, which a fork could leave held: of two desks made at once one is never used.
+        pid = os.getpid()
+        return self._by_process.get(pid) or self._by_process.setdefault(pid, _Desk(self._ready))
+
+    def close(self) -> None:
+        """End every watch; later ones begin anew."""
+        desk = self._by_process.pop(os.getpid(), None)
+        if desk is not None:
+            desk.close()
+
+
+class _Desk:
+    """Has a watcher as long as somebody wants one."""
+
+    def __init__(self, ready: Callable[[], Store]) -> None:
+        self._ready = ready
+        # A generator that nobody holds any more is closed wherever the collector happens to run.
+        self._guard = threading.RLock()
+        self._watcher: _Watcher | None = None
+        self._ended: list[_Watcher] = []
+
+    def add(self, subscription: Subscription) -> _Watcher:
+        with self._guard:
+            watcher = self._watcher
+            if watcher is None:
+                watcher = self._watcher = _Watcher(self._ready)
+            watcher.subscriptions[subscription] = None
+        watcher.start_or_wake()
+        return watcher
+
+    def remove(self, watcher: _Watcher, subscription: Subscription) -> None:
+        with self._guard:
+            watcher.subscriptions.pop(subscription, None)
+            if not watcher.subscriptions and self._watcher is watcher:
+                self._watcher = None
+                watcher.stop()
+                self._ended = [ended for ended in self._ended if ended.is_alive] + [watcher]
+
+    def close(self) -> None:
+        with self._guard:
+            watcher, self._watcher = self._watcher, None
+            ended = [*self._ended, *([watcher] if watcher else [])]
+        if watcher is not None:
+            watcher.stop()
+            watcher.fail_all(StoreUnavailable("the app was closed; watch again"))
+        # None of them may give back a connection after the store was closed.
+        for each in ended:
+            each.join(5)
+
+
+class _Watcher:
+    """The thread that looks. It ends with its last subscription, and is not used again."""
+
+    def __init__(self, ready: Callable[[], Store]) -> None:
+        self._ready = ready
+        self.subscriptions: dict[Subscription, None] = {}
+        self._bell = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="duly-watcher", daemon=True)
+        self._listener: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start_or_wake(self) -> None:
+        self._bell.set()
+        with contextlib.suppress(RuntimeError):
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._bell.set()
+
+    def join(self, seconds: float) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+    def fail_all(self, error: Exception) -> None:
+        for subscription in list(self.subscriptions):
+            subscription.fail(error)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._bell.clear()
+            self._wait(self._pass_safely())
+        if self._listener is not None:
+            self._listener.join(5)
+
+    def _wait(self, seconds: float) -> None:
+        # However many changes are told, not each of them is worth a look.
+        self._stop.wait(AT_MOST_EVERY)
+        self._bell.wait(seconds - AT_MOST_EVERY)
+
+    def _pass_safely(self) -> float:
+        """Look once; the seconds until the next look, if nothing is told before."""
+        try:
+            store = self._ready()
+            self._look(store)
+        except StoreUnavailable as error:
+            log.warning("watching jobs: %s; trying again", error)
+            return AFTER_OUTAGE
+        except Exception as error:
+            # Nothing that waiting would mend.
+            self.fail_all(error)
+            return AFTER_OUTAGE
+        return AT_LATEST if self._is_told(store) else LOOK_SECONDS
+
+    def _look(self, store: Store) -> None:
+        watching = list(self.subscriptions)
+        ids = {subscription.job_id for subscription in watching}
+        found = {look.job_id: look for look in store.look(ids)}
+        for subscription in watching:
+            look = found.get(subscription.job_id)
+            if look is not None:
+                subscription.tell(look)
+            else:
+                subscription.fail(JobNotFound(subscription.job_id))
+
+    def _is_told(self, store: Store) -> bool:
+        """Whether the bell rings at every change; see to it that it does."""
+        if not store.tells_changes:
+            return False
+        if self._listener is None or not self._listener.is_alive():
+            self._listener = threading.Thread(
+                target=self._listen, args=(store,), name="duly-listener", daemon=True
+            )
+            self._listener.start()
+        return True
+
+    def _listen(self, store: Store) -> None:
+        try:
+            store.watch(self._bell, self._stop)
+        except Exception as error:
+            log.warning("watching jobs: %s; looking once a second", error)
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(until - os_monotonic(), 0)
+
+
+async def _rung(bell: asyncio.Event, until: float | None) -> bool:
+    try:
+        async with asyncio.timeout(_left(until)):
+            return await bell.wait()
+    except TimeoutError:
+        return False

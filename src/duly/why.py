@@ -1,0 +1,67 @@
+"""`app.why(job_id)`: the facts about one job, gathered and judged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.errors import JobNotFound
+from duly.model.job import Hold, JobFilter, JobRecord, State
+from duly.model.why import Facts, Pause, Reason, Server, reasons, sentence
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+MOST_IN_THE_WAY = 100
+
+
+class Why(msgspec.Struct, frozen=True):
+    """Why a job has not run yet: the reasons in order, and a sentence."""
+
+    job_id: str
+    reasons: tuple[Reason, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(core: Core, job_id: str) -> Why:
+    record = core.ready().get(job_id)
+    if record is None:
+        raise JobNotFound(job_id)
+    found = reasons(_facts(core, record), core.now())
+    return Why(job_id, tuple(found), sentence(record, found))
+
+
+def _facts(core: Core, record: JobRecord) -> Facts:
+    store = core.ready()
+    pauses = {pause.name: Pause(pause.paused_by, pause.note) for pause in store.paused_queues()}
+    workers = tuple(Server(w.queues, w.functions, w.slots) for w in store.workers() if not w.alone)
+    slots = max(1, sum(worker.slots for worker in workers))
+    running = store.find(JobFilter(state=State.RUNNING, limit=slots))
+    return Facts(
+        job=record,
+        function=store.function(record.function),
+        queue_pause=pauses.get(record.queue),
+        workers=workers,
+        running=len(running),
+        in_the_way=tuple(_in_the_way(core, record)),
+    )
+
+
+def _in_the_way(core: Core, record: JobRecord) -> list[str]:
+    store = core.ready()
+    if record.hold == Hold.KEY:
+        return list(store.key_holders(record.id))
+    if record.hold != Hold.BATCH:
+        return []
+    arguments: dict[str, Any] = msgspec.json.decode(record.args)
+    if "job_id" in arguments:
+        return [arguments["job_id"]]
+    members = [
+        JobFilter(batch_id=record.id, state=state) for state in (State.RUNNING, State.PENDING)
+    ]
+    found = [job.id for filter in members for job in store.find(filter)]
+    return found[:MOST_IN_THE_WAY]
