@@ -31,7 +31,7 @@ def apply(script: str, url: str) -> None:
 
 
 def test_it_says_what_it_did_and_does_it_once(migrate):
-    assert migrate().stdout == "applied 0001_jobs\napplied 0002_functions\n"
+    assert migrate().stdout == "applied 0001_jobs\napplied 0002_functions\napplied 0003_tracking\n"
     assert migrate().stdout == "nothing to do\n"
 
 
@@ -40,7 +40,7 @@ def test_check_answers_by_its_exit_code_and_changes_nothing(migrate):
         answer = migrate("--check")
         assert (answer.returncode, answer.stdout) == (
             1,
-            "to do: 0001_jobs\nto do: 0002_functions\n",
+            "to do: 0001_jobs\nto do: 0002_functions\nto do: 0003_tracking\n",
         )
     migrate()
     answer = migrate("--check")
