@@ -112,7 +112,7 @@ class SqliteRaw(Raw):
         functions = msgspec.json.encode(self.functions).decode()
         where = {"queue": DEFAULT_QUEUE, "functions": functions, "now": now_ms(), "limit": limit}
         due = self.connection.execute(self.texts[sql.PICK], where).fetchall()
-        ids = msgspec.json.encode([job_id for job_id, _ in due]).decode()
+        ids = msgspec.json.encode([row[0] for row in due]).decode()
         which = {"ids": ids, "worker": self.worker, "now": now_ms()}
         rows: Claimed = self.connection.execute(self.texts[sql.CLAIM], which).fetchall()
         return rows
