@@ -64,6 +64,10 @@ class InlineWorker:
         )
 
     def close(self) -> None:
+        # Whatever interrupted a body has also kept it from giving its slots back.
+        slots = self._store.slots_of(self._id)
+        if slots:
+            self._store.release_slots(sorted(slots), self._clock.now())
         self._store.deregister(self._id)
 
     def run_next(self) -> str | None:
