@@ -94,19 +94,17 @@ def _why_not(core: Core, record: JobRecord) -> Exception | None:
 
 def _again(core: Core, record: JobRecord, now: int) -> TrackedJob:
     """A new job for the same work."""
-    fields = {name: getattr(record, name) for name in NewJob.__struct_fields__}
     length = None if record.expires_at is None else record.expires_at - record.run_at
-    job = TrackedJob(
-        **fields
-        | {
-            "id": new_id(now),
-            "created_at": now,
-            "scheduled_at": now,
-            "run_at": now,
-            "expires_at": None if length is None or length <= 0 else now + length,
-            "parent_id": None,
-            "retry_of": record.id,
-            "actor": record.actor,
-        }
-    )
+    fields: dict[str, Any] = {name: getattr(record, name) for name in NewJob.__struct_fields__}
+    fields |= {
+        "id": new_id(now),
+        "created_at": now,
+        "scheduled_at": now,
+        "run_at": now,
+        "expires_at": None if length is None or length <= 0 else now + length,
+        "parent_id": None,
+        "retry_of": record.id,
+        "actor": record.actor,
+    }
+    job = TrackedJob(**fields)
     return core.under_limit(job)

@@ -49,7 +49,9 @@ def test_version_is_the_version(run):
 @pytest.mark.parametrize("app", ["tiny:app", "tiny", "tiny.py:app", "other:jobs", "other.py:jobs"])
 def test_an_app_is_found_by_module_or_by_file(run, project, app):
     answer = run("--app", app, "migrate", cwd=project)
-    assert answer.stdout == "applied 0001_jobs\napplied 0002_functions\napplied 0003_tracking\n", answer.stderr
+    assert answer.stdout == "applied 0001_jobs\napplied 0002_functions\napplied 0003_tracking\n", (
+        answer.stderr
+    )
     # A relative path starts at the app's folder, not where the command was typed.
     assert (project / "tiny.db").exists()
 

@@ -48,10 +48,11 @@ INSERT INTO sim_fuse VALUES (1);
 {_trigger("duly_kept", "DELETE", "drop")}
 CREATE TRIGGER sim_paused AFTER INSERT ON duly_queues WHEN NEW.paused_at IS NOT NULL BEGIN
     INSERT INTO sim_log (op, id) VALUES ('pause', NEW.name); END;
-CREATE TRIGGER sim_paused_again AFTER UPDATE OF paused_at ON duly_queues BEGIN
-    INSERT INTO sim_log (op, id)
-    VALUES (CASE WHEN NEW.paused_at IS NULL THEN 'resume' ELSE 'pause' END, NEW.name); END;
-CREATE TRIGGER sim_forgotten AFTER DELETE ON duly_queues BEGIN
+CREATE TRIGGER sim_paused_again AFTER UPDATE ON duly_queues
+    WHEN OLD.paused_at IS NULL AND NEW.paused_at IS NOT NULL BEGIN
+    INSERT INTO sim_log (op, id) VALUES ('pause', NEW.name); END;
+CREATE TRIGGER sim_resumed AFTER UPDATE ON duly_queues
+    WHEN OLD.paused_at IS NOT NULL AND NEW.paused_at IS NULL BEGIN
     INSERT INTO sim_log (op, id) VALUES ('resume', OLD.name); END;
 
 CREATE TRIGGER sim_left AFTER DELETE ON duly_workers BEGIN

@@ -86,10 +86,10 @@ def named_statements() -> Iterator[tuple[str, Statement]]:
 # Columns -----------------------------------------------------------------------------------------
 
 _IDS = "id parent_id worker_id retry_of hook_id batch_id".split()
-_TYPES = dict.fromkeys(_IDS, "uuid") | dict.fromkeys(
-    "created_at scheduled_at run_at expires_at timeout_ms".split(), "int8"
-)
-_TYPES["priority"] = "int2"
+_TIMES = "created_at scheduled_at run_at expires_at timeout_ms".split()
+_TYPES: dict[str, str] = {"priority": "int2"}
+_TYPES.update((name, "uuid") for name in _IDS)
+_TYPES.update((name, "int8") for name in _TIMES)
 
 
 class Fields:

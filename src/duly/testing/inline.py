@@ -82,6 +82,10 @@ class InlineWorker:
         """Leave no trace; what an interruption has left running ends as after a crash."""
         if self._store.holdings(self._id):
             self._store.rescue(self._id, None, self._judge_lost, self._clock.now())
+        # Whatever interrupted a body has also kept it from giving its slots back.
+        slots = self._store.slots_of(self._id)
+        if slots:
+            self._store.release_slots(sorted(slots), self._clock.now())
         self._store.deregister(self._id)
 
     def _judge_lost(self, job: Lost, alone: bool) -> Settlement:
