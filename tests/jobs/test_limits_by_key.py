@@ -30,9 +30,6 @@ from tests.jobs.support import (
     wait_until,
 )
 
-at_once = pytest.mark.spec("N7", "N32")
-rate = pytest.mark.spec("N7", "N22")
-
 
 class Bodies:
     """Bodies that run until they are let go, whatever they are told."""
@@ -118,7 +115,7 @@ def pass_until(worker: ManualWorker, holds: Callable[[], object]) -> None:
 # At once ------------------------------------------------------------------------------------------
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_only_so_many_of_a_key_run_and_the_others_are_held(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -139,7 +136,7 @@ def test_only_so_many_of_a_key_run_and_the_others_are_held(
     assert db.count("@slots") == 0
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_the_limit_holds_over_all_workers(app: Duly, work: Any, hire: Hire, bodies: Bodies):
     app.run_many(work.bind(n) for n in range(3))
     first, second = hire(concurrency=1), hire()
@@ -153,7 +150,7 @@ def test_the_limit_holds_over_all_workers(app: Duly, work: Any, hire: Hire, bodi
     pass_until(first, lambda: 2 in bodies.started)
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_who_waits_is_freed_in_order_of_priority_and_age(
     app: Duly, work: Any, hire: Hire, bodies: Bodies, clock: ManualClock
 ):
@@ -174,7 +171,7 @@ def test_who_waits_is_freed_in_order_of_priority_and_age(
     assert bodies.started[2:] == [11, 12, 13, 14]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_other_keys_and_plain_jobs_are_not_kept_waiting(
     app: Duly, work: Any, hire: Hire, bodies: Bodies
 ):
@@ -187,7 +184,7 @@ def test_other_keys_and_plain_jobs_are_not_kept_waiting(
     assert sorted(bodies.running) == [0, 1, 51, 52]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_without_a_key_the_function_is_limited(app: Duly, work: Any, hire: Hire, bodies: Bodies):
     app.run_many(work.using(limit=Limit(at_once=1)).bind(n) for n in range(2))
     worker = hire()
@@ -198,7 +195,7 @@ def test_without_a_key_the_function_is_limited(app: Duly, work: Any, hire: Hire,
     assert bodies.running == [0]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_canceled_body_counts_until_it_has_ended(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -221,7 +218,7 @@ def test_a_canceled_body_counts_until_it_has_ended(
     assert bodies.most == 2
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_body_over_its_time_counts_until_it_has_ended(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, clock: ManualClock
 ):
@@ -249,7 +246,7 @@ def test_a_body_over_its_time_counts_until_it_has_ended(
     assert bodies.started == [0, 0]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_the_slot_of_a_killed_worker_is_freed_by_whoever_rescues_its_jobs(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -268,7 +265,7 @@ def test_the_slot_of_a_killed_worker_is_freed_by_whoever_rescues_its_jobs(
     bodies.wait_for(2)
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_mutation_gives_its_slot_back_too(app: Duly, db: Database, hire: Hire):
     @app.mutation(limit=Limit("k", at_once=1))
     def insert(tx: Tx, number: int) -> None:
@@ -284,7 +281,7 @@ def test_a_mutation_gives_its_slot_back_too(app: Duly, db: Database, hire: Hire)
     assert db.count("@slots") == 0
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_claim_whose_answer_was_lost_gives_its_slots_back(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
 ):
@@ -310,7 +307,7 @@ def test_a_claim_whose_answer_was_lost_gives_its_slots_back(
     bodies.wait_for(1, 2)
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_worker_that_stops_leaves_the_slots_of_bodies_that_go_on(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -340,7 +337,7 @@ def _loops(worker: ManualWorker) -> Iterator[None]:
     yield
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_job_that_runs_alone_waits_for_its_slot(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, clock: ManualClock
 ):
@@ -372,7 +369,7 @@ def test_a_job_that_runs_alone_waits_for_its_slot(
     assert store.slots_of(alone.id) == {(job.id, claim.token)}
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_jobs_that_were_held_although_there_is_room_are_found(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -383,7 +380,7 @@ def test_jobs_that_were_held_although_there_is_room_are_found(
     assert sorted(holds(db), key=str) == [None, None, "key"]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_drain_runs_limited_jobs_one_by_one(app: Duly, db: Database):
     done: list[int] = []
 
@@ -398,7 +395,7 @@ def test_drain_runs_limited_jobs_one_by_one(app: Duly, db: Database):
     assert db.count("@slots") == 0
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_drain_goes_on_behind_jobs_whose_key_is_taken(
     app: Duly, work: Any, hire: Hire, bodies: Bodies
 ):
@@ -417,7 +414,7 @@ def test_drain_goes_on_behind_jobs_whose_key_is_taken(
     assert done == [1]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_retried_dead_letter_is_under_the_limit_again(app: Duly, db: Database, hire: Hire):
     @app.action(limit=Limit(lambda number: f"n{number}", at_once=1))
     def fail(ctx: Ctx, number: int) -> None:
@@ -430,7 +427,7 @@ def test_a_retried_dead_letter_is_under_the_limit_again(app: Duly, db: Database,
     assert db.scalar("SELECT limit_key FROM @jobs WHERE id = ?", again.id) == "n7"
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_limited_and_unique_go_together(app: Duly, work: Any, hire: Hire, bodies: Bodies):
     once = work.using(unique=Unique("u", "unfinished"))
     jobs = [app.run(once, n) for n in range(3)]
@@ -447,7 +444,7 @@ def test_limited_and_unique_go_together(app: Duly, work: Any, hire: Hire, bodies
 HAMMER = 60
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_eight_threads_in_two_processes_never_run_more_than_the_limit(
     app: Duly, url: str, db: Database
 ):
@@ -493,7 +490,7 @@ def _hammer(url: str, counter: Any, guard: Any, enough: Any) -> None:
     app.close()
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_workers_that_claim_and_end_at_the_same_moment_lose_nobody(app: Duly, db: Database):
     """A job must not begin to wait just after the one that would have freed it has looked."""
     guard = threading.Lock()
@@ -532,7 +529,7 @@ def test_workers_that_claim_and_end_at_the_same_moment_lose_nobody(app: Duly, db
     assert db.count("@history") == 120
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 @on_postgres
 def test_a_release_waits_for_the_claim_that_is_about_to_let_a_job_wait(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
@@ -583,7 +580,7 @@ def tick(app: Duly, clock: ManualClock, starts: list[tuple[int, float]]) -> Any:
     return tick
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_never_more_than_so_many_start_in_any_window(
     app: Duly,
     tick: Any,
@@ -610,7 +607,7 @@ def test_never_more_than_so_many_start_in_any_window(
     assert db.count("@slots") == 0
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_the_window_slides(
     app: Duly, tick: Any, hire: Hire, clock: ManualClock, starts: list[tuple[int, float]]
 ):
@@ -626,7 +623,7 @@ def test_the_window_slides(
     assert starts == [(0, 0), (1, 20), (2, 60), (3, 80), (4, 120), (5, 140)]
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_who_waits_for_the_rate_holds_no_slot_and_has_a_time(
     app: Duly, tick: Any, hire: Hire, clock: ManualClock, db: Database
 ):
@@ -643,7 +640,7 @@ def test_who_waits_for_the_rate_holds_no_slot_and_has_a_time(
     assert [lane.run_at for lane in app.ready().lanes()] == [due]
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 @pytest.mark.parametrize("seed", range(3))
 def test_any_window_of_many_arrivals_is_within_the_rate(
     app: Duly, hire: Hire, clock: ManualClock, seed: int
@@ -671,7 +668,7 @@ def test_any_window_of_many_arrivals_is_within_the_rate(
         assert after - nth >= 1000
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_the_one_that_has_its_turn_may_be_canceled(
     app: Duly, tick: Any, hire: Hire, clock: ManualClock, starts: list[tuple[int, float]]
 ):
@@ -686,7 +683,7 @@ def test_the_one_that_has_its_turn_may_be_canceled(
     assert sorted(starts) == [(0, 0), (1, 0), (3, 60)]
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_a_rate_and_a_number_at_once_both_hold(
     app: Duly, work: Any, hire: Hire, clock: ManualClock, bodies: Bodies
 ):
@@ -711,7 +708,7 @@ def test_a_rate_and_a_number_at_once_both_hold(
     assert bodies.started == [0, 1, 2]
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_starts_are_forgotten_when_they_do_not_count_any_more(
     app: Duly, tick: Any, hire: Hire, clock: ManualClock, db: Database
 ):
@@ -724,7 +721,7 @@ def test_starts_are_forgotten_when_they_do_not_count_any_more(
     assert db.count("@starts") == 0
 
 
-@rate
+@pytest.mark.spec("N7", "N22")
 def test_room_is_exact_at_the_edge_of_the_window():
     rules = Rules(None, 2, 1000)
     room = Room(starts=[0, 400])
@@ -738,7 +735,7 @@ def test_room_is_exact_at_the_edge_of_the_window():
     assert Room(starts=[5000, 5000]).starts_at(rules, 4990) == 6000
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_limit_that_was_lowered_counts_those_above_it():
     room = Room(slots=[3, 4])
 
@@ -750,7 +747,7 @@ def test_a_limit_that_was_lowered_counts_those_above_it():
 # Queues -------------------------------------------------------------------------------------------
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_queue_runs_only_so_many_at_once_over_all_workers(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -777,7 +774,7 @@ def test_a_queue_runs_only_so_many_at_once_over_all_workers(
     assert db.count("@slots") == 0
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_queue_and_a_key_both_hold(app: Duly, work: Any, hire: Hire, bodies: Bodies):
     app.queues.limit("small", 3)
     app.run_many(work.using(queue="small").bind(n) for n in range(3))
@@ -789,7 +786,7 @@ def test_a_queue_and_a_key_both_hold(app: Duly, work: Any, hire: Hire, bodies: B
     assert sorted(bodies.running) == [0, 1, 10]
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_limited_queue_can_be_paused_and_keeps_its_limit(app: Duly, work: Any, hire: Hire):
     app.queues.limit("small", 1)
     app.queues.pause("small")
@@ -814,7 +811,7 @@ def test_what_is_no_limit_of_a_queue_is_refused(app: Duly, most: Any):
 # Bad input ----------------------------------------------------------------------------------------
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -851,7 +848,7 @@ def test_a_computed_key_that_is_no_text_is_refused(app: Duly, work: Any):
     assert refused.value.option == "limit"
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 def test_a_declared_function_has_the_limit_that_its_workers_published(
     app: Duly, work: Any, url: str, clock: ManualClock, hire: Hire, db: Database
 ):
@@ -872,7 +869,7 @@ def test_a_declared_function_has_the_limit_that_its_workers_published(
 WAITING = 30_000
 
 
-@at_once
+@pytest.mark.spec("N7", "N32")
 @pytest.mark.parametrize(
     ("name", "index"),
     [

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, JobNotFound, ManualClock, Retry, Tx
+from duly import Ctx, Duly, JobNotFound, Limit, ManualClock, Retry, Tx
 from duly.model.why import Cause
 from tests.jobs.support import Gate, Hire, tidy
 
@@ -134,3 +134,22 @@ def test_it_is_about_to_start(app: Duly, send, hire: Hire):
 def test_a_job_that_is_not_there(app: Duly):
     with pytest.raises(JobNotFound):
         app.why("00000000-0000-7000-8000-000000000000")
+
+
+def test_its_key_is_in_use(app: Duly, hire: Hire):
+    gate = Gate()
+
+    @app.action(limit=Limit("bank", at_once=1))
+    def pay(ctx: Ctx) -> None:
+        gate.pass_through()
+
+    first, second = app.run(pay), app.run(pay)
+    worker = hire()
+    worker.start_due()
+    gate.wait_for_one()
+    worker.start_due()
+    why = app.why(second)
+    assert [reason.cause for reason in why.reasons] == [Cause.KEY_IN_USE]
+    assert why.text == f"pay has not run yet: its key is in use by job {first.id}."
+    gate.open()
+    worker.work()
