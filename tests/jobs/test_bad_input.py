@@ -600,9 +600,13 @@ def test_connections_that_the_server_has_ended_are_replaced_unseen(
     """As after a restart of the server, or a proxy that closes what is idle."""
     others = "datname = current_database() AND pid <> pg_backend_pid()"
 
-    def hang_up() -> None:
+    def all_gone() -> bool:
+        # Again and again: who rings for the last verb may connect only now.
         db.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
-        wait_until(lambda: not db.count(f"pg_stat_activity WHERE {others}"))
+        return not db.count(f"pg_stat_activity WHERE {others}")
+
+    def hang_up() -> None:
+        wait_until(all_gone)
 
     @app.mutation
     def note(tx: Tx) -> None:
