@@ -59,6 +59,7 @@ def test_the_second_cancel_of_a_running_job_does_not_win(app: Duly, hire: Hire):
 
     assert (job.cancel(), job.cancel()) == (True, False)
     gate.open()
+    worker.work()
 
 
 @pytest.mark.spec("R171")
