@@ -78,7 +78,7 @@ def is_gone(pid: int) -> bool:
     """Whether the process has ended; what is left of it may wait to be reaped."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return stat.rpartition(")")[2].split()[0] == "Z"
 
