@@ -91,7 +91,7 @@ def one_job(database: Database) -> float:
 
 def load_key(database: Database, rows: int) -> str:
     database.load_jobs(rows, hold=f"'{Hold.KEY}'", run_at=str(now_ms() - HOUR_MS))
-    return "hold set by hand: limits by key are not built yet"
+    return "hold set by hand, without the rows of a limit"
 
 
 BALLASTS: dict[str, Callable[[Database, int], str]] = {

@@ -1,6 +1,7 @@
 """The documentation is true: its code runs, its links lead somewhere, its lists are complete."""
 
 import inspect
+import operator
 import os
 import re
 import subprocess
@@ -221,3 +222,14 @@ def test_a_number_in_the_guarantees_is_the_codes(promise: str, kept: bool):
 
     assert promise in re.sub(r"\s+", " ", text)
     assert kept
+
+
+def test_the_verbs_that_the_reference_gives_the_app_are_there():
+    reference = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    table = reference.partition("Only on `app`:")[2].partition("###")[0]
+    named = re.findall(r"^\| `([\w.]+)\(", table, re.MULTILINE)
+    app = duly.Duly("sqlite:///:memory:")
+
+    assert len(named) > 10
+    for path in named:
+        assert callable(operator.attrgetter(path)(app)), path

@@ -53,6 +53,7 @@ class Borrowed(ABC):
         return False
 
     def after_commit(self, wake: Wake) -> None:
+        """Only for handles that say so above."""
         raise NotImplementedError
 
 
@@ -80,6 +81,7 @@ class AsyncBorrowed(ABC):
         return False
 
     def after_commit(self, wake: Wake) -> None:
+        """Only for handles that say so above."""
         raise NotImplementedError
 
 
