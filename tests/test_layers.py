@@ -20,6 +20,7 @@ LEVELS = [
         "aio",
         "app",
         "batches",
+        "bulk",
         "catalog",
         "connect",
         "context",

@@ -3,6 +3,7 @@
 from duly.aio import AsyncApp, AsyncTx
 from duly.app import Duly
 from duly.batches import AsyncBatch, Batch, BatchProgress
+from duly.bulk import AsyncBulk, Bulk, BulkPreview
 from duly.clock import Clock, ManualClock, SystemClock
 from duly.context import AsyncCtx, Ctx, Tx
 from duly.errors import (
@@ -36,12 +37,15 @@ __all__ = [
     "AsyncAction",
     "AsyncApp",
     "AsyncBatch",
+    "AsyncBulk",
     "AsyncCtx",
     "AsyncJob",
     "AsyncOn",
     "AsyncTx",
     "Batch",
     "BatchProgress",
+    "Bulk",
+    "BulkPreview",
     "Call",
     "Canceled",
     "Cause",

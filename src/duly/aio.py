@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from duly.bulk import AsyncBulk
 from duly.context import Tx, open_tx
 from duly.errors import TransactionEnded
 from duly.functions import Function, Instant
@@ -45,6 +46,7 @@ class AsyncApp(AsyncVerbs):
     def __init__(self, app: Duly) -> None:
         self._app = app
         self._core = app.core
+        self.bulk: AsyncBulk = AsyncBulk(self._core)
 
     async def function(self, name: str) -> Function[..., Any]:
         """The function of that name: registered here, or published by the workers that have it."""

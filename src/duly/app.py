@@ -18,6 +18,7 @@ import msgspec
 
 from duly.aio import AsyncApp
 from duly.batches import Batch
+from duly.bulk import Bulk
 from duly.catalog import Functions
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
@@ -44,6 +45,7 @@ from duly.functions import (
 )
 from duly.inside import refuse_handles_inside_mutation, refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, job_from
+from duly.model.function import is_reserved
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.keys import check_at_once
 from duly.model.signature import Signature
@@ -115,6 +117,7 @@ class Duly(Verbs, Registry):
         self._core = self._core_type(name, clock, store, imports, auto_migrate)
         self.functions: Functions = Functions(self._core)
         self.queues: Queues = Queues(self._core)
+        self.bulk: Bulk = Bulk(self._core)
         self.aio: AsyncApp = AsyncApp(self)
         self._concurrency = concurrency
         self._core.captures_logs = capture_logs
@@ -324,7 +327,7 @@ class Duly(Verbs, Registry):
 
     def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are registered now."""
-        return self.ready().workers()
+        return [_without_builtins(worker) for worker in self.ready().workers()]
 
     def held(self) -> Sequence[HeldJobs]:
         """Jobs that cannot start for a reason of their own, by reason and function."""
@@ -492,6 +495,11 @@ def _find_in_modules(app: Duly) -> str | None:
                 file = getattr(module, "__file__", None)
                 return f"{Path(file).resolve()}:{name}" if file else None
     return None
+
+
+def _without_builtins(worker: WorkerInfo) -> WorkerInfo:
+    functions = tuple(name for name in worker.functions if not is_reserved(name))
+    return msgspec.structs.replace(worker, functions=functions)
 
 
 def _kind(kind: Kind | str | None) -> Kind | None:

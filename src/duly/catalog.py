@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from duly.errors import UnknownFunction, WrongStatus
+from duly.errors import InvalidOption, UnknownFunction, WrongStatus
 from duly.functions import Function
 from duly.inside import refuse_inside_mutation
-from duly.model.function import MAY_BECOME, FunctionInfo, Status
+from duly.model.function import MAY_BECOME, FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, State
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class Functions(Mapping[str, Function[..., Any]]):
         note: str | None,
     ) -> str:
         refuse_inside_mutation(f"functions.{verb}")
+        _refuse_builtin(function)
         name = self.info(function).name
         store, now, allowed = self._core.ready(), self._core.now(), MAY_BECOME[verb]
         if not store.set_status(name, status, allowed, by=by, note=note, now=now):
@@ -130,3 +131,9 @@ class Functions(Mapping[str, Function[..., Any]]):
             store.release_known()
             self._core.wake()
         return name
+
+
+def _refuse_builtin(function: Function[..., Any] | str) -> None:
+    name = function.name if isinstance(function, Function) else function
+    if is_reserved(name):
+        raise InvalidOption("function", f"{name} is duly's own; cancel its jobs instead")

@@ -396,5 +396,10 @@ def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
         core.wake()
 
 
+def fence_of(ctx: Ctx) -> tuple[str, int]:
+    """What tells the attempt that runs from every other one: the job's id, and its token."""
+    return _fence(ctx._running)  # pyright: ignore[reportPrivateUsage]
+
+
 def _fence(running: Running) -> tuple[str, int]:
     return running.claim.id, running.claim.token

@@ -19,10 +19,23 @@ import msgspec
 
 from duly.clock import Clock, os_monotonic
 from duly.context import Bound
-from duly.errors import FunctionConflict, FunctionDeleted, SignatureMismatch, UnknownFunction
+from duly.errors import (
+    FunctionConflict,
+    FunctionDeleted,
+    InvalidOption,
+    SignatureMismatch,
+    UnknownFunction,
+)
 from duly.functions import IDEMPOTENCY_MS, Call, Declared, Function, by_name, under_limit
 from duly.inside import refuse_inside_mutation
-from duly.model.function import FunctionInfo, Published, PublishedOptions, Status
+from duly.model.function import (
+    RESERVED,
+    FunctionInfo,
+    Published,
+    PublishedOptions,
+    Status,
+    is_reserved,
+)
 from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob
 from duly.model.redact import mask, redacted_in
 from duly.model.signature import check_against
@@ -52,6 +65,8 @@ class Core:
         self.clock = clock
         self.store = store
         self.functions: dict[str, Function[..., Any]] = {}
+        self.builtins: dict[str, Function[..., Any]] = {}
+        """Functions of duly's own, which every worker has and nobody is told of."""
         self.revision = 0
         self.keep: Keep = {}
         self.idempotency_ms = IDEMPOTENCY_MS
@@ -60,6 +75,8 @@ class Core:
         self._declared: dict[str, Declared[..., Any]] = {}
         self._redacted_elsewhere: dict[str, tuple[float, frozenset[str]]] = {}
         """What functions of other services hide, and until when that is believed."""
+        self._elsewhere: dict[str, tuple[float, Function[..., Any] | None]] = {}
+        """Functions of other services, and until when what they have published is believed."""
         self._fresh_until = 0.0
         self.service: Service | None = None
         self.command: Callable[[], Sequence[str] | None] = lambda: None
@@ -77,6 +94,7 @@ class Core:
 
     def register(self, function: F) -> F:
         for name in (function.name, *function.traits.aliases):
+            _refuse_reserved(name)
             known = self.by_any_name(name)
             if known is not None and not function.is_redefinition_of(known):
                 raise FunctionConflict(name, known.source(), function.source())
@@ -87,6 +105,10 @@ class Core:
 
     def by_any_name(self, name: str) -> Function[..., Any] | None:
         return self.functions.get(self._aliases.get(name, name))
+
+    def _known(self, name: str) -> Function[..., Any] | None:
+        """As by_any_name, with what nobody may call by name."""
+        return self.builtins.get(name) or self.by_any_name(name)
 
     def names_of(self, name: str | None) -> list[str | None]:
         """A function's name and those under which jobs of it may still be stored."""
@@ -165,12 +187,24 @@ class Core:
         return self._with_hook(Call(resolved, args))
 
     def under_limit(self, job: TrackedJob) -> TrackedJob:
-        """A job that is stored again, with the limit that its function has here."""
-        function = self.by_any_name(job.function)
+        """A job that is stored again, with the limit that its function has here, or elsewhere."""
+        function = self.by_any_name(job.function) or self._published_elsewhere(job.function)
         # Arguments that do not fit any more have no key, and are not run either.
         with contextlib.suppress(SignatureMismatch):
             return job if function is None else under_limit(Call(function, job.args), job)
         return job
+
+    def _published_elsewhere(self, name: str) -> Function[..., Any] | None:
+        """A function whose code is in other workers, as far as they have told."""
+        known = self._elsewhere.get(name)
+        if known is None or os_monotonic() >= known[0]:
+            store = self.ready()
+            info = store.function(name)
+            if info is not None and info.alias_of is not None:
+                info = store.function(info.alias_of)
+            function = None if info is None else by_name(info).as_published(info)
+            known = self._elsewhere[name] = os_monotonic() + STATUS_SECONDS, function
+        return known[1]
 
     def published(self, names: Iterable[str] | None = None) -> list[Published]:
         """The functions as they are described to everybody."""
@@ -182,6 +216,7 @@ class Core:
         for module in self._imports:
             importlib.import_module(module)
         chosen = dict(self.functions) if with_faulty else self._without_faulty()
+        chosen |= self.builtins
         for function in chosen.values():
             function.signature.resolve()
         bound = {name: self.bind(function) for name, function in chosen.items()}
@@ -198,7 +233,7 @@ class Core:
 
     def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
         """How a stored result is read: by the function's annotation, if it is known here."""
-        function = self.by_any_name(record.function)
+        function = self._known(record.function)
         return function.signature.decode_result if function else _plain_json
 
     # Store
@@ -240,6 +275,7 @@ class Core:
         self._ready_in = None
         self._fresh_until = 0.0
         self._redacted_elsewhere.clear()
+        self._elsewhere.clear()
         return before
 
     def close(self) -> None:
@@ -282,11 +318,12 @@ class Core:
 
     def declare(self, function: Declared[P, R]) -> Declared[P, R]:
         """Remember what a declaration hides, for until a worker has published it."""
+        _refuse_reserved(function.name)
         self._declared[function.name] = function
         return function
 
     def _redacted(self, name: str) -> frozenset[str]:
-        known = self.by_any_name(name)
+        known = self._known(name)
         if known is not None and known.signature.is_sound():
             return known.signature.redacted
         return self._redacted_by_declaration(name) | self._redacted_by_publication(name)
@@ -352,6 +389,11 @@ def _after_fork() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _refuse_reserved(name: str) -> None:
+    if is_reserved(name):
+        raise InvalidOption("name", f"{name!r}: names that begin with {RESERVED!r} are duly's own")
 
 
 def _plain_json(text: str | None) -> Any:

@@ -33,6 +33,8 @@ POINTS = (
     "rescue.moved",
     "rescue.committed",
     "give_back.moved",
+    "bulk.changed",
+    "bulk.paged",
 )
 
 _handler: Handler | None = None

@@ -37,11 +37,11 @@ def replay_one(core: Core, job_id: str) -> Job[Any]:
     record = core.ready().get(job_id)
     if record is None:
         raise JobNotFound(job_id)
-    fault = _why_not(core, record)
+    fault = why_not(core, record)
     if fault is not None:
         raise fault
     now = core.now()
-    repeated = core.ready().replay([_again(core, record, now)], now + REMEMBERED_MS)
+    repeated = core.ready().replay([again(core, record, now)], now + REMEMBERED_MS)
     core.wake()
     new_record = core.get(repeated[job_id])
     if new_record is None:
@@ -64,10 +64,10 @@ def replay_all(core: Core, filter: JobFilter, *, dry_run: bool) -> Replay:
 
 
 def _replay_page(core: Core, page: Sequence[JobRecord], dry_run: bool) -> Replay:
-    faults = {record.id: _why_not(core, record) for record in page}
+    faults = {record.id: why_not(core, record) for record in page}
     refused = {job_id: str(fault) for job_id, fault in faults.items() if fault is not None}
     now = core.now()
-    jobs = [_again(core, r, now) for r in page if r.id not in refused]
+    jobs = [again(core, r, now) for r in page if r.id not in refused]
     store = core.ready()
     known = store.repeated([record.id for record in page])
     fresh = [job for job in jobs if job.retry_of not in known]
@@ -84,7 +84,8 @@ def _joined(one: Replay, other: Replay) -> Replay:
     return Replay(one.jobs + other.jobs, one.repeated + other.repeated, one.refused | other.refused)
 
 
-def _why_not(core: Core, record: JobRecord) -> Exception | None:
+def why_not(core: Core, record: JobRecord) -> Exception | None:
+    """Why a job cannot be run again, if it cannot."""
     if record.state not in (State.FAILED, State.CANCELED):
         return InvalidOption("job", f"{record.id} is {record.state}; only what failed runs again")
     if core.status_of(record.function) == Status.DELETED:
@@ -92,7 +93,7 @@ def _why_not(core: Core, record: JobRecord) -> Exception | None:
     return None
 
 
-def _again(core: Core, record: JobRecord, now: int) -> TrackedJob:
+def again(core: Core, record: JobRecord, now: int) -> TrackedJob:
     """A new job for the same work."""
     length = None if record.expires_at is None else record.expires_at - record.run_at
     fields: dict[str, Any] = {name: getattr(record, name) for name in NewJob.__struct_fields__}

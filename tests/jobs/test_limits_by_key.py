@@ -247,6 +247,34 @@ def test_a_body_over_its_time_counts_until_it_has_ended(
 
 
 @pytest.mark.spec("N7", "N32")
+def test_the_end_of_an_earlier_attempt_does_not_free_the_slot_of_a_later_one(
+    app: Duly, db: Database, hire: Hire, clock: ManualClock
+):
+    gates = [Gate(), Gate()]
+
+    @app.action(limit=Limit("k", at_once=2), timeout=5, retry=Retry(2, base=0, jitter=0))
+    def stay(ctx: Ctx) -> None:
+        gates[ctx.attempt - 1].pass_through()
+
+    app.run(stay)
+    worker = hire()
+    worker.start_due()
+    gates[0].wait_for_one()
+    clock.advance(6)
+    worker.watch()
+    worker.settle()
+    worker.start_due()
+    gates[1].wait_for_one()
+    assert db.count("@slots") == 2
+    gates[0].open()
+    wait_until(lambda: worker.worker._ended_slots)
+    worker.settle()
+
+    assert db.execute("SELECT token FROM @slots") == [(3,)]
+    gates[1].open()
+
+
+@pytest.mark.spec("N7", "N32")
 def test_the_slot_of_a_killed_worker_is_freed_by_whoever_rescues_its_jobs(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -327,6 +355,57 @@ def test_a_worker_that_stops_leaves_the_slots_of_bodies_that_go_on(
     bodies.end(0)
     wait_until(lambda: leaving.id not in {info.id for info in app.workers()})
     pass_until(staying, lambda: bodies.running == [1, 2])
+
+
+@pytest.mark.spec("N7", "N32")
+def test_a_worker_that_stops_while_the_store_fails_keeps_no_slot(
+    app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
+):
+    app.run_many(work.bind(n) for n in range(3))
+    leaving, staying = hire(concurrency=2), hire()
+    leaving.start_due()
+    bodies.wait_for(0, 1)
+    bodies.end(0, 1)
+    leaving.wait_for_bodies()
+
+    def fail(*asked: Any) -> Any:
+        raise StoreUnavailable("as planned")
+
+    monkeypatch.setattr(leaving.worker, "_flush", lambda: leaving.settle())
+    with monkeypatch.context() as patch:
+        patch.setattr(leaving.worker.store, "release_slots", fail)
+        leaving.stop()
+
+    assert leaving.id not in {info.id for info in app.workers()}
+    assert db.count("@slots") == 0
+    tidy(app)
+    staying.start_due()
+    bodies.wait_for(2)
+
+
+@pytest.mark.spec("N7", "N32")
+def test_a_worker_that_cannot_deregister_is_rescued_with_its_slots(
+    app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
+):
+    app.run_many(work.bind(n) for n in range(2))
+    leaving, staying = hire(), hire()
+    leaving.start_due()
+    bodies.wait_for(0, 1)
+    bodies.end(0, 1)
+    leaving.wait_for_bodies()
+
+    def fail(*asked: Any) -> Any:
+        raise StoreUnavailable("as planned")
+
+    monkeypatch.setattr(leaving.worker, "_flush", lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(leaving.worker.store, "_write", fail)
+        leaving.stop()
+    assert db.count("@slots") == 2
+    rescue_the_dead(staying)
+
+    assert leaving.id not in {info.id for info in app.workers()}
+    assert db.count("@slots") == 0
 
 
 @contextmanager

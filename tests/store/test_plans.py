@@ -34,6 +34,7 @@ EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
 PARAMETER = re.compile(r"%\((\w+)\)s")
 MODES = ("auto", "force_generic_plan", "force_custom_plan")
 NAMES = {statement: name for name, statement in sql.named_statements()}
+LAST = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 WORKER = "11111111-1111-7111-8111-111111111111"
 QUEUES = ("paused", "default", *(f"empty{n}" for n in range(8)))
 
@@ -224,6 +225,29 @@ CASES = {
     "list a function": Case(
         lambda s: s.find(JobFilter(state=State.SUCCEEDED, function="send", limit=50)),
         {"LIST history": (HISTORY_FUNCTION | HISTORY_ID, 400)},
+    ),
+    "a page of a bulk job": Case(
+        lambda s: s.live_ids(
+            JobFilter(function="send", before_id=job_id(10**6), limit=50), job_id(20_000)
+        ),
+        {"LIST jobs": (PK, 300)},
+    ),
+    "a page of finished jobs": Case(
+        lambda s: s.finished(
+            JobFilter(function="send", state=State.SUCCEEDED, before_id=LAST, limit=50),
+            job_id(0),
+        ),
+        {"LIST history": (HISTORY_FUNCTION | HISTORY_ID, 400)},
+    ),
+    "a checkpoint": Case(
+        lambda s: s.run(sql.CHECKPOINT, {"id": job_id(7), "token": 1, "args": "{}"}),
+        {"CHECKPOINT": (PK, 30)},
+    ),
+    "reschedule": Case(
+        lambda s: s.run(
+            sql.RESCHEDULE, {"ids": [job_id(n) for n in range(8, 1000, 10)], "run_at": NOW}
+        ),
+        {"RESCHEDULE": (PK, 5000)},
     ),
     "list children": Case(
         lambda s: s.find(JobFilter(parent_id=job_id(110))),
@@ -569,6 +593,22 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
     "retain": (
         lambda s: s.retain(NOW - 1, NOW - 1),
         {"OLDEST_FINISHED": "SCAN duly_history$"},
+    ),
+    "a page of a bulk job": (
+        lambda s: s.live_ids(
+            JobFilter(function="send", before_id=job_id(10**6), limit=50), job_id(50)
+        ),
+        {"LIST jobs": by_index("sqlite_autoindex_duly_jobs_1", "t")},
+    ),
+    "a page of finished jobs": (
+        lambda s: s.finished(
+            JobFilter(function="send", state=State.SUCCEEDED, before_id=LAST, limit=50), job_id(0)
+        ),
+        {"LIST history": by_index("duly_history_(function|id)", "t")},
+    ),
+    "reschedule": (
+        lambda s: s.run(sql.RESCHEDULE, {"ids": s.array([job_id(8)]), "run_at": NOW}),
+        {"RESCHEDULE": BY_ID},
     ),
     "list children": (
         lambda s: s.find(JobFilter(parent_id=job_id(110))),

@@ -24,7 +24,10 @@ SOURCE = Path(fault.__file__).parent
 # Where a point is not passed by a worker process that runs the workload, who passes it.
 BY_ENQUEUER = ("enqueue.inserted", "enqueue.committed")
 BY_PARENT = ("rescue.moved", "rescue.committed")
-BY_WORKER = tuple(p for p in fault.POINTS if p not in ("enqueue.committed", *BY_PARENT))
+# Killed in tests/jobs/test_bulk_jobs.py.
+BY_BULK_JOB = ("bulk.changed", "bulk.paged")
+ELSEWHERE = ("enqueue.committed", *BY_PARENT, *BY_BULK_JOB)
+BY_WORKER = tuple(p for p in fault.POINTS if p not in ELSEWHERE)
 
 
 @pytest.fixture

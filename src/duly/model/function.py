@@ -14,6 +14,13 @@ from typing import Any
 
 import msgspec
 
+RESERVED = "duly."
+"""Names that begin so are for functions and queues of duly's own."""
+
+
+def is_reserved(name: str) -> bool:
+    return name.startswith(RESERVED)
+
 
 class Status(StrEnum):
     ACTIVE = "active"

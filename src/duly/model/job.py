@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
+from duly.model.function import is_reserved
 from duly.model.retry import conflict_delay, decode_retry, system_delay
 
 MAX_PRIORITY = 9
@@ -239,7 +240,7 @@ class JobRecord(msgspec.Struct, frozen=True):
     batch_id: str | None
 
 
-class JobFilter(msgspec.Struct, frozen=True):
+class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which jobs a list or a bulk verb is about; None means any."""
 
     state: State | None = None
@@ -254,6 +255,11 @@ class JobFilter(msgspec.Struct, frozen=True):
     exhausted: bool | None = None
     """Finished jobs that have used up their attempts."""
     limit: int = 100
+
+
+def serves(queues: tuple[str, ...] | None, queue: str) -> bool:
+    """Whether a worker for these queues runs jobs of that one; duly's own are everybody's."""
+    return queues is None or queue in queues or is_reserved(queue)
 
 
 # Outcomes: what became of an attempt ---------------------------------------------------------

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from duly.model.function import FunctionInfo, Status
-from duly.model.job import Hold, JobRecord, State
+from duly.model.job import Hold, JobRecord, State, serves
 
 
 class Cause(StrEnum):
@@ -167,7 +167,7 @@ def _able(facts: Facts) -> list[Server]:
 
 
 def _serves(worker: Server, queue: str) -> bool:
-    return worker.queues is None or queue in worker.queues
+    return serves(worker.queues, queue)
 
 
 def _next(facts: Facts) -> Reason:

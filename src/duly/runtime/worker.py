@@ -29,6 +29,7 @@ from duly.model.job import (
     Outcome,
     Settlement,
     State,
+    serves,
     settle,
 )
 from duly.runtime.execute import Attempt, MutationRunner, run_action
@@ -268,9 +269,9 @@ class Worker:
         self._over = True
         with contextlib.suppress(StoreError):
             self._release_ended()
-        if self._slots:
+        if living := self._counted_bodies():
             # A body that did not stop still counts, until it has ended or this process is dead.
-            log.warning("worker %s leaves its row: %d bodies go on", self.id, len(self._slots))
+            log.warning("worker %s leaves its row: %d bodies go on", self.id, living)
             return
         try:
             self.store.deregister(self.id)
@@ -397,7 +398,7 @@ class Worker:
         return sorted(queue for queue in queues if self._serves(queue))
 
     def _serves(self, queue: str) -> bool:
-        return self.queues is None or queue in self.queues
+        return serves(self.queues, queue)
 
     def _delay(self, claims: Sequence[Claim]) -> float:
         if self._backlog and self._room() > 0 and not self._stopping:
@@ -534,8 +535,14 @@ class Worker:
         """The worker has stopped without this body, which has now ended after all."""
         with contextlib.suppress(StoreError):
             self._release_ended()
-            if not self._slots:
+        with contextlib.suppress(StoreError):
+            if not self._counted_bodies():
                 self.store.deregister(self.id)
+
+    def _counted_bodies(self) -> int:
+        """How many bodies that hold slots have not ended, whether or not that could be stored."""
+        with self._guard:
+            return len(self._slots.difference(self._ended_slots))
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""

@@ -77,6 +77,32 @@ class QueuePause(msgspec.Struct, frozen=True):
     note: str | None
 
 
+class CancelJobs(msgspec.Struct, frozen=True):
+    """Cancel those of these jobs that are unfinished, and what descends from them."""
+
+    ids: Sequence[str]
+    by: str
+    only_pending: bool
+
+
+class RepeatJobs(msgspec.Struct, frozen=True):
+    """Insert these jobs, which repeat others; as Store.replay."""
+
+    jobs: Sequence[TrackedJob]
+    expires_at: int
+
+
+class MoveJobs(msgspec.Struct, frozen=True):
+    """Let those of these jobs that are pending be due at another time."""
+
+    ids: Sequence[str]
+    run_at: int
+
+
+Change = CancelJobs | RepeatJobs | MoveJobs
+"""What a bulk job does to one page of jobs."""
+
+
 class HeldJobs(msgspec.Struct, frozen=True):
     """So many jobs of one function are held for one reason (counted up to 10,000)."""
 
@@ -375,13 +401,40 @@ class Store(Protocol):
         """
         ...
 
+    # Bulk jobs
+    def count(self, filter: JobFilter, *, live: bool) -> int:
+        """How many unfinished jobs match, or how many finished ones; none of duly's own."""
+        ...
+
+    def live_ids(self, filter: JobFilter, after: str) -> Sequence[str]:
+        """The next unfinished jobs that match, oldest first, after one; as `count` has them."""
+        ...
+
+    def finished(self, filter: JobFilter, after: str) -> Sequence[JobRecord]:
+        """The same among the finished ones."""
+        ...
+
+    def change_page(
+        self,
+        running: tuple[str, int],
+        change: Change,
+        checkpoint: Callable[[int], str],
+        now: int,
+    ) -> int | None:
+        """Change some jobs for a running job (id, token), and write down how far it is; how many.
+
+        Both happen together: `checkpoint(how many)` becomes the running job's arguments. Nothing
+        happens, and the answer is None, if it does not run any more under that token.
+        """
+        ...
+
     # Workers
     def register(self, worker: WorkerInfo, now: int) -> None:
         """Add the worker's row and free the jobs that were held for want of its functions."""
         ...
 
     def deregister(self, worker_id: str) -> None:
-        """Remove the row of a worker that has nothing running."""
+        """Remove the row of a worker that has nothing running, and what slots it has left."""
         ...
 
     def workers(self) -> Sequence[WorkerInfo]: ...

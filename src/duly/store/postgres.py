@@ -508,6 +508,13 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             with self._borrow() as session:
                 return ask(session)
 
+    def _read_in_time(self, ask: Callable[[PostgresSession], T]) -> T:
+        def bounded(session: PostgresSession) -> T:
+            session.run(sql.SHORT_QUERY)
+            return ask(session)
+
+        return self._write(bounded)
+
     def _write(self, work: Callable[[PostgresSession], T]) -> T:
         """Do the work in a transaction; repeated when it lost against another one."""
         for attempt in range(TRIES):
@@ -706,15 +713,6 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def mutation_lane(self) -> PostgresMutationLane:
         return PostgresMutationLane(self)
 
-    # Read
-
-    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        def bounded(session: PostgresSession) -> Sequence[JobRecord]:
-            session.run(sql.SHORT_QUERY)
-            return session.find(filter)
-
-        return self._write(bounded)
-
     # Workers: a worker lives as long as its counter grows.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
@@ -722,7 +720,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         self._release(worker.functions)
 
     def deregister(self, worker_id: str) -> None:
-        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        self._write(lambda s: s.deregister(worker_id))
 
     def abandon(self, worker_id: str) -> None:
         """Nothing has to be let go: without beats the worker is dead. For tests."""

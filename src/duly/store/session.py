@@ -25,7 +25,15 @@ from duly.model.job import (
 from duly.model.progress import LogEntry, Look, ProgressReport, oldest_seq_for
 from duly.store import limits, steps
 from duly.store import statements as sql
-from duly.store.base import ClaimRequest, HeldJobs, QueuePause, WorkerInfo
+from duly.store.base import (
+    CancelJobs,
+    Change,
+    ClaimRequest,
+    HeldJobs,
+    QueuePause,
+    RepeatJobs,
+    WorkerInfo,
+)
 from duly.store.statements import Dialect, Statement
 from duly.store.steps import Ask, Row, Steps, drive
 
@@ -170,6 +178,11 @@ class Session(ABC):
             },
         )
 
+    def deregister(self, worker_id: str) -> None:
+        self.run(sql.DELETE_WORKER, {"id": worker_id})
+        # Nobody else would ever free them.
+        self.run(sql.FREE_SLOTS_OF, {"worker": worker_id})
+
     def workers(self) -> list[WorkerInfo]:
         return [_worker(row) for row in self.run(sql.WORKERS)]
 
@@ -224,6 +237,53 @@ class Session(ABC):
                 repeated[job.retry_of] = self.run(sql.HOLDER_OF_KEY, key)[0][0]
         self.insert_jobs(fresh)
         return repeated
+
+    # Bulk jobs
+
+    def count(self, filter: JobFilter, live: bool) -> int:
+        tables: Sequence[sql.Table] = ("jobs",) if live else sql.FINISHED
+        texts = [sql.count_jobs(filter, table) for table in tables]
+        return sum(self.run_text(text, sql.parameters_of(filter))[0][0] for text in texts)
+
+    def live_ids(self, filter: JobFilter, after: str) -> list[str]:
+        parameters = sql.parameters_of(filter) | {"after_id": after}
+        return [row[0] for row in self.run_text(sql.live_page(filter), parameters)]
+
+    def finished(self, filter: JobFilter, after: str) -> list[JobRecord]:
+        parameters = sql.parameters_of(filter) | {"after_id": after}
+        found: dict[str, JobRecord] = {}
+        for table in sql.FINISHED:
+            rows = self.run_text(sql.finished_page(filter, table), parameters)
+            found |= {row[0]: steps.record(row) for row in rows}
+        return sorted(found.values(), key=lambda job: job.id)[: filter.limit]
+
+    def change_page(
+        self,
+        running: tuple[str, int],
+        change: Change,
+        checkpoint: Callable[[int], str],
+        now: int,
+    ) -> int | None:
+        if not self.lock_running(*running):
+            return None
+        changed = self._change(change, now)
+        fault.point("bulk.changed")
+        job_id, token = running
+        self.run(sql.CHECKPOINT, {"id": job_id, "token": token, "args": checkpoint(changed)})
+        return changed
+
+    def _change(self, change: Change, now: int) -> int:
+        if isinstance(change, RepeatJobs):
+            repeated = self.replay(change.jobs, change.expires_at)
+            return sum(repeated[job.retry_of or ""] == job.id for job in change.jobs)
+        any_state = isinstance(change, CancelJobs) and not change.only_pending
+        which = sql.LIVE_IDS if any_state else sql.PENDING_IDS
+        found = self._ids(which, {"ids": self.array(change.ids)})
+        if isinstance(change, CancelJobs):
+            self.cancel_live(found, change.by, now)
+        elif found:
+            self.run(sql.RESCHEDULE, {"ids": self.array(found), "run_at": change.run_at})
+        return len(found)
 
     # Holds
 

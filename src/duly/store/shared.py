@@ -22,7 +22,7 @@ from duly.model.job import (
 from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.store import limits
 from duly.store import statements as sql
-from duly.store.base import HeldJobs, Lane, QueuePause, WorkerInfo
+from duly.store.base import Change, HeldJobs, Lane, QueuePause, WorkerInfo
 from duly.store.session import Session
 
 S = TypeVar("S", bound=Session)
@@ -39,6 +39,10 @@ class SharedVerbs(ABC, Generic[S]):
     @abstractmethod
     def _read(self, ask: Callable[[S], T]) -> T:
         """Look at what is committed."""
+
+    @abstractmethod
+    def _read_in_time(self, ask: Callable[[S], T]) -> T:
+        """The same for what no index may serve: QueryTooBroad if it takes long."""
 
     @abstractmethod
     def _write(self, work: Callable[[S], T]) -> T:
@@ -80,6 +84,9 @@ class SharedVerbs(ABC, Generic[S]):
 
     # Read
 
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._read_in_time(lambda s: s.find(filter))
+
     def get(self, job_id: str) -> JobRecord | None:
         return self._read(lambda s: s.get(job_id))
 
@@ -107,6 +114,28 @@ class SharedVerbs(ABC, Generic[S]):
 
     def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> Mapping[str, str]:
         return self._write(lambda s: s.replay(jobs, expires_at))
+
+    # Bulk jobs
+
+    def count(self, filter: JobFilter, *, live: bool) -> int:
+        return self._read_in_time(lambda s: s.count(filter, live))
+
+    def live_ids(self, filter: JobFilter, after: str) -> Sequence[str]:
+        return self._read_in_time(lambda s: s.live_ids(filter, after))
+
+    def finished(self, filter: JobFilter, after: str) -> Sequence[JobRecord]:
+        return self._read_in_time(lambda s: s.finished(filter, after))
+
+    def change_page(
+        self,
+        running: tuple[str, int],
+        change: Change,
+        checkpoint: Callable[[int], str],
+        now: int,
+    ) -> int | None:
+        changed = self._write(lambda s: s.change_page(running, change, checkpoint, now))
+        fault.point("bulk.paged")
+        return changed
 
     # Workers
 

@@ -218,12 +218,12 @@ class SqliteSession(Session):
         fault.point("give_back.moved")
         return cursor.rowcount == 1
 
-    def find_in_time(self, filter: JobFilter) -> list[JobRecord]:
+    def in_time(self, ask: Callable[[SqliteSession], T]) -> T:
         """A filter that no index serves must not keep the caller waiting for ever."""
         until = os_monotonic() + FIND_SECONDS
         self.raw.set_progress_handler(lambda: os_monotonic() > until, 10_000)
         try:
-            return self.find(filter)
+            return ask(self)
         except sqlite3.OperationalError as error:
             if _code(error) != "SQLITE_INTERRUPT":
                 raise
@@ -717,6 +717,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
                 self._idle.append(raw)
             return answer
 
+    def _read_in_time(self, ask: Callable[[SqliteSession], T]) -> T:
+        return self._read(lambda s: s.in_time(ask))
+
     def _write(self, work: Callable[[SqliteSession], T]) -> T:
         """Do the work in a transaction that other callers may share; durable on return."""
         answer: T = self._group.write(work)
@@ -784,11 +787,6 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     def mutation_lane(self) -> SqliteMutationLane:
         return SqliteMutationLane(self)
 
-    # Read
-
-    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._read(lambda s: s.find_in_time(filter))
-
     # Workers: a worker lives as long as its process holds the lock on its file.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
@@ -815,7 +813,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     def deregister(self, worker_id: str) -> None:
         try:
-            self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+            self._write(lambda s: s.deregister(worker_id))
         except BaseException:
             # The row is left to be rescued, which must not wait for the end of this process.
             self.abandon(worker_id)

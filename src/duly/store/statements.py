@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+from duly.model.function import RESERVED
 from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob
 from duly.store.placeholders import Style, named_to_psycopg, named_to_style
 
 Dialect = Literal["sqlite", "postgres"]
+Table = Literal["jobs", "history", "kept"]
+"""Where jobs stand."""
 
 HISTORY_BUCKETS = 16
 DAY_MS = 86_400_000
@@ -576,7 +579,7 @@ _CONDITIONS = {
 }
 
 
-def list_jobs(filter: JobFilter, table: Literal["jobs", "history", "kept"]) -> str:
+def list_jobs(filter: JobFilter, table: Table) -> str:
     """The statement that lists one table's jobs, newest first; only what is asked for is in it."""
     record = _LIVE_RECORD if table == "jobs" else _FINAL_RECORD
     # Qualified, because on PostgreSQL a bare id would be the selected text, which no index orders.
@@ -590,18 +593,23 @@ def live_matching(filter: JobFilter) -> str:
     return f"SELECT @id FROM @jobs t{where}{glue} id > :after_id ORDER BY t.id LIMIT :limit"
 
 
-def _where(filter: JobFilter) -> str:
+def _where(filter: JobFilter, *more: str) -> str:
     terms = [term for field, term in _CONDITIONS.items() if getattr(filter, field) is not None]
+    terms += more
     return " WHERE " + " AND ".join(terms) if terms else ""
 
 
-def tables_for(filter: JobFilter) -> tuple[Literal["jobs", "history", "kept"], ...]:
+# In the order in which a job goes: whoever reads one after the other misses none on the move.
+FINISHED: tuple[Table, ...] = ("history", "kept")
+
+
+def tables_for(filter: JobFilter) -> tuple[Table, ...]:
     """Where such jobs can stand."""
     if filter.exhausted:
-        return ("history", "kept")
+        return FINISHED
     if filter.state is None:
-        return ("jobs", "history", "kept")
-    return ("history", "kept") if filter.state.is_terminal else ("jobs",)
+        return ("jobs", *FINISHED)
+    return FINISHED if filter.state.is_terminal else ("jobs",)
 
 
 def parameters_of(filter: JobFilter) -> dict[str, Any]:
@@ -611,6 +619,44 @@ def parameters_of(filter: JobFilter) -> dict[str, Any]:
         "limit": filter.limit
     }
 
+
+# Bulk jobs ---------------------------------------------------------------------------------------
+
+# Not with LIKE, which does not tell capitals from small letters on SQLite.
+_NOT_OURS = f"substr(function, 1, {len(RESERVED)}) <> '{RESERVED}'"
+_BEYOND = "id > :after_id"
+
+
+def live_page(filter: JobFilter) -> str:
+    """The statement that finds live jobs for a bulk job, oldest first."""
+    return f"SELECT @id FROM @jobs t{_where(filter, _NOT_OURS, _BEYOND)} ORDER BY t.id LIMIT :limit"
+
+
+def finished_page(filter: JobFilter, table: Table) -> str:
+    """The same among finished jobs, with everything that is known of them."""
+    where = _where(filter, _NOT_OURS, _BEYOND)
+    return f"SELECT {_FINAL_RECORD} FROM @{table} t{where} ORDER BY t.id LIMIT :limit"
+
+
+def count_jobs(filter: JobFilter, table: Table) -> str:
+    """The statement that counts what such pages would give."""
+    return f"SELECT count(*) FROM @{table} t{_where(filter, _NOT_OURS)}"
+
+
+# While a bulk job runs, its arguments say how far it is: the next attempt begins there.
+CHECKPOINT = both("UPDATE @jobs SET args = :args WHERE id = :id AND token = :token")
+
+_ASK_ANEW = "hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END"
+
+# Pending jobs that the same transaction has locked. The time that each had between being due and
+# expiring stays as long; whoever waits for a key asks for it anew when due.
+RESCHEDULE = each(
+    sqlite=f"""UPDATE @jobs SET run_at = :run_at, expires_at = expires_at + :run_at - run_at,
+            {_ASK_ANEW} WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres=f"""UPDATE @jobs SET run_at = :run_at::int8,
+            expires_at = expires_at + :run_at::int8 - run_at, {_ASK_ANEW}
+        WHERE id = ANY(:ids::uuid[])""",
+)
 
 # Batches, replays --------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from duly.model.job import (
 )
 from duly.model.progress import LogEntry
 from duly.on import On
-from duly.store import statements as sql
 from duly.store import steps
 from duly.store.base import Address, ClaimRequest, Rows, Store, StoreTx, WorkerInfo
 from duly.store.borrow import (
@@ -125,6 +124,9 @@ class InsideStore(SharedVerbs[Session]):
     def _read(self, ask: Callable[[Session], T]) -> T:
         return ask(self._session)
 
+    def _read_in_time(self, ask: Callable[[Session], T]) -> T:
+        return ask(self._session)
+
     def _write(self, work: Callable[[Session], T]) -> T:
         with self._tx.savepoint():
             return work(self._session)
@@ -171,9 +173,6 @@ class InsideStore(SharedVerbs[Session]):
     def mutation_lane(self) -> InsideLane:
         return InsideLane(self._session, self._tx)
 
-    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._session.find(filter)
-
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
         return 0
 
@@ -184,7 +183,7 @@ class InsideStore(SharedVerbs[Session]):
         self._release(worker.functions)
 
     def deregister(self, worker_id: str) -> None:
-        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        self._write(lambda s: s.deregister(worker_id))
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         return set(worker_ids)
