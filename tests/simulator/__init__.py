@@ -7,6 +7,7 @@ is lost and where a process dies.
 
     python -m tests.simulator --seed 123 --verbose     replay one seed
     python -m tests.simulator --seeds 0-9999           look for a seed that fails
+    python -m tests.simulator.record                   find the seeds of the mutants again
 
 - `world`       the file, the clock, the processes, and the loop that draws steps
 - `process`     one process: its app, store and worker, from start to death
@@ -14,6 +15,8 @@ is lost and where a process dies.
 - `worker`      the worker, whose bodies run when the simulation says so
 - `functions`   what users' functions do, and how their jobs may end
 - `steps`       what can happen
+- `log`         what the database writes down of every change
 - `invariants`  what must be true of every history
+- `promises`    what limits, keys, debounce and hooks add to that
 - `mutants`     each guard of the protocol taken away: the simulator has to notice
 """

@@ -39,6 +39,9 @@ MUTATIONS = {
     "slow": TIMES_OUT,
     "rare": SUCCEEDS,
     "poison": frozenset(),
+    "collect": SUCCEEDS,
+    "latest_write": SUCCEEDS,
+    "after_batch": SUCCEEDS,
 }
 ACTIONS = {
     "poke": SUCCEEDS,
@@ -49,7 +52,13 @@ ACTIONS = {
     "stubborn_walk": SUCCEEDS,
     "picky": SUCCEEDS,
     "deadly": frozenset(),
+    "dwell": SUCCEEDS,
+    "gather": SUCCEEDS,
+    "latest": SUCCEEDS,
+    "after_job": SUCCEEDS,
 }
+HOOKS = frozenset({"after_job", "after_batch"})
+DEBOUNCED = frozenset({"latest", "latest_write"})
 # What may happen to any job, whatever its function does.
 ALWAYS = frozenset({"canceled", "canceled:expired", "failed:crash_loop"})
 
@@ -206,6 +215,22 @@ def poison(tx: Tx) -> None:
     acting[-1].drop_dead()
 
 
+@app.mutation
+def collect(tx: Tx) -> None:
+    effect(tx)
+    tx.batch([write.bind(), poke.bind()], on_complete=after_batch)
+
+
+@app.mutation
+def latest_write(tx: Tx, number: int) -> None:
+    effect(tx)
+
+
+@app.mutation
+def after_batch(tx: Tx, batch_id: str) -> None:
+    effect(tx)
+
+
 # Actions -------------------------------------------------------------------------------------
 
 
@@ -279,3 +304,30 @@ def picky(ctx: Ctx, number: int) -> None:
 def deadly(ctx: Ctx) -> None:
     begin(ctx)
     acting[-1].drop_dead()
+
+
+@app.action
+async def dwell(ctx: AsyncCtx) -> None:
+    """Lives for a while, whatever becomes of its job."""
+    begin(ctx)
+    for _ in range(4):
+        with suppress(asyncio.CancelledError):
+            await Pause()
+
+
+@app.action
+def gather(ctx: Ctx) -> None:
+    begin(ctx)
+    with excused(ctx):
+        batch = ctx.batch([write.bind(), poke.bind()], on_complete=after_batch)
+    acting[-1].world.ledger.acknowledged(batch.id)
+
+
+@app.action
+def latest(ctx: Ctx, number: int) -> None:
+    begin(ctx)
+
+
+@app.action
+def after_job(ctx: Ctx, job_id: str) -> None:
+    begin(ctx)

@@ -1,142 +1,37 @@
 """What must be true of every history?
 
-Triggers in the database write each change of a job into `sim_log`, in the transaction that makes
-it. The ledger replays that log: it sees what was committed, in order, and nothing else.
+The ledger replays the log that the database writes: it sees what was committed, in order, and
+nothing else.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
 
 from duly.model.job import LEGAL, Claim, ErrorKind, Kind, State
 from duly.model.retry import decode_retry
-from tests.simulator.functions import MUTATIONS, ends_of
+from tests.simulator.functions import DEBOUNCED, MUTATIONS, ends_of
+from tests.simulator.log import Change, Story, Violation, short
+from tests.simulator.promises import Hooks, Keys, Limits, Wish
 
 RETENTION_MS = 600_000
 EXHAUSTED_MS = 1_800_000
-
-_COLUMNS = """id function kind queue state token attempt scheduled_at run_at started_at expires_at
-    completed_at parent_id worker_id retry timeout_ms error_kind error_message canceled_by
-    exhausted""".split()
-_ONLY_FINISHED = {"completed_at", "canceled_by", "exhausted"}
-
-
-def _trigger(table: str, event: str, op: str) -> str:
-    row = "OLD" if event == "DELETE" else "NEW"
-    absent = _ONLY_FINISHED if table == "duly_jobs" else set()
-    values = ", ".join("NULL" if c in absent else f"{row}.{c}" for c in _COLUMNS)
-    return f"""CREATE TRIGGER sim_{table}_{event} AFTER {event} ON {table} BEGIN
-        INSERT INTO sim_log (op, {", ".join(_COLUMNS)}) VALUES ('{op}', {values}); END;"""
-
-
-SCHEMA = f"""
-CREATE TABLE sim_log (seq integer PRIMARY KEY, op text, {", ".join(_COLUMNS)});
-CREATE TABLE sim_fuse (id integer PRIMARY KEY);
-INSERT INTO sim_fuse VALUES (1);
-{_trigger("duly_jobs", "INSERT", "insert")}
-{_trigger("duly_jobs", "UPDATE", "update")}
-{_trigger("duly_jobs", "DELETE", "delete")}
-{_trigger("duly_history", "INSERT", "finish")}
-{_trigger("duly_history", "UPDATE", "overwrite")}
-{_trigger("duly_history", "DELETE", "retire")}
-{_trigger("duly_kept", "INSERT", "keep")}
-{_trigger("duly_kept", "UPDATE", "overwrite")}
-{_trigger("duly_kept", "DELETE", "drop")}
-CREATE TRIGGER sim_paused AFTER INSERT ON duly_queues WHEN NEW.paused_at IS NOT NULL BEGIN
-    INSERT INTO sim_log (op, id) VALUES ('pause', NEW.name); END;
-CREATE TRIGGER sim_paused_again AFTER UPDATE ON duly_queues
-    WHEN OLD.paused_at IS NULL AND NEW.paused_at IS NOT NULL BEGIN
-    INSERT INTO sim_log (op, id) VALUES ('pause', NEW.name); END;
-CREATE TRIGGER sim_resumed AFTER UPDATE ON duly_queues
-    WHEN OLD.paused_at IS NOT NULL AND NEW.paused_at IS NULL BEGIN
-    INSERT INTO sim_log (op, id) VALUES ('resume', OLD.name); END;
-
-CREATE TRIGGER sim_left AFTER DELETE ON duly_workers BEGIN
-    INSERT INTO sim_log (op, id) VALUES ('leave', OLD.id); END;
-
-CREATE TABLE effects (job_id text, note text);
-CREATE TRIGGER sim_effect AFTER INSERT ON effects WHEN NEW.job_id IS NOT NULL BEGIN
-    INSERT INTO sim_log (op, id) VALUES ('effect', NEW.job_id); END;
-CREATE TABLE parents (id integer PRIMARY KEY);
-CREATE TABLE orphans (parent integer REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED);
-"""
-
-
-class Violation(BaseException):
-    """An invariant was broken.
-
-    No Exception, so that the code under test lets it pass; some of it catches even this, so the
-    first one is remembered.
-    """
-
-    first: ClassVar[Violation | None] = None
-
-    def __init__(self, invariant: str, message: str) -> None:
-        self.invariant = invariant
-        Violation.first = Violation.first or self
-        super().__init__(f"{invariant}: {message}")
-
-    @classmethod
-    def forget(cls) -> None:
-        cls.first = None
-
-
-class Change(NamedTuple):
-    """One row of the log."""
-
-    seq: int
-    op: str
-    id: str
-    function: str
-    kind: str
-    queue: str
-    state: str
-    token: int
-    attempt: int
-    scheduled_at: int
-    run_at: int
-    started_at: int | None
-    expires_at: int | None
-    completed_at: int | None
-    parent_id: str | None
-    worker_id: str | None
-    retry: str | None
-    timeout_ms: int | None
-    error_kind: str | None
-    error_message: str | None
-    canceled_by: str | None
-    exhausted: int | None
-
-
-@dataclass
-class Story:
-    """All that is known of one job."""
-
-    number: int
-    now: Change
-    live: bool = True
-    place: str = "jobs"
-    claims: dict[int, str | None] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
-    starts: list[int] = field(default_factory=list)
-    effects: int = 0
-    parent_token: int | None = None
-
-    @property
-    def canceled(self) -> bool:
-        """Canceled by somebody, not by expiry."""
-        return self.now.state == State.CANCELED and self.now.error_kind is None
 
 
 class Ledger:
     """Replays the log and convicts the first change that must not be."""
 
-    def __init__(self, path: Path, latest_now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        latest_now: Callable[[], int],
+        true_time: Callable[[], float] = lambda: 0.0,
+        clocks_agree: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._latest_now = latest_now
+        self._clocks_agree = clocks_agree
         self.db = sqlite3.connect(path, isolation_level=None, timeout=0)
         self.jobs: dict[str, Story] = {}
         self.order: list[str] = []
@@ -145,6 +40,11 @@ class Ledger:
         self.excused: set[str] = set()
         self.alone: set[str] = set()
         self.may_leave: set[str] = set()
+        self.stopping: set[str] = set()
+        self.declared_dead: set[str] = set()
+        self.limits = Limits(self.jobs, true_time)
+        self.keys = Keys(self.jobs, true_time)
+        self.hooks = Hooks(self.jobs)
         self._seen = 0
 
     def close(self) -> None:
@@ -168,20 +68,59 @@ class Ledger:
         if job_id not in self.jobs:
             raise Violation("acknowledged jobs exist", f"{job_id} is nowhere")
 
+    def answered(self, wish: Wish, job_id: str, existed: bool, called_at: int, since: int) -> None:
+        """A caller was given this job; `since` is the last change before the call."""
+        self.acknowledged(job_id)
+        self.keys.answered(wish, job_id)
+        if not existed:
+            self.hooks.answered(wish, job_id)
+        if wish.debounce_ms:
+            self._check_debounced(wish, job_id, called_at + wish.debounce_ms, since)
+
+    def _check_debounced(self, wish: Wish, job_id: str, run_at: int, since: int) -> None:
+        query = """SELECT 1 FROM sim_log WHERE seq > ? AND id = ? AND op IN ('insert', 'update')
+            AND state = 'pending' AND token = 0 AND args = ? AND run_at >= ?"""
+        where = (since, job_id, wish.call.args, run_at)
+        if not self.db.execute(query, where).fetchall():
+            name = self.name(job_id)
+            raise Violation("the last call counts", f"{name} knows nothing of {wish} at {run_at}")
+
+    def batched(self, batch_id: str, wishes: list[Wish]) -> None:
+        """A caller was told that this batch, with its hook, is stored."""
+        self.acknowledged(batch_id)
+        self.hooks.batched(batch_id, wishes)
+
+    def limit_queue(self, name: str, at_once: int) -> None:
+        """An operator has limited a queue, before anything else happens."""
+        self.db.execute("INSERT INTO duly_queues (name, at_once) VALUES (?, ?)", (name, at_once))
+        self.limits.queues[name] = at_once
+
+    def clocks_disagree(self) -> None:
+        """From here on, what was measured before means nothing."""
+        self.sync()
+        self.limits.forget_starts()
+        self.keys.forget_periods()
+
     def rolled_back(self, job_id: str) -> None:
         """The transaction that held this job was undone."""
         self.never.add(job_id)
 
-    def started(self, job_id: str, token: int, attempt: int, worker_ids: set[str]) -> None:
+    def started(self, claim: Claim, worker_ids: set[str]) -> None:
         """A body begins. Its claim must be durable, and an action's attempt begins once."""
         self.sync()
-        story = self.jobs.get(job_id)
-        if story is None or story.claims.get(token) not in worker_ids:
+        story = self.jobs.get(claim.id)
+        worker_id = story.claims.get(claim.token) if story else None
+        if story is None or worker_id is None or worker_id not in worker_ids:
+            name = self.name(claim.id)
             raise Violation(
-                "durable claim before start", f"{self.name(job_id)} starts without token {token}"
+                "durable claim before start", f"{name} starts without token {claim.token}"
             )
-        if story.now.kind == Kind.ACTION:
-            self._count_start(story, attempt)
+        if claim.args != story.now.args:
+            raise Violation("the stored arguments", f"#{story.number} gets {claim.args}")
+        # A body may begin just when a stop gives up on it: that costs no attempt either.
+        if story.now.kind == Kind.ACTION and claim.token not in story.given_back:
+            self._count_start(story, claim.attempt)
+        self.limits.begins(claim.id, claim.token, worker_id)
 
     def _count_start(self, story: Story, attempt: int) -> None:
         retry = decode_retry(story.now.retry)
@@ -224,6 +163,7 @@ class Ledger:
         for job_id in touched:
             if job_id in self.jobs:
                 self._check_effects(self.jobs[job_id])
+                self.hooks.check(self.jobs[job_id])
         return self._seen
 
     def _insert(self, new: Change) -> None:
@@ -231,6 +171,7 @@ class Ledger:
         self._expect(new.id not in self.jobs, "one row a job", new, "comes back to life")
         self._expect(new.state == State.PENDING and new.token == 0, "legal transitions", new)
         story = self._begin(new)
+        self.keys.born(new)
         parent = self.jobs.get(new.parent_id or "")
         if parent is not None:
             story.parent_token = parent.now.token if parent.live else None
@@ -241,6 +182,7 @@ class Ledger:
     def _begin(self, new: Change) -> Story:
         self.jobs[new.id] = story = Story(len(self.jobs) + 1, new)
         self.order.append(new.id)
+        self.hooks.born(new)
         return story
 
     def _update(self, new: Change) -> None:
@@ -257,9 +199,22 @@ class Ledger:
         if (old.state, new.state) == (State.PENDING, State.RUNNING):
             self._check_claim(old, new)
             story.claims[new.token] = new.worker_id
+            self.hooks.claimed(new)
+            if self._clocks_agree():
+                self.limits.claimed(new)
         if new.state == State.PENDING:
             story.ends[old.token] = new.seq
+            self._uncount_start(story, old, new)
         story.now = new
+
+    def _uncount_start(self, story: Story, old: Change, new: Change) -> None:
+        """What a stop has cut short costs no attempt, if it may run again at all."""
+        given_back = new.attempt < old.attempt and old.worker_id in self.stopping
+        if not given_back or new.retry is None:
+            return
+        story.given_back.add(old.token)
+        if old.attempt in story.starts:
+            story.starts.remove(old.attempt)
 
     def _check_claim(self, old: Change, new: Change) -> None:
         started_at = new.started_at or 0
@@ -336,12 +291,17 @@ class Ledger:
     def _leave(self, row: Change) -> None:
         if row.id not in self.may_leave:
             raise Violation("the living are not rescued", f"worker {row.id} was alive")
+        if row.id in self.declared_dead:
+            self.limits.disown(row.id)
 
     def _effect(self, row: Change) -> None:
         self.jobs[row.id].effects += 1
 
     def _check_constants(self, old: Change, new: Change) -> None:
-        for column in ("function", "kind", "queue", "scheduled_at", "expires_at", "parent_id"):
+        columns = ["function", "kind", "queue", "scheduled_at", "parent_id", "tags", "batch_id"]
+        if new.function not in DEBOUNCED or new.token > 0:
+            columns += ["expires_at", "args"]
+        for column in columns:
             self._expect(
                 getattr(old, column) == getattr(new, column), f"{column} never changes", new
             )
@@ -363,7 +323,7 @@ class Ledger:
 
     def _expect(self, holds: bool, invariant: str, change: Change, words: str = "") -> None:
         if not holds:
-            raise Violation(invariant, f"{self.name(change.id)} {words} {_short(change)}")
+            raise Violation(invariant, f"{self.name(change.id)} {words} {short(change)}")
 
     # The state after each step --------------------------------------------------------------
 
@@ -380,12 +340,30 @@ class Ledger:
             "SELECT j.id FROM duly_jobs j JOIN duly_history h ON h.id = j.parent_id"
             " WHERE h.state = 'canceled' AND h.error_kind IS NULL",
         )
+        self._none(
+            "hooks wait for somebody",
+            "SELECT id FROM duly_jobs h WHERE hold = 'batch'"
+            " AND NOT EXISTS (SELECT 1 FROM duly_jobs WHERE hook_id = h.id OR batch_id = h.id)",
+        )
+        self._none(
+            "slots have a worker",
+            "SELECT job_id FROM duly_slots WHERE worker_id NOT IN (SELECT id FROM duly_workers)",
+        )
+        self._none(
+            "one job has a slot",
+            "SELECT job_id FROM duly_slots GROUP BY key, slot HAVING count(*) > 1",
+        )
+        self.limits.check(set(self.db.execute("SELECT job_id, token FROM duly_slots")))
+        for (job_id,) in self.db.execute("SELECT job_id FROM duly_keys"):
+            if job_id not in self.jobs:
+                raise Violation("keys belong to jobs", f"{job_id} is nowhere")
 
     def check_end(self) -> None:
         """Nothing is left but what is held for good, and the tables are what the log says."""
         self.check_state()
         held = "hold = 'signature' AND function = 'picky'"
         self._none("liveness", f"SELECT id FROM duly_jobs WHERE NOT ({held}) OR hold IS NULL")
+        self._none("no slot is left", "SELECT job_id FROM duly_slots")
         for table in ("jobs", "history", "kept"):
             stored = {row[0] for row in self.db.execute(f"SELECT id FROM duly_{table}")}
             told = {job_id for job_id, story in self.jobs.items() if story.place == table}
@@ -403,15 +381,3 @@ class Ledger:
         found = [self.name(row[0]) for row in self.db.execute(query)]
         if found:
             raise Violation(invariant, ", ".join(found))
-
-
-def _short(change: Change) -> str:
-    shown: dict[str, Any] = {
-        "function": change.function,
-        "state": change.state,
-        "token": change.token,
-        "attempt": change.attempt,
-        "error": change.error_kind,
-        "message": change.error_message,
-    }
-    return " ".join(f"{name}={value}" for name, value in shown.items() if value is not None)

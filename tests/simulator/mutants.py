@@ -17,18 +17,36 @@ from unittest import mock
 
 import msgspec
 
+from duly import batches, functions, verbs
 from duly.errors import StoreUnavailable
-from duly.model.job import ErrorKind, Finish, Kind, Lost, Raised, Settlement, settle_lost
+from duly.functions import Call
+from duly.ids import new_id
+from duly.model.job import (
+    Claim,
+    ErrorKind,
+    Finish,
+    KeyedJob,
+    Kind,
+    Lost,
+    NewJob,
+    Raised,
+    Settlement,
+    TrackedJob,
+    settle_lost,
+)
+from duly.model.keys import Room, Rules
 from duly.runtime import beat, outbox, worker
 from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.worker import Worker
-from duly.store import migrate, sqlite
+from duly.store import limits, migrate, sqlite, steps
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
 from duly.store.session import Session
 from duly.store.sqlite import SQL, SqliteMutationLane, SqliteSession, SqliteStore, SqliteTx
 from duly.store.statements import Statement
-from tests.simulator.invariants import Ledger, Violation
+from tests.simulator.invariants import Ledger
+from tests.simulator.log import Violation
+from tests.simulator.promises import LIMITS, NARROW
 from tests.simulator.world import simulate, template
 
 MOST_SEEDS = 300
@@ -96,17 +114,25 @@ def rewritten(statement: Statement, *changes: tuple[str, str]) -> Iterator[None]
         yield
 
 
+def claiming(change: tuple[str, str]) -> AbstractContextManager[None]:
+    """Another text of both statements that claim."""
+    return both(rewritten(sql.CLAIM, change), rewritten(sql.CLAIM_PICKED, change))
+
+
 @contextmanager
-def without(*fragments: str) -> Iterator[None]:
-    """A schema that lacks some of its constraints or triggers."""
+def reworded(*changes: tuple[str, str]) -> Iterator[None]:
+    """Another text of the schema."""
     steps = migrate.migrations("sqlite")
-    text = steps[0].text
-    for fragment in fragments:
-        assert fragment in text, f"the schema has no {fragment!r}"
-        text = text.replace(fragment, "")
-    changed = [msgspec.structs.replace(steps[0], text=text), *steps[1:]]
-    with mock.patch.object(migrate, "migrations", return_value=changed):
+    for old, new in changes:
+        assert any(old in step.text for step in steps), f"the schema has no {old!r}"
+        steps = [msgspec.structs.replace(s, text=s.text.replace(old, new)) for s in steps]
+    with mock.patch.object(migrate, "migrations", return_value=steps):
         yield
+
+
+def without(*fragments: str) -> AbstractContextManager[None]:
+    """A schema that lacks some of its constraints, indexes or triggers."""
+    return reworded(*((fragment, "") for fragment in fragments))
 
 
 def patched(owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
@@ -129,7 +155,7 @@ WAS_RUNNING = """,
 
 def trigger(name: str) -> str:
     """The text of a trigger of the schema."""
-    text = migrate.migrations("sqlite")[0].text
+    text = "".join(step.text for step in migrate.migrations("sqlite"))
     begin = text.index(f"CREATE TRIGGER {name}")
     return text[begin : text.index("END;", begin) + len("END;")]
 
@@ -170,7 +196,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token", seed=17)
+@mutant("a finish that does not compare the token", seed=15)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
@@ -178,12 +204,12 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token", seed=38)
+@mutant("a retry, rescue or give-back that does not compare the token", seed=23)
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
 
-@mutant("a mutation that ignores that its fence found no row")
+@mutant("a mutation that ignores that its fence found no row", seed=2)
 def ignored_fence() -> AbstractContextManager[None]:
     real = SqliteMutationLane.finish
 
@@ -196,7 +222,7 @@ def ignored_fence() -> AbstractContextManager[None]:
 
 @mutant("a claim that does not bump the token")
 def claim_without_bump() -> AbstractContextManager[None]:
-    return rewritten(sql.CLAIM, ("token = token + 1", "token = token"))
+    return claiming(("token = token + 1", "token = token"))
 
 
 @mutant("a claim that does not bump the token, in a schema without parity")
@@ -235,17 +261,17 @@ def claims_early() -> AbstractContextManager[None]:
     return rewritten(sql.PICK, ("AND run_at <= :now", "AND run_at <= :now + 1000"))
 
 
-@mutant("a claim that does not look for paused queues")
+@mutant("a claim that does not look for paused queues", seed=20)
 def claims_paused() -> AbstractContextManager[None]:
     return rewritten(sql.QUEUE_RULES, ("paused_at IS NOT NULL", "paused_at IS NULL"))
 
 
 @mutant("a claim that does not count the attempt")
 def uncounted_attempt() -> AbstractContextManager[None]:
-    return rewritten(sql.CLAIM, ("attempt = attempt + 1", "attempt = attempt"))
+    return claiming(("attempt = attempt + 1", "attempt = attempt"))
 
 
-@mutant("a job that crashed two workers is claimed whether or not it is due or paused")
+@mutant("a job that crashed two workers is claimed whether or not it is due or paused", seed=1)
 def alone_early() -> AbstractContextManager[None]:
     early, paused = ("AND run_at <= :now", ""), ("paused_at IS NOT NULL", "0")
     return both(rewritten(sql.PICK_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused))
@@ -291,12 +317,12 @@ def no_authorizer() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "_authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
 
-@mutant("a body that lost its transaction goes on in autocommit")
+@mutant("a body that lost its transaction goes on in autocommit", seed=3)
 def autocommit() -> AbstractContextManager[None]:
     return patched(SqliteTx, "_open", property(lambda self: self._session))
 
 
-@mutant("a finish that does not look whether the transaction is still there")
+@mutant("a finish that does not look whether the transaction is still there", seed=3)
 def finish_anyway() -> AbstractContextManager[None]:
     def finish(self: SqliteMutationLane, claim: Any, result: str | None, now: int) -> bool:
         with self._ours():
@@ -314,7 +340,7 @@ def finish_anyway() -> AbstractContextManager[None]:
     )
 
 
-@mutant("members of a group without a savepoint each")
+@mutant("members of a group without a savepoint each", seed=2)
 def no_savepoints() -> AbstractContextManager[None]:
     return both(
         patched(SqliteMutationLane, "enter", lambda self: None),
@@ -323,7 +349,7 @@ def no_savepoints() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a group that fails is judged as everybody's failure")
+@mutant("a group that fails is judged as everybody's failure", seed=3)
 def no_rerun() -> AbstractContextManager[None]:
     real = MutationRunner._run_shared
 
@@ -335,7 +361,7 @@ def no_rerun() -> AbstractContextManager[None]:
     return patched(MutationRunner, "_run_shared", run_shared)
 
 
-@mutant("a transaction that could not begin is the body's failure")
+@mutant("a transaction that could not begin is the body's failure", seed=25)
 def begin_is_judged() -> AbstractContextManager[None]:
     return both(
         patched(SqliteMutationLane, "is_system", lambda self, error: False),
@@ -343,12 +369,12 @@ def begin_is_judged() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a mutation may cancel its own ancestor, and with it itself")
+@mutant("a mutation may cancel its own ancestor, and with it itself", seed=3)
 def cancels_itself() -> AbstractContextManager[None]:
     return patched(SqliteTx, "lock_running", lambda self, *fence: True)
 
 
-@mutant("writes that share a commit without a savepoint each", seed=9)
+@mutant("writes that share a commit without a savepoint each", seed=3)
 def no_savepoints_for_writes() -> AbstractContextManager[None]:
     def one_of_many(session: SqliteSession, ticket: Any) -> bool:
         try:
@@ -403,7 +429,7 @@ def history_changes() -> AbstractContextManager[None]:
     return without(trigger("duly_history_final"), WAS_RUNNING)
 
 
-@mutant("an ended attempt drops whatever attempt of its job is held now", seed=52)
+@mutant("an ended attempt drops whatever attempt of its job is held now", seed=13)
 def note_by_id() -> AbstractContextManager[None]:
     def note(self: Worker, batch: list[Settlement], settled: set[str]) -> None:
         for settlement in batch:
@@ -412,7 +438,7 @@ def note_by_id() -> AbstractContextManager[None]:
     return patched(Worker, "_note", note)
 
 
-@mutant("a full disk is taken for a result that cannot be stored")
+@mutant("a full disk is taken for a result that cannot be stored", seed=50)
 def full_disk() -> AbstractContextManager[None]:
     return both(
         patched(outbox, "OUTAGE", StoreUnavailable), patched(worker, "OUTAGE", StoreUnavailable)
@@ -431,12 +457,12 @@ def parent_not_locked() -> AbstractContextManager[None]:
     )
 
 
-@mutant("children are stored for an attempt that was taken away", seed=47)
+@mutant("children are stored for an attempt that was taken away", seed=121)
 def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
 
-@mutant("a cancel that leaves the descendants alone")
+@mutant("a cancel that leaves the descendants alone", seed=11)
 def descendants_stay() -> AbstractContextManager[None]:
     return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
@@ -500,21 +526,21 @@ def bystanders() -> AbstractContextManager[None]:
     return patched(beat, "settle_lost", judge)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=19)
+@mutant("a claim whose answer was lost is never given back", seed=120)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
 
-@mutant("a worker that could not deregister keeps its lock", seed=123)
+@mutant("a worker that could not deregister keeps its lock", seed=172)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str) -> None:
-        self._write(lambda s: s.run(sql.DELETE_WORKER, {"id": worker_id}))
+        self._write(lambda s: s.deregister(worker_id))
         self._drop_lock(worker_id)
 
     return patched(SqliteStore, "deregister", deregister)
 
 
-@mutant("a function that is known again does not free its jobs")
+@mutant("a function that is known again does not free its jobs", seed=10)
 def held_for_ever() -> AbstractContextManager[None]:
     return both(
         patched(SqliteStore, "release_known", lambda self: 0),
@@ -525,7 +551,7 @@ def held_for_ever() -> AbstractContextManager[None]:
 # Retention -----------------------------------------------------------------------------------
 
 
-@mutant("retention that trusts the order of the clock")
+@mutant("retention that trusts the order of the clock", seed=5)
 def retention_by_order() -> AbstractContextManager[None]:
     last = "seq <= (SELECT max(seq) FROM duly_history WHERE id IN"
     return rewritten(sql.DELETE_FINISHED, ("id IN", last), ("(:ids))", "(:ids)))"))
@@ -534,3 +560,244 @@ def retention_by_order() -> AbstractContextManager[None]:
 @mutant("retention that keeps no job of a function")
 def newest_lost() -> AbstractContextManager[None]:
     return patched(SqliteSession, "_is_newest", lambda self, row: False)
+
+
+# Limits --------------------------------------------------------------------------------------
+
+
+@mutant("a body that has ended keeps its slot")
+def slot_kept() -> AbstractContextManager[None]:
+    return patched(Worker, "_release_ended", lambda self: None)
+
+
+@mutant("a rescue that leaves the slots of the dead")
+def slots_of_the_dead() -> AbstractContextManager[None]:
+    return patched(limits, "release_all", lambda *_: None)
+
+
+@mutant("a worker goes although bodies that hold slots go on")
+def row_gone_too_soon() -> AbstractContextManager[None]:
+    return patched(Worker, "_counted_bodies", lambda self: 0)
+
+
+@mutant("a worker that stops counts bodies whose end it could not store", seed=248)
+def row_kept_for_nobody() -> AbstractContextManager[None]:
+    return patched(Worker, "_counted_bodies", lambda self: len(self._slots))
+
+
+@mutant("a claim whose answer was lost keeps its slots", seed=23)
+def unknown_slots() -> AbstractContextManager[None]:
+    return patched(Worker, "_give_back_slots", lambda self: None)
+
+
+@mutant("a slot is freed with the end of its job, while the body goes on")
+def freed_with_the_job() -> AbstractContextManager[None]:
+    real = SqliteSession.settle
+
+    def settle(self: SqliteSession, settlements: list[Settlement], now: int) -> set[str]:
+        settled = real(self, settlements, now)
+        limits.release(self, [(s.id, s.token) for s in settlements], now)
+        return settled
+
+    return patched(SqliteSession, "settle", settle)
+
+
+@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=119)
+def freed_with_the_cancel() -> AbstractContextManager[None]:
+    return reworded((trigger("duly_jobs_hook"), FREED_WITH_THE_ROW + trigger("duly_jobs_hook")))
+
+
+FREED_WITH_THE_ROW = """CREATE TRIGGER sim_freed AFTER INSERT ON duly_history
+WHEN NEW.state = 'canceled' BEGIN DELETE FROM duly_slots WHERE job_id = NEW.id; END;
+"""
+
+
+SLOT_KEY = ",\n    PRIMARY KEY (key, slot)"
+
+
+def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now: int) -> Any:
+    keys = (*LIMITS, f"queue:{NARROW}")
+    seen = self._read(lambda s: limits.rooms(s, keys, now)) if request else {}
+
+    def rooms(session: Session, wanted: Any, now: int) -> dict[str, Room]:
+        return {key: seen.get(key) or Room() for key in wanted}
+
+    with mock.patch.object(limits, "rooms", rooms):
+        return REAL_EXCHANGE(self, settlements, request, now)
+
+
+REAL_EXCHANGE = SqliteStore.exchange
+
+
+@mutant("what a limit leaves is looked up before the lock", seed=21)
+def unlocked_look() -> AbstractContextManager[None]:
+    return patched(SqliteStore, "exchange", _look_before_the_lock)
+
+
+@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=21)
+def unlocked_look_stored() -> AbstractContextManager[None]:
+    return both(unlocked_look(), without(SLOT_KEY))
+
+
+@mutant(
+    "a schema in which two can have one slot",
+    probe="""INSERT INTO duly_slots VALUES ('one', 1, 'one', 1, 'w'), ('one', 1, 'two', 1, 'w')""",
+)
+def two_in_a_slot() -> AbstractContextManager[None]:
+    return without(SLOT_KEY)
+
+
+@mutant("a limited queue is like any other")
+def queue_limit_ignored() -> AbstractContextManager[None]:
+    return rewritten(sql.QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
+
+
+@mutant("a job that runs alone needs no slot", seed=10)
+def alone_without_slot() -> AbstractContextManager[None]:
+    def start_alone(session: Session, job_id: str, worker_id: str, now: int) -> Claim | None:
+        if not session.run(sql.PICK_ALONE, {"id": job_id, "now": now}):
+            return None
+        which = {"ids": session.array([job_id]), "worker": worker_id, "now": now}
+        return Claim(*session.run(sql.CLAIM_PICKED, which)[0])
+
+    return patched(limits, "start_alone", start_alone)
+
+
+@mutant("nobody frees those who wait for a key")
+def nobody_admitted() -> AbstractContextManager[None]:
+    return patched(limits, "admit", lambda *_: 0)
+
+
+@mutant("starts count for less than the time of their rate", seed=10)
+def short_window() -> AbstractContextManager[None]:
+    return rewritten(sql.STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
+
+
+@mutant("starts are forgotten while they count", seed=10)
+def starts_forgotten() -> AbstractContextManager[None]:
+    return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
+
+
+@mutant("a rate counts whole windows, not sliding ones", seed=10)
+def fixed_windows() -> AbstractContextManager[None]:
+    def starts_at(self: Room, rules: Rules, now: int) -> int:
+        if rules.rate is None or rules.per is None:
+            return now
+        begin = now - now % rules.per
+        started = sum(start >= begin for start in self._starts)
+        return now if started < rules.rate else begin + rules.per
+
+    return patched(Room, "starts_at", starts_at)
+
+
+# Keys ----------------------------------------------------------------------------------------
+
+INDEX = "CREATE UNIQUE INDEX duly_jobs_{0} ON duly_jobs ({0}_key) WHERE {0}_key IS NOT NULL;"
+
+
+@mutant("a schema without the key of those that have not ended")
+def no_unique_index() -> AbstractContextManager[None]:
+    return without(INDEX.format("unique"))
+
+
+@mutant("a schema without the key of those that have not started")
+def no_pending_index() -> AbstractContextManager[None]:
+    return without(INDEX.format("pending"))
+
+
+@mutant("a job that starts keeps the key of those that have not", seed=21)
+def pending_key_kept() -> AbstractContextManager[None]:
+    return claiming((", pending_key = NULL", ""))
+
+
+@mutant("a key of a period is taken whoever has it", seed=1)
+def period_ignored() -> AbstractContextManager[None]:
+    return rewritten(sql.KEEP_KEY, ("WHERE k.expires_at <= :now", ""))
+
+
+@mutant("keys are forgotten before their time", seed=8)
+def keys_forgotten() -> AbstractContextManager[None]:
+    return rewritten(sql.FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
+
+
+@mutant("a call that was not stored keeps a key")
+def entries_kept() -> AbstractContextManager[None]:
+    return rewritten(sql.DROP_KEY, ("WHERE", "WHERE 0 AND"))
+
+
+@mutant("a debounced job keeps its first arguments", seed=2)
+def first_arguments() -> AbstractContextManager[None]:
+    return rewritten(sql.DEBOUNCE, ("args = :args", "args = iif(:args, args, args)"))
+
+
+@mutant("a debounced job does not wait for the last call", seed=2)
+def first_window() -> AbstractContextManager[None]:
+    return rewritten(sql.DEBOUNCE, ("run_at = :run_at", "run_at = iif(:run_at, run_at, run_at)"))
+
+
+# Hooks ---------------------------------------------------------------------------------------
+
+
+@mutant("the end of a job does not free its hook")
+def job_hook_stays() -> AbstractContextManager[None]:
+    return without(trigger("duly_jobs_hook"))
+
+
+@mutant("the end of a batch does not free its hook")
+def batch_hook_stays() -> AbstractContextManager[None]:
+    return without(trigger("duly_jobs_batch_hook"))
+
+
+CANCELED = "EXISTS (SELECT 1 FROM duly_history WHERE id = OLD.id AND state = 'canceled')"
+
+
+@mutant("a cancel does not free the hook", seed=1)
+def cancel_frees_no_hook() -> AbstractContextManager[None]:
+    when = "WHEN OLD.hook_id IS NOT NULL"
+    return reworded((when, f"{when} AND NOT {CANCELED}"))
+
+
+@mutant("the first end in a batch frees the hook")
+def hook_after_the_first() -> AbstractContextManager[None]:
+    others = "AND NOT EXISTS (SELECT 1 FROM duly_jobs WHERE batch_id = OLD.batch_id)"
+    return without(others)
+
+
+@mutant("a hook does not wait")
+def hook_at_once() -> AbstractContextManager[None]:
+    def hook_job(*args: Any) -> TrackedJob:
+        return msgspec.structs.replace(REAL_HOOK_JOB(*args), hold=None)
+
+    return both(patched(functions, "hook_job", hook_job), patched(batches, "hook_job", hook_job))
+
+
+REAL_HOOK_JOB = functions.hook_job
+
+
+@mutant("a job has two hooks")
+def two_hooks() -> AbstractContextManager[None]:
+    def new_jobs(call: Call[Any], *args: Any) -> list[NewJob]:
+        job, *hooks = functions.new_jobs(call, *args)
+        twins = [msgspec.structs.replace(hook, id=new_id(hook.created_at)) for hook in hooks]
+        return [job, *hooks, *twins]
+
+    return patched(verbs, "new_jobs", new_jobs)
+
+
+@mutant("the hook of a call that was not stored is", seed=1)
+def hook_for_nobody() -> AbstractContextManager[None]:
+    def others(jobs: list[NewJob], keyed: list[KeyedJob], _: Any) -> list[NewJob]:
+        return [job for job in jobs if job not in keyed]
+
+    return patched(steps, "without", others)
+
+
+@mutant("a retried job frees its hook", seed=1)
+def hook_after_each_attempt() -> AbstractContextManager[None]:
+    return reworded((trigger("duly_jobs_hook"), EACH_ATTEMPT + trigger("duly_jobs_hook")))
+
+
+EACH_ATTEMPT = """CREATE TRIGGER sim_each_attempt AFTER UPDATE ON duly_jobs
+WHEN OLD.state = 'running' AND OLD.hook_id IS NOT NULL
+BEGIN UPDATE duly_jobs SET hold = NULL WHERE id = OLD.hook_id AND hold = 'batch'; END;
+"""

@@ -7,6 +7,7 @@ be overtaken the world may let another one act.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +19,8 @@ from duly.runtime.beat import Beat
 from duly.runtime.janitor import Janitor
 from tests.simulator import functions
 from tests.simulator.faults import Faults, SimulatedCrash
-from tests.simulator.invariants import EXHAUSTED_MS, RETENTION_MS, Violation
+from tests.simulator.invariants import EXHAUSTED_MS, RETENTION_MS
+from tests.simulator.log import Violation
 from tests.simulator.store import SimStore
 from tests.simulator.worker import Blocked, SimTask, SimWorker
 
@@ -38,6 +40,8 @@ class Process:
         self.faults = Faults()
         self.stack: list[str] = []
         self.worker_ids: set[str] = set()
+        self.has_frozen = False
+        """Whether a worker has stopped here without some of its bodies."""
         wall, monotonic = lambda: world.clock.now() / 1000, world.clock.monotonic
         self.clock = SystemClock(wall, monotonic)
         self.app = Duly(f"sqlite:///{world.path}", clock=self.clock)
@@ -71,13 +75,21 @@ class Process:
 
     def _run_alone(self, worker: SimWorker, job_id: str) -> None:
         """As service.run_alone does it, beat included."""
-        worker.claim_alone(job_id)
+        self._claim_alone(worker, job_id)
         for _ in range(10):
             if not worker.idle:
                 self.run_bodies()
                 self.settle()
                 self.act("beat", self.beat.one_pass)
         worker.stop()
+
+    def _claim_alone(self, worker: SimWorker, job_id: str) -> None:
+        try:
+            worker.claim_alone(job_id)
+        except StoreError:
+            for _ in range(10):
+                with suppress(StoreError):
+                    return worker.reconcile()
 
     @property
     def knows_all(self) -> bool:
@@ -96,13 +108,16 @@ class Process:
         waits_for_claims = loop in ("claim", "stop", "start") and self.worker is not None
         return not (waits_for_claims and self.worker and self.worker.claiming.owner)
 
-    def act(self, loop: str, work: Callable[[], object], outage: bool = False) -> None:
-        """One thing that one thread does; whatever goes wrong, goes no further."""
+    def act(self, loop: str, work: Callable[[], object], outage: int = 0) -> None:
+        """One thing that one thread does; whatever goes wrong, goes no further.
+
+        In an outage the next statements fail, so many of them.
+        """
         if not self.can(loop):
             return
         fired = self.faults.fired
         if outage:
-            self.faults.arm("io", 0, 100)
+            self.faults.arm("io", 0, outage)
         elif not self.stack:
             self.world.maybe_arm(self)
         self.stack.append(loop)
@@ -135,6 +150,7 @@ class Process:
         if self.world.writer is self:
             self.world.writer = None
         self.world.ledger.may_leave |= self.worker_ids
+        self.world.ledger.limits.die(self.worker_ids)
         for worker_id in list(self.store._worker_locks):
             self.store.abandon(worker_id)
         if self.worker:
@@ -199,7 +215,7 @@ class Process:
     def started(self, claim: Claim) -> None:
         assert self.worker is not None
         self.world.note(f"    {self.world.ledger.name(claim.id)} {claim.function} begins")
-        self.world.ledger.started(claim.id, claim.token, claim.attempt, self.worker_ids)
+        self.world.ledger.started(claim, self.worker_ids)
 
     def drop_dead(self) -> NoReturn:
         """A body takes its process along."""

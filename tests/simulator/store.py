@@ -12,7 +12,7 @@ from duly.runtime import outbox
 from duly.store.base import ClaimRequest
 from duly.store.sqlite import SqliteSession, SqliteStore
 from tests.simulator.faults import SimConnection, SimulatedCrash
-from tests.simulator.invariants import Violation
+from tests.simulator.log import Violation
 
 if TYPE_CHECKING:
     from tests.simulator.process import Process

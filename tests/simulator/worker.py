@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.teams import AsyncTeam, Ended, MutationTeam, ThreadTeam
 from duly.runtime.worker import Worker
-from tests.simulator.invariants import Violation
+from tests.simulator.log import Violation
 
 if TYPE_CHECKING:
     from tests.simulator.process import Process
@@ -173,11 +173,19 @@ class SimWorker(Worker):
     def start(self) -> None:
         self.register()
 
+    def stop(self, drain: float = 0) -> None:
+        self.process.world.ledger.stopping.add(self.id)
+        super().stop(drain)
+
     def _forget(self, attempt: Attempt, committed: bool) -> None:
         told = attempt.resolved
         super()._forget(attempt, committed)
         if not told and self.process.world.ledger.is_running(attempt.claim):
             raise Violation("a fence closes for a reason", f"{attempt.claim.function} goes on")
+
+    def _body_ended(self, attempt: Attempt) -> None:
+        self.process.world.ledger.limits.ends(attempt.claim.id, attempt.claim.token)
+        super()._body_ended(attempt)
 
     def _wait_until_quiet(self, seconds: float) -> None:
         if self.process.world.rng.random() < 0.5:
@@ -192,4 +200,5 @@ class SimWorker(Worker):
     def _end_threads(self) -> None:
         self.stopped = True
         self.process.world.graves += self.asyncs.tasks
+        self.process.has_frozen |= bool(self.asyncs.tasks)
         self.asyncs.tasks = []

@@ -23,8 +23,10 @@ from duly.store.sqlite import SqliteStore
 from tests.simulator import steps
 from tests.simulator.faults import Faults, SimulatedCrash
 from tests.simulator.functions import acting
-from tests.simulator.invariants import SCHEMA, Ledger, Violation
+from tests.simulator.invariants import Ledger
+from tests.simulator.log import SCHEMA, Violation
 from tests.simulator.process import Process
+from tests.simulator.promises import NARROW
 from tests.simulator.worker import SimTask
 
 STEPS = 150
@@ -53,6 +55,7 @@ class Settings:
     finishes_with_claim: bool
     interleave: float
     fault: float
+    limited_queue: bool
     weights: tuple[float, ...]
 
     @classmethod
@@ -63,6 +66,7 @@ class Settings:
             finishes_with_claim=rng.random() < 0.6,
             interleave=rng.choice((0.0, 0.05, 0.15)),
             fault=rng.choice((0.0, 0.1, 0.3)),
+            limited_queue=rng.random() < 0.5,
             weights=tuple(
                 step.weight * rng.choice((0.5, 1, 2) if step.is_vital else (0, 0.5, 1, 3))
                 for step in steps.STEPS
@@ -109,16 +113,20 @@ class World:
         self.clock = ManualClock()
         self.path = folder / "duly.db"
         self.path.write_bytes(template())
-        self.ledger = Ledger(self.path, self.latest_now)
+        self.ledger = Ledger(self.path, self.latest_now, self.clock.monotonic, self.clocks_agree)
+        if self.settings.limited_queue:
+            self.ledger.limit_queue(NARROW, 1)
         self.trace: list[str] = []
         self.processes: list[Process] = []
         self.graves: list[SimTask] = []
+        self.batches: list[str] = []
         self.alone_runs = SimAloneRuns()
         self.writer: Process | None = None
         self.calm = False
         self._number = 0
         self._nested = 0
         self._names = 0
+        self._calls = 0
         self.client = self.new_process("client")
 
     # Processes
@@ -131,6 +139,8 @@ class World:
 
     def remove(self, process: Process) -> None:
         """The process is dead; there is always a client."""
+        if not self._is_even(process):
+            self.ledger.clocks_disagree()
         self.processes.remove(process)
         if process is self.client and not self.calm:
             self.client = self.new_process("client")
@@ -166,6 +176,9 @@ class World:
 
     def interleave(self, process: Process, overtake: Callable[[], None] | None = None) -> None:
         """Whoever stands here may be overtaken by any other thread or process."""
+        if process.faults.dead:
+            # Its locks are let go when it is buried: until then nobody else can do anything.
+            raise SimulatedCrash
         calm = self.calm or not process.is_open
         possible = not calm and self.writer is None and self._nested < MOST_NESTED
         chance = self.settings.interleave * (4 if overtake else 1)
@@ -189,6 +202,18 @@ class World:
     def latest_now(self) -> int:
         """The time of the process whose clock is ahead of all others."""
         return max(process.clock.now() for process in self.processes)
+
+    def clocks_agree(self) -> bool:
+        """Whether no process still has to be caught up with by a clock that was set back."""
+        return all(map(self._is_even, self.processes))
+
+    def _is_even(self, process: Process) -> bool:
+        return abs(process.clock.now() - self.clock.now()) <= 1
+
+    def next_number(self) -> int:
+        """An argument that no other call has."""
+        self._calls += 1
+        return self._calls
 
     def note(self, text: str) -> None:
         self.trace.append(f"{self._number:4} {'  ' * self._nested}{text}")
@@ -219,18 +244,31 @@ class World:
         self.calm = True
         for name in sorted(self.ledger.paused):
             self.client.app.queues.resume(name)
-        for _ in range(DRAIN_ROUNDS):
-            if not any(process.knows_all for process in self.workers):
-                self.new_worker()
-            for process in self.workers:
-                self._one_round(process)
-            while self.alone_runs.wanted:
-                self.run_alone(self.alone_runs.wanted.pop(0))
-            self.check()
-            if not self._pass_time():
-                return
+        quiet = 0
+        for number in range(DRAIN_ROUNDS):
+            if number == 2:
+                self._end_frozen()
+            self._one_round()
+            quiet = 0 if self._pass_time() else quiet + 1
+            # What has just ended is cleared away in the round after it.
+            if quiet >= 2 and number >= 4:
+                break
 
-    def _one_round(self, process: Process) -> None:
+    def _end_frozen(self) -> None:
+        """Bodies that a worker has left behind count until their process ends."""
+        for process in [process for process in self.processes if process.has_frozen]:
+            process.die()
+
+    def _one_round(self) -> None:
+        if not any(process.knows_all for process in self.workers):
+            self.new_worker()
+        for process in self.workers:
+            self._let_work(process)
+        while self.alone_runs.wanted:
+            self.run_alone(self.alone_runs.wanted.pop(0))
+        self.check()
+
+    def _let_work(self, process: Process) -> None:
         process.act("beat", process.beat.one_pass)
         process.act("janitor", process.janitor.one_pass)
         process.claim()
@@ -240,7 +278,8 @@ class World:
 
     def _pass_time(self) -> bool:
         """Go on to when something is due; False if nothing is left."""
-        query = "SELECT count(*), min(iif(state = 'pending', run_at, NULL)) FROM duly_jobs"
+        pending = "state = 'pending' AND hold IS NOT 'batch'"
+        query = f"SELECT count(*), min(iif({pending}, run_at, NULL)) FROM duly_jobs"
         left, due = self.ledger.db.execute(f"{query} WHERE hold IS NOT 'signature'").fetchone()
         # A wall clock that was set back has to catch up with the processes that saw it ahead.
         until = max(due or 0, self.latest_now())
@@ -250,9 +289,11 @@ class World:
     def close(self) -> None:
         self.calm = True
         for process in list(self.processes):
-            process.die()
+            with suppress(Violation):
+                process.die()
         for task in self.graves:
-            task.coroutine.close()
+            with suppress(SimulatedCrash):
+                task.coroutine.close()
         self.ledger.close()
 
     def digest(self) -> int:

@@ -20,7 +20,7 @@ SEEDS_LONG = 5_000
 
 @pytest.mark.spec(
     "R71", "R73", "R74", "R75", "R76", "R80", "R81", "R82", "R83", "R85", "R86", "R89",
-    "N25", "N34", "N35",
+    "N7", "N21", "N22", "N25", "N32", "N34", "N35",
 )  # fmt: skip
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_seed_breaks_an_invariant(
