@@ -7,9 +7,17 @@ import pytest
 from duly import Ctx, Duly
 from duly.functions import Action
 from tests.callers.handles import ON_POSTGRES, ON_SQLITE, Caller
-from tests.jobs.conftest import app, clock, db, hire, migrated_database, postgres_url
+from tests.jobs.conftest import (
+    app,
+    clock,
+    db,
+    hire,
+    migrated_database,
+    postgres_url,
+    reused_database,
+)
 
-__all__ = ["app", "clock", "db", "hire", "migrated_database", "postgres_url"]
+__all__ = ["app", "clock", "db", "hire", "migrated_database", "postgres_url", "reused_database"]
 
 
 POSTGRES = pytest.mark.postgres

@@ -765,6 +765,8 @@ def test_an_attempt_that_was_taken_for_dead_does_no_more_pages(
     clock.advance(10)
     observer.work()
     assert bulk.result(0) == counts(6)
+    # What it has to say is of no interest any more.
+    lost.settle()
 
 
 @pytest.mark.spec("N14")

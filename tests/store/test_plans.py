@@ -384,7 +384,7 @@ def faults(bench: Bench, stage: str, *, strict: bool) -> Iterator[str]:
 
 @pytest.fixture
 def database(migrated_postgres: str) -> str:
-    tables = ["jobs", *(f"history_{bucket:02d}" for bucket in range(16))]
+    tables = ["jobs", "progress", "kept", *(f"history_{bucket:02d}" for bucket in range(16))]
     with psycopg.connect(migrated_postgres, autocommit=True) as own:
         for table in tables:
             # What it would do is done here, when it is time for it.
