@@ -12,22 +12,26 @@ PACKAGE = Path(__file__).parent.parent / "src" / "duly"
 # Each module imports its own level and those above it in this table. A new top-level module is
 # given its level here.
 LEVELS = [
-    {"errors", "clock", "ids", "fault"},
+    {"errors", "clock", "ids", "fault", "zones"},
     {"model"},
     {"store"},
     {"runtime"},
     {
         "aio",
+        "alerts",
         "app",
         "batches",
+        "calendars",
         "bulk",
         "catalog",
         "connect",
         "context",
         "core",
         "functions",
+        "holidays",
         "registry",
         "replay",
+        "schedules",
         "inside",
         "jobs",
         "on",
@@ -38,7 +42,7 @@ LEVELS = [
         "why",
         "__init__",
     },
-    {"contrib", "server"},
+    {"contrib", "index", "server"},
     {"testing"},
     {"cli", "__main__"},
 ]

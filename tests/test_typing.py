@@ -22,7 +22,9 @@ import duly
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "typing"
 MODULES = sorted(FOLDER.glob("*.py"))
-PUBLIC: list[type] = [getattr(duly, name) for name in duly.__all__]
+PUBLIC: list[type] = [
+    kind for name in duly.__all__ if isinstance(kind := getattr(duly, name), type)
+]
 MARK = re.compile(r"# error\b")
 
 
@@ -149,6 +151,7 @@ MEANT = {
     "AsyncVerbs.job": "AsyncJob[Any]",
     "AsyncVerbs.jobs": "list[AsyncJob[Any]]",
     "Batch.jobs": "list[Job[Any]]",
+    "Calendar.encode": "dict[str, Any]",
     "Duly.dead": "list[Job[Any]]",
     "Duly.function": "Function[..., Any]",
     "Duly.retry": "Job[Any]",
@@ -158,6 +161,11 @@ MEANT = {
     "Rows.first": "tuple[Any, ...] | None",
     "Rows.one": "tuple[Any, ...]",
     "Rows.scalar": "Any",
+    "Schedule.arguments": "dict[str, Any]",
+    "Schedule.condition": "dict[str, Any] | None",
+    "Schedule.rotation": "list[dict[str, Any]] | None",
+    "Tick.detail": "dict[str, Any]",
+    "Tick.job": "Job[Any] | None",
     "Tx.connection": "Any",
     "Verbs.job": "Job[Any]",
     "Verbs.jobs": "list[Job[Any]]",

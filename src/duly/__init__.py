@@ -4,20 +4,43 @@ from duly.aio import AsyncApp, AsyncTx
 from duly.app import Duly
 from duly.batches import AsyncBatch, Batch, BatchProgress
 from duly.bulk import AsyncBulk, Bulk, BulkPreview
+from duly.calendars import (
+    AsyncCalendars,
+    Calendars,
+    EndingCalendar,
+    StoredCalendar,
+    TickChange,
+)
 from duly.clock import Clock, ManualClock, SystemClock
 from duly.context import AsyncCtx, Ctx, Tx
 from duly.errors import (
+    CalendarEnds,
+    CalendarExists,
+    CalendarNotFound,
     Canceled,
     DulyError,
+    InvalidCalendar,
+    InvalidCondition,
+    InvalidCron,
+    InvalidRotation,
     JobCanceled,
     JobFailed,
     JobNotFound,
     NonRetryable,
+    ReadOnlyCalendar,
     ResultTimeout,
     RetryAfter,
+    ScheduleExists,
+    ScheduleNotFound,
+    StaleVersion,
+    UnknownZone,
 )
 from duly.functions import Action, AsyncAction, Call, Declared, Function, Mutation
 from duly.jobs import AsyncJob, Job, JobFailure, LogLine, Progress
+from duly.model.calendar import Calendar
+from duly.model.condition import Explanation
+from duly.model.expect import Expect
+from duly.model.forecast import Forecast
 from duly.model.function import FunctionInfo
 from duly.model.function import Status as FunctionStatus
 from duly.model.job import ErrorKind, Kind, State, Trigger
@@ -25,10 +48,33 @@ from duly.model.keys import Limit, Unique
 from duly.model.progress import Event
 from duly.model.redact import Redact
 from duly.model.retry import Retry
+from duly.model.schedule import Budget
+from duly.model.trigger import (
+    At,
+    Cron,
+    Every,
+    daily,
+    every,
+    hourly,
+    monthly,
+    next_fires,
+    weekly,
+)
 from duly.model.why import Cause, Reason
 from duly.on import AsyncOn, On
 from duly.registry import Group
 from duly.replay import Replay
+from duly.schedules import (
+    AsyncSchedules,
+    DeclaredSchedule,
+    Foreseen,
+    Health,
+    PlanEntry,
+    Schedule,
+    SchedulePlan,
+    Schedules,
+    Tick,
+)
 from duly.store.base import Rows
 from duly.why import Why
 
@@ -38,28 +84,50 @@ __all__ = [
     "AsyncApp",
     "AsyncBatch",
     "AsyncBulk",
+    "AsyncCalendars",
     "AsyncCtx",
     "AsyncJob",
     "AsyncOn",
+    "AsyncSchedules",
     "AsyncTx",
+    "At",
     "Batch",
     "BatchProgress",
+    "Budget",
     "Bulk",
     "BulkPreview",
+    "Calendar",
+    "CalendarEnds",
+    "CalendarExists",
+    "CalendarNotFound",
+    "Calendars",
     "Call",
     "Canceled",
     "Cause",
     "Clock",
+    "Cron",
     "Ctx",
     "Declared",
+    "DeclaredSchedule",
     "Duly",
     "DulyError",
+    "EndingCalendar",
     "ErrorKind",
     "Event",
+    "Every",
+    "Expect",
+    "Explanation",
+    "Forecast",
+    "Foreseen",
     "Function",
     "FunctionInfo",
     "FunctionStatus",
     "Group",
+    "Health",
+    "InvalidCalendar",
+    "InvalidCondition",
+    "InvalidCron",
+    "InvalidRotation",
     "Job",
     "JobCanceled",
     "JobFailed",
@@ -72,7 +140,9 @@ __all__ = [
     "Mutation",
     "NonRetryable",
     "On",
+    "PlanEntry",
     "Progress",
+    "ReadOnlyCalendar",
     "Reason",
     "Redact",
     "Replay",
@@ -80,12 +150,28 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Rows",
+    "Schedule",
+    "ScheduleExists",
+    "ScheduleNotFound",
+    "SchedulePlan",
+    "Schedules",
+    "StaleVersion",
     "State",
+    "StoredCalendar",
     "SystemClock",
+    "Tick",
+    "TickChange",
     "Trigger",
     "Tx",
     "Unique",
+    "UnknownZone",
     "Why",
+    "daily",
+    "every",
+    "hourly",
+    "monthly",
+    "next_fires",
+    "weekly",
 ]
 
 __version__ = "0.1.0"

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.bulk import AsyncBulk
+from duly.calendars import AsyncCalendars
 from duly.context import Tx, open_tx
 from duly.errors import TransactionEnded
 from duly.functions import Function, Instant
@@ -23,6 +24,7 @@ from duly.inside import enter, leave, refuse_inside_mutation
 from duly.jobs import Read, watch_async
 from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.model.progress import Event
+from duly.schedules.twin import AsyncSchedules
 from duly.store.base import HeldJobs, Rows, WorkerInfo
 from duly.threads import submit, to_the_end
 from duly.verbs import AsyncVerbs
@@ -46,6 +48,8 @@ class AsyncApp(AsyncVerbs):
     def __init__(self, app: Duly) -> None:
         self._app = app
         self._core = app.core
+        self.calendars: AsyncCalendars = AsyncCalendars(app.core, app.calendars)
+        self.schedules: AsyncSchedules = AsyncSchedules(app.core, app.schedules)
         self.bulk: AsyncBulk = AsyncBulk(self._core)
 
     async def function(self, name: str) -> Function[..., Any]:

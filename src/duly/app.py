@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self, Unpack, overload
 
 import msgspec
 
 from duly.aio import AsyncApp
 from duly.batches import Batch
 from duly.bulk import Bulk
+from duly.calendars import Calendars
 from duly.catalog import Functions
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
@@ -29,9 +30,11 @@ from duly.errors import (
     InvalidFunction,
     InvalidOption,
     InvalidURL,
+    StoreError,
 )
 from duly.functions import (
     IDEMPOTENCY_MS,
+    Call,
     Declared,
     Delay,
     Function,
@@ -40,7 +43,7 @@ from duly.functions import (
     R,
     at,
     check_def,
-    check_text,
+    check_queue,
     name_of,
 )
 from duly.inside import refuse_handles_inside_mutation, refuse_inside_mutation
@@ -48,6 +51,7 @@ from duly.jobs import AsyncJob, Job, job_from
 from duly.model.function import is_reserved
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.keys import check_at_once
+from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
 from duly.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
 from duly.registry import F, Group, Registry
@@ -55,9 +59,12 @@ from duly.replay import Replay, replay_all, replay_one
 from duly.runtime.alone import AloneRuns, Command
 from duly.runtime.beat import BEAT_SECONDS
 from duly.runtime.isolate import refuse_while_importing
-from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION
-from duly.runtime.service import Service
+from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION
+from duly.runtime.service import Service, TickerService
+from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.worker import DRAIN_SECONDS
+from duly.schedules import Schedule, ScheduleOptions, Schedules
+from duly.schedules.declared import Declarations, DeclaredSchedule, declare
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
 from duly.threads import to_the_end
@@ -69,6 +76,8 @@ log = logging.getLogger(__name__)
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
 IDEMPOTENCY = timedelta(milliseconds=IDEMPOTENCY_MS)
+MIN_INTERVAL = timedelta(milliseconds=FLOOR_MS)
+SIGNAL_TIMEOUT = timedelta(seconds=SIGNAL_SECONDS)
 
 
 class Duly(Verbs, Registry):
@@ -94,22 +103,35 @@ class Duly(Verbs, Registry):
         pooler: bool = False,
         synchronous: str = "FULL",
         auto_migrate: bool = False,
+        apply: str = "start",
         concurrency: int = EMBEDDED_CONCURRENCY,
         capture_logs: bool = True,
         retention: timedelta = RETENTION,
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
+        ledger_retention: timedelta = LEDGER_RETENTION,
         idempotency: timedelta = IDEMPOTENCY,
+        min_interval: timedelta = MIN_INTERVAL,
+        signal: Callable[[Schedule], Any] | None = None,
+        signal_timeout: timedelta = SIGNAL_TIMEOUT,
     ) -> None:
         """Describe the application.
 
         `url`: sqlite:///shop.db, sqlite:///:memory: or postgresql://…; else DULY_DATABASE_URL.
         `imports`: modules that define functions, imported when a worker starts.
+        `apply`: "start" brings a new set of declared schedules into the store when the app, or a
+        worker, starts; "manual" leaves that to `app.schedules.apply()`.
         `capture_logs`: keep what `logging` records in a job as log lines of that job.
+        `ledger_retention`: how long the ticks of schedules are kept, beside the last hundred.
         `idempotency`: how long an `idempotency_key` is remembered.
+        `min_interval`: the shortest interval of a schedule that is not declared in code.
+        `signal`: asked for `signal_rpc_result` when the condition of a schedule looks at it; what
+        it returns must be JSON. If it raises, or takes longer than `signal_timeout`, the condition
+        has failed.
         `schema`, `pooler`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
-        shortest = min(retention, exhausted_retention, idempotency)
+        kept = min(retention, exhausted_retention, ledger_retention)
+        shortest = min(kept, idempotency, min_interval, signal_timeout)
         _check_options(given, name, concurrency, shortest, synchronous)
         assert given is not None
         clock = clock or SystemClock()
@@ -117,13 +139,25 @@ class Duly(Verbs, Registry):
         self._core = self._core_type(name, clock, store, imports, auto_migrate)
         self.functions: Functions = Functions(self._core)
         self.queues: Queues = Queues(self._core)
+        self.schedules: Schedules = Schedules(self._core)
+        self.calendars: Calendars = Calendars(self._core)
         self.bulk: Bulk = Bulk(self._core)
         self.aio: AsyncApp = AsyncApp(self)
         self._concurrency = concurrency
         self._core.captures_logs = capture_logs
+        self._core.apply = _apply(apply)
+        self._core.apply_hook = Declarations(self._core).apply_at_start
         self._core.command = self.command
         self._core.idempotency_ms = round(idempotency.total_seconds() * 1000)
-        self._core.keep = {"retention": retention, "exhausted_retention": exhausted_retention}
+        self._core.interval_floor_ms = round(min_interval.total_seconds() * 1000)
+        self._core.signal_seconds = signal_timeout.total_seconds()
+        if signal is not None:
+            self._core.signal_hook = lambda record: signal(Schedule(self._core, record))
+        self._core.keep = {
+            "retention": retention,
+            "exhausted_retention": exhausted_retention,
+            "ledger_retention": ledger_retention,
+        }
         self.found_at: str | None = None
 
     def __repr__(self) -> str:
@@ -175,6 +209,19 @@ class Duly(Verbs, Registry):
     def function(self, name: str) -> Function[..., Any]:
         """The function of that name: registered here, or published by the workers that have it."""
         return self._core.function(name)
+
+    def schedule(
+        self,
+        key: str,
+        call: Call[Any] | Function[..., Any],
+        **options: Unpack[ScheduleOptions],
+    ) -> DeclaredSchedule:
+        """Declare a schedule: whenever it ticks, the function is called with those arguments.
+
+        The database is not touched; the set of all declarations is applied when the app starts.
+        """
+        caller = inspect.stack(0)[1]
+        return declare(self._core, key, call, options, f"{caller.filename}:{caller.lineno}")
 
     # Database
 
@@ -333,6 +380,28 @@ class Duly(Verbs, Registry):
         """Jobs that cannot start for a reason of their own, by reason and function."""
         return self.ready().held()
 
+    # Everything at once
+
+    def pause(self, note: str | None = None, *, by: str | None = None) -> None:
+        """Start no more jobs at all, of any queue, and dispatch no tick of any schedule.
+
+        Running jobs go on and new ones are accepted; ticks are skipped with `kill_switch`.
+        """
+        refuse_inside_mutation("pause")
+        self.ready().pause_everything(by, note, self._core.now())
+
+    def resume(self, *, by: str | None = None) -> bool:
+        """Start jobs again, and dispatch ticks; False if nothing was paused."""
+        refuse_inside_mutation("resume")
+        resumed = self.ready().resume_everything(by, self._core.now())
+        self._core.wake()
+        return resumed
+
+    @property
+    def paused(self) -> QueuePause | None:
+        """By whom, when and why everything was paused; None if it is not."""
+        return self.ready().kill_switch()
+
     # Running
 
     def start(
@@ -341,8 +410,12 @@ class Duly(Verbs, Registry):
         concurrency: int | None = None,
         queues: Sequence[str] | None = None,
         beat_every: float = BEAT_SECONDS,
+        ticker: bool = True,
     ) -> None:
-        """Run jobs in threads of this process, beside whatever it does."""
+        """Run jobs in threads of this process, beside whatever it does.
+
+        `ticker=False`: leave schedules to other processes.
+        """
         with self._core.lock:
             if self._core.service is not None and self._core.service.is_here:
                 return
@@ -350,9 +423,18 @@ class Duly(Verbs, Registry):
                 concurrency=concurrency or self._concurrency,
                 queues=queues,
                 beat_every=beat_every,
+                ticker=ticker,
             )
+            self._apply_declared()
             service.start()
             self._core.service = service
+
+    def _apply_declared(self) -> None:
+        """Bring in what code declares, so that it is there when `start` returns."""
+        try:
+            self._core.apply_declared()
+        except StoreError as error:
+            log.warning("declared schedules: %s; the ticker will try again", error)
 
     def stop(self, drain: Delay = DRAIN_SECONDS) -> None:
         """Stop running jobs: those that run may end, those that never started are given back."""
@@ -398,6 +480,13 @@ class Duly(Verbs, Registry):
             **settings,
         )
 
+    def ticker_service(self) -> TickerService:
+        """A ticker and a janitor, not started; `duly ticker` runs them."""
+        refuse_while_importing()
+        self.ready()
+        self._core.import_modules()
+        return TickerService(self._core, **self._core.keep)
+
     def import_path(self) -> str | None:
         """`module:name`, or `file.py:name`, under which another process finds this app."""
         return self.found_at or _find_in_modules(self)
@@ -428,19 +517,20 @@ class Queues:
     def pause(self, name: str, *, by: str | None = None, note: str | None = None) -> None:
         """Start no more jobs of this queue; running ones go on."""
         refuse_inside_mutation("queues.pause")
-        check_text("queue", name)
+        check_queue(name)
         self._core.ready().pause_queue(name, by, note, self._core.clock.now())
 
     def resume(self, name: str) -> None:
         """Start jobs of this queue again."""
         refuse_inside_mutation("queues.resume")
+        check_queue(name)
         self._core.ready().resume_queue(name)
         self._core.wake()
 
     def limit(self, name: str, at_once: int | None) -> None:
         """Run at most so many jobs of this queue at once, over all workers; None: any number."""
         refuse_inside_mutation("queues.limit")
-        check_text("queue", name)
+        check_queue(name)
         if at_once is not None:
             check_at_once("at_once", at_once)
         self._core.ready().limit_queue(name, at_once)
@@ -470,7 +560,7 @@ def _check_options(
     if concurrency < 1:
         faults.append(InvalidOption("concurrency", f"must be at least 1, not {concurrency}"))
     if retention <= timedelta(0):
-        faults.append(InvalidOption("retention", "must be positive"))
+        faults.append(InvalidOption("retention", "every length of time must be positive"))
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
         faults.append(InvalidOption("synchronous", "must be FULL, NORMAL or EXTRA"))
     if len(faults) == 1:
@@ -495,6 +585,12 @@ def _find_in_modules(app: Duly) -> str | None:
                 file = getattr(module, "__file__", None)
                 return f"{Path(file).resolve()}:{name}" if file else None
     return None
+
+
+def _apply(when: str) -> str:
+    if when not in ("start", "manual"):
+        raise InvalidOption("apply", f'give "start" or "manual", not {when!r}')
+    return when
 
 
 def _without_builtins(worker: WorkerInfo) -> WorkerInfo:

@@ -31,7 +31,7 @@ from duly.functions import (
     new_job,
     tracked,
 )
-from duly.ids import is_id, new_id
+from duly.ids import FIRST_ID, is_id, new_id
 from duly.inside import refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, committed
 from duly.model.function import is_reserved
@@ -39,7 +39,6 @@ from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
 from duly.replay import REMEMBERED_MS, again, why_not
 from duly.store.base import CLAIM_BYTES, CancelJobs, Change, MoveJobs, RepeatJobs
-from duly.store.shared import FIRST_ID
 from duly.verbs import job_filter, name_of_function
 
 if TYPE_CHECKING:

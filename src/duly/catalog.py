@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from duly.errors import InvalidOption, UnknownFunction, WrongStatus
 from duly.functions import Function
 from duly.inside import refuse_inside_mutation
@@ -38,7 +40,10 @@ class Functions(Mapping[str, Function[..., Any]]):
 
     def published(self) -> Sequence[FunctionInfo]:
         """Every function in the database, of whichever service, with its status."""
-        return self._core.ready().functions()
+        store = self._core.ready()
+        infos, scheduled = store.functions(), store.scheduled_functions()
+        scheduled |= {info.alias_of or info.name for info in infos if info.name in scheduled}
+        return [_with_trigger(info, info.name in scheduled) for info in infos]
 
     def publish(self) -> None:
         """Describe the functions registered here as they are now, whatever was published before.
@@ -56,7 +61,14 @@ class Functions(Mapping[str, Function[..., Any]]):
         info = self._info_of(here) if here is not None else self._info_elsewhere(name)
         if info is None:
             raise UnknownFunction(name, self._core.functions)
-        return info
+        store = self._core.ready()
+        return _with_trigger(info, store.is_scheduled(self._names_of(info.name)))
+
+    def _names_of(self, name: str) -> list[str]:
+        """A function's name, and its older ones."""
+        known = self._core.ready().functions()
+        here = [each for each in self._core.names_of(name) if each is not None]
+        return [*here, *(info.name for info in known if info.alias_of == name)]
 
     def _info_of(self, function: Function[..., Any]) -> FunctionInfo | None:
         store = self._core.ready()
@@ -131,6 +143,10 @@ class Functions(Mapping[str, Function[..., Any]]):
             store.release_known()
             self._core.wake()
         return name
+
+
+def _with_trigger(info: FunctionInfo, scheduled: bool) -> FunctionInfo:
+    return msgspec.structs.replace(info, trigger="schedule") if scheduled else info
 
 
 def _refuse_builtin(function: Function[..., Any] | str) -> None:

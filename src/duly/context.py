@@ -10,6 +10,7 @@ app itself, share one set of verbs.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,6 +29,7 @@ from duly.functions import Function, Mutation
 from duly.inside import mutation_body, refuse_inside_mutation, transaction_block
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.progress import check_line, check_progress
+from duly.model.schedule import check_cost
 from duly.orm import close_session, open_session
 from duly.runtime.program import NeedsAlone, Running, Scrub
 from duly.store.base import Rows, StoreTx
@@ -202,6 +204,8 @@ class Ctx(Verbs):
     def __init__(self, core: Core, running: Running) -> None:
         self._core = core
         self._running = running
+        self._cost = 0.0
+        self._spending = threading.Lock()
 
     @property
     def job_id(self) -> str:
@@ -236,6 +240,20 @@ class Ctx(Verbs):
         """Keep a line with the job; `job.logs()` reads them."""
         check_line(text, level)
         self._running.say(level, text)
+
+    def cost(self, amount: float) -> None:
+        """Say that the job has cost so much more, for the budget of its schedule.
+
+        Stored at once and for good, whatever becomes of the job; of no effect in a job that no
+        schedule has called for.
+        """
+        checked = check_cost(amount)
+        refuse_inside_mutation("cost")
+        claim = self._running.claim
+        # The sum is stored, not the amount: a write that is repeated counts once.
+        with self._spending:
+            self._core.ready().set_cost(claim.id, claim.token, self._cost + checked)
+            self._cost += checked
 
     def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""
@@ -309,6 +327,10 @@ class AsyncCtx(AsyncVerbs):
     def log(self, text: str, *, level: str = "info") -> None:
         """Keep a line with the job; `job.logs()` reads them."""
         self._ctx.log(text, level=level)
+
+    async def cost(self, amount: float) -> None:
+        """Say that the job has cost so much more, for the budget of its schedule; as Ctx.cost."""
+        await self._core.threads.call(partial(self._ctx.cost, amount))
 
     async def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a mutation now, in a transaction of its own, and return what it returns."""

@@ -17,6 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from duly.alerts import NAME as ALERT
+from duly.alerts import alert_function, is_address
 from duly.clock import Clock, os_monotonic
 from duly.context import Bound
 from duly.errors import (
@@ -26,7 +28,17 @@ from duly.errors import (
     SignatureMismatch,
     UnknownFunction,
 )
-from duly.functions import IDEMPOTENCY_MS, Call, Declared, Function, by_name, under_limit
+from duly.functions import (
+    IDEMPOTENCY_MS,
+    Call,
+    Declared,
+    Function,
+    by_name,
+    new_jobs,
+    tracked,
+    under_limit,
+    with_changes,
+)
 from duly.inside import refuse_inside_mutation
 from duly.model.function import (
     RESERVED,
@@ -36,16 +48,21 @@ from duly.model.function import (
     Status,
     is_reserved,
 )
-from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob
+from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob, Trigger
+from duly.model.keys import Rules, encode_rules
 from duly.model.redact import mask, redacted_in
+from duly.model.schedule import FLOOR_MS, ONE_BY_ONE, ScheduleRecord
 from duly.model.signature import check_against
 from duly.runtime.janitor import Keep
 from duly.runtime.service import Service
+from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.worker import POLL_SECONDS
 from duly.store.base import Store
+from duly.store.schedules import Order
 from duly.threads import Threads
 from duly.watch import Watchers
 
+ONE_AT_A_TIME = encode_rules(Rules(1, None, None))
 NOBODY = "00000000-0000-0000-0000-000000000000"
 STATUS_SECONDS = 1.0
 """How old what is known of the functions' status may be when a call is checked."""
@@ -65,17 +82,24 @@ class Core:
         self.clock = clock
         self.store = store
         self.functions: dict[str, Function[..., Any]] = {}
-        self.builtins: dict[str, Function[..., Any]] = {}
+        self.builtins: dict[str, Function[..., Any]] = {ALERT: alert_function()}
         """Functions of duly's own, which every worker has and nobody is told of."""
         self.revision = 0
         self.keep: Keep = {}
         self.idempotency_ms = IDEMPOTENCY_MS
+        self.interval_floor_ms = FLOOR_MS
+        self.declarations: dict[str, Any] = {}
+        """The schedules that code declares, by key; see declared.py."""
+        self.apply = "start"
+        self.apply_hook: Callable[[], None] = lambda: None
+        self.signal_hook: Callable[[ScheduleRecord], Any] | None = None
+        self.signal_seconds = SIGNAL_SECONDS
         self._aliases: dict[str, str] = {}
         self._statuses: Mapping[str, Status] = {}
         self._declared: dict[str, Declared[..., Any]] = {}
         self._redacted_elsewhere: dict[str, tuple[float, frozenset[str]]] = {}
         """What functions of other services hide, and until when that is believed."""
-        self._elsewhere: dict[str, tuple[float, Function[..., Any] | None]] = {}
+        self._elsewhere: dict[str, tuple[float, Function[..., Any]]] = {}
         """Functions of other services, and until when what they have published is believed."""
         self._fresh_until = 0.0
         self.service: Service | None = None
@@ -150,6 +174,13 @@ class Core:
             raise FunctionDeleted(function.name)
         if status == Status.DEPRECATED:
             warnings.warn(f"function {function.name!r} is deprecated", DeprecationWarning, 4)
+        return self.admitted(call, seen)
+
+    def admitted(
+        self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None
+    ) -> Call[R]:
+        """The same, whatever operators have decided about the function."""
+        function = call.function
         if isinstance(function, Declared):
             return self._admit_declared(function, call.args, {} if seen is None else seen)
         known = self.functions.get(function.name)
@@ -194,6 +225,13 @@ class Core:
             return job if function is None else under_limit(Call(function, job.args), job)
         return job
 
+    def _as_published(self, info: FunctionInfo) -> Function[..., Any]:
+        options = msgspec.json.decode(info.options, type=PublishedOptions)
+        function: Function[..., Any] = by_name(info).as_published(info)
+        if options.on_complete:
+            function = function.using(on_complete=self.function(options.on_complete))
+        return function
+
     def _published_elsewhere(self, name: str) -> Function[..., Any] | None:
         """A function whose code is in other workers, as far as they have told."""
         known = self._elsewhere.get(name)
@@ -202,8 +240,11 @@ class Core:
             info = store.function(name)
             if info is not None and info.alias_of is not None:
                 info = store.function(info.alias_of)
-            function = None if info is None else by_name(info).as_published(info)
-            known = self._elsewhere[name] = os_monotonic() + STATUS_SECONDS, function
+            if info is None:
+                # Nothing to remember: it may be published at any time.
+                return None
+            until = os_monotonic() + STATUS_SECONDS
+            known = self._elsewhere[name] = until, self._as_published(info)
         return known[1]
 
     def published(self, names: Iterable[str] | None = None) -> list[Published]:
@@ -211,10 +252,14 @@ class Core:
         chosen = self._without_faulty() if names is None else names
         return [row for name in chosen for row in self.functions[name].published(self.name)]
 
-    def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Bound]:
-        """Every function as the worker calls it; modules imported, type hints resolved."""
+    def import_modules(self) -> None:
+        """Import the modules that define functions and declare schedules."""
         for module in self._imports:
             importlib.import_module(module)
+
+    def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Bound]:
+        """Every function as the worker calls it; modules imported, type hints resolved."""
+        self.import_modules()
         chosen = dict(self.functions) if with_faulty else self._without_faulty()
         chosen |= self.builtins
         for function in chosen.values():
@@ -315,6 +360,81 @@ class Core:
         if not names:
             return record
         return msgspec.structs.replace(record, args=mask(record.args, names))
+
+    def shown_arguments(self, function: str, args: str) -> dict[str, Any]:
+        """Arguments without those that nobody is shown."""
+        names = self._redacted(function)
+        shown: dict[str, Any] = msgspec.json.decode(mask(args, names) if names else args)
+        return shown
+
+    # Schedules
+
+    def jobs_of_tick(self, order: Order, now: int) -> Sequence[NewJob]:
+        """The job that a tick calls for, as if somebody had called the function by hand."""
+        record = order.plan.record
+        call = self.call_of_schedule(record, order.dispatch.args)
+        first, *hooks = new_jobs(
+            call, order.tick.tick_at, now, order.parent_id, self.idempotency_ms
+        )
+        more: dict[str, Any] = {"trigger": Trigger.SCHEDULE, "actor": record.id}
+        if call.function.options.debounce is None:
+            # An operator, or a calendar, may have moved the tick to an earlier time.
+            more["run_at"] = now
+        if record.owner:
+            more["owner"] = record.owner
+        limit = call.function.options.limit
+        if limit is not None and order.plan.policies.overlap in ONE_BY_ONE:
+            reason = f"{call.function.name}() has got a limit of its own"
+            raise InvalidOption("overlap", reason, "take skip or allow")
+        if order.serial and limit is None:
+            more |= {"limit_key": f"schedule:{record.id}", "limits": ONE_AT_A_TIME}
+        return [tracked(first, **more), *hooks]
+
+    def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int) -> Sequence[NewJob]:
+        """The jobs that tell of a promise that a schedule has broken."""
+        assert schedule.alert is not None
+        args = {"schedule_id": schedule.id, "problem": problem}
+        if is_address(schedule.alert):
+            function = self.builtins[ALERT]
+            args["url"] = schedule.alert
+        else:
+            function = self._scheduled(schedule.alert)
+        call = Call(function, function.signature.encode((), args))
+        return new_jobs(call, now, now, None, self.idempotency_ms)
+
+    def call_of_schedule(self, record: ScheduleRecord, args: str | None = None) -> Call[Any]:
+        """The call that a schedule makes."""
+        function = self._scheduled(record.function)
+        changes: dict[str, Any] = msgspec.json.decode(record.options)
+        return Call(with_changes(function, changes), record.args if args is None else args)
+
+    def _scheduled(self, name: str) -> Function[..., Any]:
+        """A function by its name; what others have published is believed for a second."""
+        known = self.by_any_name(name)
+        if known is not None:
+            return known
+        elsewhere = self._published_elsewhere(name)
+        if elsewhere is None:
+            raise UnknownFunction(name, self.functions)
+        return elsewhere
+
+    def signal(self, schedule: ScheduleRecord) -> Any:
+        """What the user's hook says for the condition of a schedule; None without one."""
+        return None if self.signal_hook is None else self.signal_hook(schedule)
+
+    def knows(self, name: str) -> bool:
+        """Whether a function is registered here, or described by somebody who has it."""
+        return self.by_any_name(name) is not None or self.ready().function(name) is not None
+
+    def apply_declared(self) -> None:
+        """Bring the schedules that code declares into the store, if they are new."""
+        self.apply_hook()
+
+    def wake_ticker(self) -> None:
+        """A schedule has changed: tell the tickers here and elsewhere."""
+        if self.service is not None and self.service.is_here:
+            self.service.wake_ticker()
+        self.store.ring()
 
     def declare(self, function: Declared[P, R]) -> Declared[P, R]:
         """Remember what a declaration hides, for until a worker has published it."""

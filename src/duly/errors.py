@@ -6,18 +6,30 @@ DulyError
 │   ├── ArgumentsTooLarge           a job's arguments pass the size limit
 │   ├── InvalidOption               an option of a function, call, worker or app
 │   ├── InvalidTime                 naive, negative, or more than five years away
+│   ├── InvalidCron                 a cron expression; names the field and what is wrong in it
+│   ├── UnknownZone                 no time zone has that name
+│   ├── InvalidCalendar             a calendar's name, kind, zone or dates; names the field
+│   ├── InvalidCondition            a condition of a schedule; names the pointer
+│   ├── InvalidRotation             a schedule's rotation; names the entry
 │   ├── InvalidFunction             what was decorated cannot be a function
 │   ├── FunctionConflict            two functions want one name
+│   ├── ScheduleExists              its owner, or the code, has a schedule of that key
+│   ├── CalendarExists              its owner has a calendar of that name
+│   ├── ReadOnlyCalendar            a calendar that comes with duly cannot be changed
+│   ├── StaleVersion                somebody has changed it since it was read
 │   ├── WrongStatus                 a function's status does not allow that change
 │   ├── WrongDatabase               a handle leads to another database than the app's
 │   └── InvalidURL                  the database URL makes no sense
 ├── UnknownFunction (LookupError)   no function is registered under that name
 ├── FunctionDeleted (LookupError)   an operator deleted the function
 ├── JobNotFound (LookupError)       no job has that id
+├── ScheduleNotFound (LookupError)  no schedule has that key or id
+├── CalendarNotFound (LookupError)  no calendar has that name or id
 ├── TransactionError
 │   ├── TooManyJobs                 a mutation scheduled more than it may
 │   ├── TransactionEnded            the transaction of a `tx` is over
 │   ├── NotInTransaction            a handle is in autocommit, so nothing would be atomic
+│   ├── CannotBegin                 a handle of a schedule index can begin no transaction
 │   ├── NotCommittedYet (LookupError)   a job of `app.on(…)` whose transaction is not committed
 │   ├── UseTx                       inside a mutation only `tx` may touch the store
 │   ├── WouldWaitForItself          waiting for a job that cannot start before you return
@@ -37,10 +49,13 @@ DulyError
 │   ├── StoreReadOnly               the database cannot be written
 │   ├── StoreFull                   the disk is full
 │   ├── NotMigrated                 duly's tables are missing or old
+│   ├── NoScheduleTable             the table of a schedule index is missing; carries its DDL
 │   ├── StoreTooNew                 the store needs newer code than this
 │   ├── StoreTooOld                 the database engine is too old
 │   └── QueryTooBroad               no index serves the filter
 └── MissingExtra                    an optional dependency is not installed
+
+CalendarEnds (UserWarning)          no error: a calendar was attached whose last date comes soon
 """
 
 from __future__ import annotations
@@ -86,14 +101,88 @@ class ArgumentsTooLarge(BadInput):
 class InvalidOption(BadInput):
     """An option has a value that makes no sense."""
 
-    def __init__(self, option: str, reason: str) -> None:
-        self.option = option
+    def __init__(self, option: str, reason: str, hint: str = "") -> None:
+        self.option = self.field = option
         self.reason = reason
-        super().__init__(f"{option}: {reason}")
+        self.hint = hint
+        super().__init__(_with_hint(f"{option}: {reason}", hint))
 
 
 class InvalidTime(BadInput):
-    """A time or delay that a job cannot have."""
+    """A time or delay that a job or schedule cannot have; `field` names it where it has a name."""
+
+    def __init__(self, reason: str, field: str = "", hint: str = "") -> None:
+        self.field = field
+        self.reason = reason
+        self.hint = hint
+        super().__init__(_with_hint(f"{field}: {reason}" if field else reason, hint))
+
+
+class InvalidCalendar(BadInput):
+    """A calendar that cannot be stored: a bad name, kind, zone, date or iCal line."""
+
+    def __init__(self, field: str, reason: str, hint: str = "") -> None:
+        self.field = field
+        self.reason = reason
+        self.hint = hint
+        super().__init__(_with_hint(f"{field}: {reason}", hint))
+
+
+class InvalidCondition(BadInput):
+    """A condition that cannot be judged; `pointer` names the key that is wrong, if it is one."""
+
+    def __init__(self, pointer: str | None, reason: str, hint: str = "") -> None:
+        self.field = "condition"
+        self.pointer = pointer
+        self.reason = reason
+        self.hint = hint
+        where = "condition" if pointer is None else f"condition {pointer!r}"
+        super().__init__(_with_hint(f"{where}: {reason}", hint))
+
+
+class InvalidRotation(BadInput):
+    """A rotation that cannot be used; `index` is the entry that is wrong, if it is one."""
+
+    def __init__(self, index: int | None, reason: str, hint: str = "") -> None:
+        self.field = "rotation"
+        self.index = index
+        self.reason = reason
+        self.hint = hint
+        where = "rotation" if index is None else f"rotation[{index}]"
+        super().__init__(_with_hint(f"{where}: {reason}", hint))
+
+
+def _with_hint(message: str, hint: str) -> str:
+    return f"{message}; {hint}" if hint else message
+
+
+class InvalidCron(BadInput):
+    """A cron expression makes no sense, or would never fire."""
+
+    def __init__(
+        self, expression: str, field: str, text: str, position: int, reason: str, hint: str
+    ) -> None:
+        self.expression = expression
+        self.field = field
+        self.text = text
+        self.position = position
+        self.reason = reason
+        self.hint = hint
+        where = field if field == "expression" else f"{field} (at character {position + 1})"
+        super().__init__(f"{expression!r}: {where}: {reason}; {hint}")
+
+
+class UnknownZone(BadInput):
+    """No time zone has that name."""
+
+    def __init__(self, name: str, nearest: str | None = None) -> None:
+        self.name = name
+        self.field = "tz"
+        self.reason: str = f"no time zone is called {name!r}"
+        self.hint: str = (
+            f"did you mean {nearest!r}?" if nearest else 'write a name such as "Europe/Istanbul"'
+        )
+        super().__init__(f"{self.reason}; {self.hint}")
 
 
 class InvalidFunction(BadInput):
@@ -107,6 +196,53 @@ class FunctionConflict(BadInput):
         self.name = name
         super().__init__(
             f"function {name!r} is defined twice: {first} and {second}; give one of them name=..."
+        )
+
+
+class ScheduleExists(BadInput):
+    """The owner has a schedule of that key; or code declares it in two places."""
+
+    def __init__(self, key: str, places: tuple[str, str] | None = None) -> None:
+        self.key = key
+        self.field = "key"
+        self.places = places
+        self.reason: str = f"there is a schedule {key!r} already"
+        self.hint: str = "update it, or choose another key"
+        if places is not None:
+            self.reason = f"schedule {key!r} is declared twice: {places[0]} and {places[1]}"
+            self.hint = "choose another key for one of them"
+        super().__init__(f"{self.reason}; {self.hint}")
+
+
+class CalendarExists(BadInput):
+    """The owner has a calendar of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is a calendar {name!r} already; update it, or choose another name")
+
+
+class ReadOnlyCalendar(BadInput):
+    """A calendar that comes with duly cannot be changed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"calendar {name!r} comes with duly and cannot be changed; clone it")
+
+
+class CalendarEnds(UserWarning):
+    """A calendar was attached whose last date comes soon; after it, it says nothing any more."""
+
+
+class StaleVersion(BadInput):
+    """Somebody has changed it since it was read."""
+
+    def __init__(self, name: str, expected: int, found: int) -> None:
+        self.name = name
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"{name!r} is at version {found}, not {expected}: it was changed since; read it again"
         )
 
 
@@ -160,6 +296,27 @@ class FunctionDeleted(DulyError, LookupError):
         super().__init__(f"function {name!r} was deleted; an operator can restore it")
 
 
+class ScheduleNotFound(DulyError, LookupError):
+    """No schedule of that owner has that key or id."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"there is no schedule {key!r}; app.schedules.list() shows those there are"
+        )
+
+
+class CalendarNotFound(DulyError, LookupError):
+    """No calendar of that owner has that name or id."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.field = "calendar"
+        self.reason: str = f"there is no calendar {name!r}"
+        self.hint: str = "app.calendars.list() shows those there are"
+        super().__init__(f"{self.reason}; {self.hint}")
+
+
 class JobNotFound(DulyError, LookupError):
     """No job has that id: it never existed, was rolled back, or retention removed it."""
 
@@ -191,6 +348,17 @@ class NotInTransaction(TransactionError):
         super().__init__(
             f"this {type(handle).__name__} is in autocommit and in no transaction, so nothing was "
             f"written; {instead}"
+        )
+
+
+class CannotBegin(TransactionError):
+    """A schedule index needs a transaction of its own, which this handle cannot begin."""
+
+    def __init__(self, handle: object, instead: str) -> None:
+        self.handle = handle
+        super().__init__(
+            f"this {type(handle).__name__} cannot begin a transaction, so nothing would be claimed "
+            f"atomically; {instead}"
         )
 
 
@@ -316,6 +484,17 @@ class StoreFull(StoreError):
 
 class NotMigrated(StoreError):
     """duly's tables are missing, or older than this code needs."""
+
+
+class NoScheduleTable(StoreError):
+    """The table of a schedule index, or of a collection of schedules, is missing."""
+
+    def __init__(self, table: str, ddl: str) -> None:
+        self.table = table
+        self.ddl = ddl
+        super().__init__(
+            f"the table {table} does not exist; leave out skip_schema_init, or run:\n{ddl}"
+        )
 
 
 class StoreTooNew(StoreError):

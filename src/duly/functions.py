@@ -75,7 +75,7 @@ class Options(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
 
     def __post_init__(self) -> None:
-        check_text("queue", self.queue)
+        check_queue(self.queue)
         if self.owner is not None:
             check_text("owner", self.owner)
         for tag in self.tags:
@@ -362,6 +362,37 @@ def _options_from(published: PublishedOptions) -> Options:
     )
 
 
+CHANGEABLE = ("queue", "priority", "timeout", "expires", "owner", "tags", "retry")
+
+
+def option_changes(
+    function: Function[..., Any], known: Function[..., Any] | None
+) -> dict[str, Any]:
+    """What the options of a call differ in from those of its function, as data."""
+    usual = Options() if known is None else known.options
+    for name in ("unique", "limit", "debounce", "idempotency_key", "on_complete"):
+        if known is not None and getattr(function.options, name) != getattr(usual, name):
+            raise InvalidOption(name, "goes with the function itself; a schedule cannot change it")
+    published = msgspec.structs.asdict(_published_options(function.options))
+    before = msgspec.structs.asdict(_published_options(usual))
+    return {name: published[name] for name in CHANGEABLE if published[name] != before[name]}
+
+
+def with_changes(function: Function[..., Any], changes: Mapping[str, Any]) -> Function[..., Any]:
+    """The function with options that `option_changes` has written down."""
+    if not changes:
+        return function
+    given = dict(changes)
+    for name in ("timeout", "expires"):
+        if given.get(name) is not None:
+            given[name] /= 1000
+    if "retry" in given:
+        given["retry"] = decode_retry(given["retry"])
+    if "tags" in given:
+        given["tags"] = tuple(given["tags"])
+    return function.using(**given)
+
+
 MutationBody = Callable[Concatenate["Tx", P], R]
 ActionBody = Callable[Concatenate["Ctx", P], R]
 AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]
@@ -415,6 +446,13 @@ def check_text(option: str, value: object) -> None:
         raise InvalidOption(option, f"must be text, not {value!r}")
     if not value or len(value) > MAX_NAME or not value.isprintable():
         raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
+
+
+def check_queue(name: object) -> None:
+    """Refuse what cannot be the name of a queue."""
+    check_text("queue", name)
+    if name == "*":
+        raise InvalidOption("queue", "'*' stands for everything, see app.pause(); give a name")
 
 
 def _is_exception(kind: object) -> bool:

@@ -18,6 +18,9 @@ from random import Random
 # Twice as fast as an f-string, which formats each part by itself.
 _TEMPLATE = "%08x-%04x-7%03x-%04x-%012x"
 
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+"""Smaller than every id."""
+
 _is_canonical = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 

@@ -40,6 +40,7 @@ def _facts(core: Core, record: JobRecord) -> Facts:
     pauses = {pause.name: Pause(pause.paused_by, pause.note) for pause in store.paused_queues()}
     workers = tuple(Server(w.queues, w.functions, w.slots) for w in store.workers() if not w.alone)
     slots = max(1, sum(worker.slots for worker in workers))
+    killed = store.kill_switch()
     running = store.find(JobFilter(state=State.RUNNING, limit=slots))
     return Facts(
         job=record,
@@ -48,6 +49,7 @@ def _facts(core: Core, record: JobRecord) -> Facts:
         workers=workers,
         running=len(running),
         in_the_way=tuple(_in_the_way(core, record)),
+        kill_switch=None if killed is None else Pause(killed.paused_by, killed.note),
     )
 
 

@@ -24,10 +24,13 @@ SOURCE = Path(fault.__file__).parent
 # Where a point is not passed by a worker process that runs the workload, who passes it.
 BY_ENQUEUER = ("enqueue.inserted", "enqueue.committed")
 BY_PARENT = ("rescue.moved", "rescue.committed")
-# Killed in tests/jobs/test_bulk_jobs.py.
-BY_BULK_JOB = ("bulk.changed", "bulk.paged")
-ELSEWHERE = ("enqueue.committed", *BY_PARENT, *BY_BULK_JOB)
-BY_WORKER = tuple(p for p in fault.POINTS if p not in ELSEWHERE)
+BY_INDEX = ("index.advanced",)  # killed there in tests/index
+# In tests/schedules: those of a ticker, and of what changes schedules.
+OF_SCHEDULES = ("ticker.", "expect.", "calendar.", "declared.")
+BY_TICKER = tuple(p for p in fault.POINTS if p.startswith(OF_SCHEDULES))
+BY_BULK_JOB = ("bulk.changed", "bulk.paged")  # in tests/jobs/test_bulk_jobs.py
+BY_OTHERS = ("enqueue.committed", *BY_PARENT, *BY_INDEX, *BY_TICKER, *BY_BULK_JOB)
+BY_WORKER = tuple(p for p in fault.POINTS if p not in BY_OTHERS)
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def cli(ctx: click.Context, path: str | None, log_format: str, log_level: str) -
 
     \b
     duly --app shop.tasks:app migrate     create or upgrade duly's tables
-    duly --app shop.tasks:app worker      run jobs until Ctrl-C
+    duly --app shop.tasks:app worker      run jobs and schedules until Ctrl-C
     """
     bound = ctx.obj if isinstance(ctx.obj, Duly) else None
     if bound is None or not bound.owns_logging:
@@ -117,8 +117,9 @@ def main(
     obj: Duly | None = None, args: Sequence[str] | None = None, program: str | None = None
 ) -> None:
     """Run the command line; `app.main()` binds it to an app."""
-    from duly.cli import migrate, worker
+    from duly.cli import migrate, ticker, worker
 
     cli.add_command(migrate.migrate)
+    cli.add_command(ticker.ticker)
     cli.add_command(worker.worker)
     cli(args=args, prog_name=program, obj=obj)

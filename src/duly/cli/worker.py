@@ -48,6 +48,7 @@ LOOK_EVERY = 0.05
     show_default=True,
     help="Seconds that running jobs get after SIGTERM.",
 )
+@click.option("--no-ticker", is_flag=True, help="Leave schedules to other processes.")
 @click.option("--child", "lifeline", type=int, hidden=True)
 @click.option("--alone", "alone", hidden=True)
 @click.option("--isolated", "pipes", type=int, nargs=2, hidden=True)
@@ -58,11 +59,12 @@ def worker(
     concurrency: int,
     queues: tuple[str, ...],
     drain: float,
+    no_ticker: bool,
     lifeline: int | None,
     alone: str | None,
     pipes: tuple[int, int] | None,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C.
+    """Run jobs, and tick schedules, until SIGTERM or Ctrl-C.
 
     Nothing new is started after the signal; running jobs get --drain seconds to end.
 
@@ -80,16 +82,18 @@ def worker(
     app.ready()
     if alone is not None:
         stop = Stop()
-        _on_signals(stop.ask)
+        on_signals(stop.ask)
         own = None if lifeline is None else Lifeline(lifeline)
         run_alone(app.core, alone, own, lambda: stop.asked)
     elif lifeline is not None:
-        _work(root, concurrency, queues, drain, lifeline)
+        _work(root, concurrency, queues, drain, lifeline, ticker=not no_ticker)
     else:
         duly = app.command()
         if duly is None:
             fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
         command = _child_command(duly, concurrency, queues, drain)
+        if no_ticker:
+            command.append("--no-ticker")
         _supervise(root, processes, drain, command)
 
 
@@ -118,28 +122,37 @@ def _supervise(root: Root, processes: int, drain: float, command: list[str]) -> 
         )
 
     supervisor = Supervisor(root.app.core, spawn, processes, drain)
-    _on_signals(supervisor.stop)
-    _greet(f"{processes} process(es) of {root.app.name!r}; Ctrl-C stops")
+    on_signals(supervisor.stop)
+    greet(f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops")
     supervisor.run()
 
 
-def _greet(message: str) -> None:
+def greet(message: str) -> None:
     """For people; whoever reads JSON gets nothing else on stderr."""
     if click.get_current_context().find_root().params["log_format"] == "text":
-        click.echo(f"duly worker: {message}", err=True)
+        click.echo(message, err=True)
     else:
         log.info("%s", message)
 
 
 def _work(
-    root: Root, concurrency: int, queues: tuple[str, ...], drain: float, lifeline: int
+    root: Root,
+    concurrency: int,
+    queues: tuple[str, ...],
+    drain: float,
+    lifeline: int,
+    *,
+    ticker: bool,
 ) -> None:
     """A child: work until the parent says stop, or is gone."""
     stop = Stop()
-    _on_signals(stop.ask)
+    on_signals(stop.ask)
     threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
     service = root.app.service(
-        concurrency=concurrency, queues=queues or None, lifeline=Lifeline(lifeline)
+        concurrency=concurrency,
+        queues=queues or None,
+        lifeline=Lifeline(lifeline),
+        ticker=ticker,
     )
     service.start()
     stop.wait()
@@ -172,7 +185,7 @@ def _stop_with_parent(stop: Stop) -> None:
     stop.ask()
 
 
-def _on_signals(stop: Callable[[], None]) -> None:
+def on_signals(stop: Callable[[], None]) -> None:
     def handler(number: int, frame: FrameType | None) -> None:
         stop()
 

@@ -91,3 +91,5 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     status_by: str | None
     status_note: str | None
     status_at: int | None
+    trigger: str = "manual"
+    """"schedule" as long as at least one schedule calls it, under this or an older name."""

@@ -26,6 +26,7 @@ class Cause(StrEnum):
     ALONE = "alone"
     NOT_DUE = "not_due"
     RETRY_LATER = "retry_later"
+    EVERYTHING_PAUSED = "everything_paused"
     QUEUE_PAUSED = "queue_paused"
     QUEUE_NOT_SERVED = "queue_not_served"
     WORKERS_BUSY = "workers_busy"
@@ -69,6 +70,8 @@ class Facts(msgspec.Struct, frozen=True):
     """Jobs that run now, counted as far as there are slots."""
     in_the_way: tuple[str, ...] = ()
     """The jobs that it waits for, or that hold its key."""
+    kill_switch: Pause | None = None
+    """Who paused everything, if it is paused."""
 
 
 def reasons(facts: Facts, now: int) -> list[Reason]:
@@ -78,7 +81,8 @@ def reasons(facts: Facts, now: int) -> list[Reason]:
         return [Reason(Cause.FINISHED, _finished(job))]
     if job.state == State.RUNNING:
         return [Reason(Cause.RUNNING, f"it runs, attempt {job.attempt}")]
-    found = [*_of_function(facts), *_of_hold(facts), *_of_time(job, now), *_of_queue(facts)]
+    found = [*_of_everything(facts), *_of_function(facts), *_of_hold(facts)]
+    found += [*_of_time(job, now), *_of_queue(facts)]
     return found or [_next(facts)]
 
 
@@ -92,6 +96,13 @@ def sentence(job: JobRecord, found: Sequence[Reason]) -> str:
 def _finished(job: JobRecord) -> str:
     words = f"it {job.state}" if job.state != State.CANCELED else "it was canceled"
     return f"{words}: {job.error_message}" if job.error_message else words
+
+
+def _of_everything(facts: Facts) -> list[Reason]:
+    pause = facts.kill_switch
+    if pause is None:
+        return []
+    return [Reason(Cause.EVERYTHING_PAUSED, f"everything is paused{_by(pause.by, pause.note)}")]
 
 
 def _of_function(facts: Facts) -> list[Reason]:

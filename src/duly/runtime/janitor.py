@@ -20,17 +20,21 @@ log = logging.getLogger(__name__)
 
 EVERY = 1.0
 RETAIN_EVERY = 60.0
+WARN_EVERY = 24 * 3600.0
 # The worker itself enforces time limits; this is for workers that live but cannot.
 TIMEOUT_GRACE_MS = 30_000
 RETENTION = timedelta(days=7)
 EXHAUSTED_RETENTION = timedelta(days=30)
+LEDGER_RETENTION = timedelta(days=30)
+LEDGER_EVERY = 3600.0
 
 
 class Keep(TypedDict, total=False):
-    """How long finished jobs stay, if not as long as usual."""
+    """How long finished jobs, and the ticks of schedules, stay, if not as long as usual."""
 
     retention: timedelta
     exhausted_retention: timedelta
+    ledger_retention: timedelta
 
 
 class Janitor:
@@ -43,14 +47,19 @@ class Janitor:
         *,
         retention: timedelta = RETENTION,
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
+        ledger_retention: timedelta = LEDGER_RETENTION,
         alone_runs: AloneRuns | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._retention_ms = round(retention.total_seconds() * 1000)
         self._exhausted_ms = round(exhausted_retention.total_seconds() * 1000)
+        self._ledger_ms = round(ledger_retention.total_seconds() * 1000)
         self._alone_runs = alone_runs
         self._retained_at: float | None = None
+        self._warned_at: float | None = None
+        self._ledger_at: float | None = None
+        self._looked_at_schedule = ""
         self._looked_at_key = ""
 
     def one_pass(self) -> float:
@@ -62,6 +71,8 @@ class Janitor:
         more |= self._store.release_known() >= 1000
         self._admit_waiters(now)
         more |= self._retain(now)
+        self._warn_of_ends(now)
+        self._retain_ledger(now)
         return 0 if more else EVERY
 
     def _judge_overdue(self, claim: Claim) -> Settlement:
@@ -92,3 +103,23 @@ class Janitor:
         if not removed:
             self._retained_at = since
         return removed > 0
+
+    def _retain_ledger(self, now: int) -> None:
+        """Forget old ticks: some schedules in each pass, all of them within a while."""
+        since = self._clock.monotonic()
+        if self._ledger_at is not None and since - self._ledger_at < LEDGER_EVERY:
+            return
+        after, _ = self._store.retain_ticks(self._looked_at_schedule, now - self._ledger_ms)
+        self._looked_at_schedule = after
+        if not after:
+            self._ledger_at = since
+
+    def _warn_of_ends(self, now: int) -> None:
+        """Say once a day which calendars in use end soon, or have ended: nobody attaches them."""
+        since = self._clock.monotonic()
+        if self._warned_at is not None and since - self._warned_at < WARN_EVERY:
+            return
+        self._warned_at = since
+        for calendar in self._store.calendars_in_use().values():
+            if (last := calendar.runs_out(now)) is not None:
+                log.warning("calendar %r is in use, and its last date is %s", calendar.name, last)

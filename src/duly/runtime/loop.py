@@ -14,6 +14,20 @@ log = logging.getLogger(__name__)
 AFTER_ERROR = 1.0
 
 
+class Bells(threading.Event):
+    """One bell that rings several others."""
+
+    def __init__(self, *bells: threading.Event) -> None:
+        super().__init__()
+        self._bells = bells
+
+    def set(self) -> None:
+        for bell in self._bells:
+            # Setting an event takes a lock; looking first is free.
+            if not bell.is_set():
+                bell.set()
+
+
 class Loop:
     """Calls one_pass in a thread until stopped; `wake` cuts the delay short."""
 

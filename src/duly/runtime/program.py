@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from duly.clock import Clock
 from duly.model.function import Published
-from duly.model.job import Claim, Kind
+from duly.model.job import Claim, Kind, NewJob
+from duly.model.schedule import ScheduleRecord
 from duly.store.base import Store, StoreTx
+from duly.store.schedules import Order
 
 Scrub = Callable[[str, str], str]
 """Takes what nobody is shown out of a text, given the arguments of the call."""
@@ -116,6 +118,31 @@ class Program(Protocol):
 
     def command(self) -> Sequence[str] | None:
         """How another process runs the command line bound to this app; None if it cannot."""
+        ...
+
+    def jobs_of_tick(self, order: Order, now: int, /) -> Sequence[NewJob]:
+        """The job that a tick calls for, first, and those that wait for its end."""
+        ...
+
+    def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int, /) -> Sequence[NewJob]:
+        """The jobs that tell of a promise that a schedule has broken."""
+        ...
+
+    @property
+    def signal_seconds(self) -> float:
+        """How long its answer is waited for."""
+        ...
+
+    def signal(self, schedule: ScheduleRecord, /) -> Any:
+        """What the user's hook says for the condition of a schedule; None without one."""
+        ...
+
+    def knows(self, function: str, /) -> bool:
+        """Whether a function is registered here, or described by somebody who has it."""
+        ...
+
+    def apply_declared(self) -> None:
+        """Bring the schedules that this app declares into the store, if they are new."""
         ...
 
     def published(self) -> Sequence[Published]:

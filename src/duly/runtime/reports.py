@@ -240,6 +240,12 @@ def context_of(speaker: Speaker) -> Context:
     return context
 
 
+def current_job() -> str | None:
+    """The job whose body this code belongs to, if it belongs to one."""
+    claim = getattr(_speaker.get(), "claim", None)
+    return claim.id if isinstance(claim, Claim) else None
+
+
 class _Factory:
     """Makes log records as the one before it did, and lets jobs keep what is logged in them.
 

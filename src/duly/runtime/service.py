@@ -4,24 +4,82 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Unpack
 
 from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
 from duly.runtime.alone import AloneRuns
 from duly.runtime.beat import BEAT_SECONDS, Beat
-from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION, Janitor
+from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION, Janitor, Keep
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
 from duly.runtime.program import Program
+from duly.runtime.ticker import Ticker
 from duly.runtime.worker import DRAIN_SECONDS, Worker
 
 log = logging.getLogger(__name__)
 
 
+TICKER_RESTS = 0.1
+
+
+class Ticking:
+    """A ticker in its loop. Changes in the store wake it too, but not each of them: the jobs that
+    come and go beside the schedules are changes as well."""
+
+    def __init__(self, program: Program) -> None:
+        self.loop = Loop("ticker", Ticker(program).one_pass, program.clock)
+        self.changed = threading.Event()
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        self.loop.start()
+        threading.Thread(target=self._pass_on, name="duly-ticker-bell", daemon=True).start()
+
+    def _pass_on(self) -> None:
+        while self.changed.wait() and not self._stopped.is_set():
+            self.changed.clear()
+            self.loop.wake()
+            self._stopped.wait(TICKER_RESTS)
+
+    def stop(self) -> None:
+        """Ask it to end after its current pass."""
+        self._stopped.set()
+        self.changed.set()
+        self.loop.stop()
+
+
+class TickerService:
+    """A ticker and a janitor without a worker, in threads of this process."""
+
+    def __init__(self, program: Program, **keep: Unpack[Keep]) -> None:
+        self.ticking = Ticking(program)
+        self._store = program.store
+        janitor = Janitor(program.store, program.clock, **keep)
+        self._janitor_loop = Loop("janitor", janitor.one_pass, program.clock)
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        self._janitor_loop.start()
+        self.ticking.start()
+        watch = (self.ticking.changed, self._stopped)
+        threading.Thread(
+            target=self._store.watch, args=watch, name="duly-watch", daemon=True
+        ).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._janitor_loop.stop()
+        self.ticking.stop()
+        for loop in (self._janitor_loop, self.ticking.loop):
+            loop.join(5)
+
+
 class Service:
-    """A worker, its proof of life and a janitor, in threads of this process."""
+    """A worker, its proof of life, a janitor and a ticker, in threads of this process."""
 
     def __init__(
         self,
@@ -32,16 +90,26 @@ class Service:
         beat_every: float = BEAT_SECONDS,
         retention: timedelta = RETENTION,
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
+        ledger_retention: timedelta = LEDGER_RETENTION,
         lifeline: Lifeline | None = None,
         alone_runs: AloneRuns | None = None,
+        ticker: bool = True,
     ) -> None:
-        self.worker = Worker(program, concurrency=concurrency, queues=queues, lifeline=lifeline)
+        self.ticking = Ticking(program) if ticker else None
+        self.worker = Worker(
+            program,
+            concurrency=concurrency,
+            queues=queues,
+            lifeline=lifeline,
+            also_wake=[self.ticking.changed] if self.ticking else (),
+        )
         self.beat = Beat(self.worker, beat_every)
         self.janitor = Janitor(
             program.store,
             program.clock,
             retention=retention,
             exhausted_retention=exhausted_retention,
+            ledger_retention=ledger_retention,
             alone_runs=alone_runs,
         )
         self._alone_runs = alone_runs
@@ -59,6 +127,13 @@ class Service:
         self.worker.start()
         self._beat_loop.start()
         self._janitor_loop.start()
+        if self.ticking:
+            self.ticking.start()
+
+    def wake_ticker(self) -> None:
+        """A schedule may be due earlier than the ticker knows."""
+        if self.ticking:
+            self.ticking.loop.wake()
 
     def look(self) -> None:
         """Look at once which jobs were taken away, and do not wait for the next beat."""
@@ -68,13 +143,16 @@ class Service:
         """Claim nothing more at once, let running jobs end for so many seconds."""
         until = os_monotonic() + drain
         self._janitor_loop.stop()
+        if self.ticking:
+            self.ticking.stop()
         if self._alone_runs is not None:
             self._alone_runs.tell_to_stop()
         self.worker.stop(drain)
         self._beat_loop.stop()
         if self._alone_runs is not None:
             self._alone_runs.wait(until - os_monotonic())
-        for loop in (self._janitor_loop, self._beat_loop):
+        ticking = [self.ticking.loop] if self.ticking else []
+        for loop in (self._janitor_loop, self._beat_loop, *ticking):
             loop.join(5)
 
 

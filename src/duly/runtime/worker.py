@@ -35,7 +35,7 @@ from duly.model.job import (
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
-from duly.runtime.loop import Loop
+from duly.runtime.loop import Bells, Loop
 from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.program import Program, Runnable
 from duly.runtime.reports import Reports, captured_logging
@@ -63,6 +63,7 @@ class Worker:
         queues: Sequence[str] | None = None,
         lifeline: Lifeline | None = None,
         alone: str | None = None,
+        also_wake: Sequence[threading.Event] = (),
     ) -> None:
         if concurrency < 1:
             raise InvalidOption("concurrency", "must be at least 1")
@@ -114,6 +115,7 @@ class Worker:
             self._forget,
         )
         self._stop_watching = threading.Event()
+        self._also_wake = tuple(also_wake)
 
     # Life
 
@@ -196,7 +198,7 @@ class Worker:
             self._finish_loop.start()
         watcher = threading.Thread(
             target=self.store.watch,
-            args=(self.loop.bell, self._stop_watching),
+            args=(Bells(self.loop.bell, *self._also_wake), self._stop_watching),
             name="duly-watch",
             daemon=True,
         )

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duly.model.calendar import Calendar
+from duly.model.decide import Facts, Signal
 from duly.model.function import FunctionInfo, Published, Status
 from duly.model.job import (
     Claim,
@@ -25,6 +27,21 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport
+from duly.model.schedule import Plan, ScheduleRecord, TickRecord
+from duly.store.declared import Settle, Stored
+from duly.store.expectations import MakeAlert
+from duly.store.schedules import (
+    AuditEntry,
+    CalendarRecord,
+    Choose,
+    Day,
+    Edit,
+    MakeJobs,
+    Range,
+    ScheduleFilter,
+    Ticked,
+    TickFilter,
+)
 from duly.store.statements import Dialect
 
 CLAIM_BYTES = 8 << 20
@@ -565,6 +582,238 @@ class Store(Protocol):
     def queue_limits(self) -> Mapping[str, int]: ...
 
     def paused_queues(self) -> Sequence[QueuePause]: ...
+
+    # Schedules
+    def due_schedules(self, now: int, limit: int, *, zone_data: str) -> Sequence[ScheduleRecord]:
+        """The schedules that are due, oldest first.
+
+        Zoned ones only for those whose zone data is of the version that `take_zone_data` has seen,
+        or later.
+        """
+        ...
+
+    def next_due(self, *, zone_data: str) -> int | None:
+        """When the next schedule is due that somebody with this zone data may tick."""
+        ...
+
+    def tick(
+        self,
+        now: int,
+        page: int,
+        signals: Mapping[str, Signal],
+        make_jobs: MakeJobs,
+        *,
+        zone_data: str,
+        only: str | None = None,
+    ) -> Ticked:
+        """Decide one page of due schedules, in one transaction; or the one with that id.
+
+        Each tick becomes one row of the ledger and, if it is dispatched, its jobs; a slot that has
+        a row gets no job. The schedule moves on to its next tick; one that cannot be decided is
+        parked. Schedules that somebody else has locked are left to them.
+        """
+        ...
+
+    def park_schedule(self, schedule_id: str, error: str, now: int) -> None:
+        """Let a schedule rest that cannot be ticked, with the error."""
+        ...
+
+    def missing_functions(self) -> Sequence[str]:
+        """The functions for want of which schedules are parked."""
+        ...
+
+    def revive_schedules(self, functions: Sequence[str], now: int) -> int:
+        """Let up to 100 schedules that were parked for want of these functions tick again, from
+        now; how many."""
+        ...
+
+    def take_zone_data(self, version: str) -> bool:
+        """Require this version of the zone data, unless a later one is required: older tickers
+        leave zoned schedules alone. Whether stored ticks have to be computed anew with it."""
+        ...
+
+    def compute_zoned(self, version: str, after: str, now: int) -> str | None:
+        """Compute the next ticks of up to 100 zoned schedules after one anew; the last of them.
+
+        None if there are no more, or if a later version is required meanwhile.
+        """
+        ...
+
+    def run_schedule(
+        self,
+        schedule_id: str,
+        choose: Choose,
+        make_jobs: MakeJobs,
+        now: int,
+        *,
+        by: str | None = None,
+        parent_id: str | None = None,
+        ancestors: frozenset[str] = frozenset(),
+        slots: Range | None = None,
+    ) -> Sequence[TickRecord] | None:
+        """Run ticks that no trigger asks for, while the schedule is locked: what became of each.
+
+        None if there is no such schedule. A slot that has a row is answered with the reason
+        `schedule_slot_exists`, and audited; `slots` is where those are looked for first.
+        """
+        ...
+
+    def facts(
+        self,
+        plans: Sequence[Plan],
+        now: int,
+        signals: Mapping[str, Signal] | None = None,
+        slots: Range | None = None,
+    ) -> Facts:
+        """What ticks of these schedules would be decided by now."""
+        ...
+
+    def add_schedule(self, record: ScheduleRecord, by: str | None, now: int) -> bool:
+        """Store a new schedule; False if there is one of that app, owner and key."""
+        ...
+
+    def edit_schedule(
+        self,
+        schedule_id: str,
+        change: Edit,
+        action: str,
+        by: str | None,
+        detail: Mapping[str, Any] | None,
+        now: int,
+    ) -> ScheduleRecord | None:
+        """Change a schedule while it is locked, and write down who did; as it is then.
+
+        None if there is no such schedule. A change that answers None changes nothing.
+        """
+        ...
+
+    def remove_schedule(self, schedule_id: str, by: str | None, now: int) -> bool:
+        """Remove a schedule. Its unfinished jobs, and its ledger, stay."""
+        ...
+
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None: ...
+
+    def find_schedule(self, app: str, owner: str, key: str) -> ScheduleRecord | None: ...
+
+    def schedules(self, filter: ScheduleFilter) -> Sequence[ScheduleRecord]:
+        """Oldest first."""
+        ...
+
+    def is_scheduled(self, functions: Sequence[str]) -> bool:
+        """Whether a schedule calls one of these functions."""
+        ...
+
+    def scheduled_functions(self) -> set[str]:
+        """The functions that at least one schedule targets."""
+        ...
+
+    def ticks(self, schedule_id: str, filter: TickFilter) -> Sequence[TickRecord]:
+        """Rows of the ledger, newest first."""
+        ...
+
+    def retain_ticks(self, after: str, cutoff: int) -> tuple[str, int]:
+        """Forget old ticks and costs of some schedules that come after one: the last of them, ""
+        at the end, and how many ticks went.
+
+        A schedule keeps its newest hundred, and what its budget looks at. What goes is added to the
+        row of its day in the same transaction.
+        """
+        ...
+
+    def days(self, schedule_id: str) -> Sequence[Day]:
+        """What is left of ticks and jobs that are gone: one row for every day (UTC) with any."""
+        ...
+
+    def calendars_of(self, plans: Sequence[Plan]) -> Mapping[str, Calendar]:
+        """The calendars that are attached to these schedules, by what they call them."""
+        ...
+
+    def next_check(self) -> int | None:
+        """When the next promise of a schedule is to be checked."""
+        ...
+
+    def check_promises(self, now: int, make_alert: MakeAlert) -> int:
+        """Check some promises that are due, in one transaction with the jobs that tell of those
+        that were broken; how many were looked at."""
+        ...
+
+    def set_cost(self, job_id: str, token: int, amount: float) -> None:
+        """What an attempt of a schedule's job has cost so far; for other jobs nothing happens."""
+        ...
+
+    def declared(self, app: str, calendars: Sequence[str] = ()) -> Stored:
+        """What there is of the schedules that an app declares, and of these calendars by name."""
+        ...
+
+    def apply_declared(
+        self, app: str, calendars: Sequence[str], settle: Settle, by: str | None, now: int
+    ) -> None:
+        """Change the schedules that an app declares, all in one transaction.
+
+        Whoever does that for the same app at the same time waits, and then sees what was done.
+        """
+        ...
+
+    def pause_everything(self, by: str | None, note: str | None, now: int) -> None:
+        """Start no job of any queue and dispatch no tick until it is resumed; audited."""
+        ...
+
+    def resume_everything(self, by: str | None, now: int) -> bool:
+        """The contrary; False if nothing was paused."""
+        ...
+
+    def kill_switch(self) -> QueuePause | None:
+        """Who turned everything off, if it is off."""
+        ...
+
+    # Calendars
+    def add_calendar(self, record: CalendarRecord, by: str | None, now: int) -> bool:
+        """Store a new calendar; False if its owner has one of that name."""
+        ...
+
+    def edit_calendar(
+        self,
+        calendar_id: str,
+        change: Callable[[CalendarRecord], CalendarRecord | None],
+        by: str | None,
+        now: int,
+    ) -> CalendarRecord | None:
+        """Change a calendar; the ticks that it moves to other days are moved anew."""
+        ...
+
+    def remove_calendar(self, calendar_id: str, by: str | None, now: int) -> bool:
+        """Remove a calendar; the schedules that it was attached to go on without it."""
+        ...
+
+    def calendar(self, calendar_id: str) -> CalendarRecord | None: ...
+
+    def calendar_named(self, owner: str, name: str) -> CalendarRecord | None: ...
+
+    def calendars_in_use(self) -> Mapping[str, Calendar]:
+        """All that are attached to a schedule, by what schedules call them."""
+        ...
+
+    def calendars(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[CalendarRecord]:
+        """A page of them, oldest first; of all owners if it is None."""
+        ...
+
+    # Audit
+    def audit(
+        self,
+        action: str,
+        target: str,
+        actor: str | None,
+        detail: Mapping[str, Any] | None,
+        now: int,
+    ) -> None:
+        """Write down who did what to what."""
+        ...
+
+    def audit_of(self, target: str, limit: int = 100) -> Sequence[AuditEntry]:
+        """What was done to something, newest first."""
+        ...
 
     # Waking
     def ring(self) -> None:

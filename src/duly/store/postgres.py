@@ -44,6 +44,7 @@ from duly.store.base import (
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.limits import Picked, Starting
 from duly.store.placeholders import to_psycopg
+from duly.store.schedule_statements import ROLL_UP_JOBS
 from duly.store.session import Session
 from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
@@ -221,6 +222,7 @@ class PostgresSession(Session):
     def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
         self.run(sql.KEEP, limits)
+        self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})
         for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN):
             self.run(forget, {"bucket": bucket, "cutoff": cutoff})
         if whole:

@@ -23,7 +23,8 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport, oldest_seq_for
-from duly.store import limits, steps
+from duly.store import limits, schedules, steps
+from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import (
     CancelJobs,
@@ -376,6 +377,10 @@ class Session(ABC):
     ) -> bool:
         values = {"name": name, "status": status, "by": by, "note": note, "now": now}
         changed = self.run(sql.SET_STATUS, values | {"allowed": self.array(allowed)})
+        if status == Status.DELETED and changed:
+            names = self.array(row[0] for row in changed)
+            gone = self.run(schedule_sql.DELETE_SCHEDULES_OF, {"functions": names})
+            schedules.audit_gone(self, [row[0] for row in gone], by, now)
         return (name,) in changed
 
     def relist(self, worker_id: str, functions: Iterable[str]) -> None:
@@ -394,7 +399,11 @@ class Session(ABC):
     # Queues
 
     def paused_queues(self) -> list[QueuePause]:
-        return [QueuePause(*row) for row in self.run(sql.QUEUES) if row[1] is not None]
+        return [
+            QueuePause(*row)
+            for row in self.run(sql.QUEUES)
+            if row[1] is not None and row[0] != schedule_sql.EVERYTHING
+        ]
 
     def _ids(self, statement: Statement, parameters: Mapping[str, Any]) -> list[str]:
         return [row[0] for row in self.run(statement, parameters)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from duly import fault
-from duly.ids import is_id
+from duly.ids import FIRST_ID, is_id
+from duly.model.calendar import Calendar
+from duly.model.decide import Facts, Signal
 from duly.model.function import FunctionInfo, Published, Status
 from duly.model.job import (
     Claim,
@@ -20,15 +22,30 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport
-from duly.store import limits
+from duly.model.schedule import Plan, ScheduleRecord, TickRecord
+from duly.store import declared, expectations, limits, schedules
+from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import Change, HeldJobs, Lane, QueuePause, WorkerInfo
+from duly.store.declared import Settle, Stored
+from duly.store.expectations import MakeAlert
+from duly.store.schedules import (
+    AuditEntry,
+    CalendarRecord,
+    Choose,
+    Day,
+    Edit,
+    MakeJobs,
+    Range,
+    ScheduleFilter,
+    Ticked,
+    TickFilter,
+)
 from duly.store.session import Session
 
 S = TypeVar("S", bound=Session)
 T = TypeVar("T")
 
-FIRST_ID = "00000000-0000-0000-0000-000000000000"
 MOST_KEYS = 100
 """As many as AWAITED_KEYS gives."""
 
@@ -233,6 +250,236 @@ class SharedVerbs(ABC, Generic[S]):
         now: int,
     ) -> bool:
         return self._write(lambda s: s.set_status(name, status, allowed, by=by, note=note, now=now))
+
+    # Schedules
+
+    def due_schedules(self, now: int, limit: int, *, zone_data: str) -> Sequence[ScheduleRecord]:
+        where = {"now": now, "limit": limit, "zone_data": zone_data}
+        rows = self._read(lambda s: s.run(schedule_sql.PEEK_DUE, where))
+        return [schedules.schedule_of(row) for row in rows]
+
+    def next_due(self, *, zone_data: str) -> int | None:
+        rows = self._read(lambda s: s.run(schedule_sql.NEXT_DUE, {"zone_data": zone_data}))
+        return rows[0][0] if rows else None
+
+    def tick(
+        self,
+        now: int,
+        page: int,
+        signals: Mapping[str, Signal],
+        make_jobs: MakeJobs,
+        *,
+        zone_data: str,
+        only: str | None = None,
+    ) -> Ticked:
+        ticked = self._write(
+            lambda s: schedules.tick(
+                s, now, page, signals, make_jobs, zone_data=zone_data, only=only
+            )
+        )
+        fault.point("ticker.committed")
+        return ticked
+
+    def park_schedule(self, schedule_id: str, error: str, now: int) -> None:
+        self._write(lambda s: schedules.park(s, schedule_id, error, now))
+
+    def missing_functions(self) -> Sequence[str]:
+        return self._read(schedules.missing_functions)
+
+    def revive_schedules(self, functions: Sequence[str], now: int) -> int:
+        return self._write(lambda s: schedules.revive(s, functions, now))
+
+    def take_zone_data(self, version: str) -> bool:
+        if self._read(lambda s: schedules.has_zone_data(s, version)):
+            return False
+        return self._write(lambda s: schedules.take_zone_data(s, version))
+
+    def compute_zoned(self, version: str, after: str, now: int) -> str | None:
+        return self._write(lambda s: schedules.compute_zoned(s, version, after or FIRST_ID, now))
+
+    def run_schedule(
+        self,
+        schedule_id: str,
+        choose: Choose,
+        make_jobs: MakeJobs,
+        now: int,
+        *,
+        by: str | None = None,
+        parent_id: str | None = None,
+        ancestors: frozenset[str] = frozenset(),
+        slots: Range | None = None,
+    ) -> Sequence[TickRecord] | None:
+        if not is_id(schedule_id):
+            return None
+        return self._write(
+            lambda s: schedules.run(
+                s,
+                schedule_id,
+                choose,
+                make_jobs,
+                now,
+                by=by,
+                parent_id=parent_id,
+                ancestors=ancestors,
+                slots=slots,
+            )
+        )
+
+    def facts(
+        self,
+        plans: Sequence[Plan],
+        now: int,
+        signals: Mapping[str, Signal] | None = None,
+        slots: Range | None = None,
+    ) -> Facts:
+        return self._read(lambda s: schedules.gather(s, plans, now, signals, slots=slots))
+
+    def add_schedule(self, record: ScheduleRecord, by: str | None, now: int) -> bool:
+        return self._write(lambda s: schedules.add(s, record, by, now))
+
+    def edit_schedule(
+        self,
+        schedule_id: str,
+        change: Edit,
+        action: str,
+        by: str | None,
+        detail: Mapping[str, Any] | None,
+        now: int,
+    ) -> ScheduleRecord | None:
+        if not is_id(schedule_id):
+            return None
+        return self._write(
+            lambda s: schedules.edit(s, schedule_id, change, action, by, detail, now)
+        )
+
+    def remove_schedule(self, schedule_id: str, by: str | None, now: int) -> bool:
+        if not is_id(schedule_id):
+            return False
+        return self._write(lambda s: schedules.remove(s, schedule_id, by, now))
+
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
+        return self._read(lambda s: schedules.get(s, schedule_id)) if is_id(schedule_id) else None
+
+    def find_schedule(self, app: str, owner: str, key: str) -> ScheduleRecord | None:
+        return self._read(lambda s: schedules.find_one(s, app, owner, key))
+
+    def schedules(self, filter: ScheduleFilter) -> Sequence[ScheduleRecord]:
+        return self._read(lambda s: schedules.find(s, filter))
+
+    def is_scheduled(self, functions: Sequence[str]) -> bool:
+        return self._read(
+            lambda s: bool(s.run(schedule_sql.IS_SCHEDULED, {"functions": s.array(functions)}))
+        )
+
+    def scheduled_functions(self) -> set[str]:
+        return {row[0] for row in self._read(lambda s: s.run(schedule_sql.SCHEDULED_FUNCTIONS))}
+
+    def ticks(self, schedule_id: str, filter: TickFilter) -> Sequence[TickRecord]:
+        if not is_id(schedule_id):
+            return []
+        return self._read(lambda s: schedules.ticks(s, schedule_id, filter))
+
+    def retain_ticks(self, after: str, cutoff: int) -> tuple[str, int]:
+        last, old, costs = self._read(lambda s: schedules.old_ticks(s, after or FIRST_ID, cutoff))
+        removed = 0
+        for ticks in old:
+            while gone := self._write(lambda s: schedules.forget_ticks(s, ticks)):  # noqa: B023
+                removed += gone
+        if costs:
+            self._write(lambda s: schedules.forget_costs(s, costs))
+        return last, removed
+
+    def days(self, schedule_id: str) -> Sequence[Day]:
+        return self._read(lambda s: schedules.days_of(s, schedule_id))
+
+    def calendars_of(self, plans: Sequence[Plan]) -> Mapping[str, Calendar]:
+        return self._read(lambda s: schedules.calendars_of(s, plans))
+
+    def next_check(self) -> int | None:
+        rows = self._read(lambda s: s.run(schedule_sql.NEXT_CHECK))
+        return rows[0][0] if rows else None
+
+    def check_promises(self, now: int, make_alert: MakeAlert) -> int:
+        return self._write(lambda s: expectations.check(s, now, make_alert))
+
+    def set_cost(self, job_id: str, token: int, amount: float) -> None:
+        spent = {"id": job_id, "token": token, "amount": amount}
+        self._write(lambda s: s.run(schedule_sql.SET_COST, spent))
+
+    def declared(self, app: str, calendars: Sequence[str] = ()) -> Stored:
+        return self._read(lambda s: declared.read(s, app, calendars))
+
+    def apply_declared(
+        self, app: str, calendars: Sequence[str], settle: Settle, by: str | None, now: int
+    ) -> None:
+        self._write(lambda s: declared.apply(s, app, calendars, settle, by, now))
+
+    def pause_everything(self, by: str | None, note: str | None, now: int) -> None:
+        self._write(lambda s: schedules.pause_everything(s, by, note, now))
+
+    def resume_everything(self, by: str | None, now: int) -> bool:
+        return self._write(lambda s: schedules.resume_everything(s, by, now))
+
+    def kill_switch(self) -> QueuePause | None:
+        rows = self._read(lambda s: s.run(schedule_sql.KILL_SWITCH))
+        if not rows:
+            return None
+        by, at, note = rows[0]
+        return QueuePause(schedule_sql.EVERYTHING, at, by, note)
+
+    # Calendars
+
+    def add_calendar(self, record: CalendarRecord, by: str | None, now: int) -> bool:
+        return self._write(lambda s: schedules.add_calendar(s, record, by, now))
+
+    def edit_calendar(
+        self,
+        calendar_id: str,
+        change: Callable[[CalendarRecord], CalendarRecord | None],
+        by: str | None,
+        now: int,
+    ) -> CalendarRecord | None:
+        if not is_id(calendar_id):
+            return None
+        return self._write(lambda s: schedules.edit_calendar(s, calendar_id, change, by, now))
+
+    def remove_calendar(self, calendar_id: str, by: str | None, now: int) -> bool:
+        if not is_id(calendar_id):
+            return False
+        return self._write(lambda s: schedules.remove_calendar(s, calendar_id, by, now))
+
+    def calendar(self, calendar_id: str) -> CalendarRecord | None:
+        if not is_id(calendar_id):
+            return None
+        return self._read(lambda s: schedules.get_calendar(s, calendar_id))
+
+    def calendar_named(self, owner: str, name: str) -> CalendarRecord | None:
+        return self._read(lambda s: schedules.calendar_named(s, owner, name))
+
+    def calendars_in_use(self) -> Mapping[str, Calendar]:
+        return self._read(schedules.calendars_in_use)
+
+    def calendars(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[CalendarRecord]:
+        if after is not None and not is_id(after):
+            return []
+        return self._read(lambda s: schedules.find_calendars(s, owner, after, limit))
+
+    # Audit
+
+    def audit(
+        self,
+        action: str,
+        target: str,
+        actor: str | None,
+        detail: Mapping[str, Any] | None,
+        now: int,
+    ) -> None:
+        self._write(lambda s: schedules.audit(s, action, target, actor, detail, now))
+
+    def audit_of(self, target: str, limit: int = 100) -> Sequence[AuditEntry]:
+        return self._read(lambda s: schedules.audit_of(s, target, limit))
 
     # Queues
 

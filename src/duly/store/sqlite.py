@@ -50,6 +50,7 @@ from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
 from duly.store.limits import Picked, Starting
 from duly.store.placeholders import to_sqlite
+from duly.store.schedule_statements import EVERYTHING, ROLL_UP_JOBS
 from duly.store.session import Session
 from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
@@ -150,6 +151,8 @@ class SqliteSession(Session):
         rules = self.run(sql.QUEUE_RULES)
         paused = {name for name, paused_at, _ in rules if paused_at is not None}
         limited = {name: at_once for name, _, at_once in rules if at_once is not None}
+        if EVERYTHING in paused:
+            return []
         while True:
             starting = Starting(self, limited, request.worker_id, now)
             queues = [q for q in request.queues if q not in paused and not starting.is_full(q)]
@@ -240,19 +243,18 @@ class SqliteSession(Session):
             dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
             self.forget_reports([row[0] for row in dropped])
             return 0
-        newest = {row[2]: row for row in expired}
+        newest = {row[2]: row for row in sorted(expired, key=lambda row: str(row[1]))}
         keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
         keep += [row[1] for row in newest.values() if self._is_newest(row) and row[1] not in keep]
         if keep:
             self.run(sql.KEEP, {"ids": self.array(keep)})
+        self.run(ROLL_UP_JOBS, {"ids": self.array(row[1] for row in expired)})
         self.run(sql.DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
         self.forget_reports([row[1] for row in expired if row[1] not in keep])
         return len(expired)
 
     def _is_newest(self, row: Row) -> bool:
-        where = {"function": row[2], "seq": row[0]}
-        states = (State.SUCCEEDED, State.FAILED, State.CANCELED)
-        return not any(self.run(sql.NEWER_FINISHED, where | {"state": s}) for s in states)
+        return not self.run(sql.NEWER_FINISHED, {"function": row[2], "id": row[1]})
 
 
 def _lenient(text: bytes) -> str:
@@ -733,7 +735,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
                 self._commit_in_turn(self._writer, tickets)
         for ticket in tickets:
             if isinstance(ticket.error, sqlite3.Error):
-                ticket.error = _translate(ticket.error, self.where)
+                meaning = _translate(ticket.error, self.where)
+                meaning.__cause__ = ticket.error
+                ticket.error = meaning
 
     def _commit_in_turn(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
         if len(tickets) == 1:

@@ -47,6 +47,7 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     prefix = "duly_" if dialect == "sqlite" else f"{schema}."
     tables = "jobs history kept workers queues functions meta migrations".split()
     tables += "keys slots starts progress logs".split()
+    tables += "schedules ticks calendars costs days audit declarations".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
     return {table: prefix + table for table in tables} | columns | {"schema": schema}
 
@@ -81,9 +82,10 @@ def compile_all(dialect: Dialect, words: dict[str, str]) -> dict[Statement, str]
 
 def named_statements() -> Iterator[tuple[str, Statement]]:
     """Every statement with its name."""
-    for name, value in globals().items():
-        if isinstance(value, Statement):
-            yield name, value
+    from duly.store import schedule_statements
+
+    for names in (globals(), vars(schedule_statements)):
+        yield from ((name, s) for name, s in names.items() if isinstance(s, Statement))
 
 
 # Columns -----------------------------------------------------------------------------------------
@@ -279,6 +281,8 @@ def _postgres_pick(columns: str, plain: str, open_queue: str) -> str:
                     FOR UPDATE SKIP LOCKED
                 ) due
                 WHERE lane.queue <> ALL(ARRAY(SELECT name FROM @queues WHERE {open_queue}))
+                    AND (SELECT count(*) FROM @queues
+                        WHERE name = '*' AND paused_at IS NOT NULL) = 0
                 LIMIT :limit
             ) picked
         ) bounded WHERE total = size OR total <= :bytes"""
@@ -314,7 +318,7 @@ CLAIM_PICKED = each(
 
 _DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
     AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
-    AND NOT EXISTS (SELECT 1 FROM @queues WHERE name = queue AND paused_at IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM @queues WHERE name IN (queue, '*') AND paused_at IS NOT NULL)
     AND NOT EXISTS (SELECT 1 FROM @functions
         WHERE name = function AND status IN ('paused', 'deleted'))"""
 
@@ -703,9 +707,11 @@ LEFT_BEHIND = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"
     " LIMIT 1"
 )
+# The newest one is the one that was created last, as conditions of schedules see it. Its state is
+# said so that the index leads to it.
+_ENDED = "state IN ('succeeded', 'failed', 'canceled')"
 NEWER_FINISHED = both(
-    "SELECT 1 FROM @history WHERE function = :function AND state = :state AND seq > :seq"
-    " ORDER BY id DESC LIMIT 1"
+    f"SELECT 1 FROM @history WHERE function = :function AND {_ENDED} AND id > :id LIMIT 1"
 )
 KEEP = each(
     sqlite=f"""INSERT INTO @kept ({_FINAL}) SELECT {_FINAL} FROM @history
@@ -714,10 +720,9 @@ KEEP = each(
         SELECT {_FINAL} FROM (
             SELECT DISTINCT ON (function) * FROM @history
             WHERE bucket = :bucket AND completed_at < :cutoff
-            ORDER BY function, completed_at DESC, id DESC) newest
+            ORDER BY function, id DESC) newest
         WHERE NOT EXISTS (SELECT 1 FROM @history later
-            WHERE later.function = newest.function
-                AND later.completed_at > newest.completed_at AND later.id <> newest.id)
+            WHERE later.function = newest.function AND later.{_ENDED} AND later.id > newest.id)
         UNION
         SELECT {_FINAL} FROM @history
         WHERE bucket = :bucket AND exhausted AND completed_at < :cutoff
@@ -730,15 +735,17 @@ DELETE_FINISHED = each(
 )
 TRUNCATE_BUCKET = "TRUNCATE @schema.history_{bucket:02d}"
 DROP_KEPT = each(
-    sqlite="""DELETE FROM @kept WHERE (exhausted = 0 OR completed_at < :exhausted_after)
-        AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = duly_kept.function)
+    sqlite=f"""DELETE FROM @kept WHERE (exhausted = 0 OR completed_at < :exhausted_after)
+        AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = duly_kept.function
+                AND h.{_ENDED} AND h.id > duly_kept.id)
             OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = duly_kept.function
-                AND (k.completed_at, k.id) > (duly_kept.completed_at, duly_kept.id)))
+                AND k.{_ENDED} AND k.id > duly_kept.id))
         RETURNING id""",
-    postgres="""DELETE FROM @kept o WHERE (NOT exhausted OR completed_at < :exhausted_after)
-        AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = o.function)
+    postgres=f"""DELETE FROM @kept o WHERE (NOT exhausted OR completed_at < :exhausted_after)
+        AND (EXISTS (SELECT 1 FROM @history h WHERE h.function = o.function
+                AND h.{_ENDED} AND h.id > o.id)
             OR EXISTS (SELECT 1 FROM @kept k WHERE k.function = o.function
-                AND (k.completed_at, k.id) > (o.completed_at, o.id)))
+                AND k.{_ENDED} AND k.id > o.id))
         RETURNING id::text""",
 )
 

@@ -6,10 +6,11 @@ import sys
 
 # Asserts in a library say no more than their line, unless pytest is asked before the import.
 if pytest := sys.modules.get("pytest"):
-    pytest.register_assert_rewrite("duly.testing.conformance")
+    pytest.register_assert_rewrite("duly.testing.conformance", "duly.testing.index_conformance")
 
 from duly.clock import ManualClock
 from duly.testing.conformance import StoreConformance
+from duly.testing.index_conformance import ScheduleIndexConformance
 from duly.testing.kit import (
     advance,
     assert_enqueued,
@@ -24,6 +25,7 @@ from duly.testing.kit import (
 
 __all__ = [
     "ManualClock",
+    "ScheduleIndexConformance",
     "StoreConformance",
     "advance",
     "assert_enqueued",

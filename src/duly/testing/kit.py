@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from duly import zones
 from duly.app import Duly
 from duly.clock import Clock, ManualClock, from_ms
 from duly.connect import make_store
@@ -30,6 +31,7 @@ from duly.model.job import (
 from duly.model.redact import mask
 from duly.runtime.janitor import Janitor
 from duly.runtime.program import Scrub
+from duly.runtime.ticker import Ticker
 from duly.testing.home import Home
 from duly.testing.inline import InlineWorker
 from duly.testing.inside import InsideJob, inside, pending_inside
@@ -87,12 +89,13 @@ def clock_of(app: Duly) -> ManualClock:
 def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
     """Run every job that is due, and what that makes due, here and now; the jobs, in order.
 
+    Schedules that are due become jobs first, but not inside a handle's transaction.
     A job that has failed for good raises JobFailed when all of them have run, unless `raises` is
     False. `on`: a handle with an open transaction, as for `app.on`; everything happens inside it.
     """
     if on is None:
         with _worker(app) as worker:
-            ran = _run_due(app, worker)
+            ran = _tick_and_run(app, worker, Ticker(app.core))
     else:
         with inside(app.core, on) as home, _worker(app, home) as worker:
             ran = _run_due(app, worker)
@@ -140,17 +143,19 @@ def _jobs(app: Duly, records: Sequence[JobRecord], on: Any = None) -> list[Job[A
 def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
     """Let time pass on the app's ManualClock; whatever becomes due runs at its own instant.
 
-    Retries, expiry, time limits and retention are part of it. The jobs that ran, in order.
+    Schedules, retries, expiry, time limits and retention are part of it. The jobs that ran, in
+    order.
     """
     clock = clock_of(app)
     target = clock.now() + round(seconds_of("delay", delay) * 1000)
+    ticker = Ticker(app.core)
     with _worker(app) as worker:
-        ran = _tidy_and_run(app, worker)
+        ran = _tidy_and_run(app, worker, ticker)
         while (following := _next_due(app)) is not None and following <= target:
             clock.advance((following - clock.now()) / 1000)
-            ran += _tidy_and_run(app, worker)
+            ran += _tidy_and_run(app, worker, ticker)
         clock.advance((target - clock.now()) / 1000)
-        ran += _tidy_and_run(app, worker)
+        ran += _tidy_and_run(app, worker, ticker)
     # Retention may have removed a job since; one that ran again is what it became last.
     latest = {record.id: record for record in ran}
     ran = [latest[record.id] for record in ran]
@@ -159,15 +164,30 @@ def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
     return _jobs(app, ran)
 
 
-def _tidy_and_run(app: Duly, worker: InlineWorker) -> list[JobRecord]:
+def _tidy_and_run(app: Duly, worker: InlineWorker, ticker: Ticker) -> list[JobRecord]:
     # First: a job that nobody may start must not hide those behind it.
     _tidy(app)
-    return _run_due(app, worker)
+    return _tick_and_run(app, worker, ticker)
+
+
+def _tick_and_run(app: Duly, worker: InlineWorker, ticker: Ticker) -> list[JobRecord]:
+    """Until nothing is due: a job may make a schedule due, too."""
+    ran: list[JobRecord] = []
+    app.ready()
+    while True:
+        while ticker.one_pass() == 0:
+            pass
+        more = _run_due(app, worker)
+        if not more:
+            return ran
+        ran += more
 
 
 def _next_due(app: Duly) -> int | None:
-    now = app.clock.now()
-    return min((lane.run_at for lane in app.ready().lanes() if lane.run_at > now), default=None)
+    now, store = app.clock.now(), app.ready()
+    times = [lane.run_at for lane in store.lanes()]
+    times += [store.next_due(zone_data=zones.version()) or now, store.next_check() or now]
+    return min((at for at in times if at > now), default=None)
 
 
 def _tidy(app: Duly) -> None:

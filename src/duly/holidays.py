@@ -1,0 +1,58 @@
+"""Which holidays does a country have in a year? The `holidays` package knows, an extra."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from collections.abc import Iterable
+
+from duly.errors import InvalidCalendar, MissingExtra
+
+MAX_YEARS = 100
+"""More would not fit into a calendar."""
+
+
+def holidays(
+    country: str, years: int | Iterable[int], subdivision: str | None = None
+) -> list[tuple[dt.date, str]]:
+    """The public holidays of a country ("TR"), or of a part of it ("DE", subdivision="BY").
+
+    In order, with their names in English where the package has them; days on which a holiday is
+    observed are included. Raises InvalidCalendar, and MissingExtra without the package.
+    """
+    try:
+        import holidays as package
+    except ImportError:
+        raise MissingExtra("holidays", "a calendar of a country's holidays") from None
+    wanted = _years(years)
+    country = country.upper()
+    supported = package.list_supported_countries()
+    if country not in supported:
+        raise _unknown("country", country, supported)
+    if subdivision is not None and subdivision not in supported[country]:
+        raise _unknown("subdivision", subdivision, supported[country])
+    languages = package.list_localized_countries().get(country, [])
+    found = package.country_holidays(
+        country,
+        subdiv=subdivision,
+        years=wanted,
+        language="en_US" if "en_US" in languages else None,
+    )
+    return sorted(found.items())
+
+
+def _years(years: int | Iterable[int]) -> list[int]:
+    wanted = [years] if isinstance(years, int) else list(years)[: MAX_YEARS + 1]
+    if not wanted or len(wanted) > MAX_YEARS:
+        raise InvalidCalendar("years", f"must be 1 to {MAX_YEARS} years")
+    for year in wanted:
+        if type(year) is not int or not dt.MINYEAR <= year <= dt.MAXYEAR:
+            raise InvalidCalendar("years", f"{year!r} is none", "write 2026, or [2026, 2027]")
+    return wanted
+
+
+def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidCalendar:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"[:200]
+    return InvalidCalendar(field, f"{name!r} is not known to the holidays package", hint)

@@ -1,0 +1,366 @@
+"""Where do users' schedules live, so that the index always says the same?
+
+A record is {cron, timezone, enabled, …} under a user and a key. Whatever changes when it fires is
+written to the index in the record's own transaction.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from duly.clock import Clock, SystemClock
+from duly.errors import BadInput, InvalidOption, ScheduleExists, ScheduleNotFound
+from duly.index import statements as sql
+from duly.index.blocking import SyncScheduleIndex
+from duly.index.claims import DatabaseIndex, RowsInTransaction
+from duly.index.database import Database, Row, Transaction
+from duly.index.postgres import open_postgres
+from duly.index.rows import IndexRow, ScheduleIndex, next_fire_after, require_text
+from duly.index.sqlite import open_sqlite
+from duly.model import plain
+from duly.threads import Threads
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+State = dict[str, Any]
+
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """One schedule of one user: `state` has `cron`, `timezone`, `enabled` and whatever else."""
+
+    user_id: str
+    key: str
+    state: State
+
+    @property
+    def cron(self) -> str:
+        cron: str = self.state["cron"]
+        return cron
+
+    @property
+    def timezone(self) -> str | None:
+        timezone: str | None = self.state["timezone"]
+        return timezone
+
+    @property
+    def enabled(self) -> bool:
+        enabled: bool = self.state["enabled"]
+        return enabled
+
+    def index_row(self, after: int) -> IndexRow | None:
+        """Its row in an index, due at the first time after an instant; None if it has none."""
+        if not self.enabled:
+            return None
+        row = IndexRow(self.user_id, self.key, self.cron, self.timezone, 0)
+        try:
+            fires_at = next_fire_after(row, after)
+        except BadInput as error:
+            log.warning("schedule %r of %r is not indexed: %s", self.key, self.user_id, error)
+            return None
+        return IndexRow(self.user_id, self.key, self.cron, self.timezone, fires_at)
+
+
+class Mirror(Protocol):
+    """What a change of a record does to an index."""
+
+    def upsert(self, row: IndexRow) -> None: ...
+
+    def remove(self, user_id: str, key: str) -> None: ...
+
+
+class ScheduleCollection:
+    """Schedules of users, stored in a table `schedule_records`, and mirrored into an index.
+
+    Its keys are those that fit the pattern: in "schedules/*" the star is any name without a slash.
+    With an index of duly's the records live in its database. Without one, or with somebody else's,
+    `database` says where: a path or connection of SQLite, a DSN, pool or connection of PostgreSQL.
+    """
+
+    def __init__(
+        self,
+        *,
+        pattern: str = "schedules/*",
+        index: ScheduleIndex | None = None,
+        database: Any = None,
+        skip_schema_init: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._fits = _pattern(pattern)
+        self._pattern = pattern
+        self._index = index
+        self._database = _database(index, database, create=not skip_schema_init)
+        self._clock = clock or SystemClock()
+        self._threads = Threads()
+        self._blocking = None if index is None else SyncScheduleIndex(index)
+        if not skip_schema_init:
+            self._database.create(sql.RECORD_TABLE)
+
+    async def create(self, user_id: str, key: str, state: Mapping[str, Any]) -> ScheduleRecord:
+        """Store a schedule: `cron`, and if you like `timezone`, `enabled` and any other JSON."""
+        return await self._call(lambda records: records.create(user_id, key, state))
+
+    async def get(self, user_id: str, key: str) -> ScheduleRecord | None:
+        """The schedule, if there is one."""
+        return await self._call(lambda records: records.get(user_id, key))
+
+    async def list(self, user_id: str) -> list[ScheduleRecord]:
+        """The schedules of a user, by key."""
+        return await self._call(lambda records: records.list(user_id))
+
+    async def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
+        """Change some of a schedule's state."""
+        return await self._call(lambda records: records.update(user_id, key, changes))
+
+    async def delete(self, user_id: str, key: str) -> bool:
+        """Delete the schedule; whether there was one."""
+        return await self._call(lambda records: records.delete(user_id, key))
+
+    async def rebuild(self) -> int:
+        """Make the index say what the records say; how many schedules it has then.
+
+        Rows that are due stay due. Rows without a record are removed, where the index is duly's.
+        """
+        return await self._call(lambda records: records.rebuild())
+
+    @contextmanager
+    def transaction(self) -> Generator[Records]:
+        """The verbs without await, all in one transaction."""
+        with self._database.transaction() as tx:
+            yield self._records(tx, self._blocking)
+
+    def on(self, connection: Any) -> Records:
+        """The verbs without await, in the transaction of a connection of yours."""
+        return self._records(self._database.borrow(connection), self._blocking)
+
+    def close(self) -> None:
+        """Close the connections that the collection has opened; an index stays open."""
+        self._threads.close()
+        if self._blocking is not None:
+            self._blocking.close()
+        if not isinstance(self._index, DatabaseIndex):
+            self._database.close()
+
+    async def _call(self, work: Callable[[Records], T]) -> T:
+        loop = asyncio.get_running_loop()
+        mirror = None if self._index is None else _OnLoop(self._index, loop)
+
+        def in_transaction() -> T:
+            with self._database.transaction() as tx:
+                return work(self._records(tx, mirror))
+
+        if self._database.is_tied_to_thread:
+            return in_transaction()
+        return await self._threads.call(in_transaction)
+
+    def _records(self, tx: Transaction, elsewhere: Mirror | None) -> Records:
+        ours = isinstance(self._index, DatabaseIndex)
+        mirror = RowsInTransaction(tx) if ours else elsewhere
+        return Records(tx, mirror, self._require_key, self._clock.now, ours)
+
+    def _require_key(self, key: object) -> str:
+        require_text("key", key)
+        if not self._fits(str(key)):
+            raise InvalidOption("key", f"{key!r} does not fit the pattern {self._pattern!r}")
+        return str(key)
+
+
+class _OnLoop:
+    """An index of somebody else's, used from a thread while its event loop runs."""
+
+    def __init__(self, index: ScheduleIndex, loop: asyncio.AbstractEventLoop) -> None:
+        self._index = index
+        self._loop = loop
+
+    def upsert(self, row: IndexRow) -> None:
+        asyncio.run_coroutine_threadsafe(self._index.upsert(row), self._loop).result()
+
+    def remove(self, user_id: str, key: str) -> None:
+        asyncio.run_coroutine_threadsafe(self._index.remove(user_id, key), self._loop).result()
+
+
+class Records:
+    """The verbs of a collection inside one transaction, without await."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        mirror: Mirror | None,
+        require_key: Callable[[object], str],
+        now: Callable[[], int],
+        index_is_here: bool,
+    ) -> None:
+        self._tx = tx
+        self._mirror = mirror
+        self._require_key = require_key
+        self._now = now
+        self._index_is_here = index_is_here
+
+    def create(self, user_id: str, key: str, state: Mapping[str, Any]) -> ScheduleRecord:
+        """Store a schedule: `cron`, and if you like `timezone`, `enabled` and any other JSON."""
+        record = ScheduleRecord(**self._place(user_id, key), state=_checked(state))
+        if not self._tx.run(sql.INSERT_RECORD, _stored(record)):
+            raise ScheduleExists(key)
+        self._reflect(record)
+        return record
+
+    def get(self, user_id: str, key: str) -> ScheduleRecord | None:
+        """The schedule, if there is one."""
+        return self._read(sql.GET_RECORD, user_id, key)
+
+    def list(self, user_id: str) -> list[ScheduleRecord]:
+        """The schedules of a user, by key."""
+        require_text("user_id", user_id)
+        found = self._tx.run(sql.RECORDS_OF_USER, {"user_id": user_id})
+        return [_record(*values) for values in found if self._is_ours(values[1])]
+
+    def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
+        """Change some of a schedule's state."""
+        before = self._read(sql.LOCK_RECORD, user_id, key)
+        if before is None:
+            raise ScheduleNotFound(key)
+        after = ScheduleRecord(user_id, key, _checked({**before.state, **changes}))
+        self._tx.run(sql.UPDATE_RECORD, _stored(after))
+        # A row that is due must not lose its time because something else has changed.
+        if _when(before) != _when(after):
+            self._reflect(after)
+        return after
+
+    def delete(self, user_id: str, key: str) -> bool:
+        """Delete the schedule; whether there was one."""
+        deleted = self._tx.run(sql.DELETE_RECORD, self._place(user_id, key))
+        if deleted and self._mirror is not None:
+            self._mirror.remove(user_id, key)
+        return bool(deleted)
+
+    def rebuild(self) -> int:
+        """Make the index say what the records say; how many schedules it has then."""
+        if self._mirror is None:
+            raise InvalidOption("index", "the collection has none to rebuild")
+        self._tx.run(sql.LOCK_RECORDS)
+        indexed = sum(self._rebuild(record, row) for record, row in self._everything())
+        if self._index_is_here:
+            for user_id, key in self._tx.run(sql.ROWS_WITHOUT_RECORD):
+                if self._is_ours(key):
+                    self._mirror.remove(user_id, key)
+        return indexed
+
+    def _rebuild(self, record: ScheduleRecord, row: Row) -> bool:
+        cron, timezone, next_fire_at = row
+        now = self._now()
+        is_due = next_fire_at is not None and next_fire_at <= now
+        if record.enabled and is_due and (cron, timezone) == (record.cron, record.timezone):
+            return True
+        return self._reflect(record)
+
+    def _everything(self) -> Generator[tuple[ScheduleRecord, Row]]:
+        """Every record of the collection with the row that the index has for it."""
+        page: list[Row] = [("", "")]
+        while page:
+            user_id, key = page[-1][:2]
+            start = {"user_id": user_id, "key": key, "limit": _PAGE}
+            statement = sql.RECORDS_WITH_ROWS if self._index_is_here else sql.RECORDS
+            page = self._tx.run(statement, start)
+            for values in page:
+                if self._is_ours(values[1]):
+                    yield _record(*values[:3]), values[3:]
+
+    def _reflect(self, record: ScheduleRecord) -> bool:
+        """Mirror the record; whether the index has a row for it now."""
+        if self._mirror is None:
+            return False
+        row = record.index_row(self._now())
+        if row is None:
+            self._mirror.remove(record.user_id, record.key)
+            return False
+        self._mirror.upsert(row)
+        return True
+
+    def _read(self, statement: sql.Statement, user_id: str, key: str) -> ScheduleRecord | None:
+        found = self._tx.run(statement, self._place(user_id, key))
+        return _record(user_id, key, found[0][0]) if found else None
+
+    def _place(self, user_id: str, key: str) -> dict[str, str]:
+        require_text("user_id", user_id)
+        return {"user_id": user_id, "key": self._require_key(key)}
+
+    def _is_ours(self, key: str) -> bool:
+        try:
+            self._require_key(key)
+        except InvalidOption:
+            return False
+        return True
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def _checked(state: Mapping[str, Any]) -> State:
+    complete: State = {"timezone": None, "enabled": True, **state}
+    if "cron" not in complete:
+        raise InvalidOption("cron", "a schedule needs it")
+    require_text("cron", complete["cron"])
+    if complete["timezone"] is not None:
+        require_text("timezone", complete["timezone"])
+    if not isinstance(complete["enabled"], bool):
+        raise InvalidOption("enabled", f"give True or False, not {complete['enabled']!r}")
+    if wrong := plain.fault(complete):
+        raise InvalidOption(f"state{wrong.path}", wrong.reason)
+    return complete
+
+
+def _when(record: ScheduleRecord) -> tuple[str, str | None, bool]:
+    return record.cron, record.timezone, record.enabled
+
+
+def _stored(record: ScheduleRecord) -> dict[str, str]:
+    state = plain.encoded(record.state)
+    return {"user_id": record.user_id, "key": record.key, "state": state}
+
+
+def _record(user_id: str, key: str, state: str) -> ScheduleRecord:
+    return ScheduleRecord(user_id, key, msgspec.json.decode(state))
+
+
+def _pattern(pattern: str) -> Callable[[str], object]:
+    before, star, after = pattern.partition("*")
+    if not star or "*" in after:
+        raise InvalidOption("pattern", f"{pattern!r} needs exactly one star: schedules/*")
+    return re.compile(f"{re.escape(before)}[^/]+{re.escape(after)}").fullmatch
+
+
+def _database(index: ScheduleIndex | None, given: Any, *, create: bool) -> Database:
+    if isinstance(index, DatabaseIndex):
+        if given is not None:
+            raise InvalidOption("database", "leave it out: records live in the index's database")
+        return index.database
+    if given is None:
+        raise InvalidOption("database", "say where the records live, or give an index of duly's")
+    database = open_sqlite(given, create=create) if _is_sqlite(given) else open_postgres(given)
+    if database.is_tied_to_thread and index is not None:
+        raise InvalidOption(
+            "database", "give the path of the file: this index is in no transaction"
+        )
+    return database
+
+
+def _is_sqlite(given: object) -> bool:
+    if isinstance(given, str):
+        return "://" not in given and "=" not in given
+    return isinstance(given, sqlite3.Connection | os.PathLike)

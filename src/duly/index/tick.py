@@ -1,0 +1,191 @@
+"""What does a beat do? It claims what is due, and POSTs each row once.
+
+At most once: a row is advanced before it is sent, and what is not delivered is not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from duly.clock import Clock, SystemClock
+from duly.errors import InvalidOption, MissingExtra
+from duly.index.rows import LIMIT, IndexRow, ScheduleIndex, require_limit
+
+log = logging.getLogger(__name__)
+
+HEADER = "Idempotency-Key"
+"""Carries user, key and nominal time: two requests with the same are the same fire."""
+
+# So much of an answer is read, for the connection to be used again.
+_ANSWER = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One attempt to deliver one claimed row."""
+
+    row: IndexRow
+    """As it was claimed: `next_fire_at` is the nominal time of this fire."""
+    status: int
+    """Of the HTTP answer; 0 if there was none."""
+    error: str | None = None
+    """Why there was no answer."""
+
+    @property
+    def delivered(self) -> bool:
+        return 200 <= self.status < 300
+
+
+Observer = Callable[[Dispatch], Awaitable[None] | None]
+
+
+class _Page(NamedTuple):
+    """What was claimed together and is being sent."""
+
+    client: Any
+    places: asyncio.Semaphore
+    told: dict[IndexRow, Dispatch]
+
+
+class TickHandler:
+    """`await handler()` claims everything that is due and POSTs it, some requests at a time.
+
+    `on_dispatch` is called once for every row that was claimed, whatever became of it; one that
+    raises is logged, and changes nothing for the others.
+    """
+
+    def __init__(
+        self,
+        index: ScheduleIndex,
+        url: str | Callable[[IndexRow], str],
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        on_dispatch: Observer | Sequence[Observer] = (),
+        timeout: float = 10.0,
+        at_once: int = 10,
+        limit: int = LIMIT,
+        clock: Clock | None = None,
+    ) -> None:
+        if not timeout > 0:
+            raise InvalidOption("timeout", f"give a positive number of seconds, not {timeout!r}")
+        if at_once < 1:
+            raise InvalidOption("at_once", f"give a positive number, not {at_once!r}")
+        require_limit(limit)
+        self._index = index
+        self._url = url
+        self._headers = dict(headers)
+        self._observers = [on_dispatch] if callable(on_dispatch) else list(on_dispatch)
+        self._timeout = timeout
+        self._at_once = at_once
+        self._limit = limit
+        self._clock = clock or SystemClock()
+        self._httpx = _httpx()
+
+    async def __call__(self, now: int | None = None) -> list[Dispatch]:
+        """Claim and send page by page, until nothing is due at `now` any more."""
+        now = self._clock.now() if now is None else now
+        done: list[Dispatch] = []
+        # The limit of an attempt is our own: httpx has one for each of its phases.
+        async with self._httpx.AsyncClient(timeout=None, headers=self._headers) as client:
+            while rows := await self._index.claim_due(now, self._limit):
+                done += await self._send_all(client, rows)
+        return done
+
+    async def _send_all(self, client: Any, rows: Sequence[IndexRow]) -> list[Dispatch]:
+        page = _Page(client, asyncio.Semaphore(self._at_once), {})
+        sending = [asyncio.ensure_future(self._send(page, row)) for row in rows]
+        try:
+            await asyncio.wait(sending)
+        finally:
+            for task in sending:
+                task.cancel()
+            await asyncio.wait(sending)
+            # What was canceled before its first step could not say so itself.
+            for row in rows:
+                if row not in page.told:
+                    await self._tell(page, Dispatch(row, 0, "canceled before it was sent"))
+        return [page.told[row] for row in rows]
+
+    async def _send(self, page: _Page, row: IndexRow) -> None:
+        attempt = Dispatch(row, 0, "canceled before it was sent")
+        try:
+            async with page.places:
+                attempt = Dispatch(row, 0, "canceled before there was an answer")
+                attempt = await self._post(page.client, row)
+        finally:
+            await self._tell(page, attempt)
+
+    async def _post(self, client: Any, row: IndexRow) -> Dispatch:
+        status = 0
+        try:
+            async with asyncio.timeout(self._timeout):
+                url = self._url if isinstance(self._url, str) else self._url(row)
+                request = {"json": body_of(row), "headers": {HEADER: idempotency_key(row)}}
+                async with client.stream("POST", url, **request) as answer:
+                    status = answer.status_code
+                    await _read_some(answer)
+        except TimeoutError:
+            return Dispatch(row, status, None if status else f"no answer in {self._timeout:g} s")
+        except Exception as error:
+            return Dispatch(row, status, None if status else _reason(error))
+        return Dispatch(row, status)
+
+    async def _tell(self, page: _Page, attempt: Dispatch) -> None:
+        page.told[attempt.row] = attempt
+        if not attempt.delivered:
+            row = attempt.row
+            log.warning(
+                "schedule %r of %r, due at %d, was not delivered and is dropped: %s",
+                *(row.key, row.user_id, row.next_fire_at),
+                attempt.error or f"status {attempt.status}",
+            )
+        for observe in self._observers:
+            try:
+                result = observe(attempt)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception:
+                log.exception("on_dispatch failed")
+
+
+def body_of(row: IndexRow) -> dict[str, Any]:
+    """What a receiver gets, as JSON."""
+    return {
+        "user_id": row.user_id,
+        "key": row.key,
+        "cron": row.cron,
+        "timezone": row.timezone,
+        "scheduled_at": row.next_fire_at,
+    }
+
+
+def idempotency_key(row: IndexRow) -> str:
+    """`user/key/milliseconds`, with user and key quoted as in a URL."""
+    return f"{quote(row.user_id, safe='')}/{quote(row.key, safe='')}/{row.next_fire_at}"
+
+
+async def _read_some(answer: Any) -> None:
+    size = 0
+    async for part in answer.aiter_raw():
+        size += len(part)
+        if size > _ANSWER:
+            return
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+def _httpx() -> Any:
+    try:
+        return import_module("httpx2")
+    except ImportError:
+        raise MissingExtra("http", "the tick of a schedule index") from None

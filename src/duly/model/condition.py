@@ -1,0 +1,361 @@
+"""May this tick dispatch, going by what became of the jobs before it?
+
+A condition is an object: JSON Pointers into a context, each with one operator, all of which must
+hold.
+
+    {"/prior_run_result/status": {"eq": "completed"}, "/last_24h_stats/failed": {"lt": 3}}
+
+Two rules are easily guessed wrong:
+
+- A path that leads nowhere is not null. It fails every operator but `neq`, also `eq: null`.
+- `gt` and `lt` order numbers, and texts that are ISO-8601 dates or times (`2026-07-03`,
+  `2026-07-03T09:00:00+03:00`), as instants: what names no offset is in UTC, a date is its midnight.
+  Everything else has no order, so both are false.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from duly.errors import InvalidCondition
+from duly.model import plain
+from duly.model.job import State
+
+MAX_KEYS = 100
+MAX_BYTES = 16_384
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = _Missing()
+"""What a pointer that leads nowhere finds."""
+
+
+class Check(NamedTuple):
+    """One operator of a condition and what it found; `found` is False where the path is missing."""
+
+    pointer: str
+    operator: str
+    expected: Any
+    found: bool
+    actual: Any
+    passes: bool
+
+    @property
+    def detail(self) -> str:
+        """For people: `/last_24h_stats/failed is 5: not lt 3`."""
+        verb = f"is {plain.shown(self.actual)}" if self.found else "is missing"
+        verdict = "" if self.passes else "not "
+        where = self.pointer or "the context"
+        return f"{where} {verb}: {verdict}{self.operator} {plain.shown(self.expected)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a condition passed or did not: every check, in the order in which they are written."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passes(self) -> bool:
+        return all(check.passes for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if not check.passes)
+
+    @property
+    def detail(self) -> str:
+        """The checks that failed, in words; empty if the condition passed."""
+        return "; ".join(check.detail for check in self.failed)
+
+
+class Rule(NamedTuple):
+    """One key of a condition."""
+
+    pointer: str
+    path: tuple[str, ...]
+    operator: str
+    expected: Any
+
+    def check(self, context: object) -> Check:
+        actual = resolve(context, self.path)
+        passes = OPERATORS[self.operator](actual, self.expected)
+        found = actual is not MISSING
+        shown = actual if found else None
+        return Check(self.pointer, self.operator, self.expected, found, shown, passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A predicate over the context of a tick; see the module's text. Made by `parse`."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def passes(self, context: object) -> bool:
+        """Whether every check holds."""
+        return all(rule.check(context).passes for rule in self.rules)
+
+    def explain(self, context: object) -> Explanation:
+        """Every check with what it found."""
+        return Explanation(tuple(rule.check(context) for rule in self.rules))
+
+    def encode(self) -> dict[str, dict[str, Any]]:
+        """As it is written and stored."""
+        return {rule.pointer: {rule.operator: rule.expected} for rule in self.rules}
+
+
+# Reading one --------------------------------------------------------------------------------------
+
+
+def parse(value: object) -> Condition:
+    """The condition that an object stands for; None and `{}` always pass.
+
+    Raises InvalidCondition, which names the pointer.
+    """
+    if value is None:
+        return Condition()
+    if not isinstance(value, dict):
+        raise InvalidCondition(
+            None, f"must be an object, not {type(value).__name__}", f"write {EXAMPLE}"
+        )
+    keys = cast("dict[object, object]", value)
+    if len(keys) > MAX_KEYS:
+        raise InvalidCondition(None, f"{len(keys):,} keys, the limit is {MAX_KEYS}")
+    rules = tuple(_rule(pointer, operators) for pointer, operators in keys.items())
+    size = len(plain.encoded(keys))
+    if size > MAX_BYTES:
+        raise InvalidCondition(None, f"{size:,} bytes as JSON, the limit is {MAX_BYTES:,}")
+    # Decoded anew: the caller may go on to change what was given.
+    return Condition(tuple(rule._replace(expected=_copy(rule.expected)) for rule in rules))
+
+
+EXAMPLE = '{"/last_24h_stats/failed": {"lt": 3}}'
+
+
+def _copy(value: object) -> Any:
+    return msgspec.json.decode(plain.encoded(value))
+
+
+def _rule(pointer: object, operators: object) -> Rule:
+    path = parse_pointer(pointer)
+    pointer = cast(str, pointer)
+    if not isinstance(operators, dict):
+        raise InvalidCondition(
+            pointer,
+            f"must be an object with one operator, not {type(operators).__name__}",
+            f'write {{"eq": {_quoted(operators)}}}',
+        )
+    given = list(cast("dict[object, object]", operators).items())
+    for operator, _ in given:
+        if operator not in OPERATORS:
+            raise InvalidCondition(
+                pointer, f"unknown operator {operator!r}", f"the operators are {WORDS}"
+            )
+    if len(given) != 1:
+        raise InvalidCondition(
+            pointer,
+            f"{len(given) or 'no'} operators, where there must be one",
+            f"the operators are {WORDS}",
+        )
+    operator, expected = given[0]
+    if fault := plain.fault(expected):
+        raise InvalidCondition(pointer, f"{operator}{fault.path}: {fault.reason}")
+    return Rule(pointer, path, cast(str, operator), expected)
+
+
+def _quoted(value: object) -> str:
+    return "…" if plain.fault(value) else plain.shown(value, 40)
+
+
+# Pointers -----------------------------------------------------------------------------------------
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+
+
+def parse_pointer(pointer: object) -> tuple[str, ...]:
+    """The steps of a JSON Pointer (RFC 6901); the empty one has none and means the whole."""
+    if not isinstance(pointer, str):
+        raise InvalidCondition(None, f"a pointer must be text, not {type(pointer).__name__}")
+    if fault := plain.fault(pointer):
+        raise InvalidCondition(pointer, fault.reason)
+    if not pointer:
+        return ()
+    if not pointer.startswith("/"):
+        raise InvalidCondition(
+            pointer, "a pointer begins with a slash", f'write "/{pointer.replace(".", "/")}"'
+        )
+    if _BAD_ESCAPE.search(pointer):
+        raise InvalidCondition(pointer, "a lone ~", "write ~0 for ~ and ~1 for /")
+    steps = pointer[1:].split("/")
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps)
+
+
+def resolve(value: Any, path: tuple[str, ...]) -> Any:
+    """What the steps lead to, or MISSING."""
+    for step in path:
+        if isinstance(value, dict):
+            value = cast(dict[str, Any], value).get(step, MISSING)
+        elif isinstance(value, list):
+            value = _item(cast(list[object], value), step)
+        else:
+            return MISSING
+    return value
+
+
+def _item(items: list[Any], step: str) -> Any:
+    if not _INDEX.fullmatch(step) or int(step) >= len(items):
+        return MISSING
+    return items[int(step)]
+
+
+# Operators ----------------------------------------------------------------------------------------
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality as JSON has it: 1 is 1.0, but neither is true, at any depth.
+
+    Every call but the first is for a part of `other`, so the depth is that of the condition.
+    """
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        left, right = cast(dict[str, Any], one), cast(dict[str, Any], other)
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in right)
+    if isinstance(one, list) and isinstance(other, list):
+        first, second = cast(list[object], one), cast(list[object], other)
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(one == other)
+
+
+def _eq(actual: Any, expected: Any) -> bool:
+    return actual is not MISSING and same(actual, expected)
+
+
+def _neq(actual: Any, expected: Any) -> bool:
+    return not _eq(actual, expected)
+
+
+def _gt(actual: Any, expected: Any) -> bool:
+    return _in_order(expected, actual)
+
+
+def _lt(actual: Any, expected: Any) -> bool:
+    return _in_order(actual, expected)
+
+
+def _contains(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, str):
+        return isinstance(expected, str) and expected in actual
+    return isinstance(actual, list) and any(
+        same(item, expected) for item in cast(list[object], actual)
+    )
+
+
+OPERATORS: Mapping[object, Callable[[Any, Any], bool]] = {
+    "eq": _eq,
+    "neq": _neq,
+    "gt": _gt,
+    "lt": _lt,
+    "contains": _contains,
+}
+WORDS = ", ".join(map(str, OPERATORS))
+
+
+def _in_order(lower: Any, higher: Any) -> bool:
+    if _is_number(lower) and _is_number(higher):
+        return bool(lower < higher)
+    if isinstance(lower, str) and isinstance(higher, str):
+        first, second = instant(lower), instant(higher)
+        return first is not None and second is not None and first < second
+    return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)"
+    r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d+))?)?"
+    r"(?:[Zz]|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?)?",
+    re.ASCII,
+)
+
+
+def instant(text: str) -> tuple[int, str] | None:
+    """Where an ISO-8601 text lies in time, as something to compare; None if it is none.
+
+    Not a datetime: those end with the microsecond, and with the year 1 once an offset is taken off.
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second, fraction, sign, ahead, ahead_minutes = match.groups()
+    try:
+        days = dt.date(int(year), int(month), int(day)).toordinal()
+    except ValueError:
+        return None
+    seconds = days * 86_400 + _seconds(hour, minute) + int(second or 0)
+    offset = _seconds(ahead, ahead_minutes)
+    return seconds - (-offset if sign == "-" else offset), (fraction or "").rstrip("0")
+
+
+def _seconds(hours: str | None, minutes: str | None) -> int:
+    return int(hours or 0) * 3600 + int(minutes or 0) * 60
+
+
+# The context --------------------------------------------------------------------------------------
+
+
+class Stats(NamedTuple):
+    """How many jobs of the target were created in the last 24 hours, and what became of them."""
+
+    succeeded: int = 0
+    failed: int = 0
+    total: int = 0
+
+
+STATUS: Mapping[str, str] = {
+    State.SUCCEEDED: "completed",
+    State.FAILED: "failed",
+    State.CANCELED: "canceled",
+}
+
+
+def prior_run_result(state: str, result: str | None) -> dict[str, Any]:
+    """The latest finished job of a target as conditions see it, from its state and its JSON.
+
+    The result's own keys, or the result under `value`, and `status` unless the result has one. A
+    job that failed or was canceled has no result, so no `value` either.
+    """
+    status = STATUS[state]
+    if result is None and state != State.SUCCEEDED:
+        return {"status": status}
+    value: Any = None if result is None else msgspec.json.decode(result)
+    seen: dict[str, Any] = (
+        cast(dict[str, Any], value) if isinstance(value, dict) else {"value": value}
+    )
+    return {"status": status} | seen
+
+
+def context(prior: Mapping[str, Any] | None, stats: Stats, signal: object = None) -> dict[str, Any]:
+    """What a condition is judged by: `prior` comes from `prior_run_result`, None if none ran."""
+    return {
+        "prior_run_result": None if prior is None else dict(prior),
+        "last_24h_stats": stats._asdict(),
+        "signal_rpc_result": signal,
+    }

@@ -1,0 +1,309 @@
+"""What does a schedule promise, and when was the promise broken?
+
+An `Expect` is looked at when it could have been broken, whether or not anything ticks. Ticks that
+a calendar forbids or an operator has skipped promise nothing; all others count, also those that
+nobody has decided yet. A tick has succeeded if its job has, or any later one of the schedule.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+from duly.errors import InvalidOption
+from duly.model.calendar import Calendar
+from duly.model.decide import due_at, first_tick, shifted
+from duly.model.schedule import (
+    LONGEST_MS,
+    Outcome,
+    Plan,
+    Reason,
+    TickKind,
+    TickRecord,
+    is_number,
+)
+from duly.model.trigger import Cron
+
+EXCUSED = frozenset({Reason.CALENDAR, Reason.OPERATOR})
+REFRESH_MS = 6 * 3_600_000
+"""What has succeeded is looked for at least so often: later it may have left the history."""
+MOST_UNDECIDED = 10_000
+_TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+
+
+class Expect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What must be true of a schedule; otherwise its `alert` is called. One of the three:
+
+    `by="07:00"`: its last tick before that time of day, in its zone, has succeeded by then.
+    `within=900`: each tick has succeeded so many seconds after it was due.
+    `every=86400`: at no time is the last success older than so many seconds.
+    """
+
+    by: str | None = None
+    within: float | None = None
+    every: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [value for value in (self.by, self.within, self.every) if value is not None]
+        if len(given) != 1:
+            raise InvalidOption("expect", "give exactly one of by, within, every")
+        if self.by is not None and not _TIME.fullmatch(str(self.by)):
+            raise InvalidOption("expect", f'by is a time of day such as "07:00", not {self.by!r}')
+        for name in ("within", "every"):
+            value = getattr(self, name)
+            if value is not None and not is_number(value, 1, LONGEST_MS / 1000):
+                raise InvalidOption(
+                    "expect", f"{name} must be 1 s to a year, in seconds: {value!r}"
+                )
+
+
+@lru_cache(maxsize=4_096)
+def read_expect(text: str) -> Expect:
+    return msgspec.json.decode(text, type=Expect)
+
+
+class Late(msgspec.Struct, frozen=True):
+    """A promise that was broken, as it is stored."""
+
+    at: int
+    problem: str
+    told: bool = True
+    """Whether whoever is to be told has been."""
+
+
+class Success(NamedTuple):
+    """A job of the schedule that has succeeded: its nominal time, and when that was."""
+
+    scheduled_at: int
+    completed_at: int
+
+
+class Known(NamedTuple):
+    """What a promise is judged by."""
+
+    rows: Sequence[TickRecord]
+    """The ledger, as far back as `since` says."""
+    successes: Sequence[Success]
+    calendars: Mapping[str, Calendar]
+
+
+class Finding(NamedTuple):
+    """What a look has found, and when to look again."""
+
+    problem: str | None
+    check_at: int | None
+    tick: int | None = None
+    """The next tick whose success is waited for (`within`)."""
+    last_success_at: int | None = None
+    is_new: bool = True
+    """Whether somebody has to be told of the problem."""
+
+
+class Due(NamedTuple):
+    """A tick that promises something, and when it was due."""
+
+    tick_at: int
+    due_at: int
+
+
+class Promise(NamedTuple):
+    """The expectation of one schedule."""
+
+    plan: Plan
+    expect: Expect
+
+    # When
+
+    def first_check(self, now: int, calendars: Mapping[str, Calendar]) -> Finding:
+        """When to look first, from now on."""
+        if self.expect.by is not None:
+            return Finding(None, self._daily.next_after(now))
+        if self.expect.within is not None:
+            return self._check_of(first_tick(self.plan, now), calendars)
+        assert self.expect.every is not None
+        begin = max(now, self.plan.record.start_at or 0)
+        return Finding(None, self._look_again(now, begin + round(self.expect.every * 1000)))
+
+    def since(self) -> int:
+        """From where on the ledger and the history have to be known."""
+        record = self.plan.record
+        assert record.expect_at is not None
+        if self.expect.by is not None:
+            return self._daily.prev_before(record.expect_at) or 0
+        if self.expect.within is not None:
+            return record.expect_tick or record.expect_at
+        return record.last_success_at or self._begin
+
+    # Whether
+
+    def look(self, known: Known, now: int, late: Late | None) -> Finding:
+        """Whether the promise is kept now."""
+        if self.expect.by is not None:
+            return self._look_by(known, now)
+        if self.expect.within is not None:
+            return self._look_within(known, now)
+        return self._look_every(known, now, late)
+
+    def _look_by(self, known: Known, now: int) -> Finding:
+        check_at = self._daily.prev_before(now + 1)
+        following = self._daily.next_after(now)
+        since = self.since()
+        due = [
+            each
+            for each in self._due(known, now)
+            if check_at is not None and since < each.due_at <= check_at
+        ]
+        if self._is_over and not any(row.decided_at > since for row in known.rows):
+            following = None
+        if not due or check_at is None:
+            return Finding(None, following)
+        last = max(due, key=lambda d: d.due_at)
+        kept = Record(known.successes).had(last.tick_at, check_at)
+        problem = None if kept else f"its last tick has not succeeded by {self.expect.by}"
+        return Finding(problem, following)
+
+    def _look_within(self, known: Known, now: int) -> Finding:
+        assert self.expect.within is not None
+        within = round(self.expect.within * 1000)
+        first = self.plan.record.expect_tick or 0
+        due = sorted(each for each in self._due(known, now) if each.tick_at >= first)
+        record = Record(known.successes)
+        passed = [d for d in due if d.due_at + within <= now]
+        broken = [d for d in passed if not record.had(d.tick_at, d.due_at + within)]
+        waiting = next((d for d in due if d.due_at + within > now), None)
+        if waiting is None:
+            after = max([d.tick_at for d in due] + [row.tick_at for row in known.rows], default=now)
+            found = self._check_of(self._coming(max(after, now - within)), known.calendars)
+        else:
+            found = Finding(None, waiting.due_at + within, waiting.tick_at)
+        problem = None
+        if len(broken) == 1:
+            problem = f"a tick has not succeeded within {self.expect.within:g} s"
+        elif broken:
+            problem = f"{len(broken)} ticks have not succeeded within {self.expect.within:g} s"
+        return found._replace(problem=problem)
+
+    def _look_every(self, known: Known, now: int, late: Late | None) -> Finding:
+        assert self.expect.every is not None
+        seen = [success.completed_at for success in known.successes]
+        last = max([*seen, self.plan.record.last_success_at or 0]) or None
+        told_at = late.at if late is not None and (last is None or last <= late.at) else None
+        deadline = self._deadline(last, told_at)
+        if self._is_over:
+            return Finding(None, None, last_success_at=last)
+        problem, is_new = None, now >= deadline
+        if is_new:
+            problem = f"nothing has succeeded for {self.expect.every:g} s"
+            deadline = now + round(self.expect.every * 1000)
+        elif told_at is not None and late is not None:
+            problem = late.problem
+        check_at = self._look_again(now, deadline)
+        return Finding(problem, check_at, last_success_at=last, is_new=is_new)
+
+    # Which ticks
+
+    def _due(self, known: Known, now: int) -> Iterator[Due]:
+        """The ticks that promise something: those of the ledger, and those nobody has decided."""
+        for row in known.rows:
+            if row.kind == TickKind.MISSED:
+                yield from self._missed(row, known.calendars)
+            elif row.kind == TickKind.SLOT and not _is_excused(row):
+                yield Due(row.tick_at, row.due_at)
+        record = self.plan.record
+        tick = record.parked_tick if record.next_tick_at is None else record.next_tick_at
+        for _ in range(MOST_UNDECIDED):
+            if tick is None:
+                return
+            due = due_at(self.plan, tick, known.calendars)
+            if self._is_allowed(tick, known.calendars):
+                yield Due(tick, due)
+            if due > now:
+                return
+            tick = first_tick(self.plan, tick)
+
+    def _missed(self, row: TickRecord, calendars: Mapping[str, Calendar]) -> Iterator[Due]:
+        """The newest of the missed ticks that the calendar allows stands for all of them."""
+        tick: int | None = row.tick_at
+        for _ in range(min(row.count or 1, MOST_UNDECIDED)):
+            if tick is None or (row.first_at is not None and tick < row.first_at):
+                return
+            if self._is_allowed(tick, calendars):
+                yield Due(tick, due_at(self.plan, tick, calendars))
+                return
+            tick = self.plan.trigger.prev_before(tick)
+
+    def _is_allowed(self, tick: int, calendars: Mapping[str, Calendar]) -> bool:
+        name = self.plan.record.calendar
+        if name is None:
+            return True
+        calendar = calendars.get(name)
+        return calendar is not None and calendar.allows(shifted(self.plan, tick, calendars))
+
+    def _coming(self, after: int) -> int | None:
+        """The first tick that is still to come, later than an instant."""
+        upcoming = self.plan.record.next_tick_at
+        if upcoming is None or upcoming > after:
+            return upcoming
+        return first_tick(self.plan, after)
+
+    def _check_of(self, tick: int | None, calendars: Mapping[str, Calendar]) -> Finding:
+        assert self.expect.within is not None
+        if tick is None:
+            return Finding(None, None)
+        check_at = due_at(self.plan, tick, calendars) + round(self.expect.within * 1000)
+        return Finding(None, check_at, tick)
+
+    # Times
+
+    @property
+    def _is_over(self) -> bool:
+        return self.plan.record.next_tick_at is None and self.plan.record.parked_at is None
+
+    @property
+    def _begin(self) -> int:
+        record = self.plan.record
+        return max(record.awake_at or 0, record.start_at or 0)
+
+    def _deadline(self, last_success: int | None, told_at: int | None) -> int:
+        assert self.expect.every is not None
+        since = max(self._begin, last_success or 0, told_at or 0)
+        return since + round(self.expect.every * 1000)
+
+    def _look_again(self, now: int, deadline: int) -> int:
+        return max(now + 1, min(deadline, now + REFRESH_MS))
+
+    @property
+    def _daily(self) -> Cron:
+        assert self.expect.by is not None
+        hour, minute = self.expect.by.split(":")
+        tz = self.plan.trigger.tz if isinstance(self.plan.trigger, Cron) else "UTC"
+        return Cron(f"{int(minute)} {int(hour)} * * *", tz)
+
+
+def _is_excused(row: TickRecord) -> bool:
+    return row.outcome == Outcome.SKIPPED and row.reason in EXCUSED
+
+
+class Record:
+    """What has succeeded, ordered so that many ticks can be looked up."""
+
+    def __init__(self, successes: Sequence[Success]) -> None:
+        ordered = sorted(successes)
+        self._ticks = [success.scheduled_at for success in ordered]
+        # The earliest end of this job and all later ones.
+        ends = [success.completed_at for success in reversed(ordered)]
+        self._ends = list(accumulate(ends, min))[::-1]
+
+    def had(self, tick_at: int, until: int) -> bool:
+        """Whether a job of this tick, or of a later one, had succeeded by then."""
+        place = bisect_left(self._ticks, tick_at)
+        return place < len(self._ends) and self._ends[place] <= until

@@ -1,0 +1,582 @@
+"""Which dates does an iCalendar file name?
+
+Events become the dates that they touch, in the zone of the calendar that they are imported into.
+Repeating events are expanded within a window that the caller gives. What this cannot expand
+exactly is refused with its line, instead of being imported wrong.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from calendar import monthrange
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from duly.errors import InvalidCalendar, UnknownZone
+from duly.model.calendar import MAX_DATES, MAX_LABEL, second_of
+from duly.zones import zone
+
+MAX_TEXT = 4 << 20
+MAX_STEPS = 200_000
+"""Repetitions and days that are looked at in one file, those before the window included."""
+MAX_DAYS = 3_660
+"""No event is longer than ten years."""
+
+ONE_DAY = dt.timedelta(days=1)
+WEEKDAYS = {name: number for number, name in enumerate("MO TU WE TH FR SA SU".split())}
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 (local times are compared and moved here)
+EARLIEST, LATEST = dt.date(1583, 1, 1), dt.date(9900, 12, 31)
+"""Outside of these, arithmetic with zones may leave the years that Python has."""
+
+
+def dates_of(
+    text: str, first: dt.date, last: dt.date, tz: str = "UTC"
+) -> list[tuple[dt.date, str]]:
+    """The dates from `first` to `last` that events touch, in order, with the events' names.
+
+    A date without a time is that date everywhere; a time is converted to the zone `tz`. Raises
+    InvalidCalendar, whose message names the line.
+    """
+    if len(text) > MAX_TEXT:
+        raise InvalidCalendar("ical", f"{len(text):,} characters, the limit is {MAX_TEXT:,}")
+    events = list(_events(text))
+    window = _Window(max(first, EARLIEST), min(last, LATEST), tz)
+    moved = {(event.uid, _key(event.moves)) for event in events if event.moves}
+    names: dict[dt.date, list[str]] = {}
+    for event in events:
+        if event.canceled:
+            continue
+        for day in _touched(event, window, moved):
+            window.step(event.line)
+            if day not in names and len(names) == MAX_DATES:
+                raise InvalidCalendar("ical", f"more than {MAX_DATES:,} dates", "narrow the window")
+            labels = names.setdefault(day, [])
+            if event.label and event.label not in labels:
+                labels.append(event.label)
+    return [(day, _cut(", ".join(labels))) for day, labels in sorted(names.items())]
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
+
+
+# Lines --------------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """A property, and the number of the line on which it begins."""
+
+    number: int
+    name: str
+    params: Mapping[str, str]
+    value: str
+
+    def refuse(self, reason: str, hint: str = "") -> InvalidCalendar:
+        return InvalidCalendar("ical", f"line {self.number}: {self.name}: {reason}", hint)
+
+
+def _unfolded(text: str) -> Iterator[tuple[int, str]]:
+    """Logical lines: one that begins with a blank continues the one before."""
+    start, parts = 0, list[str]()
+    for number, line in enumerate(re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff")), 1):
+        if line[:1] in (" ", "\t") and parts:
+            parts.append(line[1:])
+            continue
+        if parts:
+            yield start, "".join(parts)
+        start, parts = number, [line] if line.strip() else []
+    if parts:
+        yield start, "".join(parts)
+
+
+_NAME = re.compile(r"[A-Za-z0-9-]+")
+_PARAM = re.compile(r';([A-Za-z0-9-]+)=((?:"[^"]*"|[^";:])*)')
+
+
+def _line(number: int, text: str) -> Line:
+    name = _NAME.match(text)
+    if name is None:
+        raise InvalidCalendar("ical", f"line {number}: no property: {text[:40]!r}")
+    at, params = name.end(), dict[str, str]()
+    while match := _PARAM.match(text, at):
+        params[match[1].upper()] = match[2].strip('"')
+        at = match.end()
+    if text[at : at + 1] != ":":
+        raise InvalidCalendar("ical", f"line {number}: no value: {text[:40]!r}")
+    return Line(number, name[0].upper(), params, text[at + 1 :])
+
+
+# Events -------------------------------------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    """A date, or a local time; `tz` None is the zone of whoever reads it."""
+
+    moment: dt.datetime
+    is_date: bool
+    tz: str | None = None
+
+
+@dataclass(slots=True)
+class Event:
+    line: Line
+    start: Moment | None = None
+    end: Moment | None = None
+    length: dt.timedelta | None = None
+    uid: str = ""
+    label: str = ""
+    rule: Line | None = None
+    extra: list[Moment] = field(default_factory=list[Moment])
+    without: list[Moment] = field(default_factory=list[Moment])
+    moves: Moment | None = None
+    canceled: bool = False
+
+
+def _events(text: str) -> Iterator[Event]:
+    inside: list[str] = []
+    event: Event | None = None
+    line: Line | None = None
+    for line in (_line(number, logical) for number, logical in _unfolded(text)):
+        if line.name == "BEGIN":
+            inside.append(line.value.strip().upper())
+            if inside[0] != "VCALENDAR":
+                raise line.refuse("a file begins with BEGIN:VCALENDAR")
+            if inside[-1] == "VEVENT":
+                event = Event(line)
+        elif line.name == "END":
+            if not inside or inside.pop() != line.value.strip().upper():
+                raise line.refuse(f"{line.value.strip()[:40]!r} did not begin")
+            if event is not None and inside == ["VCALENDAR"]:
+                yield _complete(event)
+                event = None
+        elif event is not None and inside == ["VCALENDAR", "VEVENT"] and line.name in _READERS:
+            _READERS[line.name](event, line)
+    if inside or line is None:
+        missing = f"END:{inside[-1]}" if inside else "BEGIN:VCALENDAR"
+        raise InvalidCalendar("ical", f"{missing[:60]} is missing", "is the file complete?")
+
+
+def _complete(event: Event) -> Event:
+    if event.start is None:
+        raise event.line.refuse("the event has no DTSTART")
+    return event
+
+
+def _read_start(event: Event, line: Line) -> None:
+    event.start = _moment(line)
+
+
+def _read_end(event: Event, line: Line) -> None:
+    event.end = _moment(line)
+
+
+def _read_length(event: Event, line: Line) -> None:
+    event.length = _duration(line)
+
+
+def _read_uid(event: Event, line: Line) -> None:
+    event.uid = line.value
+
+
+def _read_label(event: Event, line: Line) -> None:
+    plain = re.sub(r"\\(.)", lambda match: " " if match[1] in "nN" else match[1], line.value)
+    event.label = _cut(" ".join("".join(c if c.isprintable() else " " for c in plain).split()))
+
+
+def _read_rule(event: Event, line: Line) -> None:
+    if event.rule is not None:
+        raise line.refuse("an event has one")
+    event.rule = line
+
+
+def _read_extra(event: Event, line: Line) -> None:
+    event.extra += _moments(line)
+
+
+def _read_without(event: Event, line: Line) -> None:
+    event.without += _moments(line)
+
+
+def _read_moves(event: Event, line: Line) -> None:
+    if "RANGE" in line.params:
+        raise line.refuse("RANGE is not supported")
+    event.moves = _moment(line)
+
+
+def _read_status(event: Event, line: Line) -> None:
+    event.canceled = line.value.strip().upper() == "CANCELLED"
+
+
+def _refuse(event: Event, line: Line) -> None:
+    raise line.refuse("is not supported")
+
+
+_READERS: Mapping[str, Callable[[Event, Line], None]] = {
+    "DTSTART": _read_start,
+    "DTEND": _read_end,
+    "DURATION": _read_length,
+    "UID": _read_uid,
+    "SUMMARY": _read_label,
+    "RRULE": _read_rule,
+    "RDATE": _read_extra,
+    "EXDATE": _read_without,
+    "EXRULE": _refuse,
+    "RECURRENCE-ID": _read_moves,
+    "STATUS": _read_status,
+}
+
+
+# Values -------------------------------------------------------------------------------------------
+
+_MOMENT = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})(?:T([0-9]{2})([0-9]{2})([0-9]{2})(Z?))?")
+_DURATION = re.compile(
+    r"\+?P(?:([0-9]{1,4})W)?(?:([0-9]{1,4})D)?"
+    r"(?:T(?:([0-9]{1,5})H)?(?:([0-9]{1,6})M)?(?:([0-9]{1,8})S)?)?"
+)
+
+
+def _moments(line: Line) -> list[Moment]:
+    return [_moment(line, value) for value in line.value.split(",")]
+
+
+def _moment(line: Line, value: str | None = None) -> Moment:
+    text = (line.value if value is None else value).strip()
+    if line.params.get("VALUE", "DATE-TIME").upper() == "PERIOD":
+        raise line.refuse("periods are not supported")
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise line.refuse(f"{text[:40]!r} is no date", "write 20260703 or 20260703T090000Z")
+    is_date = match[4] is None
+    try:
+        # A leap second is the second before it, for a date.
+        clock = (0, 0, 0) if is_date else (int(match[4]), int(match[5]), min(int(match[6]), 59))
+        moment = dt.datetime(int(match[1]), int(match[2]), int(match[3]), *clock)  # noqa: DTZ001
+    except ValueError as error:
+        raise line.refuse(f"{text!r}: {error}") from None
+    if not EARLIEST <= moment.date() <= LATEST:
+        raise line.refuse(f"{text!r} is not in the years {EARLIEST.year} to {LATEST.year}")
+    return Moment(moment, is_date, None if is_date else _zone_of(line, match[7]))
+
+
+def _zone_of(line: Line, mark: str | None) -> str | None:
+    if mark:
+        return "UTC"
+    name = line.params.get("TZID")
+    if name is None:
+        return None
+    try:
+        # Some writers prefix a slash, and their own name.
+        return zone(name.lstrip("/")).name
+    except UnknownZone as error:
+        raise line.refuse(f"TZID: {error}") from None
+
+
+def _duration(line: Line) -> dt.timedelta:
+    text = line.value.strip()
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise line.refuse(f"{text[:40]!r} is no length of time", "write P1D or PT2H")
+    weeks, days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+    return dt.timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+# Which days an event touches ----------------------------------------------------------------------
+
+Key = tuple[bool, dt.datetime]
+"""What tells two starts of an event apart, however they are written."""
+
+
+@dataclass(slots=True)
+class _Window:
+    first: dt.date
+    last: dt.date
+    tz: str
+    steps: int = 0
+
+    def step(self, line: Line) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise line.refuse(
+                f"more than {MAX_STEPS:,} days and repetitions",
+                "narrow the window, or split the file",
+            )
+
+
+def _key(moment: Moment) -> Key:
+    return moment.is_date, _in_zone(moment, "UTC")
+
+
+def _in_zone(moment: Moment, tz: str) -> dt.datetime:
+    """The local time there; a date, and a time that is local anywhere, stay what they are."""
+    if moment.tz is None or moment.tz == tz:
+        return moment.moment
+    written = zone(moment.tz)
+    shown = (moment.moment - _EPOCH) // dt.timedelta(seconds=1)
+    second = second_of(shown, written)
+    if second is None:  # On a day that the zone has lost.
+        second = shown - written.offset(shown)
+    return _EPOCH + dt.timedelta(seconds=second + zone(tz).offset(second))
+
+
+def _touched(event: Event, window: _Window, moved: set[tuple[str, Key]]) -> Iterator[dt.date]:
+    length = _length(event)
+    without = {_key(moment) for moment in event.without}
+    days = {moment.moment.date() for moment in event.without if moment.is_date}
+    for start in _starts(event, window):
+        key = _key(start)
+        if key in without or start.moment.date() in days:
+            continue
+        if event.moves is None and (event.uid, key) in moved:
+            continue
+        yield from _days(start, length, window)
+
+
+def _days(start: Moment, length: dt.timedelta, window: _Window) -> Iterator[dt.date]:
+    begin = _in_zone(start, window.tz)
+    # The end is excluded: what ends at midnight does not touch the day that begins then.
+    end = begin + max(length - dt.timedelta(microseconds=1), dt.timedelta(0))
+    low = max(begin.date(), window.first).toordinal()
+    high = min(end.date(), window.last).toordinal()
+    return map(dt.date.fromordinal, range(low, high + 1))
+
+
+def _length(event: Event) -> dt.timedelta:
+    start, line = _start(event), event.line
+    if event.end is not None:
+        if event.end.is_date != start.is_date:
+            raise line.refuse("the event begins as a date and ends as a time, or the reverse")
+        length = _between(start, event.end)
+    else:
+        length = event.length or dt.timedelta(0)
+    if length < dt.timedelta(0):
+        raise line.refuse("the event ends before it begins")
+    if length.days > MAX_DAYS:
+        raise line.refuse(f"the event lasts more than {MAX_DAYS:,} days")
+    return max(length, ONE_DAY) if start.is_date else length
+
+
+def _start(event: Event) -> Moment:
+    assert event.start is not None  # Else _complete has refused it.
+    return event.start
+
+
+def _between(start: Moment, end: Moment) -> dt.timedelta:
+    if start.tz == end.tz or start.tz is None or end.tz is None:
+        return end.moment - start.moment
+    return _in_zone(end, "UTC") - _in_zone(start, "UTC")
+
+
+def _starts(event: Event, window: _Window) -> Iterator[Moment]:
+    """The starts of an event and of its repetitions; a few beyond the window do no harm."""
+    if event.rule is None:
+        yield _start(event)
+    else:
+        yield from _repeated(_start(event), event.rule, window)
+    yield from event.extra
+
+
+# Repetition ---------------------------------------------------------------------------------------
+
+
+class NthDay(NamedTuple):
+    """A weekday; the nth of its month or year, counted from the end if negative, or every one."""
+
+    weekday: int
+    nth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    freq: str
+    interval: int
+    count: int | None
+    until: Moment | None
+    by_day: tuple[NthDay, ...]
+    by_month: tuple[int, ...]
+    by_month_day: tuple[int, ...]
+    week_start: int
+
+
+_BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
+_KNOWN = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
+
+
+def _repeat(line: Line) -> Repeat:
+    parts: dict[str, str] = {}
+    for part in filter(None, line.value.strip().upper().split(";")):
+        key, equals, value = part.partition("=")
+        if not equals or key in parts:
+            raise line.refuse(f"{part[:40]!r} makes no sense")
+        if key not in _KNOWN:
+            raise line.refuse(f"{key[:40]} is not supported", "write the dates out as RDATE")
+        parts[key] = value
+    freq = parts.get("FREQ", "")
+    if freq not in _PERIODS:
+        raise line.refuse(f"FREQ={freq[:40]} is not supported", f"one of {', '.join(_PERIODS)} is")
+    if "COUNT" in parts and "UNTIL" in parts:
+        raise line.refuse("COUNT and UNTIL exclude each other")
+    by_day = tuple(_nth_day(line, freq, text) for text in _listed(parts, "BYDAY"))
+    if "BYMONTHDAY" in parts and (freq == "WEEKLY" or any(day.nth for day in by_day)):
+        raise line.refuse("BYMONTHDAY does not go with FREQ=WEEKLY or a numbered BYDAY")
+    return Repeat(
+        freq,
+        _number(line, "INTERVAL", parts.get("INTERVAL", "1"), 1, 1000),
+        _number(line, "COUNT", parts["COUNT"], 1, 1_000_000) if "COUNT" in parts else None,
+        _until(line, parts.get("UNTIL")),
+        by_day,
+        tuple(_number(line, "BYMONTH", text, 1, 12) for text in _listed(parts, "BYMONTH")),
+        tuple(_month_day(line, text) for text in _listed(parts, "BYMONTHDAY")),
+        _weekday(line, parts.get("WKST", "MO")),
+    )
+
+
+def _until(line: Line, text: str | None) -> Moment | None:
+    if text is None or text.startswith("9999"):  # As some say "for ever".
+        return None
+    return _moment(line, text)
+
+
+def _listed(parts: Mapping[str, str], key: str) -> list[str]:
+    return parts[key].split(",") if key in parts else []
+
+
+def _number(line: Line, key: str, text: str, low: int, high: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,7}", text) or not low <= int(text) <= high:
+        raise line.refuse(f"{key}={text[:40]}: must be {low} to {high:,}")
+    return int(text)
+
+
+def _month_day(line: Line, text: str) -> int:
+    number = _number(line, "BYMONTHDAY", text, -31, 31)
+    if number == 0:
+        raise line.refuse("BYMONTHDAY=0: days count from 1, or from -1 backwards")
+    return number
+
+
+def _weekday(line: Line, text: str) -> int:
+    if text not in WEEKDAYS:
+        raise line.refuse(f"{text[:40]!r} is no weekday", f"one of {', '.join(WEEKDAYS)} is")
+    return WEEKDAYS[text]
+
+
+def _nth_day(line: Line, freq: str, text: str) -> NthDay:
+    match = _BY_DAY.fullmatch(text)
+    if match is None or (match[1] and int(match[1]) == 0):
+        raise line.refuse(f"BYDAY={text[:40]} makes no sense", "write MO, or 2MO, or -1MO")
+    if match[1] and freq not in ("MONTHLY", "YEARLY"):
+        raise line.refuse(f"BYDAY={text} needs FREQ=MONTHLY or FREQ=YEARLY")
+    return NthDay(WEEKDAYS[match[2]], int(match[1] or 0))
+
+
+def _repeated(start: Moment, line: Line, window: _Window) -> Iterator[Moment]:
+    """Every repetition until the window ends. The time of day stays, so only days are sought."""
+    rule = _repeat(line)
+    first, clock = start.moment.date(), start.moment.time()
+    found = 0
+    for begin, days in _PERIODS[rule.freq](first, rule):
+        window.step(line)
+        if begin.toordinal() > window.last.toordinal() + 2:  # An offset can move it by a day.
+            return
+        for day in sorted(days):
+            moment = start._replace(moment=dt.datetime.combine(day, clock))
+            if day < first:
+                continue
+            if found == rule.count or (rule.until and _is_after(moment, rule.until)):
+                return
+            found += 1
+            window.step(line)
+            yield moment
+
+
+def _is_after(moment: Moment, until: Moment) -> bool:
+    if moment.is_date or until.is_date:
+        return moment.moment.date() > until.moment.date()
+    if moment.tz is None or until.tz is None:
+        return moment.moment > until.moment
+    return _in_zone(moment, "UTC") > _in_zone(until, "UTC")
+
+
+# A period is the day with which it begins, and the days in it that a rule names.
+Periods = Iterator[tuple[dt.date, list[dt.date]]]
+
+
+def _daily(first: dt.date, rule: Repeat) -> Periods:
+    for ordinal in range(first.toordinal(), _LAST_DAY + 1, rule.interval):
+        day = dt.date.fromordinal(ordinal)
+        yield day, [day] if _fits(day, rule) else []
+
+
+def _weekly(first: dt.date, rule: Repeat) -> Periods:
+    monday = first.toordinal() - (first.weekday() - rule.week_start) % 7
+    weekdays = {day.weekday for day in rule.by_day} or {first.weekday()}
+    for begin in range(max(monday, 1), _LAST_DAY - 6, 7 * rule.interval):
+        week = map(dt.date.fromordinal, range(begin, begin + 7))
+        days = [day for day in week if day.weekday() in weekdays]
+        yield dt.date.fromordinal(begin), [day for day in days if _in_months(day, rule)]
+
+
+def _monthly(first: dt.date, rule: Repeat) -> Periods:
+    start = first.year * 12 + first.month - 1
+    for month in range(start, (dt.MAXYEAR + 1) * 12, rule.interval):
+        begin = dt.date(month // 12, month % 12 + 1, 1)
+        named = not rule.by_month or begin.month in rule.by_month
+        yield begin, _of_month(begin, first, rule) if named else []
+
+
+def _yearly(first: dt.date, rule: Repeat) -> Periods:
+    for year in range(first.year, dt.MAXYEAR + 1, rule.interval):
+        begin = dt.date(year, 1, 1)
+        if rule.by_day and not rule.by_month and not rule.by_month_day:
+            yield begin, _nth_of(begin, dt.date(year, 12, 31), rule.by_day)
+            continue
+        every = range(1, 13) if rule.by_month_day else (first.month,)
+        months = [dt.date(year, month, 1) for month in {*(rule.by_month or every)}]
+        yield begin, [day for month in months for day in _of_month(month, first, rule)]
+
+
+_LAST_DAY = dt.date.max.toordinal()
+_PERIODS: Mapping[str, Callable[[dt.date, Repeat], Periods]] = {
+    "DAILY": _daily,
+    "WEEKLY": _weekly,
+    "MONTHLY": _monthly,
+    "YEARLY": _yearly,
+}
+
+
+def _of_month(begin: dt.date, first: dt.date, rule: Repeat) -> list[dt.date]:
+    length = monthrange(begin.year, begin.month)[1]
+    if rule.by_day and not rule.by_month_day:
+        return _nth_of(begin, begin.replace(day=length), rule.by_day)
+    wanted = rule.by_month_day or (first.day,)
+    numbers = {number if number > 0 else length + 1 + number for number in wanted}
+    days = [begin.replace(day=number) for number in numbers if 1 <= number <= length]
+    return [day for day in days if _fits(day, rule)]
+
+
+def _fits(day: dt.date, rule: Repeat) -> bool:
+    backwards = day.day - monthrange(day.year, day.month)[1] - 1
+    numbers = rule.by_month_day
+    return (
+        _in_months(day, rule)
+        and (not numbers or day.day in numbers or backwards in numbers)
+        and (not rule.by_day or any(day.weekday() == named.weekday for named in rule.by_day))
+    )
+
+
+def _in_months(day: dt.date, rule: Repeat) -> bool:
+    return not rule.by_month or day.month in rule.by_month
+
+
+def _nth_of(begin: dt.date, end: dt.date, wanted: tuple[NthDay, ...]) -> list[dt.date]:
+    """The days of a month or year that are the nth such weekday in it."""
+    found: set[int] = set()
+    for weekday, nth in wanted:
+        start = begin.toordinal() + (weekday - begin.weekday()) % 7
+        days = range(start, end.toordinal() + 1, 7)
+        if nth == 0:
+            found.update(days)
+        elif abs(nth) <= len(days):
+            found.add(days[nth - 1 if nth > 0 else nth])
+    return [dt.date.fromordinal(day) for day in found]

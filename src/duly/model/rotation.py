@@ -1,0 +1,98 @@
+"""Which inputs does the next dispatch get?
+
+The stored index only ever grows, by one with each dispatch; the entry is the index modulo the
+length, so a rotation that was shortened is still in range.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from duly.errors import InvalidRotation
+from duly.model import plain
+
+MAX_ENTRIES = 1000
+MAX_BYTES = 1 << 20
+
+
+class Pick(NamedTuple):
+    """The entry that a dispatch takes: its position (`rotation_index_used`) and its inputs."""
+
+    position: int
+    inputs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Rotation:
+    """Inputs that successive dispatches take in turn: a list of objects. An empty one is false.
+
+    Raises InvalidRotation, which names the entry.
+    """
+
+    entries: tuple[str, ...]
+    """Each as JSON, so that nobody can change one in place."""
+
+    def __init__(self, entries: object) -> None:
+        object.__setattr__(self, "entries", _texts(entries))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def pick(self, index: int) -> Pick:
+        """The entry for a schedule that has dispatched `index` times since the rotation was set."""
+        if not self.entries:
+            raise InvalidRotation(None, "there is nothing to rotate")
+        position = index % len(self.entries)
+        return Pick(position, msgspec.json.decode(self.entries[position], type=dict[str, Any]))
+
+    def encode(self) -> list[dict[str, Any]]:
+        """As it is stored and shown."""
+        return [self.pick(index).inputs for index in range(len(self))]
+
+
+def parse(value: object) -> Rotation | None:
+    """The rotation that a list of objects stands for; None if there is nothing to rotate.
+
+    Raises InvalidRotation, which names the entry.
+    """
+    return None if value is None else Rotation(value) or None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise InvalidRotation(
+            None,
+            f"must be a list of objects, not {type(value).__name__}",
+            'write [{"audience": "tech"}, {"audience": "business"}]',
+        )
+    entries = cast("list[object]", value)
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidRotation(None, f"{len(entries):,} entries, the limit is {MAX_ENTRIES:,}")
+    texts = tuple(_entry(index, entry) for index, entry in enumerate(entries))
+    size = sum(len(text.encode()) for text in texts)
+    if size > MAX_BYTES:
+        raise InvalidRotation(
+            None,
+            f"{size:,} bytes as JSON, the limit is {MAX_BYTES:,}",
+            "store the data elsewhere and rotate references",
+        )
+    return texts
+
+
+def _entry(index: int, entry: object) -> str:
+    if not isinstance(entry, dict):
+        raise InvalidRotation(
+            index,
+            f"must be an object, not {type(entry).__name__}",
+            "an entry gives the arguments of a job by name",
+        )
+    inputs = cast("dict[str, Any]", entry)
+    if fault := plain.fault(inputs):
+        raise InvalidRotation(index, f"{fault.path or 'the entry'}: {fault.reason}")
+    return plain.encoded(inputs)

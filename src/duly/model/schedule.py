@@ -1,0 +1,318 @@
+"""What is a schedule, what may become of a tick, and which policies shape it?
+
+A schedule is stored as a `ScheduleRecord`; a `Plan` is the same, understood: trigger, condition,
+rotation and policies decoded. Whatever a ticker or a preview decides, it decides from a Plan.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+
+from duly.errors import BadInput, InvalidOption
+from duly.model.condition import Condition
+from duly.model.condition import parse as parse_condition
+from duly.model.rotation import Rotation
+from duly.model.rotation import parse as parse_rotation
+from duly.model.trigger import At, Cron, Every, Trigger, within_minutes
+from duly.model.trigger import decode as decode_trigger
+from duly.model.trigger import encode as encode_trigger
+
+DEFAULT_CATCH_UP = 10
+MAX_CATCH_UP = 1_000
+MAX_BUDGET_RUNS = 10_000
+MAX_COST = 1e15
+FLOOR_MS = 300_000
+"""The shortest interval of a schedule that is not declared in code."""
+CODE_FLOOR_MS = 1_000
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+LONGEST_MS = 366 * DAY_MS
+
+
+class Overlap(StrEnum):
+    """What a tick does while a job of its schedule is unfinished."""
+
+    SKIP = "skip"
+    ALLOW = "allow"
+    BUFFER_ONE = "buffer_one"
+    BUFFER_ALL = "buffer_all"
+    CANCEL_OTHER = "cancel_other"
+
+
+ONE_BY_ONE = (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL, Overlap.CANCEL_OTHER)
+"""The jobs of such a schedule wait for each other."""
+
+
+class Outcome(StrEnum):
+    """What became of a tick."""
+
+    DISPATCHED = "dispatched"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+
+
+class TickKind(StrEnum):
+    """Where a tick comes from: its trigger or an operator; or it stands for missed ones."""
+
+    SLOT = "slot"
+    MANUAL = "manual"
+    MISSED = "missed"
+
+
+class Reason(StrEnum):
+    """Why a tick was skipped. The stored table knows no others."""
+
+    CALENDAR = "calendar"
+    CONDITION_FAILED = "condition_failed"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    OVERLAP_IN_FLIGHT = "overlap_in_flight"
+    CYCLE_DETECTED = "cycle_detected"
+    SLOT_EXISTS = "schedule_slot_exists"
+    TARGET_PAUSED = "target_paused"
+    TARGET_DEPRECATED = "target_deprecated"
+    KILL_SWITCH = "kill_switch"
+    OPERATOR = "operator"
+
+
+Shift = Literal["next", "previous", "nearest"]
+SHIFTS = ("next", "previous", "nearest")
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """At most so many runs, or so much cost as `ctx.cost` reports, in any `per` seconds.
+
+    A tick at `t` counts what was dispatched in (t - per, t]; the times are nominal.
+    """
+
+    runs: int | None = None
+    cost: float | None = None
+    per: float
+
+    def __post_init__(self) -> None:
+        if (self.runs is None) == (self.cost is None):
+            raise InvalidOption("budget", "give runs or cost, one of them")
+        if self.runs is not None and (
+            type(self.runs) is not int or not 1 <= self.runs <= MAX_BUDGET_RUNS
+        ):
+            raise InvalidOption("budget", f"runs must be 1 to {MAX_BUDGET_RUNS:,}: {self.runs!r}")
+        if self.cost is not None and not (is_number(self.cost, 0, MAX_COST) and self.cost > 0):
+            raise InvalidOption("budget", f"cost must be a positive number, not {self.cost!r}")
+        if not is_number(self.per, 0.001, LONGEST_MS / 1000):
+            raise InvalidOption(
+                "budget", f"per must be 0.001 s to a year, in seconds: {self.per!r}"
+            )
+
+    @property
+    def window_ms(self) -> int:
+        return round(self.per * 1000)
+
+
+def check_cost(amount: object) -> float:
+    """Refuse what is no cost."""
+    if not is_number(amount, 0, MAX_COST):
+        raise InvalidOption("cost", f"must be a number from 0 to {MAX_COST:g}, not {amount!r}")
+    return float(amount)  # type: ignore[arg-type]
+
+
+class Policies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How ticks are treated, apart from when they come. Lengths of time in milliseconds."""
+
+    overlap: Overlap = Overlap.SKIP
+    catch_up: int = DEFAULT_CATCH_UP
+    catch_up_window: int | None = None
+    jitter: int = 0
+    shift: Shift | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.overlap not in tuple(Overlap):
+            raise InvalidOption("overlap", f"give one of {', '.join(Overlap)}: {self.overlap!r}")
+        if type(self.catch_up) is not int or not 0 <= self.catch_up <= MAX_CATCH_UP:
+            raise InvalidOption("catch_up", f"must be 0 to {MAX_CATCH_UP:,}: {self.catch_up!r}")
+        if self.catch_up_window is not None:
+            check_length("catch_up_window", self.catch_up_window)
+        if self.jitter:
+            check_length("jitter", self.jitter, DAY_MS)
+        if self.shift is not None and self.shift not in SHIFTS:
+            raise InvalidOption("shift", f"give one of {', '.join(SHIFTS)}: {self.shift!r}")
+
+
+def check_length(option: str, milliseconds: object, longest: int = LONGEST_MS) -> None:
+    if not is_number(milliseconds, 1, longest):
+        raise InvalidOption(option, f"must be at least 1 ms and at most {longest / 1000:g} s")
+
+
+def is_number(value: object, low: float, high: float) -> bool:
+    """Whether it is a number from one to another."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+class Override(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an operator has decided about one tick: to skip it, or to move it to `to`."""
+
+    tick_at: int
+    by: str | None = None
+    to: int | None = None
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True):
+    """One schedule as it stands in the store. The order of the fields is that of the columns."""
+
+    id: str
+    app: str
+    owner: str
+    key: str
+    function: str
+    args: str
+    options: str
+    trigger: str
+    zoned: bool
+    calendar: str | None
+    condition: str | None
+    rotation: str | None
+    rotation_index: int
+    policies: str
+    enabled: bool
+    note: str | None
+    changed_by: str | None
+    start_at: int | None
+    end_at: int | None
+    remaining: int | None
+    next_tick_at: int | None
+    due_at: int | None
+    override: str | None
+    awake_at: int | None
+    filled_until: int | None
+    last_tick_at: int | None
+    last_dispatch_at: int | None
+    last_job_id: str | None
+    error: str | None
+    parked_at: int | None
+    parked_tick: int | None
+    orphaned_at: int | None
+    declared: str | None
+    expect: str | None
+    alert: str | None
+    expect_at: int | None
+    expect_tick: int | None
+    last_success_at: int | None
+    late: str | None
+    version: int
+    created_at: int
+    updated_at: int
+
+
+class TickRecord(msgspec.Struct, frozen=True):
+    """One row of the ledger. The order of the fields is that of the columns."""
+
+    schedule_id: str
+    kind: str
+    tick_at: int
+    outcome: str
+    reason: str | None = None
+    detail: str | None = None
+    job_id: str | None = None
+    rotation_index: int | None = None
+    due_at: int = 0
+    decided_at: int = 0
+    first_at: int | None = None
+    count: int | None = None
+    dst_adjusted: bool = False
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    """A stored condition that makes no sense: it fails its ticks, and not its schedule."""
+
+    error: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A schedule, understood."""
+
+    record: ScheduleRecord
+    trigger: Trigger
+    policies: Policies
+    condition: Condition | Malformed | None
+    rotation: Rotation | None
+    override: Override | None
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+
+def plan_of(record: ScheduleRecord) -> Plan:
+    """The schedule as it is decided upon; an error if what is stored makes no sense."""
+    return Plan(
+        record,
+        read_trigger(record.trigger),
+        read_policies(record.policies),
+        None if record.condition is None else read_condition(record.condition),
+        None if record.rotation is None else read_rotation(record.rotation),
+        None if record.override is None else msgspec.json.decode(record.override, type=Override),
+    )
+
+
+# A page holds many schedules that say the same, and the same ones come again and again.
+
+
+@lru_cache(maxsize=20_000)
+def read_trigger(text: str) -> Trigger:
+    return decode_trigger(msgspec.json.decode(text))
+
+
+@lru_cache(maxsize=4_096)
+def read_policies(text: str) -> Policies:
+    return msgspec.json.decode(text, type=Policies)
+
+
+@lru_cache(maxsize=4_096)
+def read_condition(text: str) -> Condition | Malformed:
+    try:
+        return parse_condition(msgspec.json.decode(text))
+    except (BadInput, msgspec.DecodeError) as error:
+        return Malformed(str(error))
+
+
+@lru_cache(maxsize=4_096)
+def read_rotation(text: str) -> Rotation | None:
+    return parse_rotation(msgspec.json.decode(text))
+
+
+def write_trigger(trigger: Trigger) -> str:
+    return msgspec.json.encode(encode_trigger(trigger)).decode()
+
+
+def is_zoned(trigger: Trigger) -> bool:
+    """Whether its instants depend on zone data."""
+    return isinstance(trigger, Cron) and trigger.tz != "UTC"
+
+
+def check_interval(trigger: Trigger, floor_ms: int) -> None:
+    """Refuse an interval that is shorter than this kind of schedule may have.
+
+    An expression may tick every minute all the same, but more often only if an interval may.
+    """
+    if isinstance(trigger, Every) and trigger.milliseconds < floor_ms:
+        raise InvalidOption(
+            "every",
+            f"the shortest interval is {floor_ms / 1000:g} s, not {trigger.milliseconds / 1000:g} s"
+            "; a schedule that is declared in code may go down to 1 s",
+        )
+    if isinstance(trigger, Cron) and within_minutes(trigger) < min(floor_ms, MINUTE_MS):
+        raise InvalidOption(
+            "cron",
+            f"{trigger.expression!r} ticks more than once a minute",
+            "declare it in code, or give the app a shorter min_interval",
+        )
+
+
+def is_one_shot(trigger: Trigger) -> bool:
+    return isinstance(trigger, At)

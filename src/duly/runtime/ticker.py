@@ -1,0 +1,149 @@
+"""The loop that turns due schedules into jobs.
+
+Any number of tickers may run, on any number of machines. Each sleeps until the next due instant or
+until something has changed; a poll is the safety net, so there is no chain that could break.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from duly import zones
+from duly.errors import StoreError
+from duly.model.decide import Signal
+from duly.model.schedule import ScheduleRecord
+from duly.runtime.program import Program
+from duly.runtime.signals import ask_for_signals
+from duly.store.expectations import PAGE as CHECKED_AT_ONCE
+from duly.store.schedules import REVIVED_AT_ONCE, Ticked, added, reason_of
+
+log = logging.getLogger(__name__)
+
+PAGE = 100
+POLL_SECONDS = 1.0
+"""How long a change that nobody has told of may stay unnoticed."""
+AFTER_OTHERS = 0.05
+"""When to look again at what somebody else is ticking just now."""
+
+
+class Ticker:
+    """Turns due schedules into jobs, a page at a time."""
+
+    def __init__(self, program: Program, *, page: int = PAGE) -> None:
+        self._program = program
+        self._page = page
+        self._applied = False
+        self._zone_data: str | None = None
+        self._looked_for_functions: float | None = None
+
+    def one_pass(self) -> float:
+        """Decide one page; the delay until something is due."""
+        if not self._applied:
+            self._program.apply_declared()
+            self._applied = True
+        store, now = self._program.store, self._program.clock.now()
+        zone_data = self._use_zone_data(now)
+        self._revive(now)
+        due = store.due_schedules(now, self._page + 1, zone_data=zone_data)
+        if not due:
+            self._check_promises(now)
+            return self._delay(now, zone_data)
+        ticked = self._tick(due, now, zone_data)
+        log.debug("ticked: %s", ticked)
+        if ticked.dispatched:
+            store.ring()
+        if ticked.more:
+            return 0
+        # What is caught up counts, so it is looked at when that is done.
+        self._check_promises(now)
+        return self._delay(now, zone_data) if ticked.looked_at else AFTER_OTHERS
+
+    def _tick(self, due: Sequence[ScheduleRecord], now: int, zone_data: str) -> Ticked:
+        store, make_jobs = self._program.store, self._program.jobs_of_tick
+        signals = ask_for_signals(self._program, due)
+        try:
+            return store.tick(now, self._page, signals, make_jobs, zone_data=zone_data)
+        except Exception as error:
+            if not _is_about_a_row(error):
+                raise
+            log.warning("a page could not be stored (%s); its schedules are tried alone", error)
+        return self._tick_one_by_one(due, now, signals, zone_data)
+
+    def _tick_one_by_one(
+        self, due: Sequence[ScheduleRecord], now: int, signals: Mapping[str, Signal], zone_data: str
+    ) -> Ticked:
+        """Park those that cannot be stored."""
+        store, make_jobs = self._program.store, self._program.jobs_of_tick
+        ticked: list[Ticked] = []
+        failed: dict[str, Exception] = {}
+        for each in due[: self._page]:
+            try:
+                ticked.append(
+                    store.tick(now, 1, signals, make_jobs, zone_data=zone_data, only=each.id)
+                )
+            except Exception as error:
+                if not _is_about_a_row(error):
+                    raise
+                failed[each.id] = error
+        # What the store has not refused, and what fails for all of them, is no schedule's fault.
+        if not any(each.looked_at for each in ticked):
+            for why in failed.values():
+                if not isinstance(why, StoreError):
+                    raise why
+        for schedule_id, why in failed.items():
+            store.park_schedule(schedule_id, reason_of(why), now)
+        ticked += [Ticked(1, 0, 0, 0, 1, more=False) for _ in failed]
+        return added(ticked, more=len(due) > self._page)
+
+    def _delay(self, now: int, zone_data: str) -> float:
+        store = self._program.store
+        times = (store.next_due(zone_data=zone_data), store.next_check())
+        coming = [at for at in times if at is not None]
+        return min([POLL_SECONDS, *(max(0.0, (at - now) / 1000) for at in coming)])
+
+    def _use_zone_data(self, now: int) -> str:
+        """The version that this process has; if nobody had it before, ticks are computed anew."""
+        version = zones.version()
+        if version == self._zone_data:
+            return version
+        store = self._program.store
+        if store.take_zone_data(version):
+            log.info("zone data %s: the ticks of zoned schedules are computed anew", version)
+            after: str | None = ""
+            while after is not None:
+                after = store.compute_zoned(version, after, now)
+        self._zone_data = version
+        return version
+
+    def _revive(self, now: int) -> None:
+        """Schedules that were parked for want of a function may find it by now."""
+        since = self._program.clock.monotonic()
+        if self._looked_for_functions is not None and (
+            since - self._looked_for_functions < POLL_SECONDS
+        ):
+            return
+        store = self._program.store
+        missing = store.missing_functions()
+        found = [name for name in missing if self._program.knows(name)]
+        while found and store.revive_schedules(found, now) == REVIVED_AT_ONCE:
+            pass
+        self._looked_for_functions = since
+
+    def _check_promises(self, now: int) -> None:
+        """Look whether schedules do what they promise."""
+        store = self._program.store
+        check_at = store.next_check()
+        if check_at is None or check_at > now:
+            return
+        while store.check_promises(now, self._program.alert_jobs) == CHECKED_AT_ONCE:
+            pass
+        store.ring()
+
+
+def _is_about_a_row(error: Exception) -> bool:
+    """Whether what was to be written is at fault, and not the store as a whole."""
+    if not isinstance(error, StoreError):
+        return True
+    names = {each.__name__ for each in type(error.__cause__).__mro__}
+    return bool(names & {"DataError", "IntegrityError"})

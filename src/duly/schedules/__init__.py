@@ -1,0 +1,21 @@
+"""Schedules: rules that say when a function is called, made and changed while the app runs."""
+
+from duly.schedules.declared import DeclaredSchedule, PlanEntry, SchedulePlan
+from duly.schedules.define import ScheduleOptions
+from duly.schedules.health import Health
+from duly.schedules.twin import AsyncSchedules
+from duly.schedules.verbs import Schedules
+from duly.schedules.views import Foreseen, Schedule, Tick
+
+__all__ = [
+    "AsyncSchedules",
+    "DeclaredSchedule",
+    "Foreseen",
+    "Health",
+    "PlanEntry",
+    "Schedule",
+    "ScheduleOptions",
+    "SchedulePlan",
+    "Schedules",
+    "Tick",
+]

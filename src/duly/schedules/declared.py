@@ -1,0 +1,593 @@
+"""Schedules that code declares: `app.schedule(…)`, and how a set of them comes into the store.
+
+What code says is kept beside each schedule as it was applied last. The next set is compared with
+that and not with the schedule as it is, so only what has changed in the code changes in the store:
+where a schedule stands, and what an operator has decided about it, stays.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.core import Core
+from duly.errors import BadInput, CalendarNotFound, InvalidOption, ScheduleExists, StoreError
+from duly.functions import Call, Function
+from duly.inside import refuse_inside_mutation
+from duly.model.calendar import Calendar
+from duly.model.decide import due_at
+from duly.model.function import Status
+from duly.model.rotation import parse as parse_rotation
+from duly.model.schedule import Policies, ScheduleRecord, plan_of
+from duly.model.trigger import Cron, Every, Trigger
+from duly.model.trigger import decode as decode_trigger
+from duly.model.trigger import encode as encode_trigger
+from duly.schedules.checks import check_by, check_key
+from duly.schedules.define import Definition, bound, define, from_json, to_json
+from duly.schedules.rows import asleep, checked, columns_of, new_record, woken
+from duly.store.declared import Applied, Stored, Write
+
+log = logging.getLogger(__name__)
+
+Said = dict[str, Any]
+"""What code says of a schedule, as data; what is left out is as usual."""
+
+POLICIES = frozenset(Policies.__struct_fields__)
+TIMES = frozenset({"trigger", "start_at", "end_at"})
+USUAL: Said = {
+    **{name: msgspec.to_builtins(getattr(Policies(), name)) for name in POLICIES},
+    "enabled": True,
+    "fire_at_once": False,
+}
+HELD = "held"
+"""Said of an orphan: it was disabled before it became one."""
+
+
+# Declaring ---------------------------------------------------------------------------------------
+
+
+class DeclaredSchedule:
+    """A schedule as code declares it. It may stand wherever a schedule's key may."""
+
+    def __init__(
+        self,
+        core: Core,
+        key: str,
+        call: Call[Any] | Function[..., Any],
+        given: Mapping[str, Any],
+        source: str,
+    ) -> None:
+        check_key(key)
+        self._core = core
+        self._call = call
+        self._given = dict(given)
+        self._definition: Definition | None = None
+        self.key = key
+        self.source = source
+        """Where it is written: file and line."""
+        _check_flags(given)
+        if _is_resolvable(call, given):
+            self.definition()
+        else:
+            _check_without_hints(core, cast(Function[..., Any], call), given)
+
+    def __repr__(self) -> str:
+        return f"<declared schedule {self.key!r} of {self.function}>"
+
+    @property
+    def function(self) -> str:
+        """The name of the function."""
+        return self._function.name
+
+    @property
+    def _function(self) -> Function[..., Any]:
+        call = self._call
+        return call.function if isinstance(call, Call) else call
+
+    def definition(self) -> Definition:
+        """What is declared, checked; not for users."""
+        if self._definition is None:
+            self._definition = define(self._core, self._call, self._given, look_up=False)
+            _check_span(self._definition)
+        return self._definition
+
+    def admitted(self) -> bool:
+        """Whether there may be such a schedule: False if its function was deleted."""
+        if self._core.status_of(self.function) == Status.DELETED:
+            return False
+        call = self._call
+        self._core.admitted(call if isinstance(call, Call) else bound(call))
+        return True
+
+    def said(self) -> Said:
+        """What is declared, as data."""
+        definition = self.definition()
+        said = msgspec.structs.asdict(definition)
+        policies = msgspec.to_builtins(said.pop("policies"))
+        said |= policies | {"trigger": encode_trigger(definition.trigger)}
+        for name in ("enabled", "fire_at_once", "note"):
+            said[name] = self._given.get(name)
+        unusual = {n: v for n, v in said.items() if v is not None and v != USUAL.get(n)}
+        return cast(Said, from_json(to_json(unusual)))
+
+
+def declare(
+    core: Core,
+    key: str,
+    call: Call[Any] | Function[..., Any],
+    given: Mapping[str, Any],
+    source: str,
+) -> DeclaredSchedule:
+    """Take in a declaration; the same one again, as when a module is imported anew, is fine."""
+    declared = DeclaredSchedule(core, key, call, given, source)
+    known: DeclaredSchedule | None = core.declarations.get(key)
+    if known is not None and not (known.source == source and _are_the_same(known, declared)):
+        raise ScheduleExists(key, (known.source, source))
+    core.declarations[key] = declared
+    return declared
+
+
+def _are_the_same(one: DeclaredSchedule, other: DeclaredSchedule) -> bool:
+    try:
+        return one.said() == other.said()
+    except BadInput:
+        return False
+
+
+def _check_flags(given: Mapping[str, Any]) -> None:
+    for name in ("enabled", "fire_at_once"):
+        if not isinstance(given.get(name, False), bool):
+            raise InvalidOption(name, f"must be True or False, not {given[name]!r}")
+    for name in ("calendar", "note"):
+        if not isinstance(given.get(name), str | None):
+            raise InvalidOption(name, f"give text, not {given[name]!r}")
+
+
+def _is_resolvable(call: Call[Any] | Function[..., Any], given: Mapping[str, Any]) -> bool:
+    """Whether every type hint that is needed can be resolved while modules are being imported."""
+    # Whatever was bound was resolved for that.
+    wanted: list[Any] = [call, given.get("alert")]
+    return all(f.signature.is_sound() for f in wanted if isinstance(f, Function))
+
+
+def _check_without_hints(
+    core: Core, function: Function[..., Any], given: Mapping[str, Any]
+) -> None:
+    """Check what needs no type hints; the rest is checked when the hints can be resolved."""
+    parse_rotation(given.get("rotation"))
+    with_hints = ("rotation", "alert", "expect")
+    rest = {name: value for name, value in given.items() if name not in with_hints}
+    _check_span(define(core, Call(function, "{}"), rest, look_up=False))
+
+
+def _check_span(definition: Definition) -> None:
+    start, end = definition.start_at, definition.end_at
+    if start is not None and end is not None and end < start:
+        raise InvalidOption("end_at", "lies before start_at")
+
+
+# The plan ----------------------------------------------------------------------------------------
+
+Kind = Literal["create", "change", "rename", "revive", "orphan", "remove", "blocked", "unchanged"]
+
+SIGNS: Mapping[str, str] = {
+    "create": "+",
+    "change": "~",
+    "rename": ">",
+    "revive": "+",
+    "orphan": "-",
+    "remove": "-",
+    "blocked": "!",
+    "unchanged": "=",
+}
+
+
+class PlanEntry(msgspec.Struct, frozen=True):
+    """What becomes of one declared schedule."""
+
+    kind: Kind
+    """create, change, rename, revive, orphan, remove, blocked or unchanged."""
+    key: str
+    schedule_id: str | None = None
+    """None if it is not stored yet."""
+    fields: dict[str, tuple[Any, Any]] = {}
+    """What changes: before and after."""
+    renamed_from: str | None = None
+
+    def __str__(self) -> str:
+        head = f"{SIGNS[self.kind]} {self.key}: {self.kind}"
+        if self.renamed_from is not None:
+            head += f" from {self.renamed_from}"
+        if self.kind == "blocked":
+            head += ", its function was deleted"
+        changes = (f"    {n}: {a!r} -> {b!r}" for n, (a, b) in self.fields.items())
+        return "\n".join([head, *changes])
+
+
+class SchedulePlan(msgspec.Struct, frozen=True):
+    """What applying the declared schedules changes, or has changed."""
+
+    entries: tuple[PlanEntry, ...]
+    applied_before: bool = False
+    """Whether this set was applied before: then a start of the app does not apply it again."""
+
+    @property
+    def changes(self) -> tuple[PlanEntry, ...]:
+        """The entries that change something."""
+        return tuple(e for e in self.entries if e.kind not in ("unchanged", "blocked"))
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __iter__(self) -> Iterator[PlanEntry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __str__(self) -> str:
+        shown = [str(entry) for entry in self.entries if entry.kind != "unchanged"]
+        unchanged = len(self.entries) - len(shown)
+        return "\n".join([*shown, f"{unchanged} unchanged"])
+
+
+# Planning and applying ---------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """A declaration, ready to be compared with what is stored."""
+
+    key: str
+    definition: Definition
+    said: Said
+    blocked: bool
+
+
+class Step(NamedTuple):
+    """What becomes of one schedule; `before` and `after` are what code said and says of it."""
+
+    kind: Kind
+    key: str
+    write: Write | None = None
+    record: ScheduleRecord | None = None
+    before: Mapping[str, Any] = MappingProxyType({})
+    after: Mapping[str, Any] = MappingProxyType({})
+
+
+class Declarations:
+    """The declared schedules of an app as a whole."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def plan(self) -> SchedulePlan:
+        """What `apply` would change now."""
+        wanted, names = self._wanted()
+        stored = self._core.ready().declared(self._core.name, names)
+        steps = self._settle(wanted, stored, None, self._core.now())
+        return self._shown(steps, applied_before=digest(wanted) in stored.sets)
+
+    def apply(self, by: str | None = None, *, only_new: bool = False) -> SchedulePlan:
+        """Bring the set into the store; what that changed. `only_new`: unless it ever was there."""
+        refuse_inside_mutation("schedules.apply")
+        check_by(by)
+        wanted, names = self._wanted()
+        now, chosen = self._core.now(), digest(wanted)
+        self._publish(wanted, now)
+        steps: list[Step] = []
+        known = False
+
+        def settle(stored: Stored) -> Applied | None:
+            nonlocal known
+            known = chosen in stored.sets
+            if known and only_new:
+                return None
+            steps[:] = self._settle(wanted, stored, by, now)
+            return Applied([step.write for step in steps if step.write], chosen)
+
+        self._core.ready().apply_declared(self._core.name, names, settle, by, now)
+        self._core.wake_ticker()
+        return self._shown(steps, applied_before=known)
+
+    def _publish(self, wanted: Iterable[Wanted], now: int) -> None:
+        """Describe the functions to tickers that do not have their code."""
+        names = {w.definition.function for w in wanted} | {w.definition.alert for w in wanted}
+        described = self._core.published(name for name in self._core.functions if name in names)
+        if described:
+            self._core.ready().publish(described, now)
+
+    def prune(self, by: str | None = None, *, dry_run: bool = False) -> SchedulePlan:
+        """Remove the orphans that this code does not declare either; which they are."""
+        refuse_inside_mutation("schedules.prune")
+        check_by(by)
+        self._core.import_modules()
+        app, store = self._core.name, self._core.ready()
+        if dry_run:
+            return self._shown(self._orphans(store.declared(app)))
+        steps: list[Step] = []
+
+        def settle(stored: Stored) -> Applied:
+            steps[:] = self._orphans(stored)
+            return Applied([step.write for step in steps if step.write])
+
+        store.apply_declared(app, (), settle, by, self._core.now())
+        return self._shown(steps)
+
+    def apply_at_start(self) -> None:
+        """Apply a new set. One that is faulty changes nothing, and stops nobody."""
+        try:
+            if self._core.apply == "start" and self._is_new():
+                plan = self.apply(only_new=True)
+                if plan:
+                    log.info("schedules of %s were applied:\n%s", self._core.name, plan)
+        except StoreError:
+            raise
+        except Exception:
+            log.exception(
+                "the schedules that %r declares were not applied; those stored go on as they are",
+                self._core.name,
+            )
+
+    def _is_new(self) -> bool:
+        wanted, _ = self._wanted()
+        stored = self._core.ready().declared(self._core.name)
+        alive = any(record.orphaned_at is None for record in stored.schedules)
+        if not wanted:
+            # A script that imports nothing must not take away what others have declared.
+            if alive:
+                log.warning(
+                    "%r declares no schedules here; those stored go on. If there are to be none, "
+                    "app.schedules.apply() disables them",
+                    self._core.name,
+                )
+            return False
+        chosen = digest(wanted)
+        if chosen in stored.sets and chosen != stored.sets[-1]:
+            log.warning(
+                "the schedules that %r declares here were replaced by others since; "
+                "app.schedules.apply() brings them back",
+                self._core.name,
+            )
+        return chosen not in stored.sets
+
+    def _wanted(self) -> tuple[list[Wanted], list[str]]:
+        """The declarations, checked against the store, and the calendars that they name."""
+        self._core.import_modules()
+        found: Iterable[DeclaredSchedule] = list(self._core.declarations.values())
+        wanted = [
+            Wanted(declared.key, declared.definition(), declared.said(), not declared.admitted())
+            for declared in found
+        ]
+        return wanted, sorted({w.definition.calendar for w in wanted if w.definition.calendar})
+
+    def _settle(
+        self, wanted: Sequence[Wanted], stored: Stored, by: str | None, now: int
+    ) -> list[Step]:
+        return Settling(self._core, wanted, stored, by, now).steps()
+
+    def _orphans(self, stored: Stored) -> list[Step]:
+        return [
+            Step("remove", record.key, Write("remove", record), record)
+            for record in stored.schedules
+            if record.orphaned_at is not None and record.key not in self._core.declarations
+        ]
+
+    def _shown(self, steps: Iterable[Step], *, applied_before: bool = False) -> SchedulePlan:
+        return SchedulePlan(tuple(self._entry(step) for step in steps), applied_before)
+
+    def _entry(self, step: Step) -> PlanEntry:
+        record = step.record
+        fields: dict[str, tuple[Any, Any]] = {}
+        if step.kind in ("change", "revive"):
+            for name in sorted(differing(step.before, step.after)):
+                shown = self._value(step.before, name), self._value(step.after, name)
+                fields["arguments" if name == "args" else name] = shown
+        return PlanEntry(
+            step.kind,
+            step.key,
+            None if record is None else record.id,
+            fields,
+            record.key if record is not None and step.kind == "rename" else None,
+        )
+
+    def _value(self, said: Mapping[str, Any], name: str) -> Any:
+        """One thing that code says, for people."""
+        value = said.get(name, USUAL.get(name))
+        if value is None:
+            return None
+        if name == "trigger":
+            return in_words(decode_trigger(value))
+        if name == "args":
+            return self._core.shown_arguments(said["function"], value)
+        if name == "rotation":
+            entries = msgspec.json.decode(value, type=list[msgspec.Raw])
+            texts = [bytes(entry).decode() for entry in entries]
+            return [self._core.shown_arguments(said["function"], text) for text in texts]
+        if name in ("condition", "options", "expect"):
+            return from_json(value)
+        if name in ("start_at", "end_at"):
+            return from_ms(value)
+        return value / 1000 if name in ("jitter", "catch_up_window") else value
+
+
+def in_words(trigger: Trigger) -> str:
+    if isinstance(trigger, Cron):
+        return f"{trigger.expression} ({trigger.tz})"
+    return trigger.describe()
+
+
+def digest(wanted: Iterable[Wanted]) -> str:
+    """What tells one set of declarations from another."""
+    said = {w.key: w.said for w in wanted}
+    text = msgspec.json.encode(said, order="sorted")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+class Settling:
+    """One comparison of what is declared with what is stored; it asks nobody and writes nothing."""
+
+    def __init__(
+        self, core: Core, wanted: Sequence[Wanted], stored: Stored, by: str | None, now: int
+    ) -> None:
+        self._core = core
+        self._wanted = {w.key: w for w in wanted}
+        self._stored = {record.key: record for record in stored.schedules}
+        self._attachable = stored.calendars
+        self._calendars: dict[str, Calendar] = {
+            found.id: found.calendar for found in stored.calendars.values()
+        }
+        self._by = by
+        self._now = now
+        self._undeclared = [
+            record
+            for record in stored.schedules
+            if record.key not in self._wanted and record.orphaned_at is None
+        ]
+
+    def steps(self) -> list[Step]:
+        steps = [self._step(wanted) for wanted in self._wanted.values()]
+        # Those that are left were not renamed either.
+        return steps + [self._orphan(record) for record in self._undeclared]
+
+    def _step(self, wanted: Wanted) -> Step:
+        record = self._stored.get(wanted.key)
+        if wanted.blocked:
+            return Step("blocked", wanted.key, None, record)
+        self._check_calendar(wanted)
+        if record is None:
+            return self._rename(wanted) or self._create(wanted)
+        before = said_of(record)
+        changed = differing(before, wanted.said)
+        if record.orphaned_at is None and not changed:
+            return Step("unchanged", wanted.key, None, record)
+        kind: Kind = "change" if record.orphaned_at is None else "revive"
+        after = self._changed(record, wanted, changed)
+        detail = {"changed": sorted(changed)}
+        return Step(kind, wanted.key, Write(kind, after, detail), record, before, wanted.said)
+
+    def _check_calendar(self, wanted: Wanted) -> None:
+        name = wanted.definition.calendar
+        if name is None:
+            return
+        found = self._attachable.get(name)
+        if found is None:
+            raise CalendarNotFound(name)
+        if found.calendar.exhausted(self._now):
+            log.warning("calendar %r of schedule %r has no more dates", name, wanted.key)
+
+    def _rename(self, wanted: Wanted) -> Step | None:
+        """The same definition under another key: the same schedule."""
+        for record in self._undeclared:
+            if said_of(record) == wanted.said:
+                self._undeclared.remove(record)
+                after = msgspec.structs.replace(record, key=wanted.key, changed_by=self._by)
+                write = Write("rename", after, {"from": record.key})
+                return Step("rename", wanted.key, write, record)
+        return None
+
+    def _create(self, wanted: Wanted) -> Step:
+        said = wanted.said
+        at_once = said.get("fire_at_once", False)
+        record = new_record(
+            self._core,
+            self._resolved(wanted),
+            wanted.key,
+            self._now,
+            app=self._core.name,
+            enabled=False,
+            fire_at_once=at_once,
+            note=said.get("note"),
+            by=self._by,
+            declared=to_json(said),
+        )
+        if said.get("enabled", True):
+            record = woken(record, self._now, self._calendars, fire_at_once=at_once)
+        return Step("create", wanted.key, Write("create", record))
+
+    def _orphan(self, record: ScheduleRecord) -> Step:
+        said = said_of(record) | ({} if record.enabled else {HELD: True})
+        after = msgspec.structs.replace(
+            asleep(record), orphaned_at=self._now, declared=to_json(said), changed_by=self._by
+        )
+        return Step("orphan", record.key, Write("orphan", after), record)
+
+    def _changed(self, record: ScheduleRecord, wanted: Wanted, changed: set[str]) -> ScheduleRecord:
+        """The schedule with what has changed in the code, and with nothing else."""
+        columns = self._columns(record, wanted, changed)
+        enabled = record.enabled
+        if record.orphaned_at is not None:
+            enabled = not was_held(record)
+        if "enabled" in changed:
+            enabled = wanted.said.get("enabled", True)
+        columns |= {"declared": to_json(wanted.said), "orphaned_at": None, "changed_by": self._by}
+        after = msgspec.structs.replace(record, **columns)
+        if not enabled:
+            return asleep(after)
+        if after.remaining != 0 and (record.next_tick_at is None or changed & TIMES):
+            return woken(after, self._now, self._calendars)
+        return self._due_again(msgspec.structs.replace(after, enabled=True), changed)
+
+    def _due_again(self, record: ScheduleRecord, changed: set[str]) -> ScheduleRecord:
+        """The schedule with the same next tick, looked at when its policies say so now."""
+        plan = plan_of(record)
+        more: dict[str, Any] = {}
+        if record.next_tick_at is not None:
+            more["due_at"] = due_at(plan, record.next_tick_at, self._calendars)
+        if "expect" in changed:
+            more |= {**checked(plan, self._now), "late": None}
+        return msgspec.structs.replace(record, **more)
+
+    def _columns(self, record: ScheduleRecord, wanted: Wanted, changed: set[str]) -> dict[str, Any]:
+        definition = self._resolved(wanted)
+        fresh = columns_of(definition, record.key, self._now, False)
+        columns = {name: value for name, value in fresh.items() if name in changed}
+        if "trigger" in changed or ("start_at" in changed and _is_interval(record)):
+            # An interval counts from its start.
+            columns |= {name: fresh[name] for name in ("trigger", "zoned", "start_at")}
+        if changed & POLICIES:
+            said = {name: getattr(definition.policies, name) for name in changed & POLICIES}
+            policies = msgspec.structs.replace(plan_of(record).policies, **said)
+            columns["policies"] = to_json(policies)
+        if "rotation" in changed:
+            columns["rotation_index"] = 0
+        if "note" in changed:
+            columns["note"] = wanted.said.get("note")
+        return columns
+
+    def _resolved(self, wanted: Wanted) -> Definition:
+        """The definition with its calendar as schedules store it."""
+        name = wanted.definition.calendar
+        if name is None:
+            return wanted.definition
+        return msgspec.structs.replace(wanted.definition, calendar=self._attachable[name].id)
+
+
+def _is_interval(record: ScheduleRecord) -> bool:
+    return isinstance(plan_of(record).trigger, Every)
+
+
+def said_of(record: ScheduleRecord) -> Said:
+    """What code said of a schedule when that was applied last."""
+    return {name: value for name, value in _kept(record).items() if name != HELD}
+
+
+def was_held(orphan: ScheduleRecord) -> bool:
+    """Whether it was disabled before it became an orphan."""
+    return bool(_kept(orphan).get(HELD, False))
+
+
+def _kept(record: ScheduleRecord) -> Said:
+    return {} if record.declared is None else cast(Said, from_json(record.declared))

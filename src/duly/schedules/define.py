@@ -1,0 +1,393 @@
+"""What a user writes of a schedule, and what is refused."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
+
+import msgspec
+
+from duly.alerts import check_address
+from duly.clock import from_ms
+from duly.core import Core
+from duly.errors import (
+    CalendarEnds,
+    CalendarNotFound,
+    InvalidArgument,
+    InvalidCalendar,
+    InvalidOption,
+    InvalidRotation,
+    InvalidTime,
+)
+from duly.functions import (
+    Call,
+    Delay,
+    Function,
+    Instant,
+    at,
+    option_changes,
+    seconds_of,
+)
+from duly.ids import is_id
+from duly.model import plain
+from duly.model.calendar import SEEDS, Calendar
+from duly.model.condition import parse as parse_condition
+from duly.model.expect import Expect
+from duly.model.rotation import parse as parse_rotation
+from duly.model.schedule import (
+    CODE_FLOOR_MS,
+    DAY_MS,
+    ONE_BY_ONE,
+    Budget,
+    Policies,
+    Shift,
+    check_interval,
+)
+from duly.model.trigger import At, Cron, Every, Trigger
+from duly.store.schedules import read_calendar
+from duly.zones import zone
+
+log = logging.getLogger(__name__)
+
+MAX_NOTE = 2_000
+ALERT_EXAMPLE = {"schedule_id": "00000000-0000-0000-0000-000000000000", "problem": ""}
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What a schedule can be given. `cron`, `every`, `at` or `trigger`: exactly one of them."""
+
+    cron: str
+    every: Delay | Every
+    at: Instant
+    trigger: Trigger
+    tz: str | None
+    """The zone of `cron`; UTC by default."""
+    calendar: str | None
+    """The name of a calendar, whose dates forbid ticks or exclusively allow them."""
+    shift: Shift | None
+    """Where a tick goes whose date the calendar forbids, instead of being skipped."""
+    condition: Mapping[str, Any] | None
+    rotation: Sequence[Mapping[str, Any]] | None
+    overlap: str
+    catch_up: int
+    catch_up_window: Delay | None
+    jitter: Delay | None
+    budget: Budget | None
+    start_at: Instant | None
+    end_at: Instant | None
+    remaining: int | None
+    """After so many dispatches it ends; skipped ticks do not count."""
+    expect: Expect | None
+    """What must be true of it, or `alert` is called."""
+    alert: Function[..., Any] | str | None
+    """A function that takes `schedule_id` and `problem`, run as a job when it is late; or an
+    address to which the same is sent."""
+    fire_at_once: bool
+    """An interval ticks first when it is made, and not one interval later."""
+    enabled: bool
+    note: str | None
+
+
+# What a user has written, checked ----------------------------------------------------------------
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """A schedule as it is written down: everything but where it stands."""
+
+    function: str
+    args: str
+    options: str
+    trigger: Trigger
+    calendar: str | None
+    condition: str | None
+    rotation: str | None
+    policies: Policies
+    start_at: int | None
+    end_at: int | None
+    remaining: int | None
+    expect: str | None
+    alert: str | None
+
+
+def define(
+    core: Core,
+    call: Call[Any] | Function[..., Any],
+    given: Mapping[str, Any],
+    *,
+    owner: str = "",
+    floor_ms: int = CODE_FLOOR_MS,
+    look_up: bool = True,
+    attached: str | None = None,
+    told: str | None = None,
+) -> Definition:
+    """What a user has written, checked; whatever makes no sense is refused by its name.
+
+    Without `look_up` the store is not asked: calendars of one's own are looked for later. The
+    calendar that is `attached` already, and who is `told` already, stay so, whatever has become of
+    them.
+    """
+    _check_plain(given)
+    call = call if isinstance(call, Call) else bound(call)
+    now = core.clock.now()
+    trigger = _trigger(given, now)
+    check_interval(trigger, floor_ms)
+    _check_at_once(given, trigger)
+    rotation = parse_rotation(given.get("rotation"))
+    condition = parse_condition(given.get("condition"))
+    calendar = given.get("calendar")
+    policies = _policies(given, trigger, now)
+    _check_limit(call, policies)
+    if look_up and calendar != attached:
+        calendar = attach_calendar(core, calendar, owner, now)
+    return Definition(
+        function=call.function.name,
+        args=call.args,
+        options=_options(core, call),
+        trigger=trigger,
+        calendar=calendar,
+        condition=to_json(condition.encode()) if condition.rules else None,
+        rotation=None if rotation is None else to_json(_fitting(call, rotation.encode())),
+        policies=policies,
+        start_at=_instant("start_at", given.get("start_at"), now),
+        end_at=_instant("end_at", given.get("end_at"), now),
+        remaining=_remaining(given.get("remaining")),
+        expect=_expect(given),
+        alert=_alert(given.get("alert"), told),
+    )
+
+
+def _check_plain(given: Mapping[str, Any]) -> None:
+    """What is only stored, and not understood."""
+    unknown = given.keys() - ScheduleOptions.__annotations__.keys()
+    if unknown:
+        raise InvalidOption(min(unknown), "a schedule has no such option")
+    for name in ("enabled", "fire_at_once"):
+        if name in given and type(given[name]) is not bool:
+            raise InvalidOption(name, f"must be True or False, not {given[name]!r}")
+    check_note(given.get("note"))
+
+
+def _check_at_once(given: Mapping[str, Any], trigger: Trigger) -> None:
+    if not given.get("fire_at_once"):
+        return
+    if not isinstance(trigger, Every):
+        raise InvalidOption("fire_at_once", "goes with every", "run it by hand when it is made")
+    if trigger.anchor is not None:
+        raise InvalidOption("fire_at_once", "the interval has an anchor", "give one of them")
+
+
+def check_note(note: object) -> None:
+    if note is None:
+        return
+    if not isinstance(note, str) or len(note) > MAX_NOTE or plain.fault(note):
+        raise InvalidOption("note", f"must be text of at most {MAX_NOTE:,} characters")
+
+
+def _check_limit(call: Call[Any], policies: Policies) -> None:
+    """Jobs that wait for each other do so under a limit, and a job can be under one only."""
+    if call.function.options.limit is not None and policies.overlap in ONE_BY_ONE:
+        raise InvalidOption(
+            "overlap",
+            f"{policies.overlap} needs a limit of its own, and {call.function.name}() has one",
+            "take skip or allow, or the limit away",
+        )
+
+
+def _expect(given: Mapping[str, Any]) -> str | None:
+    expect = given.get("expect")
+    if expect is None:
+        if given.get("alert") is not None:
+            raise InvalidOption("alert", "goes with expect")
+        return None
+    if not isinstance(expect, Expect):
+        raise InvalidOption("expect", f"give an Expect(…), not {expect!r}")
+    return to_json(expect)
+
+
+def _alert(function: object, told: str | None) -> str | None:
+    """An address, or the name of the function; that must take what it will be called with."""
+    if function is None:
+        return None
+    if function == told:
+        return told
+    if isinstance(function, str):
+        return check_address(function)
+    if not isinstance(function, Function):
+        raise InvalidOption("alert", f"give a function of the app's, not {function!r}")
+    known = cast(Function[..., Any], function)
+    known.signature.encode((), ALERT_EXAMPLE)
+    return known.name
+
+
+def bound(function: object) -> Call[Any]:
+    if not isinstance(function, Function):
+        raise InvalidOption(
+            "function", f"give a function of the app's, or its bind(…): {function!r}"
+        )
+    return cast(Function[..., Any], function).bind()
+
+
+def _trigger(given: Mapping[str, Any], now: int) -> Trigger:
+    chosen = [name for name in ("cron", "every", "at", "trigger") if given.get(name) is not None]
+    if len(chosen) != 1:
+        raise InvalidOption("trigger", "give exactly one of cron, every, at, trigger")
+    [name] = chosen
+    value, tz = given[name], given.get("tz")
+    if tz is not None and name != "cron":
+        raise InvalidOption("tz", f"goes with cron, not with {name}")
+    if name == "cron":
+        return Cron(value, tz or "UTC")
+    if name == "at":
+        return At(instant("at", value, now))
+    if name == "every" and not isinstance(value, Every):
+        return Every(_milliseconds("every", value))
+    if not isinstance(value, Cron | Every | At):
+        raise InvalidOption(name, f"give a Cron, Every or At, not {value!r}")
+    return value
+
+
+def _milliseconds(option: str, length: Delay) -> int:
+    try:
+        milliseconds = seconds_of(option, length) * 1000
+    except InvalidTime as error:
+        raise InvalidOption(option, error.reason.removeprefix(f"{option}: ")) from error
+    if abs(milliseconds - round(milliseconds)) > 1e-6:
+        raise InvalidOption(option, f"must be whole milliseconds, not {milliseconds:g}")
+    return round(milliseconds)
+
+
+def _options(core: Core, call: Call[Any]) -> str:
+    """What the call's options differ in from those of its function."""
+    return to_json(option_changes(call.function, core.by_any_name(call.function.name)))
+
+
+def _fitting(call: Call[Any], entries: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The entries as the function takes them."""
+    fitting: list[Any] = []
+    for index, entry in enumerate(entries):
+        try:
+            fitting.append(msgspec.json.decode(call.function.signature.encode((), entry)))
+        except InvalidArgument as error:
+            reason = f"does not fit {call.function.name}(): {error.argument}: {error.reason}"
+            raise InvalidRotation(index, reason) from error
+    return fitting
+
+
+def _policies(given: Mapping[str, Any], trigger: Trigger, now: int) -> Policies:
+    names = ("overlap", "catch_up", "shift", "budget")
+    chosen = {name: given[name] for name in names if given.get(name) is not None}
+    for name in ("catch_up_window", "jitter"):
+        if given.get(name) is not None:
+            chosen[name] = _milliseconds(name, given[name])
+    if "budget" in chosen and not isinstance(chosen["budget"], Budget):
+        raise InvalidOption("budget", f"give a Budget(…), not {chosen['budget']!r}")
+    if "shift" in chosen:
+        _check_shift(given.get("calendar"), trigger, now)
+    return Policies(**chosen)
+
+
+def _check_shift(calendar: object, trigger: Trigger, now: int) -> None:
+    if calendar is None:
+        raise InvalidOption("shift", "goes with a calendar")
+    # Ticks are decided in their order, and that would not be the one in which moved ones are due:
+    # the tick of Saturday evening, moved to Monday, would keep that of Monday morning waiting.
+    if not _ticks_at_one_time(trigger, now):
+        raise InvalidOption(
+            "shift",
+            "the trigger must tick at most once a day, always at the same time",
+            "make a schedule for each time of the day",
+        )
+
+
+def _ticks_at_one_time(trigger: Trigger, now: int) -> bool:
+    if isinstance(trigger, Every):
+        return trigger.milliseconds % DAY_MS == 0
+    if isinstance(trigger, At):
+        return True
+    # Of three ticks two are on one day, if any day has two.
+    ticks = trigger.upcoming(3, now)
+    return len({from_ms(t).astimezone(zone(trigger.tz).info).date() for t in ticks}) == len(ticks)
+
+
+def _instant(option: str, value: Any, now: int) -> int | None:
+    return None if value is None else instant(option, value, now)
+
+
+def instant(option: str, value: Any, now: int) -> int:
+    """An instant as it is stored; what is wrong with one is said of the option."""
+    try:
+        return at(value, now)
+    except InvalidTime as error:
+        raise InvalidTime(error.reason, option, error.hint) from error
+
+
+def _remaining(value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 1 <= value <= 1_000_000_000:
+        raise InvalidOption("remaining", f"must be a whole number from 1, not {value!r}")
+    return value
+
+
+def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | None:
+    """What a schedule stores of its calendar: the name of a seed, or an id.
+
+    One that has ended is refused; of one that ends soon it is said.
+    """
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise InvalidOption("calendar", f"give the name of a calendar, not {name!r}")
+    stored, calendar = find_calendar(core, name, owner)
+    if calendar.exhausted(now):
+        raise InvalidCalendar(
+            "calendar",
+            f"{calendar.name!r} has ended: its last date is {calendar.last_date()}",
+            "add dates to it, or attach one that goes on",
+        )
+    if (last := calendar.runs_out(now)) is not None:
+        warn_of_end(calendar.name, last)
+    return stored
+
+
+def warn_of_end(name: str, last: dt.date) -> None:
+    message = f"calendar {name!r} ends soon: its last date is {last}; add dates to it by then"
+    log.warning(message)
+    warnings.warn(message, CalendarEnds, stacklevel=_level_of_user())
+
+
+def _level_of_user() -> int:
+    """How far above whoever asks the code is that called duly."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("duly."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def find_calendar(core: Core, name: str, owner: str) -> tuple[str, Calendar]:
+    """A calendar by its name, or its id; how schedules store it, and what it says."""
+    if name in SEEDS:
+        return name, SEEDS[name]
+    store = core.ready()
+    record = store.calendar(name) if is_id(name) else store.calendar_named(owner, name)
+    if record is None or record.owner != owner:
+        raise CalendarNotFound(name)
+    calendar = read_calendar(record.definition)
+    if calendar is None:
+        raise CalendarNotFound(name)
+    return record.id, calendar
+
+
+def to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def from_json(text: str) -> Any:
+    return msgspec.json.decode(text)

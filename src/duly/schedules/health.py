@@ -1,0 +1,82 @@
+"""How schedules do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from duly.model.decide import GRACE_MS
+from duly.model.function import Status
+from duly.model.schedule import Outcome, Plan, ScheduleRecord, TickRecord, plan_of
+from duly.schedules.define import from_json
+
+
+class HealthState(StrEnum):
+    OK = "ok"
+    MISSED = "missed"
+    PAUSED = "paused"
+    NEVER_RAN = "never_ran"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How one schedule does, and why that is."""
+
+    id: str
+    key: str
+    state: HealthState
+    why: str
+    lag_ms: int
+    """How long its next tick is overdue."""
+
+
+def health_of(
+    record: ScheduleRecord,
+    status: Status | None,
+    killed: bool,
+    newest: TickRecord | None,
+    now: int,
+) -> Health:
+    """How a schedule does, from its row, its function's status and its newest tick."""
+    lag = 0 if record.due_at is None else max(0, now - record.due_at)
+    state, why = _state(record, status, killed, newest, lag)
+    return Health(record.id, record.key, state, why, lag)
+
+
+def _state(
+    record: ScheduleRecord,
+    status: Status | None,
+    killed: bool,
+    newest: TickRecord | None,
+    lag: int,
+) -> tuple[HealthState, str]:
+    if record.parked_at is not None:
+        return HealthState.MISSED, f"parked: {record.error}"
+    if not record.enabled:
+        return HealthState.PAUSED, record.note or "disabled"
+    if killed:
+        return HealthState.PAUSED, "everything is paused"
+    if status in (Status.PAUSED, Status.DEPRECATED):
+        return HealthState.PAUSED, f"{record.function} is {status}"
+    if record.late is not None:
+        return HealthState.MISSED, from_json(record.late)["problem"]
+    if lag > GRACE_MS:
+        return HealthState.MISSED, f"overdue for {lag // 1000} s; does a ticker run?"
+    if newest is None:
+        return HealthState.NEVER_RAN, "no tick yet"
+    if newest.outcome == Outcome.MISSED:
+        return HealthState.MISSED, f"{newest.count} ticks were missed"
+    return HealthState.OK, "its last tick was " + newest.outcome
+
+
+def understood(records: Iterable[ScheduleRecord]) -> Iterator[Plan]:
+    """Those that tick and make sense; the others will be parked."""
+    for record in records:
+        if record.parked_at is not None or record.next_tick_at is None:
+            continue
+        try:
+            plan = plan_of(record)
+        except Exception:  # whatever is wrong with it
+            continue
+        yield plan

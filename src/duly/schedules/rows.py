@@ -1,0 +1,337 @@
+"""From a definition to a row, and from a row to a changed one."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from duly.core import Core
+from duly.errors import (
+    InvalidOption,
+    StaleVersion,
+)
+from duly.ids import new_id
+from duly.model.calendar import Calendar
+from duly.model.decide import (
+    due_at,
+    first_coming,
+)
+from duly.model.expect import Promise, read_expect
+from duly.model.schedule import (
+    Plan,
+    Policies,
+    ScheduleRecord,
+    is_zoned,
+    plan_of,
+    read_policies,
+    read_trigger,
+    write_trigger,
+)
+from duly.model.trigger import Cron, Every, Trigger
+from duly.schedules.define import Definition, from_json, to_json
+
+# From a definition to a row ----------------------------------------------------------------------
+
+
+def new_record(
+    core: Core,
+    definition: Definition,
+    key: str,
+    now: int,
+    *,
+    app: str = "",
+    owner: str = "",
+    enabled: bool = True,
+    fire_at_once: bool = False,
+    note: str | None = None,
+    by: str | None = None,
+    declared: str | None = None,
+) -> ScheduleRecord:
+    """The row of a new schedule; all its times count from one `now`."""
+    fields: dict[str, Any] = dict.fromkeys(ScheduleRecord.__struct_fields__)
+    fields |= {
+        "id": new_id(now),
+        "app": app,
+        "owner": owner,
+        "key": key,
+        "rotation_index": 0,
+        "enabled": enabled,
+        "note": note,
+        "changed_by": by,
+        "declared": declared,
+        "version": 1,
+        "created_at": now,
+        "updated_at": now,
+    }
+    record = ScheduleRecord(**fields | columns_of(definition, key, now, fire_at_once))
+    return awake(core, record, now, fire_at_once=fire_at_once) if enabled else record
+
+
+def columns_of(definition: Definition, key: str, now: int, fire_at_once: bool) -> dict[str, Any]:
+    trigger = definition.trigger
+    start_at = definition.start_at
+    if isinstance(trigger, Every):
+        if fire_at_once and start_at is None:
+            start_at = now
+        # Its anchor is its first tick, so that no clock that is behind can see an earlier one.
+        trigger = trigger.anchored(now + trigger.milliseconds if start_at is None else start_at)
+    if isinstance(trigger, Cron):
+        trigger = trigger.spread_by(key)
+    fields = msgspec.structs.asdict(definition)
+    return fields | {
+        "trigger": write_trigger(trigger),
+        "zoned": is_zoned(trigger),
+        "policies": to_json(definition.policies),
+        "start_at": start_at,
+    }
+
+
+def awake(
+    core: Core, record: ScheduleRecord, now: int, *, fire_at_once: bool = False
+) -> ScheduleRecord:
+    """The schedule with its next tick, counted from now."""
+    plan = plan_of(record)
+    calendars: Mapping[str, Calendar] = {}
+    if record.calendar is not None and plan.policies.shift is not None:
+        calendars = core.ready().facts([plan], now).calendars
+    return woken(record, now, calendars, fire_at_once=fire_at_once)
+
+
+def woken(
+    record: ScheduleRecord,
+    now: int,
+    calendars: Mapping[str, Calendar],
+    *,
+    fire_at_once: bool = False,
+) -> ScheduleRecord:
+    """The same for whoever knows the calendars already."""
+    if not record.enabled or record.parked_at is not None:
+        record = msgspec.structs.replace(record, override=None)
+    plain = plan_of(msgspec.structs.replace(record, override=None))
+    since = now - 1 if fire_at_once else now
+    tick_at = None if record.remaining == 0 else first_coming(plain, since, calendars)
+    override = record.override if _is_overridden(plan_of(record), tick_at, now) else None
+    plan = plan_of(msgspec.structs.replace(record, override=override))
+    awake = msgspec.structs.replace(
+        record,
+        enabled=True,
+        next_tick_at=tick_at,
+        due_at=None if tick_at is None else due_at(plan, tick_at, calendars),
+        error=None,
+        parked_at=None,
+        parked_tick=None,
+        # What an operator has said of a tick holds as long as that is the next one.
+        override=override,
+        awake_at=now,
+        last_success_at=None,
+        late=None,
+    )
+    return msgspec.structs.replace(awake, **checked(plan_of(awake), now, calendars))
+
+
+def _is_overridden(plan: Plan, tick_at: int | None, now: int) -> bool:
+    override = plan.override
+    if override is None or override.tick_at != tick_at:
+        return False
+    return override.to is None or override.to > now
+
+
+def checked(
+    plan: Plan, now: int, calendars: Mapping[str, Calendar] | None = None
+) -> dict[str, int | None]:
+    """When what it promises is looked at next, and which tick that is about; as columns."""
+    columns: dict[str, int | None] = dict.fromkeys(("expect_at", "expect_tick"))
+    if plan.record.expect is None or not plan.record.enabled:
+        return columns
+    first = Promise(plan, read_expect(plan.record.expect)).first_check(now, calendars or {})
+    return {"expect_at": first.check_at, "expect_tick": first.tick}
+
+
+def asleep(record: ScheduleRecord) -> ScheduleRecord:
+    """The schedule without a next tick."""
+    return msgspec.structs.replace(
+        record,
+        enabled=False,
+        next_tick_at=None,
+        due_at=None,
+        override=None,
+        expect_at=None,
+        expect_tick=None,
+        late=None,
+    )
+
+
+# Changing ----------------------------------------------------------------------------------------
+
+
+TIMING = ("cron", "every", "at", "trigger", "tz", "start_at", "end_at", "remaining")
+
+
+def changed(
+    core: Core,
+    record: ScheduleRecord,
+    definition: Definition,
+    options: Mapping[str, Any],
+    by: str | None,
+) -> ScheduleRecord:
+    """A schedule with another definition; only what concerns its times counts from now."""
+    now = core.clock.now()
+    columns = columns_of(_in_phase(record, definition, options), record.key, now, False)
+    if "remaining" not in options:
+        columns["remaining"] = record.remaining
+    rotation_index = 0 if "rotation" in options else record.rotation_index
+    after = msgspec.structs.replace(
+        record,
+        **columns,
+        changed_by=by,
+        note=options.get("note", record.note),
+        rotation_index=rotation_index,
+    )
+    check_order(after)
+    if not options.get("enabled", record.enabled):
+        return asleep(after)
+    after = msgspec.structs.replace(after, orphaned_at=None)
+    if _counts_anew(record, after, options):
+        woken = awake(core, after, now)
+        if options.keys() & set(TIMING):
+            check_coming(woken)
+        return woken
+    if after.expect != record.expect:
+        after = msgspec.structs.replace(after, **checked(plan_of(after), now), late=None)
+    return due_again(core, after)
+
+
+def _in_phase(
+    record: ScheduleRecord, definition: Definition, options: Mapping[str, Any]
+) -> Definition:
+    """The definition, whose interval goes on as before unless its length or its start is new."""
+    before, trigger = _trigger_of(record), definition.trigger
+    if not isinstance(trigger, Every):
+        return definition
+    if definition.start_at != record.start_at:
+        if not options.keys() & {"every", "trigger"}:
+            trigger = Every(trigger.milliseconds)
+    elif isinstance(before, Every) and _is_same_interval(before, trigger):
+        trigger = before
+    return msgspec.structs.replace(definition, trigger=trigger)
+
+
+def _is_same_interval(before: Every, after: Every) -> bool:
+    return before.milliseconds == after.milliseconds and after.anchor in (None, before.anchor)
+
+
+def _counts_anew(before: ScheduleRecord, after: ScheduleRecord, options: Mapping[str, Any]) -> bool:
+    if not before.enabled or before.parked_at is not None:
+        return True
+    if before.next_tick_at is None and "remaining" in options:
+        return True
+    times = ("trigger", "start_at", "end_at")
+    return any(getattr(after, name) != getattr(before, name) for name in times)
+
+
+def due_again(core: Core, record: ScheduleRecord) -> ScheduleRecord:
+    """The schedule with the same next tick, looked at when its policies say so now."""
+    if record.next_tick_at is None:
+        return record
+    plan = plan_of(record)
+    calendars: Mapping[str, Calendar] = {}
+    if record.calendar is not None:
+        calendars = core.ready().facts([plan], 0).calendars
+    moved = due_at(plan, record.next_tick_at, calendars)
+    return msgspec.structs.replace(record, due_at=moved)
+
+
+def as_given(record: ScheduleRecord, without: Collection[str] = ()) -> dict[str, Any]:
+    """A stored schedule as the options that would make it; `without` those that are given anew.
+
+    What cannot be read is left out, so that giving it anew repairs the schedule.
+    """
+    calendar = record.calendar
+    stored = {
+        "trigger": _trigger_of(record),
+        "calendar": calendar,
+        "start_at": record.start_at,
+        "end_at": record.end_at,
+        "alert": record.alert,
+    } | _policies_of(record)
+    if calendar is None:
+        # A calendar that was removed has left it behind.
+        stored["shift"] = None
+    readers: dict[str, Callable[[str], Any]] = {
+        "condition": from_json,
+        "rotation": from_json,
+        "expect": read_expect,
+    }
+    for name in readers.keys() - without:
+        text = getattr(record, name)
+        stored[name] = None if text is None else readers[name](text)
+    return {name: value for name, value in stored.items() if name not in without}
+
+
+def _trigger_of(record: ScheduleRecord) -> Trigger | None:
+    try:
+        return read_trigger(record.trigger)
+    except Exception:  # whatever is wrong with it, it can be replaced
+        return None
+
+
+def _policies_of(record: ScheduleRecord) -> dict[str, Any]:
+    try:
+        policies = read_policies(record.policies)
+    except Exception:  # whatever is wrong with them, the usual ones are better
+        policies = Policies()
+    window, jitter = policies.catch_up_window, policies.jitter
+    return {
+        "overlap": policies.overlap,
+        "catch_up": policies.catch_up,
+        "catch_up_window": None if window is None else window / 1000,
+        "jitter": jitter / 1000 if jitter else None,
+        "shift": policies.shift,
+        "budget": policies.budget,
+    }
+
+
+def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:
+    trigger = merged.get("trigger")
+    if not isinstance(trigger, Cron):
+        raise InvalidOption("tz", "goes with a cron expression; this schedule has none")
+    return {name: value for name, value in merged.items() if name not in ("trigger", "tz")} | {
+        "trigger": Cron(trigger.expression, tz or "UTC", trigger.spread)
+    }
+
+
+def check_version(record: ScheduleRecord, expected: int) -> None:
+    if record.version != expected:
+        raise StaleVersion(record.key, expected, record.version)
+
+
+def check_times(record: ScheduleRecord) -> None:
+    """Refuse a schedule that would never tick."""
+    check_order(record)
+    check_coming(record)
+
+
+def check_order(record: ScheduleRecord) -> None:
+    start, end = record.start_at, record.end_at
+    if start is not None and end is not None and end < start:
+        raise InvalidOption("end_at", "lies before start_at", "choose a later one")
+
+
+def check_coming(record: ScheduleRecord) -> None:
+    if record.enabled and record.next_tick_at is None and record.remaining != 0:
+        raise InvalidOption(
+            "trigger",
+            "nothing is to come: there is no tick between now and its end",
+            "choose a later time",
+        )
+
+
+def next_of(record: ScheduleRecord) -> int:
+    if record.next_tick_at is None:
+        raise InvalidOption("schedule", f"{record.key!r} has no next tick", "is it enabled?")
+    return record.next_tick_at

@@ -1,0 +1,272 @@
+"""What users hold of schedules and their ticks."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.core import Core
+from duly.jobs import Job, job_from
+from duly.model.calendar import SEEDS
+from duly.model.expect import Expect, read_expect
+from duly.model.schedule import (
+    Policies,
+    ScheduleRecord,
+    TickRecord,
+    plan_of,
+)
+from duly.model.trigger import Cron, Trigger
+from duly.schedules.define import from_json
+
+# What users hold ---------------------------------------------------------------------------------
+
+
+class Schedule:
+    """One schedule as it was when it was read."""
+
+    def __init__(self, core: Core, record: ScheduleRecord) -> None:
+        self._core = core
+        self._record = record
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.key!r} of {self.function}: {self.status}>"
+
+    @property
+    def record(self) -> ScheduleRecord:
+        """The row itself; not for users."""
+        return self._record
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def key(self) -> str:
+        return self._record.key
+
+    @property
+    def owner(self) -> str | None:
+        return self._record.owner or None
+
+    @property
+    def declared(self) -> bool:
+        """Whether code declares it."""
+        return bool(self._record.app)
+
+    @property
+    def function(self) -> str:
+        return self._record.function
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of its jobs, without those that nobody is shown."""
+        return self._core.shown_arguments(self.function, self._record.args)
+
+    @property
+    def trigger(self) -> Trigger:
+        return plan_of(self._record).trigger
+
+    @property
+    def policies(self) -> Policies:
+        return plan_of(self._record).policies
+
+    @property
+    def tz(self) -> str:
+        """The zone that its ticks are in; an interval has none, so UTC."""
+        trigger = self.trigger
+        return trigger.tz if isinstance(trigger, Cron) else "UTC"
+
+    @property
+    def calendar(self) -> str | None:
+        """The name of the calendar."""
+        name = self._record.calendar
+        if name is None or name in SEEDS:
+            return name
+        found = self._core.ready().calendar(name)
+        return None if found is None else found.name
+
+    @property
+    def condition(self) -> dict[str, Any] | None:
+        return None if self._record.condition is None else from_json(self._record.condition)
+
+    @property
+    def rotation(self) -> list[dict[str, Any]] | None:
+        if self._record.rotation is None:
+            return None
+        entries = msgspec.json.decode(self._record.rotation, type=list[msgspec.Raw])
+        return [
+            self._core.shown_arguments(self.function, bytes(entry).decode()) for entry in entries
+        ]
+
+    @property
+    def rotation_index(self) -> int:
+        return self._record.rotation_index
+
+    @property
+    def enabled(self) -> bool:
+        return self._record.enabled
+
+    @property
+    def note(self) -> str | None:
+        return self._record.note
+
+    @property
+    def changed_by(self) -> str | None:
+        """Who changed it last, if whoever it was has said so."""
+        return self._record.changed_by
+
+    @property
+    def status(self) -> str:
+        """enabled, disabled, parked (see `error`), orphaned or ended."""
+        record = self._record
+        if record.orphaned_at is not None:
+            return "orphaned"
+        if not record.enabled:
+            return "disabled"
+        if record.parked_at is not None:
+            return "parked"
+        return "enabled" if record.next_tick_at is not None else "ended"
+
+    @property
+    def error(self) -> str | None:
+        """Why it is parked."""
+        return self._record.error
+
+    @property
+    def next_tick(self) -> datetime | None:
+        """The nominal time of the next tick."""
+        return time_of(self._record.next_tick_at)
+
+    @property
+    def due(self) -> datetime | None:
+        """When that tick is looked at: jitter, a shift or an operator may have moved it."""
+        return time_of(self._record.due_at)
+
+    @property
+    def last_dispatch(self) -> datetime | None:
+        return time_of(self._record.last_dispatch_at)
+
+    @property
+    def last_job_id(self) -> str | None:
+        return self._record.last_job_id
+
+    @property
+    def remaining(self) -> int | None:
+        return self._record.remaining
+
+    @property
+    def start_at(self) -> datetime | None:
+        return time_of(self._record.start_at)
+
+    @property
+    def end_at(self) -> datetime | None:
+        return time_of(self._record.end_at)
+
+    @property
+    def expect(self) -> Expect | None:
+        """What it promises."""
+        return None if self._record.expect is None else read_expect(self._record.expect)
+
+    @property
+    def alert(self) -> str | None:
+        """The function that is called when a promise is broken."""
+        return self._record.alert
+
+    @property
+    def late(self) -> str | None:
+        """How it has broken its promise, if it had when that was last looked at."""
+        return None if self._record.late is None else from_json(self._record.late)["problem"]
+
+    @property
+    def version(self) -> int:
+        return self._record.version
+
+    @property
+    def created(self) -> datetime:
+        return from_ms(self._record.created_at)
+
+
+def time_of(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)
+
+
+class Tick:
+    """One tick as the ledger has it."""
+
+    def __init__(self, core: Core, record: TickRecord) -> None:
+        self._core = core
+        self.record = record
+        self.schedule_id: str = record.schedule_id
+        self.kind: str = record.kind
+        self.outcome: str = record.outcome
+        """dispatched, skipped or missed."""
+        self.reason: str | None = record.reason
+        self.job_id: str | None = record.job_id
+        self.rotation_index: int | None = record.rotation_index
+        self.dst_adjusted: bool = record.dst_adjusted
+        self.count: int | None = record.count
+        """How many ticks a missed one stands for."""
+
+    def __repr__(self) -> str:
+        what = f"{self.outcome} {self.reason}" if self.reason else self.outcome
+        return f"<tick {self.at.isoformat()}: {what}>"
+
+    @property
+    def at(self) -> datetime:
+        """The nominal time."""
+        return from_ms(self.record.tick_at)
+
+    @property
+    def first(self) -> datetime | None:
+        """The first of the ticks that a missed one stands for."""
+        return time_of(self.record.first_at)
+
+    @property
+    def decided(self) -> datetime:
+        return from_ms(self.record.decided_at)
+
+    @property
+    def due(self) -> datetime:
+        """When it was to be looked at: jitter, a shift or an operator may have moved that."""
+        return from_ms(self.record.due_at)
+
+    @property
+    def lag(self) -> timedelta:
+        """How late it was decided."""
+        return timedelta(milliseconds=self.record.decided_at - self.record.due_at)
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """The reason with names and values."""
+        return {} if self.record.detail is None else from_json(self.record.detail)
+
+    @property
+    def job(self) -> Job[Any] | None:
+        """The job that it became, if that is still there."""
+        found = None if self.job_id is None else self._core.get(self.job_id)
+        return None if found is None else job_from(self._core, found, self._core.get)
+
+
+class Foreseen(msgspec.Struct, frozen=True):
+    """One coming tick as a preview shows it."""
+
+    tick_ms: int
+    utc: datetime
+    local: datetime
+    """In the zone of the schedule."""
+    viewer: datetime
+    """In the zone of whoever looks."""
+    due: datetime
+    decision: str
+    """dispatch or skip."""
+    dst_adjusted: bool
+    reason: str | None = None
+    detail: dict[str, Any] = {}
+    inputs: dict[str, Any] | None = None
+    rotation_index: int | None = None

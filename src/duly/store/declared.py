@@ -1,0 +1,138 @@
+"""What is stored of the schedules that code declares, and how a set of them is applied.
+
+A set is one transaction: all of it, or nothing. Those who apply sets of one app do it in turn, so
+whoever comes second sees what the first has done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from duly import fault
+from duly.model.calendar import SEEDS, Calendar
+from duly.model.schedule import ScheduleRecord
+from duly.store import schedule_statements as sql
+from duly.store.schedules import (
+    audit,
+    calendar_named,
+    read_calendar,
+    schedule_of,
+    settled,
+)
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+REMEMBERED = 1_000
+"""So many sets of an app are told from new ones."""
+
+
+class Attachable(NamedTuple):
+    """A calendar as schedules store it, and what it says."""
+
+    id: str
+    calendar: Calendar
+
+
+class Stored(NamedTuple):
+    """What there is of the schedules that an app has declared."""
+
+    sets: Sequence[str]
+    """Those that were applied, the newest last."""
+    schedules: Sequence[ScheduleRecord]
+    calendars: Mapping[str, Attachable]
+    """Those that were asked for, by name, if there are such."""
+
+
+class Write(NamedTuple):
+    """One schedule as it shall be; `create` and `remove` are actions, all others replace it."""
+
+    action: str
+    record: ScheduleRecord
+    detail: Mapping[str, Any] | None = None
+
+
+class Applied(NamedTuple):
+    """What is to be written, and the set that is in force then."""
+
+    writes: Sequence[Write]
+    set: str | None = None
+
+
+Settle = Callable[[Stored], Applied | None]
+"""What shall become of what there is; None if nothing shall. May be asked more than once."""
+
+
+def read(session: Session, app: str, calendars: Iterable[str]) -> Stored:
+    """What there is now."""
+    rows = session.run(sql.DECLARATIONS, {"app": app})
+    seen = rows[0][0] if rows else ""
+    found = {name: _attachable(session, name) for name in sorted(calendars)}
+    schedules = session.run(sql.DECLARED, {"app": app})
+    return _stored(seen, schedules, found)
+
+
+def apply(
+    session: Session,
+    app: str,
+    calendars: Iterable[str],
+    settle: Settle,
+    by: str | None,
+    now: int,
+) -> None:
+    """Change what there is while nobody else does."""
+    [(seen,)] = session.run(sql.LOCK_DECLARATIONS, {"app": app})
+    # Calendars before schedules, as whoever changes a calendar does.
+    found = {name: _attachable(session, name, hold=True) for name in sorted(calendars)}
+    stored = _stored(seen, session.run(sql.LOCK_DECLARED, {"app": app}), found)
+    fault.point("declared.read")
+    applied = settle(stored)
+    if applied is None:
+        return
+    for write in applied.writes:
+        _write(session, write, by, now)
+    fault.point("declared.written")
+    if applied.set is not None:
+        sets = [known for known in stored.sets if known != applied.set] + [applied.set]
+        seen = " ".join(sets[-REMEMBERED:])
+        session.run(sql.NOTE_DECLARATIONS, {"app": app, "seen": seen})
+
+
+def _stored(
+    seen: str, schedules: Iterable[Any], calendars: Mapping[str, Attachable | None]
+) -> Stored:
+    return Stored(
+        tuple(seen.split()),
+        [schedule_of(row) for row in schedules],
+        {name: found for name, found in calendars.items() if found is not None},
+    )
+
+
+def _attachable(session: Session, name: str, *, hold: bool = False) -> Attachable | None:
+    if name in SEEDS:
+        return Attachable(name, SEEDS[name])
+    record = calendar_named(session, "", name)
+    if record is not None and hold:
+        session.run(sql.HOLD_CALENDAR, {"id": record.id})
+        # It may have been changed, or removed, before it was held.
+        record = calendar_named(session, "", name)
+    calendar = None if record is None else read_calendar(record.definition)
+    return None if record is None or calendar is None else Attachable(record.id, calendar)
+
+
+def _write(session: Session, write: Write, by: str | None, now: int) -> None:
+    record = write.record
+    if write.action == "create":
+        session.run(sql.INSERT_SCHEDULE, msgspec.structs.asdict(settled(session, record)))
+    elif write.action == "remove":
+        session.run(sql.DELETE_SCHEDULE, {"id": record.id})
+    else:
+        after = msgspec.structs.replace(
+            settled(session, record), version=record.version + 1, updated_at=now
+        )
+        session.run(sql.REPLACE_SCHEDULE, msgspec.structs.asdict(after))
+    detail = {"key": record.key, **(write.detail or {})}
+    audit(session, f"schedule.{write.action}", f"schedule:{record.id}", by, detail, now)

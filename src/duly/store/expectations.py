@@ -1,0 +1,119 @@
+"""Looking whether schedules do what they promise, and telling somebody if they do not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from duly import fault
+from duly.errors import StoreError
+from duly.model.expect import Finding, Known, Late, Promise, Success, read_expect
+from duly.model.job import NewJob
+from duly.model.schedule import ScheduleRecord, plan_of
+from duly.store import schedule_statements as sql
+from duly.store import schedules
+from duly.store.schedules import TickFilter
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+log = logging.getLogger(__name__)
+
+PAGE = 100
+MOST_ROWS = 10_000
+AGAIN_MS = 60_000
+"""When it is tried again to tell somebody who could not be told."""
+
+MakeAlert = Callable[[ScheduleRecord, str, int], Sequence[NewJob]]
+"""The jobs that tell of a broken promise: the schedule, what is wrong, `now`."""
+
+
+def check(session: Session, now: int, make_alert: MakeAlert) -> int:
+    """Check one page of promises; how many were looked at.
+
+    Who is told, and when it is looked at again, is one transaction: each breach is told once.
+    """
+    rows = session.run(sql.LOCK_EXPECTING, {"now": now, "limit": PAGE})
+    for row in rows:
+        record = schedules.schedule_of(row)
+        try:
+            finding = _look(session, record, now)
+        except StoreError:
+            raise
+        except Exception as error:  # whatever is wrong with it, others must go on
+            log.error("schedule %s: what it promises cannot be checked: %s", record.id, error)
+            finding = Finding(None, now + AGAIN_MS, record.expect_tick, record.last_success_at)
+        _write_down(session, record, finding, now, make_alert)
+    fault.point("expect.checked")
+    return len(rows)
+
+
+def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
+    assert record.expect is not None
+    plan = plan_of(record)
+    promise = Promise(plan, read_expect(record.expect))
+    since = promise.since()
+    rows = schedules.ticks(session, record.id, TickFilter(after=since, limit=MOST_ROWS))
+    # An operator, or a calendar, may have moved a tick, and so its job, to an earlier time.
+    earliest = min([since, *(row.decided_at for row in rows)])
+    where = {"id": record.id, "since_id": schedules.first_id_at(earliest)}
+    successes = [Success(*row) for row in session.run(sql.SUCCESSES, where)]
+    known = Known(rows, successes, schedules.calendars_of(session, [plan]))
+    return promise.look(known, now, _late_of(record))
+
+
+def _late_of(record: ScheduleRecord) -> Late | None:
+    return None if record.late is None else msgspec.json.decode(record.late, type=Late)
+
+
+def _write_down(
+    session: Session, record: ScheduleRecord, finding: Finding, now: int, make_alert: MakeAlert
+) -> None:
+    before = _late_of(record)
+    late = None if finding.problem is None else before
+    check_at = finding.check_at
+    if finding.problem is not None and (finding.is_new or before is None):
+        _note(session, record, finding.problem, now)
+        late = Late(
+            now, finding.problem, told=_tell(session, record, finding.problem, now, make_alert)
+        )
+    elif before is not None and not before.told:
+        # It may be over by now, but nobody has heard of it.
+        told = _tell(session, record, before.problem, now, make_alert)
+        late = None if told and finding.problem is None else Late(before.at, before.problem, told)
+    if late is not None and not late.told:
+        check_at = min(check_at or now + AGAIN_MS, now + AGAIN_MS)
+    values = {
+        "id": record.id,
+        "expect_at": check_at,
+        "expect_tick": finding.tick,
+        "last_success_at": finding.last_success_at,
+        "late": None if late is None else msgspec.json.encode(late).decode(),
+    }
+    session.run(sql.CHECKED, values)
+
+
+def _note(session: Session, record: ScheduleRecord, problem: str, now: int) -> None:
+    log.warning("schedule %s (%s) is late: %s", record.key, record.id, problem)
+    detail = {"problem": problem, "checked_at": record.expect_at}
+    schedules.audit(session, "schedule.late", f"schedule:{record.id}", None, detail, now)
+
+
+def _tell(
+    session: Session, record: ScheduleRecord, problem: str, now: int, make_alert: MakeAlert
+) -> bool:
+    """Store the jobs that tell somebody; False if they cannot be made."""
+    if record.alert is None:
+        return True
+    try:
+        jobs = list(make_alert(record, problem, now))
+    except StoreError:
+        raise
+    except Exception as error:  # the function may be unknown here, and known elsewhere
+        log.error("schedule %s: nobody can be told that it is late: %s", record.id, error)
+        return False
+    session.insert_jobs(jobs)
+    return True

@@ -1,0 +1,428 @@
+"""Conditions: what they see of earlier jobs and of the world, and what that comes to."""
+
+import json
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from duly import Ctx, Duly, InvalidCondition, ManualClock, Retry, Schedule
+from duly.runtime import signals
+from duly.runtime.ticker import Ticker
+from duly.store import schedule_statements as sql
+from duly.testing import drain
+from tests.jobs.support import Database, Hire, prepare, tidy
+from tests.schedules.support import at, ledger, tick_all, utc
+
+DAY = 86_400
+COMPLETED = {"/prior_run_result/status": {"eq": "completed"}}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(utc(2026, 7, 1))
+
+
+@pytest.fixture
+def work(app: Duly) -> Any:
+    @app.action
+    def work(ctx: Ctx, result: Any = None, fail: bool = False) -> Any:
+        if fail:
+            raise ValueError("as asked")
+        return result
+
+    return work
+
+
+def done(app: Duly, work: Any, *args: Any, **kwargs: Any) -> str:
+    job = app.run(work, *args, **kwargs)
+    drain(app, raises=False)
+    return job.id
+
+
+def verdict(app: Duly, condition: Any) -> tuple[str, dict[str, Any]]:
+    """What the next tick of a schedule with this condition would come to."""
+    app.schedules.update("digest", condition=condition)
+    [row] = app.schedules.preview("digest", 1)
+    return row.decision, row.detail
+
+
+def passes(app: Duly, condition: Any) -> bool:
+    return verdict(app, condition)[0] == "dispatch"
+
+
+@pytest.mark.spec("R137")
+def test_the_latest_finished_job_of_the_target_is_seen(app: Duly, clock: ManualClock, work: Any):
+    app.schedules.create("digest", work, cron="0 9 * * *", overlap="allow")
+    assert passes(app, {"/prior_run_result": {"eq": None}})
+    assert not passes(app, COMPLETED)
+
+    done(app, work, {"count": 3, "items": [{"id": 7}]})
+    assert passes(app, COMPLETED | {"/prior_run_result/count": {"gt": 2}})
+    assert passes(app, {"/prior_run_result/items/0/id": {"eq": 7}})
+    clock.advance(1)
+    done(app, work, 5)
+    assert passes(app, COMPLETED | {"/prior_run_result/value": {"eq": 5}})
+    clock.advance(1)
+    done(app, work, {"status": "partial"})
+    assert passes(app, {"/prior_run_result": {"eq": {"status": "partial"}}})
+    clock.advance(1)
+    done(app, work, fail=True)
+    assert passes(app, {"/prior_run_result": {"eq": {"status": "failed"}}})
+    clock.advance(1)
+    app.run_after(60, work).cancel()
+    assert passes(app, {"/prior_run_result": {"eq": {"status": "canceled"}}})
+    # What is not finished says nothing yet.
+    clock.advance(1)
+    app.run_after(60, work)
+    assert passes(app, {"/prior_run_result/status": {"eq": "canceled"}})
+
+
+@pytest.mark.spec("R137")
+@pytest.mark.parametrize("delay", [3600, 3 * DAY], ids=["the same day", "another day"])
+@pytest.mark.parametrize("days", [1, 40], ids=["a day at a time", "all at once"])
+def test_retention_does_not_change_what_is_seen(
+    app: Duly, clock: ManualClock, hire: Hire, days: int, delay: int
+):
+    @app.action
+    def work(ctx: Ctx, name: str) -> str:
+        return name
+
+    app.schedules.create("digest", work.bind("scheduled"), cron="0 9 1 1 *")
+    # The one that was created last ends first, and is the first to grow old.
+    slow = app.run_after(delay, work, "slow")
+    clock.advance(1)
+    app.run(work, "latest")
+    worker = hire()
+    worker.work()
+    clock.advance(delay)
+    worker.work()
+    assert slow.result(0) == "slow"
+    latest = {"/prior_run_result/value": {"eq": "latest"}}
+    assert passes(app, latest)
+    for _ in range(12):
+        clock.advance(days * DAY)
+        worker.beat()
+        tidy(app)
+        assert passes(app, latest)
+    assert [job.result(0) for job in app.jobs()] == ["latest"]
+    app.run(work, "newer")
+    worker.work()
+    tidy(app)
+    assert passes(app, {"/prior_run_result/value": {"eq": "newer"}})
+
+
+@pytest.mark.spec("R137")
+def test_dead_letters_that_are_kept_are_no_later_than_they_are(
+    app: Duly, clock: ManualClock, hire: Hire
+):
+    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    def work(ctx: Ctx, fail: bool) -> None:
+        if fail:
+            raise ConnectionError
+
+    app.schedules.create("digest", work.bind(False), cron="0 9 1 1 *")
+    worker = hire()
+    for fail in (True, False):
+        app.run(work, fail)
+        worker.work()
+        clock.advance(1)
+    for _ in range(40):
+        clock.advance(DAY)
+        tidy(app)
+        assert passes(app, COMPLETED)
+
+
+@pytest.mark.spec("R138")
+def test_the_last_day_is_counted_by_creation_and_without_its_edge(
+    app: Duly, clock: ManualClock, work: Any
+):
+    app.schedules.create("digest", work, cron="0 9 * * *", overlap="allow")
+
+    def stats(**expected: int) -> bool:
+        return passes(app, {"/last_24h_stats": {"eq": expected}})
+
+    assert stats(succeeded=0, failed=0, total=0)
+    done(app, work)
+    done(app, work, fail=True)
+    app.run(work)
+    app.run_after(2 * DAY, work).cancel()
+    assert stats(succeeded=1, failed=1, total=4)
+    clock.advance(DAY - 0.001)
+    assert stats(succeeded=1, failed=1, total=4)
+    clock.advance(0.001)
+    assert stats(succeeded=0, failed=0, total=0)
+
+
+@pytest.mark.spec("R138")
+def test_attempts_are_not_counted_and_running_jobs_are(app: Duly, clock: ManualClock, hire: Hire):
+    @app.action(retry=Retry(attempts=3, base=0, jitter=0))
+    def flaky(ctx: Ctx) -> None:
+        raise ConnectionError
+
+    app.schedules.create("digest", flaky, cron="0 9 * * *", overlap="allow")
+    app.run(flaky)
+    worker = hire()
+    worker.work()
+    assert passes(app, {"/last_24h_stats": {"eq": {"succeeded": 0, "failed": 1, "total": 1}}})
+    app.run(flaky)
+    worker.claim_only()
+    assert passes(app, {"/last_24h_stats": {"eq": {"succeeded": 0, "failed": 1, "total": 2}}})
+
+
+@pytest.mark.spec("R138")
+def test_so_many_are_counted_and_no_more(
+    app: Duly, clock: ManualClock, work: Any, monkeypatch: pytest.MonkeyPatch
+):
+    assert sql.COUNTED == 10_000
+    assert f"LIMIT {sql.COUNTED}" in sql.LAST_DAY.sqlite
+    app.schedules.create("digest", work, cron="0 9 * * *", overlap="allow")
+    app.run_many(work.bind() for _ in range(10_020))
+    assert passes(app, {"/last_24h_stats/total": {"eq": 10_000}})
+
+
+@pytest.mark.spec("R136")
+def test_a_stored_condition_that_makes_no_sense_fails_its_ticks_and_nothing_else(
+    app: Duly, db: Database, clock: ManualClock, work: Any
+):
+    for key in ("one", "two", "three"):
+        app.schedules.create(key, work, cron="0 9 * * *", condition={"/a": {"neq": 1}})
+    bad = {"one": '{"/a": {"between": [1, 2]}}', "two": "{"}
+    for key, text in bad.items():
+        db.execute("UPDATE @schedules SET condition = ? WHERE key = ?", text, key)
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    assert ledger(app, "three") == [("dispatched", None)]
+    for key in bad:
+        [tick] = app.schedules.ticks(key)
+        assert (tick.outcome, tick.reason) == ("skipped", "condition_failed")
+        assert tick.detail["error"]
+        assert app.schedules.get(key).status == "enabled"
+    assert "between" in app.schedules.ticks("one")[0].detail["error"]
+    assert app.schedules.update("one", condition=None).condition is None
+
+
+def test_a_long_detail_is_cut_and_still_says_why(app: Duly, clock: ManualClock, work: Any):
+    condition = {f"/prior_run_result/{n}/{'x' * 90}": {"eq": n} for n in range(60)}
+    app.schedules.create("digest", work, cron="0 9 * * *", condition=condition)
+    foreseen = app.schedules.preview("digest", 1)[0].detail
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    detail = app.schedules.ticks("digest")[0].detail
+    assert detail == foreseen
+    assert detail["truncated"]
+    assert "is missing" in detail["why"]
+    assert len(json.dumps(detail)) < 5_000
+
+
+# The signal --------------------------------------------------------------------------------------
+
+OPEN = {"/signal_rpc_result/open": {"eq": True}}
+
+
+def with_hook(app: Duly, url: str, hook: Any, **settings: Any) -> Duly:
+    other = prepare(Duly(url, clock=app.clock, signal=hook, **settings))
+    for function in app.functions.values():
+        other.core.register(function)
+    return other
+
+
+@pytest.mark.spec("R139")
+def test_without_a_hook_the_signal_is_null(app: Duly, work: Any):
+    app.schedules.create("digest", work, cron="0 9 * * *")
+    assert passes(app, {"/signal_rpc_result": {"eq": None}})
+    assert not passes(app, OPEN)
+
+
+@pytest.mark.spec("R139")
+def test_the_hook_is_asked_for_those_that_look_at_it(
+    app: Duly, url: str, clock: ManualClock, work: Any
+):
+    seen: list[Schedule] = []
+
+    def hook(schedule: Schedule) -> Any:
+        seen.append(schedule)
+        return {"open": schedule.key == "yes"}
+
+    other = with_hook(app, url, hook)
+    for key in ("yes", "no"):
+        app.schedules.create(key, work.bind(key), cron="0 9 * * *", condition=OPEN)
+    app.schedules.create("else", work, cron="0 9 * * *", condition=COMPLETED)
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(other)
+    assert sorted(s.key for s in seen) == ["no", "yes"]
+    assert all(type(s) is Schedule and s.arguments == {"result": s.key} for s in seen)
+    assert ledger(app, "yes") == [("dispatched", None)]
+    assert ledger(app, "no") == [("skipped", "condition_failed")]
+    assert app.schedules.ticks("no")[0].detail["checks"][0]["actual"] is False
+    other.close()
+
+
+def _raise(schedule: Schedule) -> Any:
+    raise OSError("no route to the signal")
+
+
+def _exit(schedule: Schedule) -> Any:
+    raise SystemExit(1)
+
+
+@pytest.mark.spec("R139")
+@pytest.mark.parametrize(
+    ("hook", "why"),
+    [
+        (_raise, "OSError: no route to the signal"),
+        (_exit, "SystemExit"),
+        (lambda schedule: {"open": object()}, ".open: object is not JSON"),
+        (lambda schedule: float("nan"), "no JSON number"),
+        (lambda: True, "TypeError"),
+    ],
+)
+def test_a_hook_that_fails_fails_the_condition(
+    app: Duly, url: str, clock: ManualClock, work: Any, hook: Any, why: str
+):
+    other = with_hook(app, url, hook)
+    app.schedules.create("digest", work, cron="0 9 * * *", condition=OPEN)
+    app.schedules.create("other", work, cron="0 9 * * *")
+    assert why in other.schedules.preview("digest", 1)[0].detail["error"]
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(other)
+    [tick] = app.schedules.ticks("digest")
+    assert (tick.outcome, tick.reason) == ("skipped", "condition_failed")
+    assert why in tick.detail["error"]
+    assert ledger(app, "other") == [("dispatched", None)]
+    other.close()
+
+
+@pytest.mark.spec("R139")
+def test_a_hook_that_hangs_fails_its_condition_and_nobody_waits_for_it(
+    app: Duly, url: str, clock: ManualClock, work: Any, monkeypatch: pytest.MonkeyPatch
+):
+    release = threading.Event()
+
+    def hook(schedule: Schedule) -> Any:
+        if schedule.key == "slow":
+            release.wait(60)
+        return {"open": True}
+
+    seats = threading.Semaphore(2)
+    monkeypatch.setattr(signals, "_seats", seats)
+    other = with_hook(app, url, hook, signal_timeout=timedelta(seconds=0.3))
+    for key in ("slow", "quick"):
+        app.schedules.create(key, work, cron="0 9 * * *", condition=OPEN, overlap="allow")
+    for day in (1, 2, 3):
+        at(clock, utc(2026, 7, day, 9))
+        tick_all(other)
+    assert ledger(app, "slow") == [("skipped", "condition_failed")] * 3
+    assert "in time" in app.schedules.ticks("slow")[0].detail["error"]
+    # Two threads hang: the third time nobody is left to ask.
+    assert next(outcome for outcome, _ in ledger(app, "quick")) == "dispatched"
+    assert ledger(app, "quick")[-1] == ("skipped", "condition_failed")
+    assert all(t.daemon for t in threading.enumerate() if t.name == "duly-signal")
+    release.set()
+    assert seats.acquire(timeout=20)
+    assert seats.acquire(timeout=20)
+    other.close()
+
+
+@pytest.mark.spec("R139")
+def test_many_schedules_share_a_few_threads(app: Duly, url: str, clock: ManualClock, work: Any):
+    most, now, guard = 0, 0, threading.Lock()
+
+    def hook(schedule: Schedule) -> Any:
+        nonlocal most, now
+        with guard:
+            now += 1
+            most = max(most, now)
+        with guard:
+            now -= 1
+        return {"open": True}
+
+    other = with_hook(app, url, hook)
+    for n in range(50):
+        app.schedules.create(f"s{n}", work, cron="0 9 * * *", condition=OPEN)
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(other)
+    assert all(ledger(app, f"s{n}") == [("dispatched", None)] for n in range(50))
+    assert most <= signals.AT_ONCE
+    other.close()
+
+
+@pytest.mark.spec("R140")
+def test_a_condition_is_explained_operator_by_operator(app: Duly):
+    @app.action
+    def post(ctx: Ctx) -> None: ...
+
+    condition = {
+        "/prior_run_result/status": {"eq": "completed"},
+        "/last_24h_stats/failed": {"lt": 3},
+    }
+    app.schedules.create("digest", post, cron="0 * * * *", condition=condition)
+    found = app.schedules.explain("digest")
+    assert not found.passes
+    assert [(check.pointer, check.found, check.actual, check.passes) for check in found.checks] == [
+        ("/prior_run_result/status", False, None, False),
+        ("/last_24h_stats/failed", True, 0, True),
+    ]
+    app.run(post)
+    drain(app)
+    assert app.schedules.explain("digest").passes
+    # Another one is tried without being stored.
+    other = app.schedules.explain("digest", {"/last_24h_stats/total": {"gt": 1}})
+    assert other.detail == "/last_24h_stats/total is 1: not gt 1"
+    assert app.schedules.get("digest").condition == condition
+    with pytest.raises(InvalidCondition, match="nonsense"):
+        app.schedules.explain("digest", {"nonsense": {"eq": 1}})
+
+
+@pytest.mark.spec("R140")
+def test_whoever_was_not_asked_for_is_left_to_the_next_pass(
+    url: str, clock: ManualClock, app: Duly, work: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Another ticker takes those that were looked at; those locked instead have no answer yet."""
+    app.core.signal_hook = lambda schedule: {"stop": True}
+    closed = {"/signal_rpc_result": {"eq": None}}
+    for key in ("first", "second"):
+        app.schedules.create(key, work, cron="0 9 * * *", condition=closed, overlap="allow")
+    at(clock, utc(2026, 7, 1, 9))
+    store = app.ready()
+    tick = store.tick
+    once = [1]
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        if once:
+            once.clear()
+            app.schedules.remove("first")
+        return tick(*args, **kwargs)
+
+    ticker = Ticker(app.core, page=1)
+    peek = store.due_schedules
+    monkeypatch.setattr(store, "due_schedules", lambda now, limit, **k: peek(now, 1, **k))
+    monkeypatch.setattr(store, "tick", late)
+    assert ticker.one_pass() > 0
+    assert app.schedules.ticks("second") == []
+    ticker.one_pass()
+    assert ledger(app, "second") == [("skipped", "condition_failed")]
+
+
+@pytest.mark.spec("R137", "R138")
+def test_a_renamed_function_keeps_its_history(app: Duly, clock: ManualClock, url: str, work: Any):
+    app.schedules.create("digest", work, cron="0 9 * * *", overlap="allow", condition=COMPLETED)
+    done(app, work, {"n": 1})
+    clock.advance(1)
+    renamed = Duly(url, clock=clock)
+
+    @renamed.action(aliases=("work",))
+    def job(ctx: Ctx, result: Any = None, fail: bool = False) -> Any:
+        return result
+
+    renamed.functions.publish()
+    assert passes(renamed, {"/prior_run_result/n": {"eq": 1}})
+    renamed.run(job, {"n": 2})
+    drain(renamed)
+    # Both by the old name, which the schedule has, and by the new one.
+    for _ in range(2):
+        assert passes(renamed, {"/prior_run_result/n": {"eq": 2}})
+        assert passes(renamed, {"/last_24h_stats/total": {"eq": 2}})
+        renamed.schedules.update("digest", job)
+    renamed.close()

@@ -1,0 +1,137 @@
+"""The plans of what tickers ask for: few pages, however many schedules and jobs there are."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from duly.store import schedule_statements as sql
+from duly.store import schedules
+from duly.store.postgres import PostgresSession
+from duly.testing.conformance import NOW
+from tests.store.test_plans import (
+    HISTORY_FUNCTION,
+    WASTE,
+    Bench,
+    Case,
+    SqliteRecorder,
+    analyze,
+    benches,
+    database,
+    load,
+    load_sqlite,
+    sqlite_session,
+)
+
+__all__ = ["benches", "database", "sqlite_session"]
+
+LARGE = 60_000
+SCHEDULES = [f"11111111-0000-7000-8000-{n:012x}" for n in range(1, LARGE, 600)]
+
+# One in a hundred is due, and each has a job or two.
+LOAD_SCHEDULES = """
+INSERT INTO duly.schedules (id, app, owner, key, function, args, options, trigger, zoned, policies,
+    enabled, next_tick_at, due_at, created_at, updated_at)
+SELECT ('11111111-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, '', '', g, 'send', '{}',
+    '{}', '{}', g %% 2 = 0, '{}', true, %(now)s, %(now)s + (g %% 100) * 1000, 0, 0
+FROM generate_series(%(first)s::int, %(last)s::int) g
+"""
+OF_SCHEDULES = """
+UPDATE duly.jobs SET trigger = 'schedule', actor = '11111111-' || substr(id::text, 10)
+WHERE state = 'running' OR id::text LIKE '%%5'
+"""
+# A function that has not run for years, but often then.
+LOAD_OLD = """
+INSERT INTO duly.history (bucket, id, function, kind, queue, priority, state, token, attempt,
+    crashes, system_retries, created_at, scheduled_at, run_at, completed_at, args)
+SELECT g / 100 %% 16, ('00000001-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, 'old',
+    'action', 'default', 5, CASE WHEN g %% 2 = 0 THEN 'succeeded' ELSE 'failed' END, 1, 1, 0, 0, 1,
+    1, 1, 1, '{}'
+FROM generate_series(%(first)s::int, %(last)s::int) g
+"""
+
+
+def due(session: PostgresSession) -> None:
+    given = {"now": NOW, "limit": 101, "zone_data": "2026a"}
+    session.run(sql.LOCK_DUE, given)
+    session.run(sql.PEEK_DUE, given)
+
+
+ENDED = HISTORY_FUNCTION | {"kept_ended"}
+OF_FUNCTION = ENDED | {"jobs_function", "jobs_worker", "jobs_pkey"}
+CASES = {
+    "due": Case(
+        due, {name: ({"schedules_due", "meta_pkey"}, 1000) for name in ("LOCK_DUE", "PEEK_DUE")}
+    ),
+    "in flight": Case(
+        lambda s: s.run(sql.IN_FLIGHT, {"ids": s.array(SCHEDULES)}),
+        {"IN_FLIGHT": ({"jobs_schedule"}, 1500)},
+    ),
+    # Three states in sixteen buckets, and in @kept; each is one look into an index.
+    "prior of a busy function": Case(
+        lambda s: schedules.prior_of(s, "send", NOW),
+        {"LATEST_FINISHED": (ENDED, 500), "LAST_DAY": (OF_FUNCTION, 35_000)},
+    ),
+    "prior of an old function": Case(
+        lambda s: schedules.prior_of(s, "old", NOW),
+        {"LATEST_FINISHED": (ENDED, 500), "LAST_DAY": (OF_FUNCTION, 3_000)},
+    ),
+}
+PARTITIONS = {f"history_{bucket:02d}" for bucket in range(16)}
+
+
+def faults(bench: Bench) -> Iterator[str]:
+    for verb, case in CASES.items():
+        bench.warm(case)
+        for statement, (indexes, pages) in case.expected.items():
+            plan = bench.explain(statement)
+            where = f"{bench.mode}, {verb}: {statement}"
+            if plan.pages > pages:
+                yield f"{where} touches {plan.pages} pages, not {pages}"
+            if plan.wasted > WASTE:
+                yield f"{where} looks at {plan.wasted} rows in vain"
+            if scanned := plan.scanned & {"jobs", "schedules", *PARTITIONS}:
+                yield f"{where} scans {sorted(scanned)}"
+            if not plan.indexes <= indexes:
+                yield f"{where} uses {sorted(plan.indexes - indexes)}"
+
+
+@pytest.mark.spec("R137", "R138", "N26")
+def test_plans_of_schedules_on_large_tables(database: str, benches: list[Bench]):
+    load(database, 1, LARGE)
+    values = {"now": NOW, "first": 1, "last": LARGE}
+    with psycopg.connect(database, autocommit=True) as own:
+        own.execute(LOAD_SCHEDULES, values)
+        own.execute(LOAD_OLD, values)
+        own.execute(OF_SCHEDULES.replace("%%", "%"))
+        own.execute("VACUUM ANALYZE duly.schedules")
+    analyze(database)
+    found = [fault for bench in benches for fault in faults(bench)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.spec("R137", "R138")
+def test_sqlite_finds_them_by_index(sqlite_session: SqliteRecorder):
+    raw = sqlite_session.raw
+    load_sqlite(raw, 1, 5_000)
+    for analyzed in (False, True):
+        if analyzed:
+            raw.execute("ANALYZE")
+        schedules.prior_of(sqlite_session, "send", NOW)
+        given = {"now": NOW, "limit": 101, "zone_data": "2026a"}
+        sqlite_session.run(sql.LOCK_DUE, given)
+        sqlite_session.run(sql.IN_FLIGHT, {"ids": sqlite_session.array(SCHEDULES)})
+        seen = {
+            name: "\n".join(sqlite_session.explain(name))
+            for name in ("LATEST_FINISHED", "LAST_DAY", "LOCK_DUE", "IN_FLIGHT")
+        }
+        assert "USING INDEX duly_schedules_due" in seen["LOCK_DUE"]
+        assert seen["IN_FLIGHT"].count("duly_jobs_schedule") == 2
+        assert seen["LATEST_FINISHED"].count("duly_history_function (function=? AND state=?)") == 3
+        assert seen["LATEST_FINISHED"].count("duly_kept_ended (function=? AND state=?)") == 3
+        assert (
+            seen["LAST_DAY"].count("duly_history_function (function=? AND state=? AND id>?)") == 3
+        )
+        for name, plan in seen.items():
+            tables = ("duly_jobs", "duly_history", "duly_schedules", "duly_kept")
+            assert not any(f"SCAN {table}\n" in f"{plan}\n" for table in tables), (name, plan)
