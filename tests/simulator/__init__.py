@@ -7,6 +7,7 @@ is lost and where a process dies.
 
     python -m tests.simulator --seed 123 --verbose     replay one seed
     python -m tests.simulator --seeds 0-9999           look for a seed that fails
+    python -m tests.simulator --schedules              the same in worlds with schedules
     python -m tests.simulator.record                   find the seeds of the mutants again
 
 - `world`       the file, the clock, the processes, and the loop that draws steps
@@ -16,7 +17,10 @@ is lost and where a process dies.
 - `functions`   what users' functions do, and how their jobs may end
 - `steps`       what can happen
 - `log`         what the database writes down of every change
+- `timetables`  worlds with schedules, and what people do to those
 - `invariants`  what must be true of every history
 - `promises`    what limits, keys, debounce and hooks add to that
+- `almanac`     what schedules owe, worked out with the `instants` of their triggers
 - `mutants`     each guard of the protocol taken away: the simulator has to notice
+- `tick_mutants` the same for the guards of the tick
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.simulator --seed 123 --verbose` or `--seeds 0-999` or `--mutants`."""
+"""`python -m tests.simulator --seed 123 --verbose`, `--seeds 0-999`, `--schedules`, `--mutants`."""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -9,7 +9,9 @@ import time
 from collections.abc import Sequence
 
 from tests.simulator.mutants import MUTANTS
-from tests.simulator.world import STEPS, simulate
+from tests.simulator.tick_mutants import TICK_MUTANTS
+from tests.simulator.timetables import ScheduleWorld
+from tests.simulator.world import STEPS, World, simulate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--seeds", default="0-199", help="a range, first-last")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of each seed")
+    parser.add_argument("--schedules", action="store_true", help="worlds with schedules")
     parser.add_argument("--mutants", action="store_true", help="who convicts which mutant")
     parser.add_argument("--verbose", action="store_true", help="print every step")
     options = parser.parse_args(arguments)
@@ -24,14 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show_mutants()
     first, last = map(int, options.seeds.split("-"))
     seeds = range(first, last + 1) if options.seed is None else [options.seed]
+    kind = ScheduleWorld if options.schedules else World
     began = time.monotonic()
     for seed in seeds:
-        report = simulate(seed, options.steps)
+        report = simulate(seed, options.steps, kind)
         if options.verbose:
             print("\n".join(report.trace))
         if report.violation:
             print(report)
-            print(f"replay: python -m tests.simulator --seed {seed} --steps {options.steps}")
+            words = f"--seed {seed} --steps {options.steps}{' --schedules' * options.schedules}"
+            print(f"replay: python -m tests.simulator {words}")
             return 1
     seconds = time.monotonic() - began
     print(f"{len(seeds)} seeds of {options.steps} steps in {seconds:.1f} s, nothing wrong")
@@ -40,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show_mutants() -> int:
     survivors = 0
-    for mutant in MUTANTS:
+    for mutant in MUTANTS + TICK_MUTANTS:
         verdict = mutant.convict()
         survivors += verdict is None
         words = f"{verdict.where}, {verdict.violation.invariant}" if verdict else "SURVIVES"

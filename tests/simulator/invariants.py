@@ -222,6 +222,7 @@ class Ledger:
         in_time = new.expires_at is None or started_at < new.expires_at
         self._expect(in_time or old.attempt > 0, "no first start after expiry", new)
         self._expect(new.queue not in self.paused, "paused queues start nothing", new)
+        self._expect("*" not in self.paused, "the kill switch starts nothing", new)
         self._expect(new.attempt == old.attempt + 1, "attempts", new, f"after {old.attempt}")
         parent = self.jobs.get(new.parent_id or "")
         self._expect(

@@ -44,10 +44,11 @@ from duly.store.base import ClaimRequest
 from duly.store.session import Session
 from duly.store.sqlite import SQL, SqliteMutationLane, SqliteSession, SqliteStore, SqliteTx
 from duly.store.statements import Statement
+from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import Violation
 from tests.simulator.promises import LIMITS, NARROW
-from tests.simulator.world import simulate, template
+from tests.simulator.world import Report, simulate, template
 
 MOST_SEEDS = 300
 
@@ -65,13 +66,15 @@ class Mutant(NamedTuple):
     """One guard taken away.
 
     `probe` is SQL that the guard refuses, where the simulator has no way to try it. `seed` is one
-    that was seen to convict, and is tried first: a hint that saves time, and may grow stale.
+    that was seen to convict, and is tried first: a hint that saves time, and may grow stale. `play`
+    says in what kind of world.
     """
 
     name: str
     plant: Plant
     probe: str | None
     seed: int
+    play: Callable[[int], Report]
 
     def convict(self) -> Verdict | None:
         """The first conviction, or None if the mutant survives."""
@@ -79,7 +82,7 @@ class Mutant(NamedTuple):
             if self.probe is not None:
                 return _verdict("probe", try_out(self.probe))
             for seed in (self.seed, *range(MOST_SEEDS)):
-                verdict = _verdict(f"seed {seed}", simulate(seed).violation)
+                verdict = _verdict(f"seed {seed}", self.play(seed).violation)
                 if verdict is not None:
                     return verdict
         return None
@@ -92,9 +95,16 @@ def _verdict(where: str, violation: Violation | None) -> Verdict | None:
 MUTANTS: list[Mutant] = []
 
 
-def mutant(name: str, *, probe: str | None = None, seed: int = 0) -> Callable[[Plant], Plant]:
+def mutant(
+    name: str,
+    *,
+    probe: str | None = None,
+    seed: int = 0,
+    play: Callable[[int], Report] = simulate,
+    into: list[Mutant] = MUTANTS,
+) -> Callable[[Plant], Plant]:
     def add(plant: Plant) -> Plant:
-        MUTANTS.append(Mutant(name, plant, probe, seed))
+        into.append(Mutant(name, plant, probe, seed, play))
         return plant
 
     return add
@@ -172,6 +182,7 @@ def try_out(script: str) -> Violation | None:
             db.executescript(SEED_ROWS)
             db.executescript(script)
             ledger.check_state()
+            Almanac(ledger.db, ledger.limits, lambda: 0).sync()
         except sqlite3.IntegrityError:
             return None
         except Violation as violation:
@@ -196,7 +207,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token", seed=15)
+@mutant("a finish that does not compare the token")
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
@@ -204,12 +215,12 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token", seed=23)
+@mutant("a retry, rescue or give-back that does not compare the token")
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
 
-@mutant("a mutation that ignores that its fence found no row", seed=2)
+@mutant("a mutation that ignores that its fence found no row")
 def ignored_fence() -> AbstractContextManager[None]:
     real = SqliteMutationLane.finish
 
@@ -369,7 +380,7 @@ def begin_is_judged() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a mutation may cancel its own ancestor, and with it itself", seed=3)
+@mutant("a mutation may cancel its own ancestor, and with it itself")
 def cancels_itself() -> AbstractContextManager[None]:
     return patched(SqliteTx, "lock_running", lambda self, *fence: True)
 
@@ -438,7 +449,7 @@ def note_by_id() -> AbstractContextManager[None]:
     return patched(Worker, "_note", note)
 
 
-@mutant("a full disk is taken for a result that cannot be stored", seed=50)
+@mutant("a full disk is taken for a result that cannot be stored", seed=62)
 def full_disk() -> AbstractContextManager[None]:
     return both(
         patched(outbox, "OUTAGE", StoreUnavailable), patched(worker, "OUTAGE", StoreUnavailable)
@@ -526,7 +537,7 @@ def bystanders() -> AbstractContextManager[None]:
     return patched(beat, "settle_lost", judge)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=120)
+@mutant("a claim whose answer was lost is never given back", seed=11)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
@@ -540,7 +551,7 @@ def lock_kept() -> AbstractContextManager[None]:
     return patched(SqliteStore, "deregister", deregister)
 
 
-@mutant("a function that is known again does not free its jobs", seed=10)
+@mutant("a function that is known again does not free its jobs", seed=32)
 def held_for_ever() -> AbstractContextManager[None]:
     return both(
         patched(SqliteStore, "release_known", lambda self: 0),
@@ -580,17 +591,17 @@ def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Worker, "_counted_bodies", lambda self: 0)
 
 
-@mutant("a worker that stops counts bodies whose end it could not store", seed=248)
+@mutant("a worker that stops counts bodies whose end it could not store", seed=442)
 def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Worker, "_counted_bodies", lambda self: len(self._slots))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=23)
+@mutant("a claim whose answer was lost keeps its slots", seed=35)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_slots", lambda self: None)
 
 
-@mutant("a slot is freed with the end of its job, while the body goes on")
+@mutant("a slot is freed with the end of its job, while the body goes on", seed=26)
 def freed_with_the_job() -> AbstractContextManager[None]:
     real = SqliteSession.settle
 
@@ -629,12 +640,12 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
 REAL_EXCHANGE = SqliteStore.exchange
 
 
-@mutant("what a limit leaves is looked up before the lock", seed=21)
+@mutant("what a limit leaves is looked up before the lock", seed=12)
 def unlocked_look() -> AbstractContextManager[None]:
     return patched(SqliteStore, "exchange", _look_before_the_lock)
 
 
-@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=21)
+@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=12)
 def unlocked_look_stored() -> AbstractContextManager[None]:
     return both(unlocked_look(), without(SLOT_KEY))
 
@@ -652,7 +663,7 @@ def queue_limit_ignored() -> AbstractContextManager[None]:
     return rewritten(sql.QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
 
 
-@mutant("a job that runs alone needs no slot", seed=10)
+@mutant("a job that runs alone needs no slot", seed=30)
 def alone_without_slot() -> AbstractContextManager[None]:
     def start_alone(session: Session, job_id: str, worker_id: str, now: int) -> Claim | None:
         if not session.run(sql.PICK_ALONE, {"id": job_id, "now": now}):
@@ -668,17 +679,17 @@ def nobody_admitted() -> AbstractContextManager[None]:
     return patched(limits, "admit", lambda *_: 0)
 
 
-@mutant("starts count for less than the time of their rate", seed=10)
+@mutant("starts count for less than the time of their rate", seed=7)
 def short_window() -> AbstractContextManager[None]:
     return rewritten(sql.STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
 
 
-@mutant("starts are forgotten while they count", seed=10)
+@mutant("starts are forgotten while they count", seed=8)
 def starts_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
 
 
-@mutant("a rate counts whole windows, not sliding ones", seed=10)
+@mutant("a rate counts whole windows, not sliding ones", seed=1)
 def fixed_windows() -> AbstractContextManager[None]:
     def starts_at(self: Room, rules: Rules, now: int) -> int:
         if rules.rate is None or rules.per is None:
@@ -695,7 +706,7 @@ def fixed_windows() -> AbstractContextManager[None]:
 INDEX = "CREATE UNIQUE INDEX duly_jobs_{0} ON duly_jobs ({0}_key) WHERE {0}_key IS NOT NULL;"
 
 
-@mutant("a schema without the key of those that have not ended")
+@mutant("a schema without the key of those that have not ended", seed=4)
 def no_unique_index() -> AbstractContextManager[None]:
     return without(INDEX.format("unique"))
 
@@ -705,7 +716,7 @@ def no_pending_index() -> AbstractContextManager[None]:
     return without(INDEX.format("pending"))
 
 
-@mutant("a job that starts keeps the key of those that have not", seed=21)
+@mutant("a job that starts keeps the key of those that have not")
 def pending_key_kept() -> AbstractContextManager[None]:
     return claiming((", pending_key = NULL", ""))
 
@@ -720,7 +731,7 @@ def keys_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
 
 
-@mutant("a call that was not stored keeps a key")
+@mutant("a call that was not stored keeps a key", seed=1)
 def entries_kept() -> AbstractContextManager[None]:
     return rewritten(sql.DROP_KEY, ("WHERE", "WHERE 0 AND"))
 
@@ -784,7 +795,7 @@ def two_hooks() -> AbstractContextManager[None]:
     return patched(verbs, "new_jobs", new_jobs)
 
 
-@mutant("the hook of a call that was not stored is", seed=1)
+@mutant("the hook of a call that was not stored is", seed=3)
 def hook_for_nobody() -> AbstractContextManager[None]:
     def others(jobs: list[NewJob], keyed: list[KeyedJob], _: Any) -> list[NewJob]:
         return [job for job in jobs if job not in keyed]
@@ -792,7 +803,7 @@ def hook_for_nobody() -> AbstractContextManager[None]:
     return patched(steps, "without", others)
 
 
-@mutant("a retried job frees its hook", seed=1)
+@mutant("a retried job frees its hook")
 def hook_after_each_attempt() -> AbstractContextManager[None]:
     return reworded((trigger("duly_jobs_hook"), EACH_ATTEMPT + trigger("duly_jobs_hook")))
 

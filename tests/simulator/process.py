@@ -17,6 +17,7 @@ from duly.errors import StoreError
 from duly.model.job import Claim
 from duly.runtime.beat import Beat
 from duly.runtime.janitor import Janitor
+from duly.runtime.ticker import Ticker
 from tests.simulator import functions
 from tests.simulator.faults import Faults, SimulatedCrash
 from tests.simulator.invariants import EXHAUSTED_MS, RETENTION_MS
@@ -44,10 +45,14 @@ class Process:
         """Whether a worker has stopped here without some of its bodies."""
         wall, monotonic = lambda: world.clock.now() / 1000, world.clock.monotonic
         self.clock = SystemClock(wall, monotonic)
-        self.app = Duly(f"sqlite:///{world.path}", clock=self.clock)
+        floor = timedelta(seconds=1)
+        self.app = Duly(f"sqlite:///{world.path}", clock=self.clock, min_interval=floor)
         self.store = SimStore(self)
         self.app.core.store = self.store
         self.worker: SimWorker | None = None
+        self.inputs: dict[str, int] | None = None
+        """Those that its client runs a schedule with."""
+        self.ticker = Ticker(self.app.core, page=world.page)
         known = functions.app.functions
         self.app.core.functions |= {n: f for n, f in known.items() if knows_rare or n != "rare"}
         # Opening takes locks of its own, and is not what is simulated.
@@ -169,6 +174,9 @@ class Process:
             self.act("finish", self.worker.finish_pass)
         else:
             self.claim()
+
+    def tick(self) -> None:
+        self.act("ticker", self.ticker.one_pass)
 
     def watch(self) -> None:
         if self.worker:

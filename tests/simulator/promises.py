@@ -95,6 +95,8 @@ class Limits:
         self._alive: dict[tuple[str, int], str] = {}
         self._disowned: set[str] = set()
         self.queues: dict[str, int] = {}
+        self.one_by_one: dict[str, str] = {}
+        """The schedule of each job that must not run beside another one of it."""
         self._starts: dict[str, list[Start]] = {}
 
     def begins(self, job_id: str, token: int, worker_id: str) -> None:
@@ -112,6 +114,8 @@ class Limits:
         counted = {name: limit.at_once for name, limit in _limits(now) if limit.at_once}
         if now.queue in self.queues:
             counted[f"queue {now.queue}"] = self.queues[now.queue]
+        if job_id in self.one_by_one:
+            counted[f"schedule {self.one_by_one[job_id]}"] = 1
         return counted
 
     def _counted(self) -> Iterator[tuple[str, int]]:

@@ -1,9 +1,9 @@
 """`python -m tests.simulator.record`: find a seed that convicts each mutant, and write it down.
 
 Whoever changes what a seed means (a new step, another weight, one more draw) runs this once: it
-tries the seed that is recorded, then the others in their order, and rewrites the `seed=` of
-mutants.py, whose test would otherwise have to search. With words as arguments, only the mutants
-whose names contain one of them.
+tries the seed that is recorded, then the others in their order, and rewrites the `seed=` where the
+mutant is defined, whose test would otherwise have to search. With words as arguments, only the
+mutants whose names contain one of them.
 """
 
 # ruff: noqa: T201
@@ -14,15 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.simulator import mutants
 from tests.simulator.mutants import MUTANTS, Mutant
-
-SOURCE = Path(mutants.__file__)
+from tests.simulator.tick_mutants import TICK_MUTANTS
 
 
 def main(words: Sequence[str]) -> int:
     survivors = 0
-    for mutant in MUTANTS:
+    for mutant in MUTANTS + TICK_MUTANTS:
         if words and not any(word in mutant.name for word in words):
             continue
         verdict = mutant.convict()
@@ -35,12 +33,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def write_down(mutant: Mutant, seed: int) -> None:
-    text = SOURCE.read_text()
+    source = Path(mutant.plant.__code__.co_filename)
+    text = source.read_text()
     found = re.search(rf'@mutant\("{re.escape(mutant.name)}"(, seed=\d+)?\)', text)
-    assert found is not None, f"{mutant.name} is not in {SOURCE.name}"
+    assert found is not None, f"{mutant.name} is not in {source.name}"
     hint = f", seed={seed}" if seed else ""
     line = f'@mutant("{mutant.name}"{hint})'
-    SOURCE.write_text(text[: found.start()] + line + text[found.end() :])
+    source.write_text(text[: found.start()] + line + text[found.end() :])
 
 
 if __name__ == "__main__":

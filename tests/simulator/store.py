@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from duly.errors import StoreError
 from duly.model.job import Claim, Settlement
@@ -42,6 +46,30 @@ class SimTurnstile:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def booked(
+    work: Callable[[SqliteSession], T], verb: FrameType, inputs: object
+) -> Callable[[SqliteSession], T]:
+    """The same, between two marks in the book that say which verb of the store it is."""
+    given, name = verb.f_locals, verb.f_code.co_name
+    about: dict[str, Any] = {
+        each: given[each] for each in ("now", "action", "slots") if each in given
+    }
+    if name == "run_schedule":
+        about["inputs"] = inputs
+    mark = msgspec.json.encode({"verb": name, **about}).decode()
+
+    def marked(session: SqliteSession) -> T:
+        # Past all faults: this is not part of what is simulated.
+        cursor = sqlite3.Cursor(session.raw)
+        cursor.execute("INSERT INTO sim_book (op, row) VALUES ('begin', ?)", (mark,))
+        answer = work(session)
+        if session.raw.in_transaction:
+            cursor.execute("INSERT INTO sim_book (op) VALUES ('done')")
+        return answer
+
+    return marked
 
 
 class SimStore(SqliteStore):
@@ -96,6 +124,8 @@ class SimStore(SqliteStore):
         return super()._read(ask)
 
     def _write(self, work: Callable[[SqliteSession], T]) -> T:
+        if self.process.world.almanac is not None:
+            work = booked(work, sys._getframe(1), self.process.inputs)
         self.process.world.interleave(self.process)
         self.is_writing = True
         try:

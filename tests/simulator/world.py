@@ -9,7 +9,7 @@ import random
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,20 @@ from duly import ManualClock, core, fault, ids, threads
 from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
-from tests.simulator import steps
+from tests.simulator import almanac
+from tests.simulator.almanac import Almanac
 from tests.simulator.faults import Faults, SimulatedCrash
 from tests.simulator.functions import acting
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import SCHEMA, Violation
 from tests.simulator.process import Process
 from tests.simulator.promises import NARROW
+from tests.simulator.steps import STEPS as JOB_STEPS
+from tests.simulator.steps import Step
 from tests.simulator.worker import SimTask
 
 STEPS = 150
 MOST_NESTED = 2
-DRAIN_ROUNDS = 200
 # Points outside transactions, where another thread or process may be faster.
 GAPS = frozenset(
     {
@@ -42,6 +44,7 @@ GAPS = frozenset(
         "finish.committed",
         "mutation.committed",
         "rescue.committed",
+        "ticker.committed",
     }
 )
 
@@ -59,7 +62,7 @@ class Settings:
     weights: tuple[float, ...]
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Settings:
+    def draw(cls, rng: random.Random, steps: Sequence[Step]) -> Settings:
         return cls(
             workers=rng.choice((1, 2, 2, 3)),
             concurrency=rng.choice((2, 5, 20)),
@@ -69,7 +72,7 @@ class Settings:
             limited_queue=rng.random() < 0.5,
             weights=tuple(
                 step.weight * rng.choice((0.5, 1, 2) if step.is_vital else (0, 0.5, 1, 3))
-                for step in steps.STEPS
+                for step in steps
             ),
         )
 
@@ -107,15 +110,22 @@ class SimAloneRuns(AloneRuns):
 class World:
     """Everything one seed decides about."""
 
+    steps: Sequence[Step] = JOB_STEPS
+    almanac: Almanac | None
+    drain_rounds = 200
+    page = 100
+    """How many schedules a ticker looks at in one transaction."""
+
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng = random.Random(seed)
-        self.settings = Settings.draw(self.rng)
-        self.clock = ManualClock()
+        self.settings = Settings.draw(self.rng, self.steps)
+        self.clock = self.new_clock()
         self.path = folder / "duly.db"
         self.path.write_bytes(template())
         self.ledger = Ledger(self.path, self.latest_now, self.clock.monotonic, self.clocks_agree)
         if self.settings.limited_queue:
             self.ledger.limit_queue(NARROW, 1)
+        self.almanac = self.new_almanac()
         self.trace: list[str] = []
         self.processes: list[Process] = []
         self.graves: list[SimTask] = []
@@ -128,6 +138,13 @@ class World:
         self._names = 0
         self._calls = 0
         self.client = self.new_process("client")
+
+    def new_clock(self) -> ManualClock:
+        return ManualClock()
+
+    def new_almanac(self) -> Almanac | None:
+        """What schedules owe, in worlds that have some."""
+        return None
 
     # Processes
 
@@ -219,11 +236,13 @@ class World:
         self.trace.append(f"{self._number:4} {'  ' * self._nested}{text}")
 
     def step(self) -> None:
-        (step,) = self.rng.choices(steps.STEPS, self.settings.weights)
+        (step,) = self.rng.choices(self.steps, self.settings.weights)
         step.do(self)
 
     def check(self) -> None:
         self.ledger.check_state()
+        if self.almanac is not None:
+            self.almanac.sync()
         for process in self.processes:
             process.check_slots()
         if Violation.first is not None:
@@ -245,7 +264,7 @@ class World:
         for name in sorted(self.ledger.paused):
             self.client.app.queues.resume(name)
         quiet = 0
-        for number in range(DRAIN_ROUNDS):
+        for number in range(self.drain_rounds):
             if number == 2:
                 self._end_frozen()
             self._one_round()
@@ -302,12 +321,12 @@ class World:
         return zlib.crc32(repr((self.trace, self.ledger.db.execute(query).fetchall())).encode())
 
 
-def simulate(seed: int, count: int = STEPS) -> Report:
+def simulate(seed: int, count: int = STEPS, kind: type[World] = World) -> Report:
     """Play one seed."""
     Violation.forget()
     acting.clear()
     with playground(seed) as folder:
-        world = World(seed, folder)
+        world = kind(seed, folder)
         try:
             with suppress(Violation), fault.inject(world.at_point):
                 world.run(count)
@@ -355,7 +374,7 @@ def _template(checksums: tuple[str, ...]) -> bytes:
         store.migrate(0)
         store.close()
         db = sqlite3.connect(path, isolation_level=None)
-        db.executescript(SCHEMA)
+        db.executescript(SCHEMA + almanac.SCHEMA)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         db.close()
         return path.read_bytes()

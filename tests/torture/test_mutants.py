@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from typing import TypeVar
 
 import pytest
 
-from duly import Ctx, Duly, ManualClock, State
-from duly.errors import StoreUnavailable
+from duly import Ctx, Duly, ManualClock, State, fault
+from duly.errors import StoreError, StoreUnavailable
 from duly.functions import new_job
+from duly.runtime.ticker import Ticker
 from duly.store.postgres import PostgresSession, PostgresStore
+from duly.store.schedule_statements import LOCK_DUE, PEEK_DUE
 from tests.jobs.support import ManualWorker
 from tests.simulator.mutants import MUTANTS, Mutant, try_out
+from tests.simulator.tick_mutants import TICK_MUTANTS
 
 T = TypeVar("T")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+EVERY = MUTANTS + TICK_MUTANTS
+
+
+@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_convicted(mutant: Mutant, report: Callable[[str], None]) -> None:
     verdict = mutant.convict()
     assert verdict is not None, f"nobody notices {mutant.name}"
     report(f"{verdict.where}, {verdict.violation.invariant}")
 
 
-@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.probe], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [m for m in EVERY if m.probe], ids=lambda mutant: mutant.name)
 def test_without_the_mutant_its_probe_is_refused(mutant: Mutant) -> None:
     assert mutant.probe is not None
     assert try_out(mutant.probe) is None
@@ -77,3 +86,52 @@ def test_an_enqueue_that_is_repeated_blindly_is_convicted(
 ) -> None:
     monkeypatch.setattr(PostgresSession, "insert_jobs_once", PostgresSession.insert_jobs)
     assert state_after_a_lost_answer(postgres_url) == State.PENDING
+
+
+# On PostgreSQL a tick locks what it decides ------------------------------------------------------
+
+
+def disabled_while_it_is_ticked(url: str, *, locks: bool) -> tuple[bool, int]:
+    """A schedule is disabled between a ticker's decision and its writing.
+
+    Whether the operator was told so before the tick was written, and how many jobs there are then.
+    """
+    app, other = (Duly(url, clock=ManualClock()) for _ in range(2))
+
+    @app.action
+    def poke(ctx: Ctx) -> None:
+        """Nothing to do."""
+
+    app.migrate()
+    app.schedules.create("s", poke, every=timedelta(hours=1), fire_at_once=True)
+    store = app.store
+    assert isinstance(store, PostgresStore)
+    if not locks:
+        store.sql[LOCK_DUE] = store.sql[PEEK_DUE]
+    operator = threading.Thread(target=other.schedules.disable, args=("s",))
+    overtaken: list[bool] = []
+
+    def disable(point: str) -> None:
+        if point == "ticker.decided":
+            operator.start()
+            operator.join(1)
+            overtaken.append(not operator.is_alive())
+
+    with fault.inject(disable), suppress(StoreError):
+        Ticker(app.core).one_pass()
+    operator.join()
+    jobs = len(app.jobs())
+    assert app.schedules.get("s").record.enabled is False
+    app.close()
+    other.close()
+    return overtaken[0], jobs
+
+
+@pytest.mark.spec("R29")
+def test_a_disable_waits_for_the_tick_that_has_begun(postgres_url: str) -> None:
+    assert disabled_while_it_is_ticked(postgres_url, locks=True) == (False, 1)
+
+
+def test_a_tick_without_a_lock_is_convicted(postgres_url: str) -> None:
+    told, _ = disabled_while_it_is_ticked(postgres_url, locks=False)
+    assert told

@@ -11,11 +11,13 @@ import pytest
 
 from tests.simulator import __main__ as command
 from tests.simulator.mutants import live_row_stays
+from tests.simulator.tick_mutants import no_advance
+from tests.simulator.timetables import simulate_schedules
 from tests.simulator.world import simulate
 
 CHUNKS = 8
-SEEDS = 30
-SEEDS_LONG = 5_000
+SEEDS, SEEDS_LONG = 23, 5_000
+SCHEDULE_SEEDS, SCHEDULE_SEEDS_LONG = 12, 2_500
 
 
 @pytest.mark.spec(
@@ -35,12 +37,32 @@ def test_no_seed_breaks_an_invariant(
     report(f"{count} seeds, {jobs} jobs")
 
 
+@pytest.mark.spec(
+    "R1", "R3", "R6", "R7", "R8", "R9", "R22", "R23", "R24", "R25", "R26", "R28", "R29", "R30",
+    "R31", "R33", "R34", "R35", "R36", "R37", "R39", "R40", "R42", "R102", "R103", "R108", "R110",
+    "N20",
+)  # fmt: skip
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_seed_makes_a_schedule_owe_a_tick(
+    chunk: int, long_run: bool, report: Callable[[str], None]
+) -> None:
+    """The ledger is what the triggers' instants say, whatever tickers, clocks and people do."""
+    count = SCHEDULE_SEEDS_LONG if long_run else SCHEDULE_SEEDS
+    jobs = 0
+    for seed in range(chunk * count, (chunk + 1) * count):
+        played = simulate_schedules(seed)
+        assert played.violation is None, str(played)
+        jobs += played.jobs
+    report(f"{count} seeds, {jobs} jobs")
+
+
 def test_a_seed_replays_exactly() -> None:
     """Also in another interpreter, whose sets and hashes are in another order."""
-    first = [simulate(seed).digest for seed in (1, 2)]
-    again = (
-        "from tests.simulator.world import simulate; print([simulate(s).digest for s in (1, 2)])"
-    )
+    first = [play(seed).digest for play in (simulate, simulate_schedules) for seed in (1, 2)]
+    again = """
+from tests.simulator.timetables import simulate, simulate_schedules
+print([play(seed).digest for play in (simulate, simulate_schedules) for seed in (1, 2)])
+"""
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
         [sys.executable, "-c", again], env=environment, capture_output=True, text=True, check=True
@@ -57,6 +79,9 @@ def test_a_seed_that_fails_shows_its_steps_and_how_to_replay_it(
     assert "starts" in shown
     assert "breaks an invariant" in shown
     assert "replay: python -m tests.simulator --seed" in shown
+    with no_advance():
+        assert command.main(["--seeds", "0-9", "--schedules"]) == 1
+    assert "--schedules" in capsys.readouterr().out
 
 
 def test_a_seed_can_be_replayed_alone(capsys: pytest.CaptureFixture[str]) -> None:
