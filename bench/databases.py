@@ -77,6 +77,19 @@ class Database(ABC):
     def load_finished(self, count: int) -> None:
         """Insert so many jobs that finished today."""
 
+    @abstractmethod
+    def load_schedules(self, text: str, count: int) -> None:
+        """Insert so many schedules by one statement that says what it needs to be told."""
+
+    def make_due(self, count: int, tick_at: int) -> None:
+        """The first schedules have a tick at that time which nobody has looked at."""
+        last = f"{_ID}{count:012x}"
+        self.run(
+            f"UPDATE @schedules SET next_tick_at = {tick_at}, due_at = {tick_at},"
+            " last_tick_at = NULL"
+            f" WHERE id <= '{last}'"
+        )
+
     def prepare(self) -> None:
         with self.app() as measured:
             measured.app.migrate()
@@ -141,6 +154,10 @@ class SqliteDatabase(Database):
     def load_jobs(self, count: int, **columns: str) -> None:
         self.run(self._live(_sqlite_numbers(count), _sqlite_id(), columns))
 
+    def load_schedules(self, text: str, count: int) -> None:
+        numbers = _sqlite_numbers(count)
+        self.run(text.format(id=_sqlite_id(), now=now_ms(), numbers=numbers, yes="1", no="0"))
+
     def load_finished(self, count: int) -> None:
         self.run(
             _DONE.format(
@@ -172,6 +189,11 @@ class PostgresDatabase(Database):
 
     def load_jobs(self, count: int, **columns: str) -> None:
         self.run(self._live(_postgres_numbers(count), _postgres_id(), columns))
+
+    def load_schedules(self, text: str, count: int) -> None:
+        numbers = _postgres_numbers(count)
+        given = {"yes": "true", "no": "false"}
+        self.run(text.format(id=_postgres_id(), now=now_ms(), numbers=numbers, **given))
 
     def load_finished(self, count: int) -> None:
         now = now_ms()

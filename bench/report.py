@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bench import schedules
 from bench.cases import END_TO_END
+from bench.cron import times_croniter
 from bench.figures import DULY, RAW, Figure, best, limit_of
 from bench.growth import Growth
 
 LEAST_OF_RAW = 0.25
 LEAST_WHEN_GROWN = 0.90
+LEAST_OF_CRONITER = 10.0
+MOST_MS_EMPTY = 2.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,21 @@ def bars(figures: Sequence[Figure], growths: Sequence[Growth]) -> list[Bar]:
     for growth in growths:
         promise = f"{growth.store}, {growth.rows:,} {growth.ballast}: % of the empty store"
         found.append(Bar(promise, LEAST_WHEN_GROWN, growth.ratio))
+    found += _schedule_bars(figures)
+    if (times := times_croniter(figures)) is not None:
+        found.append(Bar("cron, next tick: % of croniter", LEAST_OF_CRONITER, times))
     return found
+
+
+def _schedule_bars(figures: Sequence[Figure]) -> Iterator[Bar]:
+    for figure in figures:
+        if figure.side == DULY and figure.row == schedules.ROW:
+            ratio = ratio_of(figure, figures)
+            assert ratio is not None
+            yield Bar(f"{figure.store}, {figure.row}: % of the bare loop", LEAST_OF_RAW, ratio)
+        elif figure.row == schedules.EMPTY:
+            promise = f"{figure.store}, {figure.row}: {MOST_MS_EMPTY:g} ms as % of a pass"
+            yield Bar(promise, 1.0, MOST_MS_EMPTY / figure.value)
 
 
 def _end_to_end_bars(group: Sequence[Figure], figures: Sequence[Figure]) -> Iterator[Bar]:

@@ -19,16 +19,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import cases, machine, peers, report
+from bench.cron import cron_trials
 from bench.databases import STORES, Fresh
 from bench.figures import Figure, interleave
 from bench.growth import Growth, measure_growth
+from bench.schedules import schedule_trials
 
 TRIALS = {
     "enqueue": cases.enqueue_trials,
     "e2e": cases.end_to_end_trials,
     "latency": cases.latency_trials,
 }
-PARTS = (*TRIALS, "growth")
+PARTS = (*TRIALS, "schedules", "growth", "cron")
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
@@ -39,9 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{fact}: {value}", flush=True)
     figures: list[Figure] = []
     growths: list[Growth] = []
+    if "cron" in options.only:
+        for row in cron_trials(options.sizes.ticks):
+            figures += interleave(row, options.rounds)
     for store in options.store:
         with STORES[store]() as fresh:
             figures += measure(store, fresh, options)
+            if "schedules" in options.only:
+                figures += _schedules(store, fresh, options)
             if "growth" in options.only:
                 growths += _growth(store, fresh, options)
     facts["load after"] = " ".join(f"{load:.2f}" for load in os.getloadavg())
@@ -60,6 +67,13 @@ def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figur
                     also = others.get(row[0].figures[0].row, [])
                     figures += interleave(row + also, options.rounds)
     return figures
+
+
+def _schedules(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figure]:
+    rows, due = options.growth_rows, options.sizes.due_schedules
+    with ExitStack() as stack:
+        trials = schedule_trials(NAMES[store], fresh, rows, due, stack)
+        return [figure for row in trials for figure in interleave(row, options.rounds)]
 
 
 def _growth(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Growth]:

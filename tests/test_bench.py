@@ -59,6 +59,13 @@ def test_the_bare_statements_are_those_of_the_product_on_postgresql_too(tmp_path
     assert all(map(is_a_ratio, ratios(report["figures"], "of_raw")))
 
 
+def test_cron_is_measured_beside_croniter(tmp_path: Path) -> None:
+    report = run_bench(tmp_path, "--only", "cron", "--store", "sqlite")
+
+    assert [figure["side"] for figure in report["figures"]] == ["croniter", "duly"]
+    assert report["printed"].count("the bar is 1000%") == 1
+
+
 def test_a_part_that_does_not_exist_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "bench/run.py", "--only", "e2e,speed"],
