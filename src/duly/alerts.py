@@ -12,9 +12,8 @@ from duly.errors import InvalidOption, MissingExtra, NonRetryable
 from duly.functions import Action, Options
 from duly.model.retry import Retry
 
-NAME = "duly.alert"
-QUEUE = "duly.bulk"
-"""Every worker serves it."""
+NAME = QUEUE = "duly.alert"
+"""Every worker serves queues of duly's own, so a paused or busy one keeps no alert back."""
 SECONDS = 10.0
 RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
 MAX_URL = 2_000

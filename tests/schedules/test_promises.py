@@ -269,6 +269,18 @@ def test_an_address_is_told_and_told_again_until_it_answers(app, clock, told):
     assert listener.heard == [("/late", said, job.id)] * 2
 
 
+def test_a_worker_for_other_queues_tells_an_address_too(app, clock, told, hire):
+    with listening(204) as listener:
+        promise(app, Expect(within=600), cron="0 3 * * *", alert=listener.url)
+        app.queues.pause("default")
+        at(clock, utc(2026, 7, 1, 3, 10))
+        app.store.check_promises(clock.now(), app.core.alert_jobs)
+        hire(queues=["nothing"]).work()
+    assert [body["problem"] for _, body, _ in listener.heard] == [
+        "a tick has not succeeded within 600 s"
+    ]
+
+
 def test_an_address_that_refuses_is_left_alone(app, clock, told):
     with listening(410) as listener:
         app.schedules.create(
