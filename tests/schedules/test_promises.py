@@ -454,3 +454,26 @@ def test_an_early_success_does_not_make_up_for_the_last_tick(app, clock, told):
     at(clock, utc(2026, 7, 2, 7))
     run_everything(app)
     assert len(told) == 1
+
+
+def test_what_cannot_be_checked_stays_as_late_as_it_was_and_blocks_nobody(app, clock, told, db):
+    schedule = promise(app, Expect(within=600), fails=True, cron="0 3 * * *")
+    other = app.schedules.create(
+        "other",
+        app.function("work").bind(fails=True),
+        cron="0 4 * * *",
+        expect=Expect(within=600),
+        alert=app.function("tell"),
+    )
+    for instant in (utc(2026, 7, 1, 3), utc(2026, 7, 1, 3, 10)):
+        at(clock, instant)
+        run_everything(app)
+    assert [schedule_id for schedule_id, _ in told] == [schedule.id]
+    db.execute("UPDATE @schedules SET policies = 'nonsense' WHERE id = ?", schedule.id)
+    db.execute("UPDATE @schedules SET expect_at = ? WHERE id = ?", clock.now(), schedule.id)
+    for instant in (utc(2026, 7, 1, 4), utc(2026, 7, 1, 4, 10)):
+        at(clock, instant)
+        run_everything(app)
+    assert [schedule_id for schedule_id, _ in told] == [schedule.id, other.id]
+    assert app.schedules.get("books").late == "a tick has not succeeded within 600 s"
+    assert app.store.next_check() is not None

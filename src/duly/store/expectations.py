@@ -45,10 +45,22 @@ def check(session: Session, now: int, make_alert: MakeAlert) -> int:
             raise
         except Exception as error:  # whatever is wrong with it, others must go on
             log.error("schedule %s: what it promises cannot be checked: %s", record.id, error)
-            finding = Finding(None, now + AGAIN_MS, record.expect_tick, record.last_success_at)
+            finding = _as_before(record, now + AGAIN_MS)
         _write_down(session, record, finding, now, make_alert)
     fault.point("expect.checked")
     return len(rows)
+
+
+def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
+    """Nothing new was found; it is looked at again."""
+    late = _late_of(record)
+    return Finding(
+        None if late is None else late.problem,
+        check_at,
+        record.expect_tick,
+        record.last_success_at,
+        is_new=False,
+    )
 
 
 def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
