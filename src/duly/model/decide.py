@@ -595,7 +595,3 @@ def _mentions(plan: Plan, *parts: str) -> bool:
     if condition is None or isinstance(condition, Malformed):
         return False
     return any(not rule.path or rule.path[0] in parts for rule in condition.rules)
-
-
-def day_of(instant: int) -> int:
-    return instant // DAY_MS

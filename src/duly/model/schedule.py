@@ -20,7 +20,7 @@ from duly.model.condition import Condition
 from duly.model.condition import parse as parse_condition
 from duly.model.rotation import Rotation
 from duly.model.rotation import parse as parse_rotation
-from duly.model.trigger import At, Cron, Every, Trigger, within_minutes
+from duly.model.trigger import Cron, Every, Trigger, within_minutes
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
 
@@ -312,7 +312,3 @@ def check_interval(trigger: Trigger, floor_ms: int) -> None:
             f"{trigger.expression!r} ticks more than once a minute",
             "declare it in code, or give the app a shorter min_interval",
         )
-
-
-def is_one_shot(trigger: Trigger) -> bool:
-    return isinstance(trigger, At)
