@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[run_key] = ExitStack()
     folder = config.stash[run_key].enter_context(server_folder(in_memory=True))
     config.stash[folder_key] = folder
+    if config.option.basetemp is None:  # files too are faster there
+        config.option.basetemp = str(folder / "files")
 
 
 @pytest.hookimpl(optionalhook=True)

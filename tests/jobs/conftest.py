@@ -31,16 +31,17 @@ def reused_database(postgres_server: str, migrated_database: str) -> Iterator[Re
 
 
 @pytest.fixture
-def postgres_url(reused_database: ReusedDatabase) -> Iterator[str]:
+def postgres_url(reused_database: ReusedDatabase, request: pytest.FixtureRequest) -> Iterator[str]:
     """The DSN of a migrated database that only this test has at this time."""
-    yield reused_database.url
-    reused_database.clean()
+    yield from reused_database.lend(request)
 
 
 @pytest.fixture
 def app(url: str, clock: ManualClock) -> Iterator[Duly]:
     """A migrated app without functions; the database also has a table `notes` of the user's."""
-    app = prepare(Duly(url, clock=clock))
+    app = Duly(url, clock=clock)
+    if url.startswith("sqlite"):  # the other is a copy of what was prepared
+        prepare(app)
     yield app
     app.close()
 

@@ -948,6 +948,7 @@ def test_a_declared_function_has_the_limit_that_its_workers_published(
 WAITING = 30_000
 
 
+@pytest.mark.new_database
 @pytest.mark.spec("N7", "N32")
 @pytest.mark.parametrize(
     ("name", "index"),

@@ -8,39 +8,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
-from uuid import uuid4
 
-import psycopg
 import pytest
 
-from duly import Duly
 from tests.cli.conftest import shop
 from tests.cli.processes import Process, environment
-from tests.postgres import fresh_database
+from tests.store.conftest import migrated_postgres, migrated_template, reused_template
 
-__all__ = ["shop"]
+__all__ = ["migrated_postgres", "migrated_template", "reused_template", "shop"]
 
 PATIENCE = 30.0
 
 
-@pytest.fixture(scope="session")
-def migrated_database(postgres_server: str) -> Iterator[str]:
-    """A PostgreSQL database with duly's tables and no others, to be copied."""
-    with fresh_database(postgres_server) as url:
-        app = Duly(url)
-        app.migrate()
-        app.close()
-        yield url.rpartition("/")[2]
-
-
 @pytest.fixture
-def postgres_url(postgres_server: str, migrated_database: str) -> Iterator[str]:
-    """The DSN of a migrated database that only this test has: a copy takes half the time."""
-    name = f"test_{uuid4().hex[:16]}"
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_database}")
-        yield f"{postgres_server.rpartition('/')[0]}/{name}"
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+def postgres_url(migrated_postgres: str) -> str:
+    """The DSN of a database with duly's tables and no others."""
+    return migrated_postgres
 
 
 class Server:

@@ -1,14 +1,12 @@
 """A PostgreSQL database with duly's tables in it, for every test that does not test migration."""
 
 from collections.abc import Iterator
-from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from duly.store.postgres import PostgresStore
 from tests.postgres import fresh_database
+from tests.reuse import ReusedDatabase
 
 NOW = 1_767_225_600_000
 
@@ -23,12 +21,16 @@ def migrated_template(postgres_server: str) -> Iterator[str]:
         yield url.rpartition("/")[2]
 
 
+@pytest.fixture(scope="session")
+def reused_template(postgres_server: str, migrated_template: str) -> Iterator[ReusedDatabase]:
+    database = ReusedDatabase(postgres_server, migrated_template)
+    yield database
+    database.drop()
+
+
 @pytest.fixture
-def migrated_postgres(postgres_server: str, migrated_template: str) -> Iterator[str]:
-    """The DSN of a database with duly's tables that only this test has."""
-    name = f"test_{uuid4().hex[:16]}"
-    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-    with psycopg.connect(postgres_server, autocommit=True) as server:
-        server.execute(create.format(sql.Identifier(name), sql.Identifier(migrated_template)))
-        yield f"{postgres_server.rpartition('/')[0]}/{name}"
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+def migrated_postgres(
+    reused_template: ReusedDatabase, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """The DSN of a database with duly's tables that only this test has at this time."""
+    yield from reused_template.lend(request)

@@ -27,6 +27,8 @@ from duly.store.statements import Statement
 from duly.store.steps import Row
 from duly.testing.conformance import NOW, new_job, succeeded
 
+pytestmark = pytest.mark.new_database
+
 RUNS = 12
 # A batch of 150 compared with itself would be 22,500.
 WASTE = 10_000

@@ -25,6 +25,8 @@ from tests.store.test_plans import (
 
 __all__ = ["benches", "database", "sqlite_session"]
 
+pytestmark = pytest.mark.new_database
+
 LARGE = 60_000
 SCHEDULES = [f"11111111-0000-7000-8000-{n:012x}" for n in range(1, LARGE, 600)]
 
