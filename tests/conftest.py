@@ -24,17 +24,22 @@ run_key = pytest.StashKey[ExitStack]()
 
 # Time is given, never measured: a slow machine must not fail a property.
 hypothesis.settings.register_profile("duly", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("duly")
+hypothesis.settings.register_profile(
+    "long", hypothesis.settings.get_profile("duly"), max_examples=500
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the torture tests at full length")
+    parser.addoption(
+        "--long", action="store_true", help="run torture tests and properties at full length"
+    )
 
 
 # One server for one run: the controlling process holds the folder, the workers join the server.
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("long" if config.getoption("--long") else "duly")
     worker_input = _worker_input(config)
     if worker_input is not None:
         config.stash[folder_key] = Path(worker_input["postgres_folder"])

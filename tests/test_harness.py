@@ -55,7 +55,8 @@ def run_pytest(
     (folder / "test_it.py").write_text(f"import pytest\n\n{source}\n")
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = postgres torture spec\n")
     environment = {**os.environ, "CI": "true" if ci else "", "PYTHONPATH": str(TOP)}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of such a run
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.conftest", *options]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

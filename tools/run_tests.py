@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-# More workers than this only fight over the one disk.
+# Two for each core, as many tests wait for something; more than this only fight over the one disk.
 MOST_WORKERS = 8
 
 
@@ -33,7 +33,7 @@ class Timing(NamedTuple):
 
 def parts(venv: str, python: str) -> list[Part]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
-    workers = min(max(2, os.cpu_count() or 2), MOST_WORKERS)
+    workers = min(2 * (os.cpu_count() or 1), MOST_WORKERS)
     pytest = [f"{venv}/bin/python", "-m", "pytest", "-n", str(workers), "--dist=worksteal"]
     pytest += ["--durations=5", "--durations-min=1"]
     web = ["tests/lifecycle", "tests/frameworks"]
@@ -66,7 +66,9 @@ def run(part: Part, prefix: str = "") -> Timing:
 
 def succeeds(command: Sequence[str]) -> bool:
     print("$", *command, flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    # Hundreds of processes are started, and each would compile everything again.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 
 def outcome(timing: Timing) -> str:

@@ -524,7 +524,9 @@ def test_the_plugin_gives_each_test_a_store_of_its_own(
     pytester.makeini("[pytest]\nduly_app = shop:app\npythonpath = .\n")
     if url.startswith("postgres"):
         monkeypatch.setenv("DULY_TEST_URL", url)
-    run = pytester.runpytest_subprocess("-q", "-n2")
+        run = pytester.runpytest_subprocess("-q", "-n2")
+    else:
+        run = pytester.runpytest_subprocess("-q")
     run.assert_outcomes(passed=4)
     if url.startswith("postgres"):
         left = Database(url)
@@ -534,7 +536,7 @@ def test_the_plugin_gives_each_test_a_store_of_its_own(
 
 def test_the_plugin_says_what_is_missing(pytester: pytest.Pytester):
     pytester.makepyfile("def test_it(duly_app): ...")
-    run = pytester.runpytest_subprocess("-q", "-p", "no:xdist")
+    run = pytester.runpytest_inprocess("-q", "-p", "no:xdist")
     run.stdout.fnmatch_lines(["*duly_app*module:app*"])
     assert run.ret != 0
 
@@ -551,6 +553,6 @@ def test_the_plugin_says_what_is_missing(pytester: pytest.Pytester):
 def test_the_plugin_says_why_there_is_no_app(pytester: pytest.Pytester, named: str, says: str):
     pytester.makepyfile(shop=USERS_SHOP, broken="1 / 0", test_it="def test_it(duly_app): ...")
     pytester.makeini(f"[pytest]\nduly_app = {named}\npythonpath = .\n")
-    run = pytester.runpytest_subprocess("-q", "-p", "no:xdist")
+    run = pytester.runpytest_inprocess("-q", "-p", "no:xdist")
     run.stdout.fnmatch_lines([f"*duly_app: {says}*"])
     run.assert_outcomes(errors=1)

@@ -150,6 +150,7 @@ def bell(app: Duly) -> Iterator[threading.Event]:
     bell.clear()
     yield bell
     stop.set()
+    app.core.wake()  # it would look up only when its half second is over
     watcher.join()
 
 

@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from duly import AsyncOn, Ctx, Duly, On, Redact, State, Tx
+from duly.context import MAX_JOBS_PER_MUTATION
 from duly.errors import BadInput, JobFailed, NotInTransaction, UseTx, WrongDatabase
 from tests.callers.handles import (
     Aiosqlite,
@@ -50,14 +51,37 @@ pytestmark = pytest.mark.spec("N5")
 # Another database --------------------------------------------------------------------------------
 
 
+# Whoever is refused leaves nothing there, so one of each serves every test.
+@pytest.fixture(scope="module")
+def empty_postgres(postgres_server: str) -> Iterator[str]:
+    with fresh_database(postgres_server) as other:
+        yield other
+
+
+@pytest.fixture(scope="module")
+def other_postgres(postgres_server: str) -> Iterator[str]:
+    with fresh_database(postgres_server) as other:
+        prepare(Duly(other)).close()
+        yield other
+
+
 @pytest.fixture
-def elsewhere(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+def elsewhere(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """An empty database beside the app's."""
     if url.startswith("sqlite"):
-        yield f"sqlite:///{tmp_path}/elsewhere.db"
-    else:
-        with fresh_database(request.getfixturevalue("postgres_server")) as other:
-            yield other
+        return f"sqlite:///{tmp_path}/elsewhere.db"
+    empty: str = request.getfixturevalue("empty_postgres")
+    return empty
+
+
+@pytest.fixture
+def another_store(url: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A database with the tables of another app."""
+    if url.startswith("sqlite"):
+        prepare(Duly(f"sqlite:///{tmp_path}/another.db")).close()
+        return f"sqlite:///{tmp_path}/another.db"
+    other: str = request.getfixturevalue("other_postgres")
+    return other
 
 
 def refuses(app: Duly, caller: Caller, hello: Any, reason: str) -> bool:
@@ -75,9 +99,9 @@ def test_a_database_without_dulys_tables_is_the_wrong_one(app, caller, elsewhere
         assert refuses(app, type(caller)(elsewhere), hello, "no duly tables; the app's store is in")
 
 
-def test_a_database_with_another_store_is_the_wrong_one(app, caller, elsewhere, hello):
-    other = prepare(Duly(elsewhere))
-    assert refuses(app, type(caller)(elsewhere), hello, "the tables of another duly store")
+def test_a_database_with_another_store_is_the_wrong_one(app, caller, another_store, hello):
+    assert refuses(app, type(caller)(another_store), hello, "the tables of another duly store")
+    other = Duly(another_store)
     assert other.jobs() == []
     other.close()
 
@@ -161,11 +185,12 @@ def test_a_mutation_called_by_an_action_is_one_too(app: Duly, hello, hire):
     assert job.state == State.SUCCEEDED
 
 
-def test_the_limits_are_those_of_the_app(app: Duly, caller: Caller, hello):
-    caller.on(app).run_many(hello.bind("x" * 10_000) for _ in range(1_500))
+def test_the_limits_are_those_of_the_app(app: Duly, caller: Caller, db, hello, monkeypatch):
+    monkeypatch.setattr("duly.context.MAX_BYTES_PER_MUTATION", 1_000)
+    caller.on(app).run_many(hello.bind("x" * 10) for _ in range(1_500))
     caller.commit()
 
-    assert len(app.jobs(limit=2_000)) == 1_500
+    assert db.count("@jobs") == 1_500 > MAX_JOBS_PER_MUTATION
 
 
 def test_a_session_that_must_be_begun_is_not_begun(app: Duly, url: str, hello):

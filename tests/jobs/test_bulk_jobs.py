@@ -820,8 +820,9 @@ MANY = 1_200
 
 
 @pytest.fixture
-def killable(url: str) -> Iterator[Duly]:
+def killable(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Duly]:
     """An app whose jobs the killed process does not know, so that they wait."""
+    monkeypatch.setattr("duly.bulk.RETRY", Retry(attempts=25, base=0, jitter=0))
     app = Duly(url)
     app.migrate()
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from dateutil.rrule import rrulestr  # type: ignore[import-untyped]
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from duly.errors import BadInput, InvalidCalendar
@@ -201,7 +201,6 @@ def rules(draw: st.DrawFn) -> str:
     return ";".join(parts)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.dates(dt.date(2023, 1, 1), LAST), rules())
 def test_every_rule_gives_the_dates_that_dateutil_finds(start, rule):
     ended = rule if "COUNT" in rule or "UNTIL" in rule else f"{rule};UNTIL={LAST:%Y%m%d}"

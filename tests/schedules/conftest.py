@@ -6,8 +6,18 @@ from tests.jobs.conftest import (
     db,
     hire,
     migrated_database,
+    migrated_file,
     postgres_url,
     reused_database,
 )
 
-__all__ = ["app", "clock", "db", "hire", "migrated_database", "postgres_url", "reused_database"]
+__all__ = [
+    "app",
+    "clock",
+    "db",
+    "hire",
+    "migrated_database",
+    "migrated_file",
+    "postgres_url",
+    "reused_database",
+]

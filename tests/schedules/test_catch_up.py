@@ -329,7 +329,9 @@ def fresh(app: Duly) -> Iterator[None]:
 
 @pytest.mark.spec("N1", "R27", "R36", "R37")
 @settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=settings().max_examples // 6,  # each is a life on a database
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 @given(trigger=triggers, policy=policies, spans=spans)
 def test_the_ledger_is_the_instants_of_the_trigger_each_exactly_once(

@@ -368,7 +368,7 @@ keys = count()
 
 @pytest.mark.spec("R154", "N2", "R151", "R153")
 @settings(
-    max_examples=60,
+    max_examples=settings().max_examples // 4,  # each is a life on a database
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
