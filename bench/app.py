@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from bench.marks import Marks
 from duly import AsyncCtx, Ctx, Duly, Tx
-from duly.functions import Action, AsyncAction, Function, Mutation, new_job
+from duly.functions import Action, AsyncAction, Function, Mutation
+from duly.making import new_job
 from duly.model.job import NewJob
 
 CREATE_ROWS = "CREATE TABLE bench_rows (n bigint NOT NULL)"

@@ -22,7 +22,9 @@ from duly.model.job import TrackedJob
 from duly.model.schedule import TickRecord
 from duly.runtime.ticker import PAGE, Ticker
 from duly.store import schedule_statements as schedule_sql
-from duly.store import schedules, steps
+from duly.store import steps
+from duly.store.schedules.ledger import insert_ticks
+from duly.store.schedules.ticking import Advance, write_advances
 from duly.store.session import Session
 from duly.zones import version, zone
 
@@ -139,13 +141,13 @@ def _bare_page(session: Session) -> int:
         TickRecord(job.actor or "", "slot", now, "dispatched", job_id=job.id, due_at=now)
         for job in jobs
     ]
-    schedules.insert_ticks(session, ticks)
+    insert_ticks(session, ticks)
     session.take(steps.insert(session.dialect, jobs))
     advances = [
-        schedules.Advance(id_, now + DAY_MS, now + DAY_MS, 1, None, now, now, job.id, False)
+        Advance(id_, now + DAY_MS, now + DAY_MS, 1, None, now, now, job.id, False)
         for id_, job in zip(ids, jobs, strict=True)
     ]
-    schedules.write_advances(session, advances)
+    write_advances(session, advances)
     return len(ids)
 
 

@@ -153,7 +153,7 @@ def test_lines_that_are_no_constants_are_refused(marker):
 
 def test_unproven_lines_are_listed_and_counted(project, capsys):
     write_test(project, "R1", "R10")
-    write_test(project, "R3", file="src/duly/testing/conformance.py")
+    write_test(project, "R3", file="src/duly/testing/conformance/claim.py")
     assert run(project) == 0
     assert capsys.readouterr().out.splitlines() == [
         "R2   The second.",

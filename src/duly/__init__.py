@@ -35,7 +35,7 @@ from duly.errors import (
     StaleVersion,
     UnknownZone,
 )
-from duly.functions import Action, AsyncAction, Call, Declared, Function, Mutation
+from duly.functions import Action, AsyncAction, Call, Function, Mutation
 from duly.jobs import AsyncJob, Job, JobFailure, LogLine, Progress
 from duly.model.calendar import Calendar
 from duly.model.condition import Explanation
@@ -62,6 +62,7 @@ from duly.model.trigger import (
 )
 from duly.model.why import Cause, Reason
 from duly.on import AsyncOn, On
+from duly.published import Declared
 from duly.registry import Group
 from duly.replay import Replay
 from duly.schedules import (

@@ -19,7 +19,7 @@ from duly.bulk import AsyncBulk
 from duly.calendars import AsyncCalendars
 from duly.context import Tx, open_tx
 from duly.errors import TransactionEnded
-from duly.functions import Function, Instant
+from duly.functions import Function
 from duly.inside import enter, leave, refuse_inside_mutation
 from duly.jobs import Read, watch_async
 from duly.model.job import JobFilter, JobRecord, NewJob
@@ -27,6 +27,7 @@ from duly.model.progress import Event
 from duly.schedules.twin import AsyncSchedules
 from duly.store.base import HeldJobs, Rows, WorkerInfo
 from duly.threads import submit, to_the_end
+from duly.times import Instant
 from duly.verbs import AsyncVerbs
 
 if TYPE_CHECKING:

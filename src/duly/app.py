@@ -21,6 +21,7 @@ from duly.batches import Batch
 from duly.bulk import Bulk
 from duly.calendars import Calendars
 from duly.catalog import Functions
+from duly.checks import check_def, name_of
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
 from duly.context import Tx, open_tx
@@ -32,28 +33,17 @@ from duly.errors import (
     InvalidURL,
     StoreError,
 )
-from duly.functions import (
-    IDEMPOTENCY_MS,
-    Call,
-    Declared,
-    Delay,
-    Function,
-    Instant,
-    P,
-    R,
-    at,
-    check_def,
-    check_queue,
-    name_of,
-)
+from duly.functions import Call, Function, P, R
 from duly.inside import refuse_handles_inside_mutation, refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, job_from
+from duly.making import IDEMPOTENCY_MS
 from duly.model.function import is_reserved
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
-from duly.model.keys import check_at_once
 from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
 from duly.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
+from duly.published import Declared
+from duly.queues import Queues
 from duly.registry import F, Group, Registry
 from duly.replay import Replay, replay_all, replay_one
 from duly.runtime.alone import AloneRuns, Command
@@ -68,6 +58,7 @@ from duly.schedules.declared import Declarations, DeclaredSchedule, declare
 from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
 from duly.threads import to_the_end
+from duly.times import Delay, Instant, at
 from duly.verbs import Verbs, id_of, job_filter, name_of_function
 from duly.why import Why, explain
 
@@ -506,43 +497,6 @@ class Duly(Verbs, Registry):
         """The command line, bound to this app; without `args`, those of the process."""
         cli = importlib.import_module("duly.cli")
         cli.main(obj=self, args=args, program=program)
-
-
-class Queues:
-    """Named queues: a paused one starts nothing, and loses nothing."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-
-    def pause(self, name: str, *, by: str | None = None, note: str | None = None) -> None:
-        """Start no more jobs of this queue; running ones go on."""
-        refuse_inside_mutation("queues.pause")
-        check_queue(name)
-        self._core.ready().pause_queue(name, by, note, self._core.clock.now())
-
-    def resume(self, name: str) -> None:
-        """Start jobs of this queue again."""
-        refuse_inside_mutation("queues.resume")
-        check_queue(name)
-        self._core.ready().resume_queue(name)
-        self._core.wake()
-
-    def limit(self, name: str, at_once: int | None) -> None:
-        """Run at most so many jobs of this queue at once, over all workers; None: any number."""
-        refuse_inside_mutation("queues.limit")
-        check_queue(name)
-        if at_once is not None:
-            check_at_once("at_once", at_once)
-        self._core.ready().limit_queue(name, at_once)
-        self._core.wake()
-
-    def limits(self) -> Mapping[str, int]:
-        """The queues that have a limit, and how many of their jobs run at once."""
-        return self._core.ready().queue_limits()
-
-    def paused(self) -> Sequence[QueuePause]:
-        """The queues that are paused, by whom and why."""
-        return self._core.ready().paused_queues()
 
 
 # Setting up --------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import msgspec
 
 from duly.clock import os_monotonic, os_sleep
 from duly.errors import ResultTimeout
-from duly.functions import Call, Function, hook_job, new_jobs, tracked
+from duly.functions import Call, Function
 from duly.ids import new_id
 from duly.inside import refuse_waiting_inside_mutation
 from duly.jobs import Job, job_from
+from duly.making import hook_job, new_jobs, tracked
 from duly.model.job import JobFilter, NewJob, State
 
 if TYPE_CHECKING:

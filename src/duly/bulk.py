@@ -17,28 +17,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import msgspec
 
 from duly.batches import AsyncBatch, Batch
+from duly.checks import check_text
 from duly.context import Ctx, fence_of
 from duly.errors import Canceled, InvalidOption, NonRetryable, QueryTooBroad
-from duly.functions import (
-    Action,
-    Delay,
-    Function,
-    Instant,
-    Options,
-    after,
-    at,
-    check_text,
-    new_job,
-    tracked,
-)
+from duly.functions import Action, Function, Options
 from duly.ids import FIRST_ID, is_id, new_id
 from duly.inside import refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, committed
+from duly.making import new_job, tracked
 from duly.model.function import is_reserved
 from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
 from duly.replay import REMEMBERED_MS, again, why_not
 from duly.store.base import CLAIM_BYTES, CancelJobs, Change, MoveJobs, RepeatJobs
+from duly.times import Delay, Instant, after, at
 from duly.verbs import job_filter, name_of_function
 
 if TYPE_CHECKING:

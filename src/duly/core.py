@@ -28,18 +28,9 @@ from duly.errors import (
     SignatureMismatch,
     UnknownFunction,
 )
-from duly.functions import (
-    IDEMPOTENCY_MS,
-    Call,
-    Declared,
-    Function,
-    by_name,
-    new_jobs,
-    tracked,
-    under_limit,
-    with_changes,
-)
+from duly.functions import Call, Function
 from duly.inside import refuse_inside_mutation
+from duly.making import IDEMPOTENCY_MS, new_jobs, tracked, under_limit
 from duly.model.function import (
     RESERVED,
     FunctionInfo,
@@ -53,12 +44,13 @@ from duly.model.keys import Rules, encode_rules
 from duly.model.redact import mask, redacted_in
 from duly.model.schedule import FLOOR_MS, ONE_BY_ONE, ScheduleRecord
 from duly.model.signature import check_against
+from duly.published import Declared, by_name, with_changes
+from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.janitor import Keep
 from duly.runtime.service import Service
 from duly.runtime.signals import SIGNAL_SECONDS
-from duly.runtime.worker import POLL_SECONDS
 from duly.store.base import Store
-from duly.store.schedules import Order
+from duly.store.schedules.ledger import Order
 from duly.threads import Threads
 from duly.watch import Watchers
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, overload
 
+from duly.checks import check_body, check_text, name_of, words_of
 from duly.errors import InvalidFunction, InvalidOption
 from duly.functions import (
     Action,
     ActionBody,
     AsyncAction,
     AsyncActionBody,
-    Delay,
     Function,
     Isolate,
     Mutation,
@@ -24,15 +24,12 @@ from duly.functions import (
     R,
     RetryOn,
     Traits,
-    check_body,
-    check_text,
-    name_of,
     retry_on_of,
-    words_of,
 )
 from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from duly.model.keys import Limit, Unique
 from duly.model.retry import Retry
+from duly.times import Delay
 
 F = TypeVar("F", bound=Function[..., Any])
 MUTATIONS_STAY = "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from duly.batches import AsyncBatch, Batch, batch_rows
 from duly.errors import InvalidFunction, InvalidOption, JobNotFound
-from duly.functions import Call, Delay, Function, Instant, after, at, new_jobs
+from duly.functions import Call, Function
 from duly.ids import is_id
 from duly.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from
+from duly.making import new_jobs
 from duly.model.function import FunctionInfo
 from duly.model.job import JobFilter, JobRecord, NewJob, State
+from duly.times import Delay, Instant, after, at
 
 if TYPE_CHECKING:
     from duly.core import Core

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import pytest
 
 import duly
-from duly import context, errors, functions, verbs
-from duly.app import Queues
+from duly import checks, context, errors, verbs
 from duly.model import job, progress, signature
+from duly.queues import Queues
 from duly.runtime import execute, isolate, janitor, lifeline, observe, reports, worker
 from duly.store import postgres, sqlite, turnstile
+from duly.store.sqlite import session
 from tools import docs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,13 +197,13 @@ LIMITS = [
     ("at most five years", job.FIVE_YEARS_MS == 1826 * 86_400_000),
     ("5 s on SQLite", sqlite.SqliteStore.mutation_seconds == 5),
     ("60 s on PostgreSQL", postgres.PostgresStore.mutation_seconds == 60),
-    ("200 printable characters", functions.MAX_NAME == 200),
+    ("200 printable characters", checks.MAX_NAME == 200),
     ("0 to 9", job.MAX_PRIORITY == 9),
     ("4,000 and 16,000", (execute.MESSAGE_LIMIT, execute.TRACEBACK_LIMIT) == (4_000, 16_000)),
     ("1,000 of each of its last 10", (progress.MAX_LINES, progress.MAX_ATTEMPTS) == (1_000, 10)),
     ("4,000 characters each", progress.MAX_LINE == 4_000),
     ("1,000 characters, written four", (progress.MAX_NOTE, reports.FLUSH_SECONDS) == (1_000, 0.25)),
-    ("10,000 jobs, 10 s", (verbs.MAX_LISTED, sqlite.FIND_SECONDS) == (10_000, 10)),
+    ("10,000 jobs, 10 s", (verbs.MAX_LISTED, session.FIND_SECONDS) == (10_000, 10)),
     ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
     ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
     ("about 10 ms", execute.GROUP_SECONDS == 0.010),

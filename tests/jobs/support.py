@@ -158,8 +158,8 @@ class ManualWorker:
         """End as a killed process would: no beat, no lock, no word to the store."""
         self.worker._outbox.take()
         self.worker._held.clear()
-        self.worker._slots.clear()
-        self.worker._ended_slots.clear()
+        self.worker._slots._held.clear()
+        self.worker._slots._ended.clear()
         self.fall_silent()
 
     def stop(self) -> None:
@@ -304,7 +304,7 @@ def make_conflict(db: Database, tx: Tx, folder: Path) -> None:
 
 def lose_patience(app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on a locked database is unavailable at once, not after ten seconds."""
-    monkeypatch.setattr("duly.store.sqlite.PATIENCE", 0.01)
+    monkeypatch.setattr("duly.store.sqlite.store.PATIENCE", 0.01)
     app.close()
 
 

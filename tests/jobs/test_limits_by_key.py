@@ -267,7 +267,7 @@ def test_the_end_of_an_earlier_attempt_does_not_free_the_slot_of_a_later_one(
     gates[1].wait_for_one()
     assert db.count("@slots") == 2
     gates[0].open()
-    wait_until(lambda: worker.worker._ended_slots)
+    wait_until(lambda: worker.worker._slots.are_to_be_freed)
     worker.settle()
 
     assert db.execute("SELECT token FROM @slots") == [(3,)]

@@ -18,7 +18,8 @@ from duly.model.schedule import TickRecord
 from duly.model.trigger import Cron, Every, Trigger
 from duly.runtime.ticker import Ticker
 from duly.schedules import Tick
-from duly.store.schedules import PASS_TICKS, TickFilter
+from duly.store.schedules.data import TickFilter
+from duly.store.schedules.ticking import PASS_TICKS
 from duly.testing import drain
 from tests.jobs.support import Hire
 from tests.schedules.support import at, tick_all, utc

@@ -13,7 +13,7 @@ from duly.errors import InvalidOption
 from duly.model.decide import MAX_DETAIL, encode_detail
 from duly.model.schedule import DAY_MS
 from duly.runtime.janitor import Janitor
-from duly.store.schedules import Day
+from duly.store.schedules.retention import Day
 from duly.testing import advance
 from tests.jobs.support import DAY, Database
 from tests.schedules.support import tick_all, utc

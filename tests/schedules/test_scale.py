@@ -11,7 +11,7 @@ import pytest
 from duly import Ctx, Duly, ManualClock
 from duly.ids import new_ids
 from duly.runtime.ticker import Ticker
-from duly.store import schedules
+from duly.store.schedules import data
 from duly.store.session import Session
 from tests.schedules.support import utc
 
@@ -37,7 +37,7 @@ def fill(app: Duly, count: int) -> None:
         for place, schedule_id in enumerate(new_ids(app.clock.now(), count)):
             like = soon if place < DUE - 1 else later
             record = msgspec.structs.replace(like, id=schedule_id, key=f"schedule {place}")
-            schedules.add(session, record, None, app.clock.now())
+            data.add(session, record, None, app.clock.now())
 
     app.store._write(write)  # type: ignore[attr-defined]
 

@@ -16,7 +16,7 @@ from duly.functions import Action
 from duly.model.job import NewJob, Trigger
 from duly.model.schedule import Outcome, Reason
 from duly.runtime.ticker import POLL_SECONDS, Ticker
-from duly.store.schedules import Order
+from duly.store.schedules.ledger import Order
 from duly.testing import drain
 from tests.jobs.support import Database
 from tests.schedules.support import at, tick_all, utc

@@ -17,7 +17,7 @@ from unittest import mock
 
 import msgspec
 
-from duly import batches, functions, verbs
+from duly import batches, making, verbs
 from duly.errors import StoreUnavailable
 from duly.functions import Call
 from duly.ids import new_id
@@ -35,14 +35,22 @@ from duly.model.job import (
     settle_lost,
 )
 from duly.model.keys import Room, Rules
-from duly.runtime import beat, outbox, worker
+from duly.runtime import beat, outbox, slots, worker
 from duly.runtime.execute import Attempt, MutationRunner
+from duly.runtime.slots import Slots
 from duly.runtime.worker import Worker
-from duly.store import limits, migrate, sqlite, steps
+from duly.store import limits, migrate, steps
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
 from duly.store.session import Session
-from duly.store.sqlite import SQL, SqliteMutationLane, SqliteSession, SqliteStore, SqliteTx
+from duly.store.sqlite import (
+    SQL,
+    SqliteMutationLane,
+    SqliteSession,
+    SqliteStore,
+    SqliteTx,
+    commits,
+)
 from duly.store.statements import Statement
 from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
@@ -394,7 +402,7 @@ def no_savepoints_for_writes() -> AbstractContextManager[None]:
             ticket.error = error
         return True
 
-    return patched(sqlite, "_one_of_many", one_of_many)
+    return patched(commits, "_one_of_many", one_of_many)
 
 
 # Ends ----------------------------------------------------------------------------------------
@@ -452,7 +460,7 @@ def note_by_id() -> AbstractContextManager[None]:
 @mutant("a full disk is taken for a result that cannot be stored", seed=62)
 def full_disk() -> AbstractContextManager[None]:
     return both(
-        patched(outbox, "OUTAGE", StoreUnavailable), patched(worker, "OUTAGE", StoreUnavailable)
+        *(patched(module, "OUTAGE", StoreUnavailable) for module in (outbox, slots, worker))
     )
 
 
@@ -578,7 +586,7 @@ def newest_lost() -> AbstractContextManager[None]:
 
 @mutant("a body that has ended keeps its slot")
 def slot_kept() -> AbstractContextManager[None]:
-    return patched(Worker, "_release_ended", lambda self: None)
+    return patched(Slots, "release_ended", lambda self: None)
 
 
 @mutant("a rescue that leaves the slots of the dead")
@@ -588,17 +596,17 @@ def slots_of_the_dead() -> AbstractContextManager[None]:
 
 @mutant("a worker goes although bodies that hold slots go on")
 def row_gone_too_soon() -> AbstractContextManager[None]:
-    return patched(Worker, "_counted_bodies", lambda self: 0)
+    return patched(Slots, "counted_bodies", lambda self: 0)
 
 
 @mutant("a worker that stops counts bodies whose end it could not store", seed=442)
 def row_kept_for_nobody() -> AbstractContextManager[None]:
-    return patched(Worker, "_counted_bodies", lambda self: len(self._slots))
+    return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
 @mutant("a claim whose answer was lost keeps its slots", seed=35)
 def unknown_slots() -> AbstractContextManager[None]:
-    return patched(Worker, "_give_back_slots", lambda self: None)
+    return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
 
 @mutant("a slot is freed with the end of its job, while the body goes on", seed=26)
@@ -779,16 +787,16 @@ def hook_at_once() -> AbstractContextManager[None]:
     def hook_job(*args: Any) -> TrackedJob:
         return msgspec.structs.replace(REAL_HOOK_JOB(*args), hold=None)
 
-    return both(patched(functions, "hook_job", hook_job), patched(batches, "hook_job", hook_job))
+    return both(patched(making, "hook_job", hook_job), patched(batches, "hook_job", hook_job))
 
 
-REAL_HOOK_JOB = functions.hook_job
+REAL_HOOK_JOB = making.hook_job
 
 
 @mutant("a job has two hooks")
 def two_hooks() -> AbstractContextManager[None]:
     def new_jobs(call: Call[Any], *args: Any) -> list[NewJob]:
-        job, *hooks = functions.new_jobs(call, *args)
+        job, *hooks = making.new_jobs(call, *args)
         twins = [msgspec.structs.replace(hook, id=new_id(hook.created_at)) for hook in hooks]
         return [job, *hooks, *twins]
 

@@ -18,10 +18,11 @@ from duly.model.decide import Due, Facts, Missed, Standing, Verdict
 from duly.model.job import NewJob
 from duly.model.schedule import ONE_BY_ONE, Plan, ScheduleRecord, TickRecord, plan_of
 from duly.model.trigger import Cron, Every
-from duly.schedules import ahead, rows, verbs
+from duly.schedules import ahead, rows, running, verbs
 from duly.store import schedule_statements as sql
-from duly.store import schedules
-from duly.store.schedules import Order, Ticked
+from duly.store.schedules import facts, ledger, runs, ticking
+from duly.store.schedules.ledger import Order
+from duly.store.schedules.ticking import Ticked
 from duly.store.sqlite import SqliteSession, SqliteStore
 from duly.store.statements import QUEUE_RULES
 from tests.simulator import mutants
@@ -42,6 +43,11 @@ def no_slot_key() -> AbstractContextManager[None]:
         (SLOT_KEY, "CHECK ((outcome = 'skipped')"),
         (LEDGER_END, LEDGER_END.replace(" WITHOUT ROWID", "")),
     )
+
+
+def patched_where_written(name: str, value: Any) -> AbstractContextManager[None]:
+    """For ticks of the trigger and for those that somebody asks for."""
+    return both(patched(ticking, name, value), patched(runs, name, value))
 
 
 # One row and one job for a slot -------------------------------------------------------------------
@@ -70,18 +76,18 @@ mutant(
 
 @mutant("slots that were taken before their time are not looked up", seed=20)
 def taken_unseen() -> AbstractContextManager[None]:
-    return patched(schedules, "_slots", lambda *_: {})
+    return patched(facts, "_slots", lambda *_: {})
 
 
 @mutant("the job of a slot that somebody has taken is stored all the same", seed=3)
 def job_anyway() -> AbstractContextManager[None]:
-    real = schedules.insert_ticks
+    real = ledger.insert_ticks
 
     def insert_ticks(session: Any, asked: Sequence[TickRecord]) -> Any:
         real(session, asked)
         return {(row.schedule_id, row.kind, row.tick_at) for row in asked}
 
-    return both(taken_unseen(), patched(schedules, "insert_ticks", insert_ticks))
+    return both(taken_unseen(), patched_where_written("insert_ticks", insert_ticks))
 
 
 @mutant("a slot is dispatched twice, in a ledger that lets it", seed=3)
@@ -96,7 +102,7 @@ def backfill_again() -> AbstractContextManager[None]:
     def fill(plan: Plan, facts: Facts, *times: int) -> Any:
         return real(plan, msgspec.structs.replace(facts, slots={}), *times)
 
-    return patched(verbs, "fill", fill)
+    return patched(running, "fill", fill)
 
 
 @mutant("a job that says when it was stored, not which tick it is of", seed=1)
@@ -129,12 +135,12 @@ def job_changed(change: Callable[[NewJob, int], dict[str, Any]]) -> AbstractCont
 
 def apart(name: str) -> AbstractContextManager[None]:
     """One part of a tick is a transaction of its own."""
-    real = getattr(schedules, name)
+    real = getattr(ticking, name)
     real_tick = SqliteStore.tick
 
     def tick(self: SqliteStore, *args: Any, **options: Any) -> Ticked:
         later: list[Any] = []
-        with mock.patch.object(schedules, name, lambda session, rows: later.append(rows)):
+        with mock.patch.object(ticking, name, lambda session, rows: later.append(rows)):
             ticked = real_tick(self, *args, **options)
         for rows_ in later:
             self._write(lambda session: real(session, rows_))  # noqa: B023
@@ -176,7 +182,7 @@ def believes_the_peek() -> AbstractContextManager[None]:
 
         def work(session: SqliteSession) -> Ticked:
             with answering(session, sql.LOCK_DUE, seen):
-                return schedules.tick(session, now, page, *args, zone_data=zone_data, only=only)
+                return ticking.tick(session, now, page, *args, zone_data=zone_data, only=only)
 
         return self._write(work)
 
@@ -190,13 +196,13 @@ def disable_unseen() -> AbstractContextManager[None]:
 
 def before_the_lock(name: str) -> AbstractContextManager[None]:
     """One of the facts is looked up before the lock."""
-    real_tick, real = SqliteStore.tick, getattr(schedules, name)
+    real_tick, real = SqliteStore.tick, getattr(facts, name)
 
     def tick(self: SqliteStore, now: int, page: int, *args: Any, **options: Any) -> Ticked:
         due = self.due_schedules(now, page + 1, zone_data=options["zone_data"])
         plans = [plan_of(record) for record in due]
         seen = self._read(lambda s: real(s, plans))
-        with mock.patch.object(schedules, name, return_value=seen):
+        with mock.patch.object(facts, name, return_value=seen):
             return real_tick(self, now, page, *args, **options)
 
     return patched(SqliteStore, "tick", tick)
@@ -217,7 +223,7 @@ def judged(change: Callable[[Verdict, int], Verdict]) -> AbstractContextManager[
     def judge(plan: Plan, facts: Facts, now: int) -> Verdict:
         return change(real(plan, facts, now), now)
 
-    return patched(schedules, "judge", judge)
+    return patched(ticking, "judge", judge)
 
 
 @mutant("the next tick counts from now, not from the tick", seed=1)
@@ -600,12 +606,12 @@ def catch_up_beside() -> AbstractContextManager[None]:
 
 @mutant("a tick that cancels the others does not", seed=1)
 def cancels_nobody() -> AbstractContextManager[None]:
-    return patched(schedules, "cancel_others", lambda *_: None)
+    return patched_where_written("cancel_others", lambda *_: None)
 
 
 @mutant("of ticks that are caught up together, none cancels those before it", seed=2)
 def cancels_none_of_its_own() -> AbstractContextManager[None]:
-    return patched(schedules, "_cancel_all_but_last", lambda *_: None)
+    return patched(ticking, "_cancel_all_but_last", lambda *_: None)
 
 
 @mutant("a schedule that was removed still ticks")

@@ -12,7 +12,7 @@ from duly.model.job import JobFilter, State
 from duly.store.base import ClaimRequest, WorkerInfo
 from duly.store.postgres import PostgresStore
 from duly.store.sqlite import SqliteStore
-from duly.testing.conformance import NOW, new_job
+from duly.testing.conformance.ground import NOW, new_job
 from tests.store.processes import hear, run_together, start
 
 JOBS = 2_000

@@ -21,7 +21,8 @@ from duly.store.migrate import Migration
 from duly.store.postgres import PostgresStore
 from duly.store.sqlite import SqliteStore
 from duly.store.statements import Dialect
-from duly.testing.conformance import NOW, StoreConformance, at_the_same_time, new_job
+from duly.testing.conformance import StoreConformance
+from duly.testing.conformance.ground import NOW, at_the_same_time, new_job
 from tests.store.processes import run_together
 
 STEPS = migrate.code_version("sqlite")

@@ -25,7 +25,7 @@ from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.sqlite import SQL, WORDS, SqliteSession, SqliteStore
 from duly.store.statements import Statement
 from duly.store.steps import Row
-from duly.testing.conformance import NOW, new_job, succeeded
+from duly.testing.conformance.ground import NOW, new_job, succeeded
 
 pytestmark = pytest.mark.new_database
 

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from duly.store import schedule_statements as sql
-from duly.store import schedules
 from duly.store.postgres import PostgresSession
-from duly.testing.conformance import NOW
+from duly.store.schedules.facts import prior_of
+from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
     HISTORY_FUNCTION,
     WASTE,
@@ -71,11 +71,11 @@ CASES = {
     ),
     # Three states in sixteen buckets, and in @kept; each is one look into an index.
     "prior of a busy function": Case(
-        lambda s: schedules.prior_of(s, "send", NOW),
+        lambda s: prior_of(s, "send", NOW),
         {"LATEST_FINISHED": (ENDED, 500), "LAST_DAY": (OF_FUNCTION, 35_000)},
     ),
     "prior of an old function": Case(
-        lambda s: schedules.prior_of(s, "old", NOW),
+        lambda s: prior_of(s, "old", NOW),
         {"LATEST_FINISHED": (ENDED, 500), "LAST_DAY": (OF_FUNCTION, 3_000)},
     ),
 }
@@ -119,7 +119,7 @@ def test_sqlite_finds_them_by_index(sqlite_session: SqliteRecorder):
     for analyzed in (False, True):
         if analyzed:
             raw.execute("ANALYZE")
-        schedules.prior_of(sqlite_session, "send", NOW)
+        prior_of(sqlite_session, "send", NOW)
         given = {"now": NOW, "limit": 101, "zone_data": "2026a"}
         sqlite_session.run(sql.LOCK_DUE, given)
         sqlite_session.run(sql.IN_FLIGHT, {"ids": sqlite_session.array(SCHEDULES)})

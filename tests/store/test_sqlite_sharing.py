@@ -20,7 +20,7 @@ from duly.store import turnstile
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.sqlite import SqliteStore
 from duly.store.turnstile import Turnstile
-from duly.testing.conformance import NOW, at_the_same_time, new_job
+from duly.testing.conformance.ground import NOW, at_the_same_time, new_job
 from tests.jobs.support import wait_until
 from tests.store.processes import hear, running, say, start
 

@@ -12,7 +12,7 @@ import pytest
 
 from duly import Ctx, Duly, ManualClock, State, fault
 from duly.errors import StoreError, StoreUnavailable
-from duly.functions import new_job
+from duly.making import new_job
 from duly.runtime.ticker import Ticker
 from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.schedule_statements import LOCK_DUE, PEEK_DUE

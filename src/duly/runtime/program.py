@@ -10,7 +10,7 @@ from duly.model.function import Published
 from duly.model.job import Claim, Kind, NewJob
 from duly.model.schedule import ScheduleRecord
 from duly.store.base import Store, StoreTx
-from duly.store.schedules import Order
+from duly.store.schedules.ledger import Order
 
 Scrub = Callable[[str, str], str]
 """Takes what nobody is shown out of a text, given the arguments of the call."""

@@ -16,7 +16,9 @@ from duly.model.schedule import ScheduleRecord
 from duly.runtime.program import Program
 from duly.runtime.signals import ask_for_signals
 from duly.store.expectations import PAGE as CHECKED_AT_ONCE
-from duly.store.schedules import REVIVED_AT_ONCE, Ticked, added, reason_of
+from duly.store.schedules.parked import REVIVED_AT_ONCE
+from duly.store.schedules.rows import reason_of
+from duly.store.schedules.ticking import Ticked, added
 
 log = logging.getLogger(__name__)
 

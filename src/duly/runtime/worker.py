@@ -29,9 +29,9 @@ from duly.model.job import (
     Outcome,
     Settlement,
     State,
-    serves,
     settle,
 )
+from duly.runtime.demand import POLL_SECONDS, Demand
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
@@ -39,13 +39,13 @@ from duly.runtime.loop import Bells, Loop
 from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.program import Program, Runnable
 from duly.runtime.reports import Reports, captured_logging
+from duly.runtime.slots import Slots
 from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam
 from duly.runtime.watchdog import Watchdog
-from duly.store.base import ClaimRequest, Lane, WorkerInfo
+from duly.store.base import ClaimRequest, WorkerInfo
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 AFTER_OUTAGE = 0.25
@@ -81,10 +81,6 @@ class Worker:
         # Held from the claim until its end is durable; busy only while the body runs.
         self._held: dict[str, Attempt] = {}
         self._busy = 0
-        # Attempts that hold slots of limits, by job id and token, until their bodies have ended.
-        self._slots: set[tuple[str, int]] = set()
-        self._ended_slots: list[tuple[str, int]] = []
-        self._doubtful = False
         self._over = False
         self._guard = threading.Lock()
         self._claiming = threading.Lock()
@@ -93,15 +89,10 @@ class Worker:
         self._reports = Reports(self.store, self.clock)
         self._while_running = contextlib.ExitStack()
         self._stopping = False
-        self._backlog = False
-        self._lanes: Sequence[Lane] = ()
-        self._lanes_at = -POLL_SECONDS
-        self._looked_at = 0
-        # Where the last claim of a lane ended; see _request.
-        self._floors: dict[tuple[str, int], int] = {}
-        self._rotation = 0
+        self._demand = Demand(self.store, self.clock, self.queues)
         self.last_beat = self.clock.monotonic()
         self.loop = Loop("claim", self.one_pass, self.clock)
+        self._slots = Slots(self.store, self.clock, self.loop.wake)
         self._finish_loop = Loop("finish", self.finish_pass, self.clock)
         self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
         self._watchdog = Watchdog(self.clock, self._watch_loop.wake)
@@ -247,7 +238,7 @@ class Worker:
             self._finish_loop.wake()
             os_sleep(0.005)
         with contextlib.suppress(StoreError):
-            self._release_ended()
+            self._slots.release_ended()
 
     def _end_threads(self) -> None:
         self._stop_watching.set()
@@ -270,8 +261,8 @@ class Worker:
             self.reconcile()
         self._over = True
         with contextlib.suppress(StoreError):
-            self._release_ended()
-        if living := self._counted_bodies():
+            self._slots.release_ended()
+        if living := self._slots.counted_bodies():
             # A body that did not stop still counts, until it has ended or this process is dead.
             log.warning("worker %s leaves its row: %d bodies go on", self.id, living)
             return
@@ -283,7 +274,7 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether nothing is claimed and nothing waits to be settled."""
-        return not self._held and not self._outbox and not self._ended_slots
+        return not self._held and not self._outbox and not self._slots.are_to_be_freed
 
     # One pass
 
@@ -293,7 +284,7 @@ class Worker:
             self._lifeline.progress()
         with self._claiming:
             if self.store.finishes_with_claim:
-                self._release_ended()
+                self._slots.release_ended()
             request = self._request()
             batch = self._outbox.take() if self.store.finishes_with_claim else []
             if not batch and request is None:
@@ -302,12 +293,12 @@ class Worker:
                 self._let_them_speak(batch)
                 settled, claims = self.store.exchange(batch, request, self.clock.now())
             except OUTAGE as error:
-                self._doubtful = True
+                self._slots.doubt()
                 self._outbox.put_back(batch)
                 log.warning("the store is not available: %s", error)
                 return AFTER_OUTAGE
             except Exception:
-                self._doubtful = True
+                self._slots.doubt()
                 if not batch:
                     raise
                 self._settle_in_halves(batch)
@@ -315,14 +306,14 @@ class Worker:
             fault.point("worker.claimed")
             self._note(batch, settled)
             self._start(claims)
-        self._backlog = request is not None and len(claims) >= request.limit
+        self._demand.backlog = request is not None and len(claims) >= request.limit
         return self._delay(claims)
 
     def finish_pass(self) -> float:
         """Settle what has ended, beside the claims."""
         batch = self._outbox.take()
         if not batch:
-            self._release_ended()
+            self._slots.release_ended()
             return POLL_SECONDS
         try:
             self._let_them_speak(batch)
@@ -335,7 +326,7 @@ class Worker:
             self._settle_in_halves(batch)
         else:
             self._note(batch, settled)
-        self._release_ended()
+        self._slots.release_ended()
         return 0 if len(self._outbox) else POLL_SECONDS
 
     def _let_them_speak(self, batch: Sequence[Settlement]) -> None:
@@ -354,22 +345,11 @@ class Worker:
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
         self._look_for_functions()
-        self._looked_at = self.clock.now()
+        self._demand.look()
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
             return None
-        queues = self._due_queues()
-        if not queues:
-            return None
-        self._rotation += 1
-        start = self._rotation % len(queues)
-        rotated = tuple(queues[start:] + queues[:start])
-        # In a backlog a lane is read from where the last claim ended: rows that others have
-        # claimed, and that a held snapshot keeps from being vacuumed, are not stepped over again.
-        # Once a second, and whenever there is no backlog, it is read from its beginning.
-        floors = self._floors if self._backlog else {}
-        limited = any(lane.limited for lane in self._lanes)
-        return ClaimRequest(self.id, rotated, self._functions, room, floors, limited)
+        return self._demand.request(self.id, self._functions, room)
 
     def _room(self) -> int:
         if len(self._outbox) > 2 * self.concurrency:
@@ -390,30 +370,15 @@ class Worker:
         """Whoever cannot prove life may already be dead to the others, and must start nothing."""
         return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
 
-    def _due_queues(self) -> list[str]:
-        now = self.clock.monotonic()
-        if not self._backlog or now - self._lanes_at >= POLL_SECONDS:
-            self._lanes = self.store.lanes()
-            self._lanes_at = now
-            self._floors = {}
-        queues = {lane.queue for lane in self._lanes if lane.run_at <= self._looked_at}
-        return sorted(queue for queue in queues if self._serves(queue))
-
-    def _serves(self, queue: str) -> bool:
-        return serves(self.queues, queue)
-
     def _delay(self, claims: Sequence[Claim]) -> float:
-        if self._backlog and self._room() > 0 and not self._stopping:
+        if self._demand.backlog and self._room() > 0 and not self._stopping:
             return 0
         if self.store.finishes_with_claim and len(self._outbox):
             return 0
         # Behind what was just claimed something may be due that its lane did not show.
         if claims and self._room() > 0:
             return 0
-        # What has become due while this pass looked is due at once.
-        future = [lane.run_at for lane in self._lanes if lane.run_at > self._looked_at]
-        until_due = (min(future) - self.clock.now()) / 1000 if future else POLL_SECONDS
-        return min(until_due, POLL_SECONDS)
+        return self._demand.until_due()
 
     # Starting
 
@@ -429,10 +394,8 @@ class Worker:
             self._busy += len(attempts)
             for attempt in attempts:
                 self._held[attempt.claim.id] = attempt
-                if attempt.claim.holds_slot:
-                    self._slots.add((attempt.claim.id, attempt.claim.token))
-        for claim in claims:
-            self._floors[claim.queue, claim.priority] = claim.run_at
+            self._slots.hold(claims)
+        self._demand.note(claims)
         if log.isEnabledFor(logging.INFO):
             for attempt in attempts:
                 _log_change(attempt.claim.id, attempt, State.RUNNING)
@@ -502,8 +465,7 @@ class Worker:
         self._watchdog.release(attempt)
         with self._quiet:
             self._busy -= 1
-            if attempt.claim.holds_slot:
-                self._ended_slots.append((attempt.claim.id, attempt.claim.token))
+            self._slots.body_ended(attempt.claim)
             if self._busy <= 0:
                 self._quiet.notify_all()
         self.loop.wake()
@@ -512,39 +474,13 @@ class Worker:
             if self._over:
                 self._release_late()
 
-    def _release_ended(self) -> None:
-        """Free the slots of bodies that have really ended, whatever became of their jobs."""
-        with self._guard:
-            ended, self._ended_slots = self._ended_slots, []
-        if not ended:
-            return
-        try:
-            wakes = self.store.release_slots(ended, self.clock.now())
-        except BaseException as error:
-            with self._guard:
-                self._ended_slots += ended
-            if not isinstance(error, OUTAGE):
-                raise
-            log.warning("the store is not available: %s", error)
-            return
-        with self._guard:
-            self._slots.difference_update(ended)
-        if wakes:
-            self.loop.wake()
-            self.store.ring()
-
     def _release_late(self) -> None:
         """The worker has stopped without this body, which has now ended after all."""
         with contextlib.suppress(StoreError):
-            self._release_ended()
+            self._slots.release_ended()
         with contextlib.suppress(StoreError):
-            if not self._counted_bodies():
+            if not self._slots.counted_bodies():
                 self.store.deregister(self.id)
-
-    def _counted_bodies(self) -> int:
-        """How many bodies that hold slots have not ended, whether or not that could be stored."""
-        with self._guard:
-            return len(self._slots.difference(self._ended_slots))
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
@@ -587,8 +523,7 @@ class Worker:
             # other way round.
             known = dict(self._held)
             stored = self.store.holdings(self.id)
-            if self._doubtful:
-                self._give_back_slots()
+            self._slots.give_back_unknown(self.id)
         finally:
             self._claiming.release()
         self._give_back_unknown({i: t for i, t in stored.items() if i not in known})
@@ -620,15 +555,6 @@ class Worker:
         if returned:
             log.warning("gave back %d claims whose answer had been lost", len(returned))
 
-    def _give_back_slots(self) -> None:
-        """A claim whose answer was lost may have taken slots, and its job may be gone since."""
-        with self._guard:
-            known = set(self._slots)
-        unknown = self.store.slots_of(self.id) - known
-        if unknown:
-            self.store.release_slots(sorted(unknown), self.clock.now())
-        self._doubtful = False
-
     def was_declared_dead(self) -> None:
         """This worker's row is gone: drop everything it held and begin as a new one.
 
@@ -640,8 +566,7 @@ class Worker:
             log.error("worker %s was declared dead while it lived; it starts anew", self.id)
             for attempt in list(self._held.values()):
                 self._tell(attempt)
-            with self._guard:
-                self._slots.clear()
+            self._slots.forget()
             self.store.deregister(self.id)
             self.id = new_id(self.clock.now())
             self.register(with_faulty=False)

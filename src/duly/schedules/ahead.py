@@ -36,7 +36,7 @@ from duly.model.schedule import (
     TickKind,
 )
 from duly.model.trigger import Cron
-from duly.store.schedules import Run
+from duly.store.schedules.runs import Run
 from duly.zones import zone
 
 # Looking ahead and back --------------------------------------------------------------------------

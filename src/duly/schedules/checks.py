@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from itertools import takewhile
 
+from duly.checks import check_text
 from duly.clock import os_monotonic
 from duly.errors import InvalidOption
-from duly.functions import check_text
 from duly.ids import is_id
 from duly.model.decide import Decided
 from duly.model.schedule import Plan, ScheduleRecord, plan_of

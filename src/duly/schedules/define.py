@@ -26,15 +26,7 @@ from duly.errors import (
     InvalidRotation,
     InvalidTime,
 )
-from duly.functions import (
-    Call,
-    Delay,
-    Function,
-    Instant,
-    at,
-    option_changes,
-    seconds_of,
-)
+from duly.functions import Call, Function
 from duly.ids import is_id
 from duly.model import plain
 from duly.model.calendar import SEEDS, Calendar
@@ -51,7 +43,9 @@ from duly.model.schedule import (
     check_interval,
 )
 from duly.model.trigger import At, Cron, Every, Trigger
-from duly.store.schedules import read_calendar
+from duly.published import option_changes
+from duly.store.schedules.calendars import read_calendar
+from duly.times import Delay, Instant, at, seconds_of
 from duly.zones import zone
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,16 @@ from functools import partial
 from typing import Any, Unpack
 
 from duly.core import Core
-from duly.functions import Call, Function, Instant
+from duly.functions import Call, Function
 from duly.model.condition import Explanation
 from duly.model.forecast import Forecast
 from duly.schedules.declared import SchedulePlan
 from duly.schedules.define import ScheduleOptions
-from duly.schedules.verbs import Foresight, Healths, Key, Schedules, Ticks
+from duly.schedules.found import Key, Ticks
+from duly.schedules.reading import Foresight, Healths
+from duly.schedules.verbs import Schedules
 from duly.schedules.views import Schedule, Tick
+from duly.times import Instant
 
 
 class AsyncSchedules:

@@ -30,18 +30,14 @@ from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord
 from duly.store.declared import Settle, Stored
 from duly.store.expectations import MakeAlert
-from duly.store.schedules import (
-    AuditEntry,
-    CalendarRecord,
-    Choose,
-    Day,
-    Edit,
-    MakeJobs,
-    Range,
-    ScheduleFilter,
-    Ticked,
-    TickFilter,
-)
+from duly.store.schedules.audit import AuditEntry
+from duly.store.schedules.calendars import CalendarRecord
+from duly.store.schedules.data import Edit, ScheduleFilter, TickFilter
+from duly.store.schedules.facts import Range
+from duly.store.schedules.ledger import MakeJobs
+from duly.store.schedules.retention import Day
+from duly.store.schedules.runs import Choose
+from duly.store.schedules.ticking import Ticked
 from duly.store.statements import Dialect
 
 CLAIM_BYTES = 8 << 20

@@ -15,13 +15,10 @@ from duly import fault
 from duly.model.calendar import SEEDS, Calendar
 from duly.model.schedule import ScheduleRecord
 from duly.store import schedule_statements as sql
-from duly.store.schedules import (
-    audit,
-    calendar_named,
-    read_calendar,
-    schedule_of,
-    settled,
-)
+from duly.store.schedules.audit import audit
+from duly.store.schedules.calendars import calendar_named, read_calendar
+from duly.store.schedules.data import settled
+from duly.store.schedules.rows import schedule_of
 
 if TYPE_CHECKING:
     from duly.store.session import Session

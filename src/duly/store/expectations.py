@@ -14,8 +14,11 @@ from duly.model.expect import Finding, Known, Late, Promise, Success, read_expec
 from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord, plan_of
 from duly.store import schedule_statements as sql
-from duly.store import schedules
-from duly.store.schedules import TickFilter
+from duly.store.schedules.audit import audit
+from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.data import TickFilter, ticks
+from duly.store.schedules.facts import first_id_at
+from duly.store.schedules.rows import schedule_of
 
 if TYPE_CHECKING:
     from duly.store.session import Session
@@ -38,7 +41,7 @@ def check(session: Session, now: int, make_alert: MakeAlert) -> int:
     """
     rows = session.run(sql.LOCK_EXPECTING, {"now": now, "limit": PAGE})
     for row in rows:
-        record = schedules.schedule_of(row)
+        record = schedule_of(row)
         try:
             finding = _look(session, record, now)
         except StoreError:
@@ -68,12 +71,12 @@ def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
     plan = plan_of(record)
     promise = Promise(plan, read_expect(record.expect))
     since = promise.since()
-    rows = schedules.ticks(session, record.id, TickFilter(after=since, limit=MOST_ROWS))
+    rows = ticks(session, record.id, TickFilter(after=since, limit=MOST_ROWS))
     # An operator, or a calendar, may have moved a tick, and so its job, to an earlier time.
     earliest = min([since, *(row.decided_at for row in rows)])
-    where = {"id": record.id, "since_id": schedules.first_id_at(earliest)}
+    where = {"id": record.id, "since_id": first_id_at(earliest)}
     successes = [Success(*row) for row in session.run(sql.SUCCESSES, where)]
-    known = Known(rows, successes, schedules.calendars_of(session, [plan]))
+    known = Known(rows, successes, calendars_of(session, [plan]))
     return promise.look(known, now, _late_of(record))
 
 
@@ -111,7 +114,7 @@ def _write_down(
 def _note(session: Session, record: ScheduleRecord, problem: str, now: int) -> None:
     log.warning("schedule %s (%s) is late: %s", record.key, record.id, problem)
     detail = {"problem": problem, "checked_at": record.expect_at}
-    schedules.audit(session, "schedule.late", f"schedule:{record.id}", None, detail, now)
+    audit(session, "schedule.late", f"schedule:{record.id}", None, detail, now)
 
 
 def _tell(

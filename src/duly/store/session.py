@@ -23,7 +23,7 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport, oldest_seq_for
-from duly.store import limits, schedules, steps
+from duly.store import limits, steps
 from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import (
@@ -35,6 +35,7 @@ from duly.store.base import (
     RepeatJobs,
     WorkerInfo,
 )
+from duly.store.schedules.audit import audit_gone
 from duly.store.statements import Dialect, Statement
 from duly.store.steps import Ask, Row, Steps, drive
 
@@ -380,7 +381,7 @@ class Session(ABC):
         if status == Status.DELETED and changed:
             names = self.array(row[0] for row in changed)
             gone = self.run(schedule_sql.DELETE_SCHEDULES_OF, {"functions": names})
-            schedules.audit_gone(self, [row[0] for row in gone], by, now)
+            audit_gone(self, [row[0] for row in gone], by, now)
         return (name,) in changed
 
     def relist(self, worker_id: str, functions: Iterable[str]) -> None:

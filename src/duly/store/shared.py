@@ -23,24 +23,33 @@ from duly.model.job import (
 )
 from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord
-from duly.store import declared, expectations, limits, schedules
+from duly.store import declared, expectations, limits
 from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import Change, HeldJobs, Lane, QueuePause, WorkerInfo
 from duly.store.declared import Settle, Stored
 from duly.store.expectations import MakeAlert
 from duly.store.schedules import (
-    AuditEntry,
-    CalendarRecord,
-    Choose,
-    Day,
-    Edit,
-    MakeJobs,
-    Range,
-    ScheduleFilter,
-    Ticked,
-    TickFilter,
+    audit,
+    calendars,
+    data,
+    facts,
+    kill_switch,
+    parked,
+    retention,
+    runs,
+    ticking,
+    zone_data,
 )
+from duly.store.schedules.audit import AuditEntry
+from duly.store.schedules.calendars import CalendarRecord
+from duly.store.schedules.data import Edit, ScheduleFilter, TickFilter
+from duly.store.schedules.facts import Range
+from duly.store.schedules.ledger import MakeJobs
+from duly.store.schedules.retention import Day
+from duly.store.schedules.rows import schedule_of
+from duly.store.schedules.runs import Choose
+from duly.store.schedules.ticking import Ticked
 from duly.store.session import Session
 
 S = TypeVar("S", bound=Session)
@@ -256,7 +265,7 @@ class SharedVerbs(ABC, Generic[S]):
     def due_schedules(self, now: int, limit: int, *, zone_data: str) -> Sequence[ScheduleRecord]:
         where = {"now": now, "limit": limit, "zone_data": zone_data}
         rows = self._read(lambda s: s.run(schedule_sql.PEEK_DUE, where))
-        return [schedules.schedule_of(row) for row in rows]
+        return [schedule_of(row) for row in rows]
 
     def next_due(self, *, zone_data: str) -> int | None:
         rows = self._read(lambda s: s.run(schedule_sql.NEXT_DUE, {"zone_data": zone_data}))
@@ -273,29 +282,27 @@ class SharedVerbs(ABC, Generic[S]):
         only: str | None = None,
     ) -> Ticked:
         ticked = self._write(
-            lambda s: schedules.tick(
-                s, now, page, signals, make_jobs, zone_data=zone_data, only=only
-            )
+            lambda s: ticking.tick(s, now, page, signals, make_jobs, zone_data=zone_data, only=only)
         )
         fault.point("ticker.committed")
         return ticked
 
     def park_schedule(self, schedule_id: str, error: str, now: int) -> None:
-        self._write(lambda s: schedules.park(s, schedule_id, error, now))
+        self._write(lambda s: parked.park(s, schedule_id, error, now))
 
     def missing_functions(self) -> Sequence[str]:
-        return self._read(schedules.missing_functions)
+        return self._read(parked.missing_functions)
 
     def revive_schedules(self, functions: Sequence[str], now: int) -> int:
-        return self._write(lambda s: schedules.revive(s, functions, now))
+        return self._write(lambda s: parked.revive(s, functions, now))
 
     def take_zone_data(self, version: str) -> bool:
-        if self._read(lambda s: schedules.has_zone_data(s, version)):
+        if self._read(lambda s: zone_data.has_zone_data(s, version)):
             return False
-        return self._write(lambda s: schedules.take_zone_data(s, version))
+        return self._write(lambda s: zone_data.take_zone_data(s, version))
 
     def compute_zoned(self, version: str, after: str, now: int) -> str | None:
-        return self._write(lambda s: schedules.compute_zoned(s, version, after or FIRST_ID, now))
+        return self._write(lambda s: zone_data.compute_zoned(s, version, after or FIRST_ID, now))
 
     def run_schedule(
         self,
@@ -312,7 +319,7 @@ class SharedVerbs(ABC, Generic[S]):
         if not is_id(schedule_id):
             return None
         return self._write(
-            lambda s: schedules.run(
+            lambda s: runs.run(
                 s,
                 schedule_id,
                 choose,
@@ -332,10 +339,10 @@ class SharedVerbs(ABC, Generic[S]):
         signals: Mapping[str, Signal] | None = None,
         slots: Range | None = None,
     ) -> Facts:
-        return self._read(lambda s: schedules.gather(s, plans, now, signals, slots=slots))
+        return self._read(lambda s: facts.gather(s, plans, now, signals, slots=slots))
 
     def add_schedule(self, record: ScheduleRecord, by: str | None, now: int) -> bool:
-        return self._write(lambda s: schedules.add(s, record, by, now))
+        return self._write(lambda s: data.add(s, record, by, now))
 
     def edit_schedule(
         self,
@@ -348,23 +355,21 @@ class SharedVerbs(ABC, Generic[S]):
     ) -> ScheduleRecord | None:
         if not is_id(schedule_id):
             return None
-        return self._write(
-            lambda s: schedules.edit(s, schedule_id, change, action, by, detail, now)
-        )
+        return self._write(lambda s: data.edit(s, schedule_id, change, action, by, detail, now))
 
     def remove_schedule(self, schedule_id: str, by: str | None, now: int) -> bool:
         if not is_id(schedule_id):
             return False
-        return self._write(lambda s: schedules.remove(s, schedule_id, by, now))
+        return self._write(lambda s: data.remove(s, schedule_id, by, now))
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        return self._read(lambda s: schedules.get(s, schedule_id)) if is_id(schedule_id) else None
+        return self._read(lambda s: data.get(s, schedule_id)) if is_id(schedule_id) else None
 
     def find_schedule(self, app: str, owner: str, key: str) -> ScheduleRecord | None:
-        return self._read(lambda s: schedules.find_one(s, app, owner, key))
+        return self._read(lambda s: data.find_one(s, app, owner, key))
 
     def schedules(self, filter: ScheduleFilter) -> Sequence[ScheduleRecord]:
-        return self._read(lambda s: schedules.find(s, filter))
+        return self._read(lambda s: data.find(s, filter))
 
     def is_scheduled(self, functions: Sequence[str]) -> bool:
         return self._read(
@@ -377,23 +382,23 @@ class SharedVerbs(ABC, Generic[S]):
     def ticks(self, schedule_id: str, filter: TickFilter) -> Sequence[TickRecord]:
         if not is_id(schedule_id):
             return []
-        return self._read(lambda s: schedules.ticks(s, schedule_id, filter))
+        return self._read(lambda s: data.ticks(s, schedule_id, filter))
 
     def retain_ticks(self, after: str, cutoff: int) -> tuple[str, int]:
-        last, old, costs = self._read(lambda s: schedules.old_ticks(s, after or FIRST_ID, cutoff))
+        last, old, costs = self._read(lambda s: retention.old_ticks(s, after or FIRST_ID, cutoff))
         removed = 0
         for ticks in old:
-            while gone := self._write(lambda s: schedules.forget_ticks(s, ticks)):  # noqa: B023
+            while gone := self._write(lambda s: retention.forget_ticks(s, ticks)):  # noqa: B023
                 removed += gone
         if costs:
-            self._write(lambda s: schedules.forget_costs(s, costs))
+            self._write(lambda s: retention.forget_costs(s, costs))
         return last, removed
 
     def days(self, schedule_id: str) -> Sequence[Day]:
-        return self._read(lambda s: schedules.days_of(s, schedule_id))
+        return self._read(lambda s: retention.days_of(s, schedule_id))
 
     def calendars_of(self, plans: Sequence[Plan]) -> Mapping[str, Calendar]:
-        return self._read(lambda s: schedules.calendars_of(s, plans))
+        return self._read(lambda s: calendars.calendars_of(s, plans))
 
     def next_check(self) -> int | None:
         rows = self._read(lambda s: s.run(schedule_sql.NEXT_CHECK))
@@ -415,10 +420,10 @@ class SharedVerbs(ABC, Generic[S]):
         self._write(lambda s: declared.apply(s, app, calendars, settle, by, now))
 
     def pause_everything(self, by: str | None, note: str | None, now: int) -> None:
-        self._write(lambda s: schedules.pause_everything(s, by, note, now))
+        self._write(lambda s: kill_switch.pause_everything(s, by, note, now))
 
     def resume_everything(self, by: str | None, now: int) -> bool:
-        return self._write(lambda s: schedules.resume_everything(s, by, now))
+        return self._write(lambda s: kill_switch.resume_everything(s, by, now))
 
     def kill_switch(self) -> QueuePause | None:
         rows = self._read(lambda s: s.run(schedule_sql.KILL_SWITCH))
@@ -430,7 +435,7 @@ class SharedVerbs(ABC, Generic[S]):
     # Calendars
 
     def add_calendar(self, record: CalendarRecord, by: str | None, now: int) -> bool:
-        return self._write(lambda s: schedules.add_calendar(s, record, by, now))
+        return self._write(lambda s: calendars.add_calendar(s, record, by, now))
 
     def edit_calendar(
         self,
@@ -441,30 +446,30 @@ class SharedVerbs(ABC, Generic[S]):
     ) -> CalendarRecord | None:
         if not is_id(calendar_id):
             return None
-        return self._write(lambda s: schedules.edit_calendar(s, calendar_id, change, by, now))
+        return self._write(lambda s: calendars.edit_calendar(s, calendar_id, change, by, now))
 
     def remove_calendar(self, calendar_id: str, by: str | None, now: int) -> bool:
         if not is_id(calendar_id):
             return False
-        return self._write(lambda s: schedules.remove_calendar(s, calendar_id, by, now))
+        return self._write(lambda s: calendars.remove_calendar(s, calendar_id, by, now))
 
     def calendar(self, calendar_id: str) -> CalendarRecord | None:
         if not is_id(calendar_id):
             return None
-        return self._read(lambda s: schedules.get_calendar(s, calendar_id))
+        return self._read(lambda s: calendars.get_calendar(s, calendar_id))
 
     def calendar_named(self, owner: str, name: str) -> CalendarRecord | None:
-        return self._read(lambda s: schedules.calendar_named(s, owner, name))
+        return self._read(lambda s: calendars.calendar_named(s, owner, name))
 
     def calendars_in_use(self) -> Mapping[str, Calendar]:
-        return self._read(schedules.calendars_in_use)
+        return self._read(calendars.calendars_in_use)
 
     def calendars(
         self, owner: str | None, after: str | None = None, limit: int = 100
     ) -> Sequence[CalendarRecord]:
         if after is not None and not is_id(after):
             return []
-        return self._read(lambda s: schedules.find_calendars(s, owner, after, limit))
+        return self._read(lambda s: calendars.find_calendars(s, owner, after, limit))
 
     # Audit
 
@@ -476,10 +481,10 @@ class SharedVerbs(ABC, Generic[S]):
         detail: Mapping[str, Any] | None,
         now: int,
     ) -> None:
-        self._write(lambda s: schedules.audit(s, action, target, actor, detail, now))
+        self._write(lambda s: audit.audit(s, action, target, actor, detail, now))
 
     def audit_of(self, target: str, limit: int = 100) -> Sequence[AuditEntry]:
-        return self._read(lambda s: schedules.audit_of(s, target, limit))
+        return self._read(lambda s: audit.audit_of(s, target, limit))
 
     # Queues
 

@@ -14,7 +14,7 @@ from duly.connect import make_store
 from duly.context import AsyncCtx, Ctx, Tx, open_tx
 from duly.core import Core
 from duly.errors import InvalidOption, JobFailed
-from duly.functions import Call, Delay, Function, Instant, Mutation, after, at, seconds_of
+from duly.functions import Call, Function, Mutation
 from duly.ids import new_id
 from duly.inside import refuse_inside_mutation
 from duly.jobs import Job, job_from
@@ -35,6 +35,7 @@ from duly.runtime.ticker import Ticker
 from duly.testing.home import Home
 from duly.testing.inline import InlineWorker
 from duly.testing.inside import InsideJob, inside, pending_inside
+from duly.times import Delay, Instant, after, at, seconds_of
 from duly.verbs import name_of_function
 
 P = ParamSpec("P")

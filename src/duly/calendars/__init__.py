@@ -1,0 +1,13 @@
+"""Calendars: on which dates schedules tick, as data that is made and changed while the app runs."""
+
+from duly.calendars.twin import AsyncCalendars
+from duly.calendars.verbs import Calendars
+from duly.calendars.views import EndingCalendar, StoredCalendar, TickChange
+
+__all__ = [
+    "AsyncCalendars",
+    "Calendars",
+    "EndingCalendar",
+    "StoredCalendar",
+    "TickChange",
+]

@@ -1,0 +1,350 @@
+"""The verbs of `app.calendars`: calendars as data, shared by any number of schedules."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+import msgspec
+
+from duly.calendars.changes import changed, compare
+from duly.calendars.views import (
+    CalendarChanges,
+    CalendarContent,
+    EndingCalendar,
+    StoredCalendar,
+    TickChange,
+    as_stored,
+    check_name,
+    name_of,
+    seed,
+    understood,
+)
+from duly.checks import check_text
+from duly.clock import from_ms
+from duly.core import Core
+from duly.errors import (
+    CalendarExists,
+    CalendarNotFound,
+    InvalidCalendar,
+    InvalidOption,
+    ReadOnlyCalendar,
+    StaleVersion,
+)
+from duly.holidays import holidays
+from duly.ids import is_id, new_id
+from duly.inside import refuse_inside_mutation
+from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates, Day, read_date
+from duly.model.ical import MAX_TEXT, dates_of
+from duly.model.schedule import ScheduleRecord
+from duly.schedules.define import to_json
+from duly.schedules.views import Schedule
+from duly.store.schedules.calendars import CalendarRecord, read_calendar
+from duly.store.schedules.data import ScheduleFilter
+from duly.zones import zone
+
+MAX_LISTED = 1_000
+MAX_COMPARED = 1_000
+IMPORTED_YEARS = 5
+"""An import without an end reaches so many years beyond the present one."""
+
+
+class Calendars:
+    """The calendars of an app, and those that come with duly, which nobody can change.
+
+    A calendar is named by its name, which is unique for its owner, or by its id. `of(owner)` gives
+    the same verbs for one owner, who sees and changes nothing of others.
+    """
+
+    def __init__(self, core: Core, owner: str | None = None) -> None:
+        self._core = core
+        self._owner = owner
+
+    def of(self, owner: str) -> Calendars:
+        """The calendars of one owner."""
+        check_text("owner", owner)
+        return Calendars(self._core, owner)
+
+    # Reading
+
+    def get(self, calendar: str | StoredCalendar) -> StoredCalendar:
+        """The calendar as it is now; CalendarNotFound if there is none."""
+        name = name_of(calendar)
+        if name in SEEDS:
+            return seed(name)
+        return as_stored(self._record(name))
+
+    def list(self, *, after: str | None = None, limit: int = 100) -> list[StoredCalendar]:
+        """Those that come with duly, then the others, oldest first.
+
+        `after` is the id of the last one of the page before; the first `limit` after it are given.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+            raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
+        # Whoever goes on after a seed has seen all of them.
+        seeds = [seed(name) for name in SEEDS] if after is None else []
+        after = None if after in SEEDS else after
+        found = self._core.ready().calendars(self._owner, after, limit)
+        return seeds + [as_stored(record) for record in found if read_calendar(record.definition)]
+
+    # Making and changing
+
+    def create(
+        self,
+        calendar: str | Calendar,
+        kind: str | None = None,
+        *,
+        tz: str = "UTC",
+        dates: Dates = (),
+        rules: Iterable[str] = (),
+        by: str | None = None,
+    ) -> StoredCalendar:
+        """Make a calendar: `create("plant closed", "skip_dates", dates=[…])`, or of a Calendar."""
+        refuse_inside_mutation("calendars.create")
+        if not isinstance(calendar, Calendar):
+            calendar = Calendar(calendar, cast(str, kind), tz=tz, dates=dates, rules=rules)
+        elif kind is not None or (tz, dates, rules) != ("UTC", (), ()):
+            raise InvalidOption("calendar", "give a Calendar, or what it is made of, not both")
+        check_name(calendar.name)
+        now = self._core.now()
+        definition = to_json(calendar.encode())
+        record = CalendarRecord(new_id(now), self._for(), calendar.name, definition, 1, now, now)
+        if not self._core.ready().add_calendar(record, by, now):
+            raise CalendarExists(calendar.name)
+        return as_stored(record)
+
+    def clone(
+        self,
+        source: str | StoredCalendar,
+        name: str,
+        *,
+        by: str | None = None,
+        **changes: Unpack[CalendarContent],
+    ) -> StoredCalendar:
+        """Make a calendar of another name out of one, changed where something is given."""
+        known = cast("Mapping[str, Any]", changes)
+        return self.create(changed(self.get(source).calendar, {**known, "name": name}), by=by)
+
+    def update(
+        self,
+        calendar: str | StoredCalendar,
+        /,
+        *,
+        version: int | None = None,
+        by: str | None = None,
+        **changes: Unpack[CalendarChanges],
+    ) -> StoredCalendar:
+        """Change what is given, for all schedules that it is attached to, at once.
+
+        `version`: refuse with StaleVersion if the calendar has changed since it was read.
+        """
+        refuse_inside_mutation("calendars.update")
+        known = cast("Mapping[str, Any]", changes)
+
+        def change(record: CalendarRecord) -> CalendarRecord | None:
+            if version is not None and record.version != version:
+                raise StaleVersion(record.name, version, record.version)
+            before = understood(record)
+            after = changed(before, known)
+            if after == before:
+                return None
+            if after.name != before.name:
+                check_name(after.name)
+            definition = to_json(after.encode())
+            return msgspec.structs.replace(record, name=after.name, definition=definition)
+
+        found = self._changeable(calendar)
+        record = self._core.ready().edit_calendar(found.id, change, by, self._core.now())
+        if record is None:
+            raise CalendarNotFound(found.name)
+        self._core.wake_ticker()
+        return as_stored(record)
+
+    def remove(self, calendar: str | StoredCalendar, *, by: str | None = None) -> None:
+        """Remove it; the schedules that it was attached to go on without it."""
+        refuse_inside_mutation("calendars.remove")
+        found = self._changeable(calendar)
+        self._core.ready().remove_calendar(found.id, by, self._core.now())
+        self._core.wake_ticker()
+
+    # From elsewhere
+
+    def import_ical(
+        self,
+        name: str,
+        source: str | os.PathLike[str],
+        *,
+        kind: str | None = None,
+        tz: str | None = None,
+        first: Day | None = None,
+        last: Day | None = None,
+        by: str | None = None,
+    ) -> StoredCalendar:
+        """Take the dates that the events of an iCalendar file touch: its text, or a `Path`.
+
+        Makes the calendar, or replaces the dates of the one of that name. Repeating events are
+        followed from `first` to `last`: by default this year and the next five.
+        """
+        refuse_inside_mutation("calendars.import_ical")
+        text = _ical_text(source)
+
+        def dates(tz: str) -> dict[dt.date, str]:
+            since, until = self._window(tz, first, last)
+            found = dict(dates_of(text, since, until, tz))
+            if not found:
+                raise InvalidCalendar("ical", f"no event touches a date from {since} to {until}")
+            return found
+
+        return self._put(name, kind, tz, dates, by, default_tz="UTC")
+
+    def holidays(
+        self,
+        name: str,
+        country: str,
+        years: int | Iterable[int],
+        *,
+        subdivision: str | None = None,
+        kind: str | None = None,
+        tz: str | None = None,
+        by: str | None = None,
+    ) -> StoredCalendar:
+        """Take the public holidays of a country, or of a part of it, from the `holidays` package.
+
+        Makes the calendar, whose zone must be given, or replaces the dates of the one of that name.
+        """
+        refuse_inside_mutation("calendars.holidays")
+        found = dict(holidays(country, years, subdivision))
+        return self._put(name, kind, tz, lambda _: found, by)
+
+    # Looking ahead
+
+    def changes(
+        self, calendar: str | StoredCalendar, /, n: int = 10, **changes: Unpack[CalendarChanges]
+    ) -> Sequence[TickChange]:
+        """Which of the next `n` ticks of each attached schedule `update(…)` would change.
+
+        Only calendars are asked, neither conditions nor what else may stop a tick; nothing is
+        stored.
+        """
+        if type(n) is not int or not 1 <= n <= MAX_COMPARED:
+            raise InvalidOption("n", f"must be 1 to {MAX_COMPARED:,}, not {n!r}")
+        record = self._changeable(calendar)
+        before = understood(record)
+        after = changed(before, cast("Mapping[str, Any]", changes))
+        now = self._core.now()
+        return [
+            change
+            for schedule in self._attached(record.id)
+            for change in compare(schedule, before, after, n, now)
+        ]
+
+    def ending(self, days: int = WARN_DAYS) -> Sequence[EndingCalendar]:
+        """Calendars in use whose last date has passed, or comes within so many days."""
+        if type(days) is not int or days < 0:
+            raise InvalidOption("days", f"must be a whole number from 0, not {days!r}")
+        now = self._core.now()
+        found: list[EndingCalendar] = []
+        for stored in self._all():
+            last = stored.calendar.runs_out(now, days)
+            if last is None:
+                continue
+            attached = tuple(Schedule(self._core, each) for each in self._attached(stored.id))
+            if attached:
+                found.append(EndingCalendar(stored, last, attached))
+        return sorted(found, key=lambda ending: ending.last_date)
+
+    # Inside
+
+    def _record(self, name: str) -> CalendarRecord:
+        record = self._find(name)
+        if record is None:
+            raise CalendarNotFound(name)
+        return record
+
+    def _find(self, name: str) -> CalendarRecord | None:
+        store = self._core.ready()
+        found = store.calendar(name) if is_id(name) else store.calendar_named(self._for(), name)
+        hidden = found is not None and self._owner is not None and found.owner != self._owner
+        return None if hidden else found
+
+    def _for(self) -> str:
+        return self._owner or ""
+
+    def _changeable(self, calendar: str | StoredCalendar) -> CalendarRecord:
+        name = name_of(calendar)
+        if name in SEEDS:
+            raise ReadOnlyCalendar(name)
+        return self._record(name)
+
+    def _put(
+        self,
+        name: str,
+        kind: str | None,
+        tz: str | None,
+        dates: Callable[[str], Dates],
+        by: str | None,
+        *,
+        default_tz: str | None = None,
+    ) -> StoredCalendar:
+        """Make a calendar of these dates, or give them to the one that there is."""
+        if name_of(name) in SEEDS:
+            raise ReadOnlyCalendar(name)
+        found = self._find(name)
+        if found is None:
+            zone_name = tz or default_tz
+            if zone_name is None:
+                hint = f'tz="Europe/Istanbul" makes them dates of Istanbul: {name!r} is new'
+                raise InvalidCalendar("tz", "give the zone whose dates these are", hint)
+            chosen = kind or CalendarKind.SKIP_DATES
+            return self.create(name, chosen, tz=zone_name, dates=dates(zone_name), by=by)
+        changes: CalendarChanges = {"dates": dates(tz or understood(found).tz)}
+        if kind is not None:
+            changes["kind"] = kind
+        if tz is not None:
+            changes["tz"] = tz
+        # The dates were worked out for its zone as it was read.
+        return self.update(found.id, version=found.version, by=by, **changes)
+
+    def _window(self, tz: str, first: Day | None, last: Day | None) -> tuple[dt.date, dt.date]:
+        year = from_ms(self._core.now()).astimezone(zone(tz).info).year
+        since = dt.date(year, 1, 1) if first is None else read_date(first, "first")
+        until = dt.date(year + IMPORTED_YEARS, 12, 31)
+        until = until if last is None else read_date(last, "last")
+        if until < since:
+            raise InvalidCalendar("last", f"{until} lies before the first date, {since}")
+        return since, until
+
+    def _all(self) -> Iterator[StoredCalendar]:
+        yield from map(seed, SEEDS)
+        after: str | None = None
+        while page := self._core.ready().calendars(self._owner, after, MAX_LISTED):
+            yield from (as_stored(record) for record in page if read_calendar(record.definition))
+            after = page[-1].id
+
+    def _attached(self, calendar_id: str) -> Iterator[ScheduleRecord]:
+        after: str | None = None
+        while True:
+            wanted = ScheduleFilter(owner=self._owner, calendar=calendar_id, after_id=after)
+            page = self._core.ready().schedules(wanted)
+            if not page:
+                return
+            yield from page
+            after = page[-1].id
+
+
+def _ical_text(source: str | os.PathLike[str]) -> str:
+    # Text is never taken for the name of a file: it may come from a user of the user's.
+    if isinstance(source, str):
+        return source
+    with Path(source).open("rb") as file:
+        content = file.read(4 * MAX_TEXT + 1)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidCalendar("ical", f"{source} is not in UTF-8: {error}") from None

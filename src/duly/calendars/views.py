@@ -1,0 +1,132 @@
+"""What of a calendar users write and hold, and how a row becomes that."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import TypedDict
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.errors import CalendarExists, InvalidCalendar, InvalidOption
+from duly.ids import is_id
+from duly.model.calendar import SEEDS, Calendar, CalendarKind, Dates, Day
+from duly.schedules.views import Schedule
+from duly.store.schedules.calendars import CalendarRecord, read_calendar
+
+
+class CalendarContent(TypedDict, total=False):
+    """What of a calendar is to be different."""
+
+    add: Dates
+    remove: Iterable[Day]
+    dates: Dates
+    """All of its dates, instead of those it has."""
+    rules: Iterable[str]
+    kind: str
+    tz: str
+
+
+class CalendarChanges(CalendarContent, total=False):
+    name: str
+
+
+class StoredCalendar(msgspec.Struct, frozen=True):
+    """One calendar as it was when it was read."""
+
+    id: str
+    """What schedules call it; of a read-only one its name."""
+    owner: str | None
+    calendar: Calendar
+    read_only: bool
+    """Whether it comes with duly."""
+    version: int
+    created: dt.datetime | None = None
+    updated: dt.datetime | None = None
+
+    @property
+    def name(self) -> str:
+        return self.calendar.name
+
+    @property
+    def kind(self) -> CalendarKind:
+        return self.calendar.kind
+
+    @property
+    def tz(self) -> str:
+        return self.calendar.tz
+
+    @property
+    def dates(self) -> Mapping[dt.date, str]:
+        return self.calendar.dates
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return self.calendar.rules
+
+
+class TickChange(msgspec.Struct, frozen=True):
+    """One coming tick that another calendar would treat in another way."""
+
+    schedule_id: str
+    key: str
+    owner: str | None
+    at: dt.datetime
+    """The nominal time."""
+    before: str | None
+    """dispatch or skip; None if the schedule would be over by then."""
+    after: str | None
+    due_before: dt.datetime | None
+    due_after: dt.datetime | None
+    why: str = ""
+    """What the calendar says of the date where it is skipped."""
+
+
+class EndingCalendar(msgspec.Struct, frozen=True):
+    """A calendar that has ended or soon will, and the schedules that it decides about."""
+
+    calendar: StoredCalendar
+    last_date: dt.date
+    schedules: tuple[Schedule, ...]
+
+
+def name_of(calendar: str | StoredCalendar) -> str:
+    if isinstance(calendar, StoredCalendar):
+        return calendar.id
+    if not isinstance(calendar, str):
+        raise InvalidOption("calendar", f"give the name of a calendar, not {calendar!r}")
+    return calendar
+
+
+def seed(name: str) -> StoredCalendar:
+    return StoredCalendar(name, None, SEEDS[name], read_only=True, version=0)
+
+
+def as_stored(record: CalendarRecord) -> StoredCalendar:
+    return StoredCalendar(
+        record.id,
+        record.owner or None,
+        understood(record),
+        read_only=False,
+        version=record.version,
+        created=from_ms(record.created_at),
+        updated=from_ms(record.updated_at),
+    )
+
+
+def understood(record: CalendarRecord) -> Calendar:
+    calendar = read_calendar(record.definition)
+    if calendar is None:
+        raise InvalidCalendar("calendar", f"what is stored of {record.name!r} cannot be read")
+    return calendar
+
+
+def check_name(name: str) -> None:
+    if name in SEEDS:
+        raise CalendarExists(name)
+    if is_id(name):
+        raise InvalidCalendar("name", f"{name!r} looks like an id", "choose another name")

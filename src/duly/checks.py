@@ -1,0 +1,75 @@
+"""What can be decorated, and what can be a name?"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duly.errors import InvalidFunction, InvalidOption
+
+MAX_NAME = 200
+
+
+def check_body(body: object, context: str, decorator: str) -> Callable[..., Any]:
+    """Refuse what cannot be named, found and called again later; say what to write instead."""
+    checked = check_def(body, decorator)
+    _check_context(checked, context, decorator)
+    return checked
+
+
+def check_def(body: object, decorator: str) -> Callable[..., Any]:
+    """Refuse what is not a def."""
+    if not inspect.isfunction(body):
+        raise InvalidFunction(
+            f"@{decorator} takes a plain function, not {body!r}; write a def in a module"
+        )
+    if body.__name__ == "<lambda>":
+        raise InvalidFunction(f"@{decorator} takes a named function; write a def, not a lambda")
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise InvalidFunction(f"{body.__qualname__} is a generator; return a value instead")
+    return body
+
+
+def _check_context(body: Callable[..., Any], context: str, decorator: str) -> None:
+    parameters = list(inspect.signature(body).parameters.values())
+    annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if name.strip("'\"").split(".")[-1] != context:
+        found = f"{parameters[0]}" if parameters else "no parameter"
+        word = {"Tx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}[context]
+        raise InvalidFunction(
+            f"{body.__qualname__}: the first parameter of a function under @{decorator} is "
+            f"`{word}: {context}`, found {found}"
+        )
+
+
+def name_of(body: Callable[..., Any], name: str | None) -> str:
+    chosen = body.__name__ if name is None else name
+    check_text("name", chosen)
+    return chosen
+
+
+def check_text(option: str, value: object) -> None:
+    """Refuse what cannot be a name."""
+    if not isinstance(value, str):
+        raise InvalidOption(option, f"must be text, not {value!r}")
+    if not value or len(value) > MAX_NAME or not value.isprintable():
+        raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
+
+
+def check_queue(name: object) -> None:
+    """Refuse what cannot be the name of a queue."""
+    check_text("queue", name)
+    if name == "*":
+        raise InvalidOption("queue", "'*' stands for everything, see app.pause(); give a name")
+
+
+def words_of(option: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Tags or aliases as they are kept."""
+    if isinstance(words, str):
+        raise InvalidOption(option, "give a list of words, not one string")
+    return tuple(words)

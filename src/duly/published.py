@@ -1,0 +1,110 @@
+"""Functions as their workers have published them, and options as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from duly.errors import InvalidOption, UnknownFunction
+from duly.functions import Function, Options, P, R_co, published_options
+from duly.model.function import FunctionInfo, PublishedOptions
+from duly.model.job import Kind
+from duly.model.keys import Limit, Unique
+from duly.model.retry import decode_retry
+from duly.model.signature import PublishedSignature, Signature
+
+NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
+CHANGEABLE = ("queue", "priority", "timeout", "expires", "owner", "tags", "retry")
+
+
+class Declared(Function[P, R_co]):
+    """A function whose code is in another service: it can be called later, not run here.
+
+    What its workers have published decides how its jobs are run.
+    """
+
+    def __init__(
+        self,
+        stub: Callable[..., Any],
+        name: str,
+        signature: Signature,
+        kind: Kind | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._declared_kind = kind
+        self._changes = dict(changes or {})
+        options = msgspec.structs.replace(Options(), **self._changes)
+        super().__init__(stub, name, options, signature=signature)
+        self.kind: Kind = kind or Kind.ACTION
+
+    def __repr__(self) -> str:
+        return f"<declared {self.name}>"
+
+    def _with(self, changes: Mapping[str, Any]) -> Declared[P, R_co]:
+        changed = {**self._changes, **changes}
+        return Declared(self.body, self.name, self.signature, self._declared_kind, changed)
+
+    def as_published(self, info: FunctionInfo | None) -> Declared[P, R_co]:
+        """The same with the kind and the options that its workers have given it."""
+        if info is None:
+            if self._declared_kind is None:
+                raise UnknownFunction(self.name, because=NOT_PUBLISHED)
+            return self
+        known = Declared[P, R_co](self.body, self.name, self.signature, Kind(info.kind))
+        published = _options_from(msgspec.json.decode(info.options, type=PublishedOptions))
+        known.options = msgspec.structs.replace(published, **self._changes)
+        return known
+
+
+def by_name(info: FunctionInfo) -> Declared[..., Any]:
+    """A function that only its published form is known of."""
+
+    def stub() -> None: ...
+
+    schema: dict[str, Any] = msgspec.json.decode(info.schema)
+    return Declared(stub, info.name, PublishedSignature(info.name, schema), Kind(info.kind))
+
+
+def _options_from(published: PublishedOptions) -> Options:
+    return Options(
+        queue=published.queue,
+        priority=published.priority,
+        timeout=None if published.timeout is None else published.timeout / 1000,
+        expires=None if published.expires is None else published.expires / 1000,
+        owner=published.owner,
+        tags=published.tags,
+        retry=decode_retry(published.retry),
+        unique=None if published.unique is None else Unique(**published.unique),
+        limit=None if published.limit is None else Limit(**published.limit),
+        debounce=None if published.debounce is None else published.debounce / 1000,
+    )
+
+
+def option_changes(
+    function: Function[..., Any], known: Function[..., Any] | None
+) -> dict[str, Any]:
+    """What the options of a call differ in from those of its function, as data."""
+    usual = Options() if known is None else known.options
+    for name in ("unique", "limit", "debounce", "idempotency_key", "on_complete"):
+        if known is not None and getattr(function.options, name) != getattr(usual, name):
+            raise InvalidOption(name, "goes with the function itself; a schedule cannot change it")
+    published = msgspec.structs.asdict(published_options(function.options))
+    before = msgspec.structs.asdict(published_options(usual))
+    return {name: published[name] for name in CHANGEABLE if published[name] != before[name]}
+
+
+def with_changes(function: Function[..., Any], changes: Mapping[str, Any]) -> Function[..., Any]:
+    """The function with options that `option_changes` has written down."""
+    if not changes:
+        return function
+    given = dict(changes)
+    for name in ("timeout", "expires"):
+        if given.get(name) is not None:
+            given[name] /= 1000
+    if "retry" in given:
+        given["retry"] = decode_retry(given["retry"])
+    if "tags" in given:
+        given["tags"] = tuple(given["tags"])
+    return function.using(**given)

@@ -1,0 +1,67 @@
+"""What is due, as a worker last saw it, and what does it ask for next?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duly.clock import Clock
+from duly.model.job import Claim, serves
+from duly.store.base import ClaimRequest, Lane, Store
+
+POLL_SECONDS = 1.0
+
+
+class Demand:
+    """The lanes of the queues that a worker serves, and how far its claims have come in them."""
+
+    def __init__(self, store: Store, clock: Clock, queues: tuple[str, ...] | None) -> None:
+        self._store = store
+        self._clock = clock
+        self._queues = queues
+        self.backlog = False
+        """Whether the last claim has got as much as it asked for."""
+        self._lanes: Sequence[Lane] = ()
+        self._lanes_at = -POLL_SECONDS
+        self._looked_at = 0
+        # Where the last claim of a lane ended; see request.
+        self._floors: dict[tuple[str, int], int] = {}
+        self._rotation = 0
+
+    def look(self) -> None:
+        """A pass begins: what is due is due by now."""
+        self._looked_at = self._clock.now()
+
+    def request(self, worker_id: str, functions: tuple[str, ...], room: int) -> ClaimRequest | None:
+        """What to ask for; None if no lane has anything due."""
+        queues = self._due_queues()
+        if not queues:
+            return None
+        self._rotation += 1
+        start = self._rotation % len(queues)
+        rotated = tuple(queues[start:] + queues[:start])
+        # In a backlog a lane is read from where the last claim ended: rows that others have
+        # claimed, and that a held snapshot keeps from being vacuumed, are not stepped over again.
+        # Once a second, and whenever there is no backlog, it is read from its beginning.
+        floors = self._floors if self.backlog else {}
+        limited = any(lane.limited for lane in self._lanes)
+        return ClaimRequest(worker_id, rotated, functions, room, floors, limited)
+
+    def _due_queues(self) -> list[str]:
+        now = self._clock.monotonic()
+        if not self.backlog or now - self._lanes_at >= POLL_SECONDS:
+            self._lanes = self._store.lanes()
+            self._lanes_at = now
+            self._floors = {}
+        queues = {lane.queue for lane in self._lanes if lane.run_at <= self._looked_at}
+        return sorted(queue for queue in queues if serves(self._queues, queue))
+
+    def note(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._floors[claim.queue, claim.priority] = claim.run_at
+
+    def until_due(self) -> float:
+        """Seconds until something may be due, as far as the lanes show."""
+        # What has become due while this pass looked is due at once.
+        future = [lane.run_at for lane in self._lanes if lane.run_at > self._looked_at]
+        until_due = (min(future) - self._clock.now()) / 1000 if future else POLL_SECONDS
+        return min(until_due, POLL_SECONDS)

@@ -1,0 +1,93 @@
+"""Which bodies here hold slots of limits, and when do those become free?"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from duly.clock import Clock
+from duly.model.job import Claim
+from duly.runtime.outbox import OUTAGE
+from duly.store.base import Store
+
+log = logging.getLogger(__name__)
+
+Slot = tuple[str, int]
+"""An attempt that holds one: the id of its job and its token."""
+
+
+class Slots:
+    """Held from the claim until the body has really ended, whatever became of its job."""
+
+    def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._wake = wake
+        self._guard = threading.Lock()
+        self._held: set[Slot] = set()
+        self._ended: list[Slot] = []
+        self._doubtful = False
+
+    @property
+    def are_to_be_freed(self) -> bool:
+        """Whether there are slots of bodies that have ended."""
+        return bool(self._ended)
+
+    def hold(self, claims: Iterable[Claim]) -> None:
+        with self._guard:
+            self._held.update((claim.id, claim.token) for claim in claims if claim.holds_slot)
+
+    def body_ended(self, claim: Claim) -> None:
+        if claim.holds_slot:
+            with self._guard:
+                self._ended.append((claim.id, claim.token))
+
+    def release_ended(self) -> None:
+        """Free the slots of bodies that have really ended, whatever became of their jobs."""
+        with self._guard:
+            ended, self._ended = self._ended, []
+        if not ended:
+            return
+        try:
+            wakes = self._store.release_slots(ended, self._clock.now())
+        except BaseException as error:
+            with self._guard:
+                self._ended += ended
+            if not isinstance(error, OUTAGE):
+                raise
+            log.warning("the store is not available: %s", error)
+            return
+        with self._guard:
+            self._held.difference_update(ended)
+        if wakes:
+            self._wake()
+            self._store.ring()
+
+    def counted_bodies(self) -> int:
+        """How many bodies that hold slots have not ended, whether or not that could be stored."""
+        with self._guard:
+            return len(self._held.difference(self._ended))
+
+    def doubt(self) -> None:
+        """A claim has failed: the store may have slots that nobody here knows of."""
+        self._doubtful = True
+
+    def give_back_unknown(self, worker_id: str) -> None:
+        """A claim whose answer was lost may have taken slots, and its job may be gone since.
+
+        Nothing may be claimed meanwhile.
+        """
+        if not self._doubtful:
+            return
+        with self._guard:
+            known = set(self._held)
+        unknown = self._store.slots_of(worker_id) - known
+        if unknown:
+            self._store.release_slots(sorted(unknown), self._clock.now())
+        self._doubtful = False
+
+    def forget(self) -> None:
+        """They are no longer this worker's."""
+        with self._guard:
+            self._held.clear()

@@ -1,0 +1,92 @@
+"""How is a schedule named and found, by whom, and how is it changed in the store?"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from duly.checks import check_text
+from duly.core import Core
+from duly.errors import InvalidOption, ScheduleNotFound
+from duly.functions import Call
+from duly.ids import is_id
+from duly.inside import refuse_inside_mutation
+from duly.model.schedule import ScheduleRecord
+from duly.schedules.checks import check_by
+from duly.schedules.declared import DeclaredSchedule
+from duly.schedules.views import Schedule, Tick
+
+Key = str | Schedule | DeclaredSchedule
+"""A schedule: by its key or id, as it was read, or as code declares it."""
+
+# Named out here: in a class that has it as a verb, `list` is no type.
+Ticks = list[Tick]
+
+
+def name_of(key: Key) -> str:
+    if isinstance(key, DeclaredSchedule):
+        return key.key
+    if isinstance(key, Schedule):
+        return key.id
+    if not isinstance(key, str):
+        raise InvalidOption("key", f"give the key or the id of a schedule, not {key!r}")
+    return key
+
+
+class Found:
+    """What the verbs of schedules have in common: an app and, it may be, an owner."""
+
+    def __init__(self, core: Core, owner: str | None = None) -> None:
+        self._core = core
+        self._owner = owner
+
+    def _owner_for(self, owner: str | None) -> str:
+        if owner is not None:
+            check_text("owner", owner)
+            if self._owner is not None and owner != self._owner:
+                raise InvalidOption("owner", "these are the schedules of another owner")
+        return owner or self._owner or ""
+
+    def _record(self, key: Key) -> ScheduleRecord:
+        """By id, or by key: of this owner, or declared by this app, or without an owner."""
+        name = name_of(key)
+        store = self._core.ready()
+        if isinstance(key, DeclaredSchedule):
+            record = store.find_schedule(self._core.name, "", name)
+        elif is_id(name):
+            record = store.schedule(name)
+        else:
+            record = self._by_key(name)
+        if record is None or (self._owner is not None and record.owner != self._owner):
+            raise ScheduleNotFound(name)
+        return record
+
+    def _by_key(self, key: str) -> ScheduleRecord | None:
+        store = self._core.ready()
+        if self._owner is not None:
+            return store.find_schedule("", self._owner, key)
+        declared = store.find_schedule(self._core.name, "", key)
+        return declared or store.find_schedule("", "", key)
+
+    def _edit(
+        self,
+        schedule_id: str,
+        change: Callable[[ScheduleRecord], ScheduleRecord | None],
+        action: str,
+        by: str | None,
+        detail: Mapping[str, Any] | None,
+    ) -> Schedule:
+        refuse_inside_mutation(f"schedules.{action}")
+        check_by(by)
+        now = self._core.now()
+        record = self._core.ready().edit_schedule(schedule_id, change, action, by, detail, now)
+        if record is None:
+            raise ScheduleNotFound(schedule_id)
+        self._core.wake_ticker()
+        return Schedule(self._core, record)
+
+    def _call_of(self, record: ScheduleRecord) -> Call[Any]:
+        return self._core.call_of_schedule(record)

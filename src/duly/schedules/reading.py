@@ -1,0 +1,230 @@
+"""The verbs of `app.schedules` that change nothing: what there is, what was, what will come."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import tzinfo
+from typing import Any
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.errors import InvalidCondition, InvalidOption
+from duly.functions import Function
+from duly.ids import is_id
+from duly.model.condition import Explanation
+from duly.model.condition import parse as parse_condition
+from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
+from duly.model.forecast import Forecast, forecast
+from duly.model.schedule import Malformed, Outcome, Plan, Reason, ScheduleRecord, TickRecord
+from duly.runtime.signals import ask_for_signals
+from duly.schedules.ahead import decided_until, foresee, zone_info, zone_of
+from duly.schedules.checks import check_limit, check_word, in_time, read
+from duly.schedules.define import find_calendar, from_json, instant
+from duly.schedules.found import Found, Key, Ticks
+from duly.schedules.health import Health, health_of, understood
+from duly.schedules.views import Foreseen, Schedule, Tick
+from duly.store.base import Store
+from duly.store.schedules.data import ScheduleFilter, TickFilter
+from duly.times import Instant, at
+
+MAX_PREVIEW = 10_000
+MAX_FORECAST_DAYS = 92
+PAGE = 1_000
+
+
+# Inside the class, `list` is a verb.
+Foresight = list[Foreseen]
+Healths = list[Health]
+
+
+class Reading(Found):
+    """Schedules and their ledgers, read and foreseen."""
+
+    def get(self, key: Key) -> Schedule:
+        """The schedule as it is now; ScheduleNotFound if there is none."""
+        return Schedule(self._core, self._record(key))
+
+    def list(
+        self,
+        *,
+        function: Function[..., Any] | str | None = None,
+        enabled: bool | None = None,
+        parked: bool | None = None,
+        calendar: str | None = None,
+        owner: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Schedule]:
+        """Schedules, oldest first; `after` is the id of the last one of the page before."""
+        name = function.name if isinstance(function, Function) else function
+        chosen = self._owner if owner is None else self._owner_for(owner)
+        check_limit(limit)
+        if after is not None and not is_id(after):
+            raise InvalidOption("after", f"must be the id of a schedule, not {after!r}")
+        if calendar is not None:
+            calendar, _ = find_calendar(self._core, calendar, chosen or "")
+        wanted = ScheduleFilter(
+            owner=chosen,
+            function=name,
+            enabled=enabled,
+            parked=parked,
+            calendar=calendar,
+            after_id=after,
+            limit=limit,
+        )
+        return [Schedule(self._core, r) for r in self._core.ready().schedules(wanted)]
+
+    def ticks(
+        self,
+        key: Key,
+        *,
+        after: Instant | None = None,
+        before: Instant | None = None,
+        outcome: str | None = None,
+        reason: str | None = None,
+        limit: int = 100,
+    ) -> Ticks:
+        """What became of its ticks, newest first, of those in [after, before)."""
+        now = self._core.clock.now()
+        check_word("outcome", outcome, Outcome)
+        check_word("reason", reason, Reason)
+        check_limit(limit)
+        wanted = TickFilter(
+            after=None if after is None else instant("after", after, now),
+            before=None if before is None else instant("before", before, now),
+            outcome=outcome,
+            reason=reason,
+            limit=limit,
+        )
+        found = self._core.ready().ticks(self._record(key).id, wanted)
+        return [Tick(self._core, record) for record in found]
+
+    def preview(
+        self,
+        key: Key,
+        n: int = 10,
+        *,
+        after: Instant | None = None,
+        tz: str | None = None,
+        simulate: bool = False,
+        result: Mapping[str, Any] | None = None,
+    ) -> Foresight:
+        """What the next `n` ticks would come to, as things stand now; nothing is changed.
+
+        A schedule that is disabled or parked shows what would come if it were enabled now. `after`:
+        only those later than that. `tz`: the zone of whoever looks. With `simulate` each dispatch
+        counts as one that has succeeded with `result` when the following ticks are judged. It looks
+        ahead for a few seconds at most, and shows what it has found by then; an `after` that it has
+        not reached is refused.
+        """
+        if type(n) is not int or not 1 <= n <= MAX_PREVIEW:
+            raise InvalidOption("n", f"must be 1 to {MAX_PREVIEW:,}, not {n!r}")
+        plan = read(self._record(key))
+        now = self._core.now()
+        late = None if after is None else instant("after", after, now)
+        viewer = zone_info(zone_of(plan) if tz is None else tz)
+        signals = ask_for_signals(self._core, [plan.record])
+        facts = self._core.ready().facts([plan], now, signals)
+        since, standing = decided_until(plan, facts, now)
+        walk = foresee(
+            plan,
+            facts,
+            since,
+            sys.maxsize,
+            now,
+            simulate=simulate,
+            result=result,
+            standing=standing,
+        )
+        return [self._foreseen(plan, tick, viewer) for tick in in_time(walk, n, late)]
+
+    def forecast(self, *, days: int = 7, start: Instant | None = None) -> Forecast:
+        """Dispatches per hour for the next days, and the busiest minutes.
+
+        Triggers and calendars are asked; conditions, budgets and overlapping are not.
+        """
+        if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:
+            raise InvalidOption("days", f"must be 1 to {MAX_FORECAST_DAYS}, not {days!r}")
+        now = self._core.now()
+        since = now if start is None else at(start, now)
+        plans = [plan for page in self._pages(enabled=True) for plan in understood(page)]
+        with_calendar = [plan for plan in plans if plan.record.calendar is not None]
+        calendars = self._core.ready().calendars_of(with_calendar)
+        return forecast(plans, calendars, since, 24 * days, now)
+
+    def explain(self, key: Key, condition: Mapping[str, Any] | None = None) -> Explanation:
+        """What its condition comes to now, or what another one would: each operator by itself."""
+        plan = read(self._record(key))
+        if condition is not None:
+            plan = msgspec.structs.replace(plan, condition=parse_condition(condition))
+        if plan.condition is None:
+            return Explanation(())
+        if isinstance(plan.condition, Malformed):
+            raise InvalidCondition(None, plan.condition.error)
+        signals = ask_for_signals(self._core, [plan.record])
+        facts = self._core.ready().facts([plan], self._core.now(), signals)
+        return plan.condition.explain(context_of(plan, facts))
+
+    def health(self, key: Key | None = None) -> Healths:
+        """How schedules do: ok, missed, paused or never ran; and since when, and why.
+
+        Missed are those that are overdue, whose last tick was missed, that are parked, or that
+        have broken what they promise.
+        """
+        store = self._core.ready()
+        now = self._core.now()
+        pages = self._pages() if key is None else [[self._record(key)]]
+        paused = store.statuses()
+        killed = store.kill_switch() is not None
+        return [
+            health_of(record, paused.get(record.function), killed, _newest(store, record), now)
+            for page in pages
+            for record in page
+        ]
+
+    # Inside
+
+    def _pages(self, enabled: bool | None = None) -> Iterator[Sequence[ScheduleRecord]]:
+        """All schedules, a page at a time."""
+        after: str | None = None
+        while True:
+            wanted = ScheduleFilter(owner=self._owner, enabled=enabled, after_id=after, limit=PAGE)
+            page = self._core.ready().schedules(wanted)
+            if page:
+                yield page
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
+
+    def _foreseen(self, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen:
+        utc = from_ms(tick.tick_at)
+        return Foreseen(
+            tick_ms=tick.tick_at,
+            utc=utc,
+            local=utc.astimezone(zone_info(zone_of(plan))),
+            viewer=utc.astimezone(viewer),
+            due=from_ms(tick.due_at),
+            dst_adjusted=tick.dst_adjusted,
+            **self._decided(plan, tick.decision),
+        )
+
+    def _decided(self, plan: Plan, decision: Decision) -> dict[str, Any]:
+        if isinstance(decision, Skip):
+            # As the ledger will have it.
+            detail = from_json(encode_detail(decision.detail))
+            return {"decision": "skip", "reason": str(decision.reason), "detail": detail}
+        return {
+            "decision": "dispatch",
+            "inputs": self._core.shown_arguments(plan.record.function, decision.args),
+            "rotation_index": decision.rotation_index,
+        }
+
+
+def _newest(store: Store, record: ScheduleRecord) -> TickRecord | None:
+    rows = store.ticks(record.id, TickFilter(limit=1))
+    return rows[0] if rows else None

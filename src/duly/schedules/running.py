@@ -1,0 +1,209 @@
+"""The verbs of `app.schedules` about single ticks: run now, backfilled, skipped or moved."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.errors import InvalidOption, ScheduleNotFound
+from duly.inside import refuse_inside_mutation
+from duly.model.calendar import Calendar
+from duly.model.decide import (
+    Decided,
+    Dispatch,
+    Facts,
+    decide,
+    due_at,
+    first_tick,
+    standing_of,
+    tick_row,
+)
+from duly.model.schedule import Override, Plan, ScheduleRecord, TickKind
+from duly.runtime.reports import current_job
+from duly.schedules.ahead import fill, within
+from duly.schedules.checks import check_by, check_size, read
+from duly.schedules.define import instant, to_json
+from duly.schedules.found import Found, Key, Ticks, name_of
+from duly.schedules.rows import next_of
+from duly.schedules.views import Schedule, Tick
+from duly.store.schedules.runs import Choose, Run
+from duly.times import Instant
+
+MAX_ANCESTORS = 100
+
+
+class Running(Found):
+    """Single ticks of a schedule, beside those that come by themselves."""
+
+    def run(
+        self,
+        key: Key,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> Tick:
+        """Run it now, beside its ticks, with other inputs if they are given.
+
+        Calendar and condition are not asked; the kill switch, the function's status, the budget,
+        cycles and overlapping are. What became of it stands in the ledger.
+        """
+        refuse_inside_mutation("schedules.run")
+        check_by(by)
+        record = self._record(key)
+        read(record)
+        now = self._core.now()
+        args = None if inputs is None else self._fit(record, inputs)
+        parent, ancestors = self._lineage()
+
+        def choose(plan: Plan, facts: Facts, instant: int) -> Run:
+            standing = standing_of(plan)
+            decision = decide(plan, instant, facts, standing, TickKind.MANUAL)
+            if isinstance(decision, Dispatch):
+                rotates = args is None
+                standing = standing.after_dispatch(instant, now, rotates=rotates)
+                decision = decision if args is None else Dispatch(args)
+            detail = {} if inputs is None else {"inputs": sorted(inputs)}
+            ticks = [Decided(instant, instant, decision)]
+            return Run(TickKind.MANUAL, ticks, standing, None, detail)
+
+        ticks = self._core.ready().run_schedule(
+            record.id,
+            choose,
+            self._core.jobs_of_tick,
+            now,
+            by=by,
+            parent_id=parent,
+            ancestors=ancestors,
+        )
+        if not ticks:
+            raise ScheduleNotFound(name_of(key))
+        self._core.wake()
+        return Tick(self._core, ticks[0])
+
+    def backfill(
+        self,
+        key: Key,
+        start: Instant,
+        end: Instant,
+        *,
+        dry_run: bool = False,
+        by: str | None = None,
+    ) -> Ticks:
+        """Run the ticks of [start, end) that have no row in the ledger yet, oldest first.
+
+        They run one after the other unless overlapping is allowed. The calendar is asked; what is
+        about the present is not: budget, overlapping, condition. At most 10,000 ticks.
+        """
+        refuse_inside_mutation("schedules.backfill")
+        check_by(by)
+        record = self._record(key)
+        read(record)
+        now = self._core.now()
+        first, last = instant("start", start, now), instant("end", end, now)
+        if first >= last:
+            raise InvalidOption("end", "must be later than the start")
+        if last > now:
+            raise InvalidOption("end", "lies in the future", "those ticks will come by themselves")
+
+        def choose(plan: Plan, facts: Facts, _: int) -> Run:
+            since, until = within(plan, first, last)
+            check_size(plan.trigger.count_between(since, until))
+            return fill(plan, facts, since, until, now)
+
+        if dry_run:
+            return self._would_fill(record, (first, last), choose, now)
+        parent, ancestors = self._lineage()
+        ticks = self._core.ready().run_schedule(
+            record.id,
+            choose,
+            self._core.jobs_of_tick,
+            now,
+            by=by,
+            parent_id=parent,
+            ancestors=ancestors,
+            slots=(first, last),
+        )
+        if ticks is None:
+            raise ScheduleNotFound(name_of(key))
+        self._core.wake()
+        return [Tick(self._core, tick) for tick in ticks]
+
+    def skip_next(self, key: Key, *, by: str | None = None) -> Schedule:
+        """Skip the next tick; the ledger will say that an operator did."""
+
+        def change(record: ScheduleRecord) -> ScheduleRecord:
+            tick_at = next_of(record)
+            override = Override(tick_at, by)
+            plan = read(msgspec.structs.replace(record, override=to_json(override)))
+            moved = due_at(plan, tick_at, self._calendars(plan))
+            return msgspec.structs.replace(record, override=to_json(override), due_at=moved)
+
+        return self._edit(self._record(key).id, change, "skip_next", by, None)
+
+    def move_next(self, key: Key, to: Instant, *, by: str | None = None) -> Schedule:
+        """Move the next tick, and only that one, to another time before the following tick."""
+        check_by(by)
+        now = self._core.now()
+        moved = instant("to", to, now)
+        if moved < now:
+            raise InvalidOption("to", "lies in the past", "run the schedule now instead")
+
+        def change(record: ScheduleRecord) -> ScheduleRecord:
+            tick_at = next_of(record)
+            following = first_tick(read(record), tick_at)
+            if following is not None and moved >= following:
+                raise InvalidOption(
+                    "to",
+                    f"must be before the following tick, {from_ms(following)}",
+                    "skip this one, or change the trigger",
+                )
+            override = Override(tick_at, by, moved)
+            return msgspec.structs.replace(record, override=to_json(override), due_at=moved)
+
+        return self._edit(self._record(key).id, change, "move_next", by, {"to": moved})
+
+    # Inside
+
+    def _fit(self, record: ScheduleRecord, inputs: Mapping[str, Any]) -> str:
+        call = self._call_of(record)
+        given: object = inputs
+        if not isinstance(given, Mapping) or not all(type(name) is str for name in inputs):
+            raise InvalidOption("inputs", "give arguments by their names")
+        return call.function.signature.encode((), dict(inputs))
+
+    def _calendars(self, plan: Plan) -> Mapping[str, Calendar]:
+        if plan.record.calendar is None:
+            return {}
+        return self._core.ready().facts([plan], self._core.clock.now()).calendars
+
+    def _lineage(self) -> tuple[str | None, frozenset[str]]:
+        """The job that asks, if a job does, and the schedules that it descends from."""
+        parent = job_id = current_job()
+        schedules: set[str] = set()
+        store = self._core.ready()
+        for _ in range(MAX_ANCESTORS):
+            record = None if job_id is None else store.get(job_id)
+            if record is None:
+                break
+            if record.trigger == "schedule" and record.actor is not None:
+                schedules.add(record.actor)
+            job_id = record.parent_id
+        return parent, frozenset(schedules)
+
+    def _would_fill(
+        self,
+        record: ScheduleRecord,
+        slots: tuple[int, int],
+        choose: Choose,
+        now: int,
+    ) -> Ticks:
+        plan = read(record)
+        would = choose(plan, self._core.ready().facts([plan], now, slots=slots), now)
+        rows = [tick_row(plan.id, TickKind.SLOT, tick, None, now) for tick in would.ticks]
+        return [Tick(self._core, row) for row in rows]

@@ -1,0 +1,45 @@
+"""Wake-ups for other processes, not too many of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+RING_EVERY = 0.005
+
+
+class Bell:
+    """At most one NOTIFY every few milliseconds, from a thread of its own.
+
+    A NOTIFY in every transaction would take a database-wide lock at every commit.
+    """
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        self._rung = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="duly-bell", daemon=True)
+        self._thread.start()
+
+    def ring(self) -> None:
+        if not self._rung.is_set():
+            self._rung.set()
+
+    def stop(self) -> None:
+        """End the thread, so that it gives back no connection after the store was closed."""
+        self._stopped.set()
+        self._rung.set()
+        self._thread.join(2)
+
+    def _run(self) -> None:
+        while self._rung.wait() and not self._stopped.is_set():
+            self._rung.clear()
+            try:
+                self._notify()
+            except Exception as error:
+                log.debug("a wake-up got lost: %s", error)
+            if self._stopped.wait(RING_EVERY):
+                return

@@ -1,0 +1,59 @@
+"""A connection, and cursors that no setting of a user's reaches."""
+
+from __future__ import annotations
+
+import select
+from typing import Any
+
+import psycopg
+import psycopg.postgres
+from psycopg.adapt import AdaptersMap
+from psycopg.rows import tuple_row
+from psycopg.types import TypesRegistry
+
+from duly.store.steps import Row
+
+Connection = psycopg.Connection[Any]
+
+
+def _plain_adapters() -> AdaptersMap:
+    types = TypesRegistry()
+    psycopg.postgres.register_default_types(types)
+    adapters = AdaptersMap(types=types)
+    psycopg.postgres.register_default_adapters(adapters)
+    return adapters
+
+
+# What psycopg has at first: whatever a user registers, for all or for a connection, is not in it.
+ADAPTERS = _plain_adapters()
+
+
+class PlainCursor(psycopg.Cursor[Row]):
+    """A cursor that no setting of a user's reaches."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
+class PlainAsyncCursor(psycopg.AsyncCursor[Row]):
+    """The same for async connections."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        super().__init__(connection, row_factory=tuple_row)
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return ADAPTERS
+
+
+def is_hung_up(raw: Connection) -> bool:
+    """Whether an idle connection is of no more use: a server that speaks unasked says goodbye."""
+    if raw.closed:
+        return True
+    asked = select.poll()
+    asked.register(raw.fileno(), select.POLLIN)
+    return bool(asked.poll(0))

@@ -1,0 +1,21 @@
+"""What happens to the stores of a process when it is forked."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duly.store.postgres.store import PostgresStore
+
+STORES: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+INHERITED: list[object] = []
+
+
+def _after_fork() -> None:
+    for store in STORES:
+        store.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,185 @@
+"""duly's statements on one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from duly import fault
+from duly.model.job import Again, Claim, Finish, KeyedJob, NewJob, Settlement
+from duly.store import limits
+from duly.store import statements as sql
+from duly.store.base import CLAIM_BYTES, ClaimRequest
+from duly.store.limits import Picked, Starting
+from duly.store.postgres.connection import Connection, PlainCursor
+from duly.store.schedule_statements import ROLL_UP_JOBS
+from duly.store.session import Session
+from duly.store.statements import Statement
+from duly.store.steps import TRACKED, Row, columns, insert_keyed, without
+
+if TYPE_CHECKING:
+    from duly.store.postgres.store import PostgresStore
+
+_LEVELS = tuple(range(9, -1, -1))
+
+# Where the last vacuum found the table empty, PostgreSQL expects one job to match and compares each
+# of a batch with each other one, until the next vacuum: 900 ms for 1,000 jobs, and nothing for few.
+SMALL_BATCH = 16
+
+
+class PostgresSession(Session):
+    """duly's statements on one psycopg connection."""
+
+    dialect = "postgres"
+
+    def __init__(self, connection: Connection, store: PostgresStore) -> None:
+        self.raw = connection
+        self._store = store
+
+    def run(
+        self,
+        statement: Statement,
+        parameters: Mapping[str, Any] = {},
+        prepare: bool | None = None,
+    ) -> list[Row]:
+        return self._plain(self._store.sql[statement], parameters, prepare)
+
+    def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
+        return self._plain(sql.render(text, "postgres", self._store.words).encode(), parameters)
+
+    def _plain(
+        self, text: bytes, parameters: Mapping[str, Any], prepare: bool | None = None
+    ) -> list[Row]:
+        with PlainCursor(self.raw) as cursor:
+            cursor.execute(text, parameters or None, prepare=prepare)
+            return cursor.fetchall() if cursor.description else []
+
+    def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
+        self.run(sql.INSERT_JOBS_ONCE, columns(jobs, TRACKED))
+        self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
+
+    def insert_keyed_once(self, jobs: Sequence[NewJob]) -> dict[str, str]:
+        keyed = [job for job in jobs if isinstance(job, KeyedJob)]
+        existing = self.take(insert_keyed(keyed))
+        self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in keyed]})
+        plain = without(jobs, keyed, existing)
+        if plain:
+            self.insert_jobs_once(plain)
+        return existing
+
+    def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
+        if jobs:
+            values = columns(jobs, sql.FINAL_FIELDS)
+            self.run(sql.INSERT_CANCELED, values | {"by": by, "now": now})
+
+    def lanes(self) -> list[Row]:
+        return self.run(sql.LANES)
+
+    def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        if request.limited:
+            while True:
+                claims, refused = self.claim_limited(request, now)
+                if claims or not refused:
+                    return claims
+        fault.point("worker.claiming")
+        due = _due_arrays(request, request.queues, now)
+        rows = self.run(sql.CLAIM, due | {"worker": request.worker_id})
+        return _in_order([Claim(*row) for row in rows], request)
+
+    def claim_limited(self, request: ClaimRequest, now: int) -> tuple[list[Claim], bool]:
+        """Claim also what is under a limit; and whether jobs were turned away."""
+        fault.point("worker.claiming")
+        limited = limits.limited_queues(self)
+        limits.lock(self, [limits.queue_key(q) for q in request.queues if q in limited])
+        served = {name: most for name, most in limited.items() if name in request.queues}
+        starting = Starting(self, served, request.worker_id, now)
+        queues = [queue for queue in request.queues if not starting.is_full(queue)]
+        rows = self.run(sql.PICK_LIMITED, _due_arrays(request, queues, now)) if queues else []
+        places = {queue: place for place, queue in enumerate(request.queues)}
+        rows.sort(key=lambda row: (places[row[1]], -row[4], row[5], row[0]))
+        claims = starting.start([Picked(*row[:4]) for row in rows])
+        starting.turn_away()
+        return _in_order(claims, request), bool(starting.refused)
+
+    def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
+        in_id_order = sorted(settlements, key=lambda settlement: settlement.id)
+        finishes = [s for s in in_id_order if isinstance(s, Finish)]
+        agains = [s for s in in_id_order if isinstance(s, Again)]
+        settled: set[str] = set()
+        prepare = None
+        if len(settlements) > SMALL_BATCH:
+            self.run(sql.NO_NESTED_LOOPS)
+            prepare = False
+        if finishes:
+            fault.point("finish.moving")
+            rows = self.run(sql.FINISH, _finish_arrays(finishes, now), prepare)
+            settled |= {row[0] for row in rows}
+            fault.point("finish.moved")
+        if agains:
+            rows = self.run(sql.AGAIN, _again_arrays(agains), prepare)
+            settled |= {row[0] for row in rows}
+            fault.point("give_back.moved")
+        return settled
+
+    def drop_kept(self, exhausted_after: int) -> None:
+        dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+        self.forget_reports([row[0] for row in dropped])
+
+    def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
+        limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
+        self.run(sql.KEEP, limits)
+        self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})
+        for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN):
+            self.run(forget, {"bucket": bucket, "cutoff": cutoff})
+        if whole:
+            self.run(sql.SHORT_LOCK_WAIT)
+            self.run_text(sql.TRUNCATE_BUCKET.format(bucket=bucket), {})
+        else:
+            self.run(sql.DELETE_FINISHED, {"bucket": bucket, "cutoff": cutoff})
+
+
+def _due_arrays(request: ClaimRequest, queues: Sequence[str], now: int) -> dict[str, Any]:
+    lanes = [(queue, level) for queue in queues for level in _LEVELS]
+    return {
+        "queues": [queue for queue, _ in lanes],
+        "levels": [level for _, level in lanes],
+        "floors": [request.floors.get(lane, 0) for lane in lanes],
+        "functions": list(request.functions),
+        "limit": request.limit,
+        "bytes": CLAIM_BYTES,
+        "now": now,
+    }
+
+
+def _in_order(claims: list[Claim], request: ClaimRequest) -> list[Claim]:
+    places = {queue: place for place, queue in enumerate(request.queues)}
+    return sorted(claims, key=lambda c: (places[c.queue], -c.priority, c.run_at, c.id))
+
+
+def _finish_arrays(finishes: Sequence[Finish], now: int) -> dict[str, Any]:
+    return {
+        "now": now,
+        "ids": [f.id for f in finishes],
+        "tokens": [f.token for f in finishes],
+        "states": [f.state for f in finishes],
+        "results": [f.result for f in finishes],
+        "error_kinds": [f.error_kind for f in finishes],
+        "error_messages": [f.error_message for f in finishes],
+        "error_tracebacks": [f.error_traceback for f in finishes],
+        "exhausteds": [f.exhausted for f in finishes],
+    }
+
+
+def _again_arrays(agains: Sequence[Again]) -> dict[str, Any]:
+    return {
+        "ids": [a.id for a in agains],
+        "tokens": [a.token for a in agains],
+        "run_ats": [a.run_at for a in agains],
+        "attempts": [a.attempt for a in agains],
+        "crashes": [a.crashes for a in agains],
+        "system_retries": [a.system_retries for a in agains],
+        "holds": [a.hold for a in agains],
+        "error_kinds": [a.error_kind for a in agains],
+        "error_messages": [a.error_message for a in agains],
+        "error_tracebacks": [a.error_traceback for a in agains],
+    }

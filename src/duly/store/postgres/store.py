@@ -1,0 +1,494 @@
+"""The store in a PostgreSQL schema of its own.
+
+Every statement is one round trip where it can be. READ COMMITTED, SKIP LOCKED, batches in id order,
+no session state. The server's clock is the truth: its offset is measured at connect and with each
+beat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import psycopg
+import psycopg.conninfo
+from psycopg.pq import TransactionStatus
+
+from duly import errors, fault
+from duly.clock import os_monotonic, os_sleep
+from duly.model.job import Claim, KeyedJob, NewJob, Settlement
+from duly.store import migrate
+from duly.store import statements as sql
+from duly.store.base import Address, ClaimRequest, WorkerInfo
+from duly.store.commit import GroupCommit, Ticket
+from duly.store.postgres.bell import Bell
+from duly.store.postgres.connection import Connection, is_hung_up
+from duly.store.postgres.errors import Conflict, first_line, translated, translated_if_ours
+from duly.store.postgres.fork import INHERITED, STORES
+from duly.store.postgres.lane import PostgresMutationLane
+from duly.store.postgres.session import SMALL_BATCH, PostgresSession
+from duly.store.postgres.tx import PostgresTx
+from duly.store.shared import SharedVerbs
+from duly.store.statements import Statement
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+FollowClock = Callable[[float, float, float], None]
+
+MINIMUM = 140000
+TRIES = 20
+
+_SCHEME = re.compile(r"^(postgres|postgresql)(\+\w+)?://")
+
+
+class PostgresStore(SharedVerbs[PostgresSession]):
+    """See `duly.store.base.Store`, which says what each verb promises."""
+
+    mutation_lanes = 8
+    mutations_share = False
+    mutation_group = 50
+    mutation_backlog = 32
+    mutation_seconds = 60.0
+    finishes_with_claim = False
+    tells_changes = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "duly",
+        pooler: bool = False,
+        follow_clock: FollowClock | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+            raise errors.InvalidOption("schema", "use lower-case letters, digits and _")
+        self._url = _SCHEME.sub("postgresql://", url)
+        _check_url(self._url)
+        self._pooler = pooler
+        self._follow_clock = follow_clock
+        self.words = sql.words_for("postgres", schema)
+        texts = sql.compile_all("postgres", self.words)
+        self.sql = {statement: text.encode() for statement, text in texts.items()}
+        self.sync_local = b""
+        self.after_reset = b""
+        self._begin = b"BEGIN; " + self.sql[sql.CURRENT_XID]
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._enqueues: GroupCommit[Sequence[NewJob]] = GroupCommit(self._insert_together)
+        self._bell: Bell | None = None
+        self._opened = False
+        self._store_id = ""
+        STORES.add(self)
+
+    # Connections
+
+    def connect(self) -> Connection:
+        """A new connection; also asks the server what time it is."""
+        try:
+            raw = psycopg.connect(
+                self._url,
+                autocommit=True,
+                prepare_threshold=None if self._pooler else 5,
+                connect_timeout=10,
+                # A peer that vanished without a word is noticed, not waited for.
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+                tcp_user_timeout=30_000,
+            )
+        except psycopg.ProgrammingError:
+            # What the driver says quotes the part that it cannot read, which may be the password.
+            raise errors.InvalidURL(
+                "the PostgreSQL URL cannot be read; write special characters as %40, %20 and so on"
+            ) from None
+        except psycopg.Error as error:
+            raise errors.StoreUnavailable(
+                f"cannot connect to PostgreSQL: {first_line(error)}"
+            ) from (error)
+        try:
+            self._greet(raw)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def _greet(self, raw: Connection) -> None:
+        session = PostgresSession(raw, self)
+        with translated():
+            self._ask_time(session)
+            if session.run(sql.SYNCHRONOUS_COMMIT)[0][0] == "off":
+                # Whoever turned it off did so for other data than promises that must be kept.
+                self._insist_on_durable_commits(raw)
+
+    def _insist_on_durable_commits(self, raw: Connection) -> None:
+        if self._pooler:
+            self.sync_local = self.after_reset = b"; SET LOCAL synchronous_commit = on"
+            self._begin = b"BEGIN" + self.sync_local + b"; " + self.sql[sql.CURRENT_XID]
+        else:
+            self.after_reset = b"; SET synchronous_commit = on"
+            raw.execute("SET synchronous_commit = on")
+
+    def _ask_time(self, session: PostgresSession) -> None:
+        asked = os_monotonic()
+        server = session.run(sql.SERVER_TIME)[0][0]
+        if self._follow_clock:
+            self._follow_clock(server, asked, os_monotonic())
+
+    @contextlib.contextmanager
+    def _borrow(self) -> Generator[PostgresSession]:
+        with self._lend() as session, translated():
+            yield session
+
+    @contextlib.contextmanager
+    def _lend(self) -> Generator[PostgresSession]:
+        """A connection nobody else uses; one that broke or is left in a transaction is dropped."""
+        raw = self._take_idle() or self.connect()
+        try:
+            yield PostgresSession(raw, self)
+        finally:
+            if raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
+                raw.close()
+            else:
+                with self._lock:
+                    self._idle.append(raw)
+
+    def _take_idle(self) -> Connection | None:
+        """A connection that the server has not ended while nobody used it."""
+        while True:
+            with self._lock:
+                raw = self._idle.pop() if self._idle else None
+            if raw is None or not is_hung_up(raw):
+                return raw
+            raw.close()
+
+    def begin(self, raw: Connection) -> str:
+        """Open a transaction; its id, which proves later that it is still the same one."""
+        cursor = raw.execute(self._begin)
+        while cursor.nextset():
+            pass
+        return str(cursor.fetchall()[0][0])
+
+    def _read(self, ask: Callable[[PostgresSession], T]) -> T:
+        """Ask; once more on a new connection if the old one turns out to be dead."""
+        try:
+            with self._borrow() as session:
+                return ask(session)
+        except errors.StoreUnavailable:
+            self._drop_idle()
+            with self._borrow() as session:
+                return ask(session)
+
+    def _read_in_time(self, ask: Callable[[PostgresSession], T]) -> T:
+        def bounded(session: PostgresSession) -> T:
+            session.run(sql.SHORT_QUERY)
+            return ask(session)
+
+        return self._write(bounded)
+
+    def _write(self, work: Callable[[PostgresSession], T]) -> T:
+        """Do the work in a transaction; repeated when it lost against another one."""
+        for attempt in range(TRIES):
+            try:
+                return self._write_once(work)
+            except Conflict:
+                os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
+        raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+
+    def _write_once(self, work: Callable[[PostgresSession], T]) -> T:
+        with self._borrow() as session:
+            self.begin(session.raw)
+            try:
+                answer = work(session)
+                session.raw.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    session.raw.rollback()
+                raise
+            return answer
+
+    def _single(self, work: Callable[[PostgresSession], T]) -> T:
+        """One statement, which is a transaction by itself."""
+        if self.sync_local:
+            return self._write(work)
+        for attempt in range(TRIES):
+            try:
+                with self._borrow() as session:
+                    return work(session)
+            except Conflict:
+                os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
+        raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for raw in idle:
+            raw.close()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: the sockets belong to the parent."""
+        INHERITED.append((self._idle, self._bell))
+        self._lock = threading.Lock()
+        self._idle = []
+        self._enqueues = GroupCommit(self._insert_together)
+        self._bell = None
+
+    # Schema
+
+    def migrate(self, now: int) -> Sequence[str]:
+        return self._write(lambda session: self._apply(session, now))
+
+    def _apply(self, session: PostgresSession, now: int) -> list[str]:
+        if session.raw.info.server_version < MINIMUM:
+            raise errors.StoreTooOld("duly needs PostgreSQL 14 or newer")
+        session.run(sql.LOCK_MIGRATIONS)
+        session.run(sql.CREATE_SCHEMA)
+        session.run(sql.CREATE_META)
+        session.run(sql.CREATE_MIGRATIONS)
+        steps = migrate.missing("postgres", dict(session.run(sql.READ_MIGRATIONS)))
+        meta: dict[str, str] = dict(session.run(sql.READ_META))
+        for step in steps:
+            session.raw.execute(migrate.in_schema(step.text, self.words).encode())
+            session.run(
+                sql.WRITE_MIGRATION,
+                {
+                    "version": step.version,
+                    "name": step.name,
+                    "checksum": step.checksum,
+                    "now": now,
+                },
+            )
+            meta |= {"version": str(step.version), "min_code": str(step.min_code)}
+        if steps:
+            meta.setdefault("store_id", migrate.new_store_id())
+            for key, value in meta.items():
+                session.run(sql.WRITE_META, {"key": key, "value": value})
+        return [step.name for step in steps]
+
+    def pending_migrations(self) -> Sequence[tuple[str, str]]:
+        steps = migrate.missing("postgres", self._applied())
+        return [(step.name, migrate.in_schema(step.text, self.words)) for step in steps]
+
+    def migration_script(self, now: int) -> str:
+        return migrate.script("postgres", self.words, self._applied(), now)
+
+    def _applied(self) -> dict[int, str]:
+        with contextlib.suppress(errors.NotMigrated):
+            return dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+        return {}
+
+    def open(self, now: int) -> None:
+        if self._opened:
+            return
+        try:
+            meta: dict[str, str] = dict(self._read(lambda s: s.run(sql.READ_META)))
+        except errors.NotMigrated:
+            meta = {}
+        migrate.check("postgres", meta)
+        self._store_id = meta.get("store_id", "")
+        self._opened = True
+
+    def address(self) -> Address:
+        return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
+
+    def close(self) -> None:
+        if self._bell:
+            self._bell.stop()
+        self._bell = None
+        self._drop_idle()
+        self._opened = False
+
+    # Enqueue
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        existing: Mapping[str, str] = {}
+        if any(isinstance(job, KeyedJob) for job in jobs):
+            existing = self._insert_keyed(jobs)
+        else:
+            self._enqueues.write(jobs)
+        fault.point("enqueue.committed")
+        return existing
+
+    def _insert_keyed(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        """By themselves: who waits for the holder of a key lets nobody else wait."""
+        try:
+            return self._write(lambda s: s.insert_jobs(jobs))
+        except errors.StoreUnavailable:
+            self._drop_idle()
+            return self._write(lambda s: s.insert_keyed_once(jobs))
+
+    def _insert_together(self, tickets: list[Ticket[Sequence[NewJob]]]) -> None:
+        try:
+            self._insert([job for ticket in tickets for job in ticket.work])
+        except errors.StoreUnavailable:
+            raise
+        except Exception:
+            if len(tickets) == 1:
+                raise
+            for ticket in tickets:
+                try:
+                    self._insert(ticket.work)
+                except Exception as error:
+                    ticket.error = error
+
+    def _insert(self, jobs: Sequence[NewJob]) -> None:
+        try:
+            self._single(lambda s: s.insert_jobs(jobs))
+        except errors.StoreUnavailable:
+            # The answer was lost, or the connection was dead before the question.
+            self._drop_idle()
+            self._write(lambda s: s.insert_jobs_once(jobs))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[PostgresTx]:
+        with self._lend() as session, translated_if_ours(self.words["schema"]):
+            xid = self.begin(session.raw)
+            try:
+                yield PostgresTx(session.raw, self)
+                if session.raw.info.transaction_status == TransactionStatus.IDLE or (
+                    session.run(sql.CURRENT_XID)[0][0] != xid
+                ):
+                    raise errors.TransactionEnded("the transaction was ended inside the block")
+                session.raw.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(psycopg.Error):
+                    session.raw.rollback()
+                raise
+
+    # Run
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        settled: set[str] = set()
+        if settlements:
+            one_statement = (
+                len(settlements) <= SMALL_BATCH and len({type(s) for s in settlements}) == 1
+            )
+            write = self._single if one_statement else self._write
+            settled = write(lambda s: s.settle(settlements, now))
+            fault.point("finish.committed")
+        if request is None:
+            return settled, ()
+        return settled, self._claim(request, now)
+
+    def _claim(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
+        if not request.limited:
+            return self._single(lambda s: s.claim(request, now))
+        while True:
+            # A transaction for each look: the locks of keys are taken in one order, and not long.
+            claims, refused = self._write(lambda s: s.claim_limited(request, now))
+            if claims or not refused:
+                return claims
+
+    def mutation_lane(self) -> PostgresMutationLane:
+        return PostgresMutationLane(self)
+
+    # Workers: a worker lives as long as its counter grows.
+
+    def register(self, worker: WorkerInfo, now: int) -> None:
+        self._write(lambda s: s.register(worker, now))
+        self._release(worker.functions)
+
+    def deregister(self, worker_id: str) -> None:
+        self._write(lambda s: s.deregister(worker_id))
+
+    def abandon(self, worker_id: str) -> None:
+        """Nothing has to be let go: without beats the worker is dead. For tests."""
+
+    def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        with self._borrow() as session:
+            self._ask_time(session)
+            rows = session.run(sql.BEAT, {"ids": list(worker_ids)})
+            return {row[0] for row in rows}
+
+    def is_dead(self, worker_id: str) -> bool | None:
+        return None
+
+    # Upkeep
+
+    def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
+        for bucket, whole, look in _expired_buckets(cutoff, now):
+            limits = {"bucket": bucket, "cutoff": cutoff}
+            if self._read(lambda s: s.run(look, limits)):  # noqa: B023
+                try:
+                    self._write_once(
+                        lambda s: s.retain_bucket(bucket, cutoff, exhausted_after, whole)  # noqa: B023
+                    )
+                except Conflict:
+                    log.info("bucket %s of the history is being read; it is emptied later", bucket)
+        self._write(lambda s: s.drop_kept(exhausted_after))
+        return 0
+
+    # Waking
+
+    def ring(self) -> None:
+        if self._bell is None:
+            with self._lock:
+                if self._bell is None:
+                    self._bell = Bell(self._notify)
+        self._bell.ring()
+
+    def _notify(self) -> None:
+        with self._borrow() as session:
+            session.run(sql.NOTIFY)
+
+    def watch(self, bell: threading.Event, stop: threading.Event) -> None:
+        if self._pooler:
+            stop.wait()
+            return
+        while not stop.is_set():
+            try:
+                self._listen(bell, stop)
+            except (errors.StoreUnavailable, psycopg.Error) as error:
+                log.warning("not listening for wake-ups, polling instead: %s", first_line(error))
+                stop.wait(1)
+
+    def _listen(self, bell: threading.Event, stop: threading.Event) -> None:
+        with contextlib.closing(self.connect()) as raw:
+            raw.execute(self.sql[sql.LISTEN])
+            bell.set()
+            while not stop.is_set():
+                for _ in raw.notifies(timeout=0.5, stop_after=1):
+                    bell.set()
+
+
+def _check_url(url: str) -> None:
+    """Refuse what libpq cannot read; its own words are not shown, they may quote the password."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        parameter = re.match(r'invalid URI query parameter: "[^"]*"', str(error))
+        reason = parameter[0] if parameter else "write %xx for special characters in it"
+        raise errors.InvalidURL(f"the PostgreSQL URL cannot be read: {reason}") from None
+    ports = str(given.get("port") or "").split(",")
+    if not all(port == "" or port.isdecimal() for port in ports):
+        raise errors.InvalidURL(f"the PostgreSQL URL has no numeric port: {given['port']!r}")
+
+
+def _place(url: str) -> str:
+    """The database as it may be named in a message."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return f"{given.get('dbname') or 'the default database'} on {given.get('host') or 'localhost'}"
+
+
+def _expired_buckets(cutoff: int, now: int) -> Iterator[tuple[int, bool, Statement]]:
+    """Each bucket, oldest day first, whether all of it is past the cutoff, and how to look inside.
+
+    A bucket holds the days that are equal modulo the ring; the newest of them is at most today.
+    Only a retention longer than the ring mixes days in a bucket, or a time in which nobody cleaned
+    up: such a bucket must be searched. The oldest day's is searched too, never emptied: it is
+    tomorrow's as well, and in another process tomorrow may have begun.
+    """
+    today = now // sql.DAY_MS
+    longer_than_ring = now - cutoff > (sql.HISTORY_BUCKETS - 2) * sql.DAY_MS
+    for age in range(sql.HISTORY_BUCKETS - 1, -1, -1):
+        day = today - age
+        whole = (day + 1) * sql.DAY_MS <= cutoff and age < sql.HISTORY_BUCKETS - 1
+        look = sql.OLDEST_FINISHED if whole or longer_than_ring else sql.LEFT_BEHIND
+        yield day % sql.HISTORY_BUCKETS, whole, look

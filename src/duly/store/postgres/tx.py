@@ -1,0 +1,78 @@
+"""A transaction in the hands of user code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from duly import errors
+from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.store.base import Rows
+from duly.store.placeholders import to_psycopg
+from duly.store.postgres.connection import Connection
+from duly.store.postgres.session import PostgresSession
+
+if TYPE_CHECKING:
+    from duly.store.postgres.store import PostgresStore
+
+
+class PostgresTx:
+    """A transaction in the hands of user code."""
+
+    def __init__(self, connection: Connection, store: PostgresStore) -> None:
+        self._session = PostgresSession(connection, store)
+        self._savepoints = 0
+
+    @property
+    def connection(self) -> Connection:
+        return self._session.raw
+
+    @property
+    def _open(self) -> PostgresSession:
+        """After a COMMIT in the body each statement would commit by itself: refuse it."""
+        if self._session.raw.info.transaction_status == TransactionStatus.IDLE:
+            raise errors.TransactionEnded("the body ended the transaction")
+        return self._session
+
+    def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        with psycopg.Cursor(self._open.raw) as cursor:
+            # Parameters are always given, so that `%%` means the same with and without them.
+            cursor.execute(to_psycopg(text).encode(), tuple(parameters))
+            rows = cursor.fetchall() if cursor.description else []
+            return Rows(rows, cursor.rowcount)
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._open.insert_jobs(jobs)
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._open.get(job_id)
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._open.find(filter)
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return self._open.cancel(job_id, by, now)
+
+    def lock_running(self, job_id: str, token: int) -> bool:
+        return self._open.lock_running(job_id, token)
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Generator[None]:
+        self._savepoints += 1
+        name = f"tx_{self._savepoints}"
+        raw = self._open.raw
+        raw.execute(f"SAVEPOINT {name}".encode())
+        try:
+            yield
+        except BaseException:
+            if raw.info.transaction_status != TransactionStatus.IDLE and not raw.closed:
+                raw.execute(f"ROLLBACK TO {name}".encode())
+            raise
+        raw.execute(f"RELEASE {name}".encode())
+
+    def interrupt(self) -> None:
+        self._session.raw.cancel_safe(timeout=2)

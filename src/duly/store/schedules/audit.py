@@ -1,0 +1,59 @@
+"""Who did what to what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from duly.ids import new_id
+from duly.model.schedule import Reason
+from duly.store import schedule_statements as sql
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+
+class AuditEntry(NamedTuple):
+    """Who did what to what, and when."""
+
+    id: str
+    at: int
+    actor: str | None
+    action: str
+    target: str
+    detail: str | None
+
+
+def audit_of(session: Session, target: str, limit: int) -> list[AuditEntry]:
+    rows = session.run(sql.AUDIT_OF, {"target": target, "limit": limit})
+    return [AuditEntry(*row) for row in rows]
+
+
+def audit(
+    session: Session,
+    action: str,
+    target: str,
+    actor: str | None,
+    detail: Mapping[str, Any] | None,
+    now: int,
+) -> None:
+    """Write down who did what to what."""
+    text = None if detail is None else msgspec.json.encode(detail).decode()
+    row = {"id": new_id(now), "at": now, "actor": actor, "action": action, "target": target}
+    session.run(sql.AUDIT, row | {"detail": text})
+
+
+def audit_gone(session: Session, schedule_ids: Iterable[str], by: str | None, now: int) -> None:
+    """Schedules went with their function."""
+    for schedule_id in schedule_ids:
+        detail = {"because": "its function was deleted"}
+        audit(session, "schedule.remove", f"schedule:{schedule_id}", by, detail, now)
+
+
+def audit_slot(
+    session: Session, schedule_id: str, tick_at: int, actor: str | None, now: int
+) -> None:
+    """A second dispatch of a slot was asked for and refused."""
+    audit(session, Reason.SLOT_EXISTS, f"schedule:{schedule_id}", actor, {"tick_at": tick_at}, now)

@@ -1,0 +1,190 @@
+"""Calendars: as they are stored, as ticks are decided by them, and what an edit of one changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly import fault
+from duly.errors import BadInput, CalendarExists
+from duly.ids import FIRST_ID, new_id
+from duly.model.calendar import SEEDS, Calendar
+from duly.model.decide import due_at
+from duly.model.schedule import Plan
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.schedules.rows import schedule_of, understand
+from duly.zones import zone
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+log = logging.getLogger(__name__)
+
+AUDITED_DATES = 100
+
+
+class CalendarRecord(msgspec.Struct, frozen=True):
+    """One calendar as it stands in the store. The order of the fields is that of the columns."""
+
+    id: str
+    owner: str
+    name: str
+    definition: str
+    version: int
+    created_at: int
+    updated_at: int
+
+
+def add_calendar(session: Session, record: CalendarRecord, by: str | None, now: int) -> bool:
+    if not session.run(sql.INSERT_CALENDAR, msgspec.structs.asdict(record)):
+        return False
+    audit(session, "calendar.create", f"calendar:{record.id}", by, {"name": record.name}, now)
+    return True
+
+
+def edit_calendar(
+    session: Session,
+    calendar_id: str,
+    change: Callable[[CalendarRecord], CalendarRecord | None],
+    by: str | None,
+    now: int,
+) -> CalendarRecord | None:
+    """Change a calendar; when its schedules are looked at may change with it."""
+    rows = session.run(sql.LOCK_CALENDAR, {"id": calendar_id})
+    if not rows:
+        return None
+    before = CalendarRecord(*rows[0])
+    after = change(before)
+    if after is None:
+        return before
+    if after.name != before.name:
+        _reserve_name(session, after, now)
+    after = msgspec.structs.replace(after, version=before.version + 1, updated_at=now)
+    session.run(sql.REPLACE_CALENDAR, msgspec.structs.asdict(after))
+    fault.point("calendar.replaced")
+    shift_again(session, calendar_id)
+    detail = _difference(before, after)
+    audit(session, "calendar.update", f"calendar:{calendar_id}", by, detail, now)
+    return after
+
+
+def _reserve_name(session: Session, record: CalendarRecord, now: int) -> None:
+    """Take a name that nobody has, as a new calendar would: two who want it cannot both get it."""
+    taken = msgspec.structs.replace(record, id=new_id(now))
+    if not session.run(sql.INSERT_CALENDAR, msgspec.structs.asdict(taken)):
+        raise CalendarExists(record.name)
+    session.run(sql.DELETE_CALENDAR, {"id": taken.id})
+
+
+def _difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]:
+    """What an edit has changed; of many dates the first ones."""
+    old, new = (read_calendar(record.definition) for record in (before, after))
+    detail: dict[str, Any] = {"version": after.version}
+    if old is None or new is None:
+        return detail
+    for field in ("name", "kind", "tz", "rules"):
+        if getattr(old, field) != getattr(new, field):
+            detail[field] = [getattr(old, field), getattr(new, field)]
+    added, removed = new.dates.keys() - old.dates.keys(), old.dates.keys() - new.dates.keys()
+    for which, dates in (("added", added), ("removed", removed)):
+        if dates:
+            detail[which] = [str(day) for day in sorted(dates)[:AUDITED_DATES]]
+            detail[f"{which}_count"] = len(dates)
+    return detail
+
+
+def shift_again(session: Session, calendar_id: str, *, detached: bool = False) -> None:
+    """Ticks that a calendar moves to another day are moved anew, or back."""
+    after = FIRST_ID
+    while rows := session.run(sql.LOCK_ATTACHED, {"calendar": calendar_id, "after": after}):
+        page = [schedule_of(row) for row in rows]
+        # One that cannot be understood is parked by the ticker, and is no reason not to go on.
+        plans = [plan for record in page if (plan := understand(record, {}))]
+        calendars = {} if detached else calendars_of(session, plans)
+        for plan in plans:
+            tick_at = plan.record.next_tick_at
+            if plan.policies.shift is not None and tick_at is not None:
+                moved = due_at(plan, tick_at, calendars)
+                session.run(sql.MOVE_DUE, {"id": plan.id, "due_at": moved})
+        after = page[-1].id
+
+
+def remove_calendar(session: Session, calendar_id: str, by: str | None, now: int) -> bool:
+    """Remove a calendar; the schedules that it was attached to go on without it."""
+    rows = session.run(sql.LOCK_CALENDAR, {"id": calendar_id})
+    if not rows:
+        return False
+    shift_again(session, calendar_id, detached=True)
+    detached = len(session.run(sql.DETACH_ALL, {"id": calendar_id, "now": now}))
+    fault.point("calendar.detached")
+    session.run(sql.DELETE_CALENDAR, {"id": calendar_id})
+    detail = {"name": CalendarRecord(*rows[0]).name, "detached": detached}
+    audit(session, "calendar.remove", f"calendar:{calendar_id}", by, detail, now)
+    return True
+
+
+def find_calendars(
+    session: Session, owner: str | None, after: str | None, limit: int
+) -> list[CalendarRecord]:
+    """A page of calendars, oldest first."""
+    given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
+    return [CalendarRecord(*row) for row in session.run(sql.CALENDARS, given)]
+
+
+def get_calendar(session: Session, calendar_id: str) -> CalendarRecord | None:
+    rows = session.run(sql.GET_CALENDAR, {"id": calendar_id})
+    return CalendarRecord(*rows[0]) if rows else None
+
+
+def calendar_named(session: Session, owner: str, name: str) -> CalendarRecord | None:
+    rows = session.run(sql.CALENDAR_NAMED, {"owner": owner, "name": name})
+    return CalendarRecord(*rows[0]) if rows else None
+
+
+def calendars_of(session: Session, plans: Iterable[Plan]) -> dict[str, Calendar]:
+    """The attached calendars that can be read, by what a schedule calls them."""
+    return _calendars(session, {plan.record.calendar for plan in plans if plan.record.calendar})
+
+
+def calendars_in_use(session: Session) -> Mapping[str, Calendar]:
+    """All that are attached to a schedule and can be read, by what schedules call them."""
+    return _calendars(session, {row[0] for row in session.run(sql.IN_USE)})
+
+
+def _calendars(session: Session, wanted: Collection[str]) -> dict[str, Calendar]:
+    found = {name: SEEDS[name] for name in wanted if name in SEEDS}
+    own = [name for name in wanted if name not in SEEDS]
+    if own:
+        for calendar_id, text in session.run(sql.ATTACHED, {"ids": session.array(own)}):
+            calendar = read_calendar(text)
+            if calendar is not None:
+                found[calendar_id] = calendar
+    for calendar in found.values():
+        _check_zone(calendar)
+    return found
+
+
+def _check_zone(calendar: Calendar) -> None:
+    """Say so if this machine does not have the zone (any more): its ticks are skipped."""
+    try:
+        zone(calendar.tz)
+    except BadInput as error:
+        log.error("calendar %r forbids every tick: %s", calendar.name, error)
+
+
+def read_calendar(text: str) -> Calendar | None:
+    try:
+        return _decode_calendar(text)
+    except Exception as error:  # a calendar that cannot be read skips its ticks
+        log.error("a calendar cannot be read: %s", error)
+        return None
+
+
+@lru_cache(maxsize=256)
+def _decode_calendar(text: str) -> Calendar:
+    return Calendar.decode(msgspec.json.decode(text))

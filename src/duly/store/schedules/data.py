@@ -1,0 +1,135 @@
+"""Schedules as data: stored, changed, removed and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from duly.errors import CalendarNotFound
+from duly.model.calendar import SEEDS
+from duly.model.decide import due_at
+from duly.model.schedule import ScheduleRecord, TickRecord, plan_of
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.rows import schedule_of, tick_of
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+Edit = Callable[[ScheduleRecord], ScheduleRecord | None]
+"""A schedule as it shall be, or None if it shall stay as it is."""
+
+
+def add(session: Session, record: ScheduleRecord, by: str | None, now: int) -> bool:
+    """Store a new schedule; False if its owner has one of that key."""
+    record = settled(session, record)
+    if not session.run(sql.INSERT_SCHEDULE, msgspec.structs.asdict(record)):
+        return False
+    audit(session, "schedule.create", f"schedule:{record.id}", by, {"key": record.key}, now)
+    return True
+
+
+def edit(
+    session: Session,
+    schedule_id: str,
+    change: Edit,
+    action: str,
+    by: str | None,
+    detail: Mapping[str, Any] | None,
+    now: int,
+) -> ScheduleRecord | None:
+    """Change a schedule while nobody else looks at it; as it is then. None: there is none."""
+    rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
+    if not rows:
+        return None
+    before = schedule_of(rows[0])
+    after = change(before)
+    if after is None:
+        return before
+    if after.calendar != before.calendar:
+        after = settled(session, after)
+    after = msgspec.structs.replace(after, version=before.version + 1, updated_at=now)
+    session.run(sql.REPLACE_SCHEDULE, msgspec.structs.asdict(after))
+    audit(session, f"schedule.{action}", f"schedule:{schedule_id}", by, detail, now)
+    return after
+
+
+def settled(session: Session, record: ScheduleRecord) -> ScheduleRecord:
+    """The schedule, due when its calendar says so, which stays as it is until this is committed.
+
+    Else a calendar that is edited or removed at the same time would not know of the schedule.
+    """
+    if record.calendar is None or record.calendar in SEEDS:
+        return record
+    if not session.run(sql.HOLD_CALENDAR, {"id": record.calendar}):
+        raise CalendarNotFound(record.calendar)
+    plan = plan_of(record)
+    if plan.policies.shift is None or record.next_tick_at is None:
+        return record
+    moved = due_at(plan, record.next_tick_at, calendars_of(session, [plan]))
+    return msgspec.structs.replace(record, due_at=moved)
+
+
+def remove(session: Session, schedule_id: str, by: str | None, now: int) -> bool:
+    """Remove a schedule; its jobs and its ledger stay."""
+    rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
+    if not rows:
+        return False
+    session.run(sql.DELETE_SCHEDULE, {"id": schedule_id})
+    key = schedule_of(rows[0]).key
+    audit(session, "schedule.remove", f"schedule:{schedule_id}", by, {"key": key}, now)
+    return True
+
+
+class ScheduleFilter(NamedTuple):
+    """Which schedules a list is about; None means any."""
+
+    app: str | None = None
+    owner: str | None = None
+    function: str | None = None
+    enabled: bool | None = None
+    calendar: str | None = None
+    parked: bool | None = None
+    after_id: str | None = None
+    limit: int = 100
+
+
+class TickFilter(NamedTuple):
+    """Which ticks of a schedule a list is about; None means any. Times are [after, before)."""
+
+    before: int | None = None
+    after: int | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    limit: int = 100
+
+
+def _given(filter: ScheduleFilter | TickFilter) -> dict[str, object]:
+    return {name: value for name, value in filter._asdict().items() if value is not None}
+
+
+def find(session: Session, filter: ScheduleFilter) -> list[ScheduleRecord]:
+    given = _given(filter)
+    statement = sql.list_schedules(given)
+    text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
+    return [schedule_of(row) for row in session.run_text(text, given)]
+
+
+def ticks(session: Session, schedule_id: str, filter: TickFilter) -> list[TickRecord]:
+    given = _given(filter)
+    statement = sql.list_ticks(given)
+    text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
+    return [tick_of(row) for row in session.run_text(text, given | {"id": schedule_id})]
+
+
+def get(session: Session, schedule_id: str) -> ScheduleRecord | None:
+    rows = session.run(sql.GET_SCHEDULE, {"id": schedule_id})
+    return schedule_of(rows[0]) if rows else None
+
+
+def find_one(session: Session, app: str, owner: str, key: str) -> ScheduleRecord | None:
+    rows = session.run(sql.FIND_SCHEDULE, {"app": app, "owner": owner, "key": key})
+    return schedule_of(rows[0]) if rows else None

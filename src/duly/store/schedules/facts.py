@@ -1,0 +1,141 @@
+"""What ticks are decided by, looked up for many schedules at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.model.condition import Stats, prior_run_result
+from duly.model.decide import Facts, InFlight, Prior, Signal, needs_prior
+from duly.model.schedule import DAY_MS, Overlap, Plan
+from duly.store import schedule_statements as sql
+from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.rows import later
+from duly.store.steps import Row
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+Range = tuple[int, int]
+"""Two instants, both of them inside."""
+
+
+def gather(
+    session: Session,
+    plans: Sequence[Plan],
+    now: int,
+    signals: Mapping[str, Signal] | None = None,
+    ancestors: frozenset[str] = frozenset(),
+    slots: Range | None = None,
+) -> Facts:
+    """What the ticks of these schedules are decided by: a few statements, however many they are."""
+    killed = session.run(sql.KILL_SWITCH)
+    return Facts(
+        killed=(killed[0][0] or "") if killed else None,
+        statuses=session.statuses(),
+        in_flight=_in_flight(session, plans),
+        calendars=calendars_of(session, plans),
+        priors=_priors(session, plans, now),
+        signals=signals or {},
+        dispatched=_dispatched(session, plans, now),
+        costs=_costs(session, plans, now),
+        slots=_slots(session, plans, slots),
+        ancestors=ancestors,
+    )
+
+
+def _in_flight(session: Session, plans: Iterable[Plan]) -> dict[str, InFlight]:
+    ids = [p.id for p in plans if p.policies.overlap in (Overlap.SKIP, Overlap.BUFFER_ONE)]
+    if not ids:
+        return {}
+    rows = session.run(sql.IN_FLIGHT, {"ids": session.array(ids)})
+    return {row[0]: InFlight(row[1], row[2]) for row in rows if row[1] or row[2]}
+
+
+def _priors(session: Session, plans: Iterable[Plan], now: int) -> dict[str, Prior]:
+    functions = {plan.record.function for plan in plans if needs_prior(plan)}
+    return {function: prior_of(session, function, now) for function in sorted(functions)}
+
+
+def prior_of(session: Session, function: str, now: int) -> Prior:
+    """The latest finished job of a function, and what became of those of the last 24 hours.
+
+    Jobs that are stored under another name of the function are its jobs too.
+    """
+    since = now - DAY_MS
+    day = {"since": since, "since_id": first_id_at(since)}
+    latest: list[Row] = []
+    succeeded = failed = total = 0
+    others = session.run(sql.NAMES_OF, {"function": function})
+    for name in (function, *(row[0] for row in others)):
+        latest += session.run(sql.LATEST_FINISHED, {"function": name})
+        [counts] = session.run(sql.LAST_DAY, day | {"function": name})
+        succeeded, failed, total = succeeded + counts[0], failed + counts[1], total + sum(counts)
+    stats = Stats(*(min(count, sql.COUNTED) for count in (succeeded, failed, total)))
+    if not latest:
+        return Prior(None, stats)
+    state, result, _ = max(latest, key=lambda row: str(row[2]))
+    return Prior(prior_run_result(state, result), stats)
+
+
+def first_id_at(instant: int) -> str:
+    """The smallest id that a job created at this instant can have."""
+    text = f"{max(0, instant):012x}"
+    return f"{text[:8]}-{text[8:12]}-0000-0000-000000000000"
+
+
+def _windows(plans: Iterable[Plan], now: int, *, cost: bool) -> list[tuple[str, int]]:
+    """Since when each schedule with a budget counts, for whichever tick is looked at."""
+    return [
+        (plan.id, min(now, plan.record.next_tick_at or now) - budget.window_ms)
+        for plan in plans
+        if (budget := plan.policies.budget) is not None and (budget.cost is not None) == cost
+    ]
+
+
+def _dispatched(session: Session, plans: Iterable[Plan], now: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for schedule_id, tick_at in _in_windows(
+        session, sql.DISPATCHED, _windows(plans, now, cost=False)
+    ):
+        found.setdefault(schedule_id, []).append(tick_at)
+    return found
+
+
+def _costs(session: Session, plans: Iterable[Plan], now: int) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    rows = _in_windows(session, sql.COSTS, _windows(plans, now, cost=True))
+    for schedule_id, tick_at, amount in rows:
+        found.setdefault(schedule_id, []).append((tick_at, amount))
+    return found
+
+
+def _in_windows(session: Session, statement: Any, windows: Sequence[tuple[str, int]]) -> list[Row]:
+    if not windows:
+        return []
+    if session.dialect == "sqlite":
+        return session.run(statement, {"rows": msgspec.json.encode(windows).decode()})
+    ids, since = zip(*windows, strict=True)
+    return session.run(statement, {"ids": list(ids), "since": list(since)})
+
+
+def _slots(
+    session: Session, plans: Iterable[Plan], wanted: Range | None
+) -> dict[str, frozenset[int]]:
+    """Slots of a range; else those that were taken before their time.
+
+    A backfill has taken them, or the trigger itself before a clock was set back.
+    """
+    found: dict[str, frozenset[int]] = {}
+    for plan in plans:
+        record = plan.record
+        since, until = wanted or (
+            record.next_tick_at,
+            later(record.filled_until, record.last_tick_at),
+        )
+        if since is not None and until is not None and since <= until:
+            rows = session.run(sql.TAKEN_SLOTS, {"id": plan.id, "since": since, "until": until})
+            found[plan.id] = frozenset(row[0] for row in rows)
+    return found

@@ -1,0 +1,25 @@
+"""The kill switch: while it is on, no schedule dispatches and no job starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.statements import PAUSE_QUEUE, RESUME_QUEUE
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+
+def pause_everything(session: Session, by: str | None, note: str | None, now: int) -> None:
+    session.run(PAUSE_QUEUE, {"name": sql.EVERYTHING, "by": by, "note": note, "now": now})
+    audit(session, "pause", "everything", by, {"note": note}, now)
+
+
+def resume_everything(session: Session, by: str | None, now: int) -> bool:
+    if not session.run(sql.KILL_SWITCH):
+        return False
+    session.run(RESUME_QUEUE, {"name": sql.EVERYTHING})
+    audit(session, "resume", "everything", by, None, now)
+    return True

@@ -1,0 +1,77 @@
+"""What a tick leaves behind: its row in the ledger, and its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from duly.model.decide import Decided, Dispatch
+from duly.model.job import NewJob
+from duly.model.schedule import Plan, TickKind, TickRecord
+from duly.store import schedule_statements as sql
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+Slot = tuple[str, str, int]
+"""A tick by its schedule, kind and time."""
+
+
+class Order(NamedTuple):
+    """A job to be made for a tick."""
+
+    plan: Plan
+    tick: Decided
+    dispatch: Dispatch
+    serial: bool
+    kind: TickKind = TickKind.SLOT
+    parent_id: str | None = None
+
+
+MakeJobs = Callable[[Order, int], Sequence[NewJob]]
+"""The job of a tick, first, and those that wait for its end; `now` is given."""
+
+
+def insert_ticks(session: Session, rows: Sequence[TickRecord]) -> set[Slot]:
+    """Write ledger rows; those that were not there before."""
+    if not rows:
+        return set()
+    values = [msgspec.structs.astuple(row) for row in rows]
+    if session.dialect == "sqlite":
+        given: dict[str, Any] = {"rows": msgspec.json.encode(values).decode()}
+    else:
+        columns = zip(*values, strict=True)
+        given = {
+            name: list(column)
+            for name, column in zip(TickRecord.__struct_fields__, columns, strict=True)
+        }
+    return {(row[0], row[1], row[2]) for row in session.run(sql.INSERT_TICKS, given)}
+
+
+def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> Mapping[str, str]:
+    """Store the jobs of ticks; one whose key somebody holds points to the holder instead.
+
+    Who that is, by the id that the job would have had.
+    """
+    if not jobs:
+        return {}
+    existing = session.insert_jobs([job for made in jobs.values() for job in made])
+    for (schedule_id, kind, tick_at), made in jobs.items():
+        if made[0].id in existing:
+            where = {"schedule_id": schedule_id, "kind": kind, "tick_at": tick_at}
+            session.run(sql.POINT_TICK, where | {"job_id": existing[made[0].id]})
+    return existing
+
+
+def job_of(made: Sequence[NewJob], existing: Mapping[str, str]) -> str:
+    """The job of a tick, which may be one that was there before."""
+    return existing.get(made[0].id, made[0].id)
+
+
+def cancel_others(session: Session, plan: Plan, now: int) -> None:
+    """Cancel whatever of this schedule is unfinished."""
+    others = [row[0] for row in session.run(sql.JOBS_OF, {"id": plan.id})]
+    if others:
+        session.cancel_live(others, f"schedule:{plan.id}", now)

@@ -1,0 +1,61 @@
+"""Schedules that cannot be decided: they rest, and go on where they stood once they can be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from duly.model.decide import due_at
+from duly.model.schedule import ScheduleRecord
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.rows import schedule_of, stood_at, understand
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+log = logging.getLogger(__name__)
+
+REVIVED_AT_ONCE = 100
+"""As many as LOCK_PARKED gives."""
+
+
+def park(session: Session, schedule_id: str, error: str, now: int) -> None:
+    """Let a schedule rest that cannot be decided, and say why."""
+    log.error("schedule %s is parked: %s", schedule_id, error, extra={"schedule": schedule_id})
+    session.run(sql.PARK, {"id": schedule_id, "error": error, "now": now})
+
+
+def missing_functions(session: Session) -> list[str]:
+    """The functions that nobody knew when schedules called for them."""
+    return [row[0] for row in session.run(sql.MISSING_FUNCTIONS)]
+
+
+def revive(session: Session, functions: Iterable[str], now: int) -> int:
+    """Let some schedules of functions that are known again tick, from where they were; how many."""
+    names = session.array(functions)
+    found = [schedule_of(row) for row in session.run(sql.LOCK_PARKED, {"functions": names})]
+    for record in found:
+        revive_one(session, record, now)
+    return len(found)
+
+
+def revive_one(session: Session, record: ScheduleRecord, now: int, *, anew: bool = False) -> None:
+    """Let a schedule go on with the tick that it stood at, or with that tick computed anew.
+
+    How much of what has come meanwhile is caught up, its policies say.
+    """
+    parked: dict[str, str] = {}
+    plan = understand(msgspec.structs.replace(record, override=None), parked)
+    if plan is None:
+        park(session, record.id, parked[record.id], now)
+        return
+    tick_at = stood_at(plan) if anew else record.parked_tick
+    due = None if tick_at is None else due_at(plan, tick_at, calendars_of(session, [plan]))
+    session.run(sql.REVIVE, {"next_tick_at": tick_at, "due_at": due, "id": record.id})
+    log.info("schedule %s is parked no longer", record.id, extra={"schedule": record.id})
+    audit(session, "schedule.revive", f"schedule:{record.id}", None, {"was": record.error}, now)

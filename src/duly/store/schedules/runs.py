@@ -1,0 +1,166 @@
+"""Runs that no trigger asked for: by hand, and of ticks that are filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from duly.model.decide import Decided, Facts, Standing, Verdict, standing_of, tick_row
+from duly.model.job import NewJob
+from duly.model.schedule import Outcome, Overlap, Plan, Reason, TickKind, TickRecord, plan_of
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.schedules.facts import Range, gather
+from duly.store.schedules.ledger import (
+    MakeJobs,
+    Order,
+    Slot,
+    cancel_others,
+    insert_jobs_of,
+    insert_ticks,
+    job_of,
+)
+from duly.store.schedules.rows import later, schedule_of
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+
+class Run(NamedTuple):
+    """Ticks of one schedule that somebody asks for: now, or for a time that has passed."""
+
+    kind: TickKind
+    ticks: Sequence[Decided]
+    standing: Standing
+    filled_until: int | None = None
+    detail: Mapping[str, Any] = {}
+    """What the audit says of it."""
+
+
+Choose = Callable[[Plan, Facts, int], Run]
+"""What is to be run, decided while the schedule is locked; a run now stands at the instant given.
+"""
+NOT_FILLED = frozenset({Reason.SLOT_EXISTS, Reason.CYCLE_DETECTED, Reason.KILL_SWITCH}) | {
+    Reason.TARGET_PAUSED,
+    Reason.TARGET_DEPRECATED,
+}
+"""Why a backfill leaves a slot as it is, so that another one can fill it."""
+
+
+def run(
+    session: Session,
+    schedule_id: str,
+    choose: Choose,
+    make_jobs: MakeJobs,
+    now: int,
+    *,
+    by: str | None = None,
+    parent_id: str | None = None,
+    ancestors: frozenset[str] = frozenset(),
+    slots: Range | None = None,
+) -> list[TickRecord] | None:
+    """Run ticks beside those of the trigger; what became of each. None: there is no such schedule.
+
+    A slot that is taken is answered as such and audited; its own row stays as it is.
+    """
+    rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
+    if not rows:
+        return None
+    plan = plan_of(schedule_of(rows[0]))
+    facts = gather(session, [plan], now, ancestors=ancestors, slots=slots)
+    instant = now
+    if slots is None:
+        # Two may be run in the same millisecond, and each has a row of its own.
+        [(free,)] = session.run(sql.FREE_INSTANT, {"id": plan.id, "now": now})
+        instant = now if free is None else free
+    chosen = choose(plan, facts, instant)
+    verdict = Verdict(plan, tuple(chosen.ticks))
+    # Ticks that are filled in must not overlap, and are no reason to cancel what runs now.
+    is_backfill = chosen.kind == TickKind.SLOT
+    serial = plan.policies.overlap != Overlap.ALLOW if is_backfill else verdict.is_serial
+    made = {
+        (plan.id, str(chosen.kind), tick.tick_at): make_jobs(
+            Order(plan, tick, dispatch, serial, chosen.kind, parent_id), now
+        )
+        for tick, dispatch in verdict.dispatches
+    }
+    asked = [_row_of(plan.id, chosen.kind, tick, made, now) for tick in chosen.ticks]
+    left = {row.tick_at for row in asked if is_backfill and row.reason in NOT_FILLED}
+    stored = insert_ticks(session, [row for row in asked if row.tick_at not in left])
+    if stored and verdict.cancels_others and not is_backfill:
+        cancel_others(session, plan, now)
+    written = {slot: jobs for slot, jobs in made.items() if slot in stored}
+    existing = insert_jobs_of(session, written)
+    session.run(sql.NOTE_RUN, _noted(plan, chosen, written, existing))
+    answers = [_answer(row, stored, left, existing) for row in asked]
+    taken = [row.tick_at for row in answers if row.reason == Reason.SLOT_EXISTS]
+    _audit_run(session, plan, chosen, len(stored), taken, by, now)
+    return answers
+
+
+def _audit_run(
+    session: Session,
+    plan: Plan,
+    chosen: Run,
+    new: int,
+    taken: Sequence[int],
+    by: str | None,
+    now: int,
+) -> None:
+    """Who has asked for a run, or for ticks to be filled in; and each slot that was taken."""
+    target = f"schedule:{plan.id}"
+    ticks = [tick.tick_at for tick in chosen.ticks]
+    if chosen.kind == TickKind.MANUAL:
+        audit(session, "schedule.run", target, by, {"tick_at": ticks[0], **chosen.detail}, now)
+    elif ticks:
+        detail = {"first": ticks[0], "last": ticks[-1], "ticks": len(ticks), "new": new}
+        audit(session, "schedule.backfill", target, by, detail, now)
+    if taken:
+        detail = {"tick_at": taken[0], "last": taken[-1], "count": len(taken)}
+        audit(session, Reason.SLOT_EXISTS, target, by, detail, now)
+
+
+def _row_of(
+    schedule_id: str,
+    kind: TickKind,
+    tick: Decided,
+    made: Mapping[Slot, Sequence[NewJob]],
+    now: int,
+) -> TickRecord:
+    jobs = made.get((schedule_id, str(kind), tick.tick_at))
+    return tick_row(schedule_id, kind, tick, jobs[0].id if jobs else None, now)
+
+
+def _noted(
+    plan: Plan,
+    chosen: Run,
+    written: Mapping[Slot, Sequence[NewJob]],
+    existing: Mapping[str, str],
+) -> dict[str, Any]:
+    dispatched = list(written.values())
+    # A slot that was taken after all is no dispatch.
+    standing = chosen.standing if dispatched else standing_of(plan)
+    return {
+        "id": plan.id,
+        "rotation_index": standing.rotation_index,
+        "remaining": standing.remaining,
+        "last_dispatch_at": standing.last_dispatch_at,
+        "last_job_id": job_of(dispatched[-1], existing) if dispatched else plan.record.last_job_id,
+        "filled_until": later(plan.record.filled_until, chosen.filled_until),
+        "over": standing.is_over,
+    }
+
+
+def _answer(
+    row: TickRecord, stored: set[Slot], left: Collection[int], existing: Mapping[str, str]
+) -> TickRecord:
+    if (row.schedule_id, row.kind, row.tick_at) in stored:
+        job_id = None if row.job_id is None else existing.get(row.job_id, row.job_id)
+        return msgspec.structs.replace(row, job_id=job_id)
+    if row.tick_at in left:
+        return row
+    return msgspec.structs.replace(
+        row, outcome=Outcome.SKIPPED, reason=Reason.SLOT_EXISTS, job_id=None, detail=None
+    )

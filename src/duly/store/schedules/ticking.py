@@ -1,0 +1,250 @@
+"""What a ticker does in the store: lock a page of due schedules, decide, write everything down.
+
+All of it is one transaction a page. A schedule that cannot be decided, whatever the reason, is
+parked with its error and blocks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from duly import fault
+from duly.errors import StoreError
+from duly.model.decide import Facts, Signal, Verdict, judge, ledger_rows, needs_signal
+from duly.model.job import NewJob
+from duly.model.schedule import Plan, TickKind, TickRecord
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit_gone, audit_slot
+from duly.store.schedules.facts import gather
+from duly.store.schedules.ledger import (
+    MakeJobs,
+    Order,
+    Slot,
+    cancel_others,
+    insert_jobs_of,
+    insert_ticks,
+    job_of,
+)
+from duly.store.schedules.parked import park
+from duly.store.schedules.rows import reason_of, schedule_of, understand
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+PASS_TICKS = 1_000
+"""So many ticks, and those of one more schedule, are written in one transaction at most."""
+
+
+class Ticked(NamedTuple):
+    """What a page came to."""
+
+    looked_at: int
+    dispatched: int
+    skipped: int
+    missed: int
+    parked: int
+    more: bool
+    """Whether more schedules are due than a page holds."""
+
+
+def added(ticked: Sequence[Ticked], *, more: bool) -> Ticked:
+    """Several as if they had been one page."""
+    return Ticked(
+        looked_at=sum(each.looked_at for each in ticked),
+        dispatched=sum(each.dispatched for each in ticked),
+        skipped=sum(each.skipped for each in ticked),
+        missed=sum(each.missed for each in ticked),
+        parked=sum(each.parked for each in ticked),
+        more=more,
+    )
+
+
+def tick(
+    session: Session,
+    now: int,
+    page: int,
+    signals: Mapping[str, Signal],
+    make_jobs: MakeJobs,
+    *,
+    zone_data: str,
+    only: str | None = None,
+) -> Ticked:
+    """Decide one page of due schedules, or a single one, and write down what was decided."""
+    where = {"now": now, "zone_data": zone_data}
+    if only is None:
+        rows = session.run(sql.LOCK_DUE, where | {"limit": page + 1})
+    else:
+        rows = session.run(sql.LOCK_ONE_DUE, where | {"id": only})
+    records = [schedule_of(row) for row in rows[:page]]
+    if not records:
+        return Ticked(0, 0, 0, 0, 0, more=False)
+    parked: dict[str, str] = {}
+    plans = [plan for record in records if (plan := understand(record, parked))]
+    # Somebody else has taken those that were asked for: without an answer nothing is decided.
+    unasked = {plan.id for plan in plans if needs_signal(plan) and plan.id not in signals}
+    plans = [plan for plan in plans if plan.id not in unasked]
+    facts = gather(session, plans, now, signals)
+    judged = [verdict for plan in plans if (verdict := _judge(plan, facts, now, parked))]
+    verdicts = _not_too_many(judged)
+    fault.point("ticker.decided")
+    jobs = _make_jobs(verdicts, make_jobs, now, parked)
+    looked_at = len(records) - len(unasked)
+    more = (len(rows) > page and looked_at > 0) or len(verdicts) < len(judged)
+    verdicts = [verdict for verdict in verdicts if verdict.plan.id not in parked]
+    _write(session, verdicts, jobs, now)
+    for schedule_id, error in parked.items():
+        park(session, schedule_id, error, now)
+    fault.point("ticker.written")
+    return _count(verdicts, looked_at, len(parked), more=more)
+
+
+def _not_too_many(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The first of them, as far as one transaction reaches; those that catch up have many ticks."""
+    ticks = 0
+    for place, verdict in enumerate(verdicts):
+        ticks += len(verdict.ticks)
+        if ticks >= PASS_TICKS:
+            return list(verdicts[: place + 1])
+    return list(verdicts)
+
+
+def _judge(plan: Plan, facts: Facts, now: int, parked: dict[str, str]) -> Verdict | None:
+    try:
+        return judge(plan, facts, now)
+    except Exception as error:  # whatever is wrong with it, others must go on
+        parked[plan.id] = reason_of(error)
+        return None
+
+
+def _make_jobs(
+    verdicts: Iterable[Verdict], make_jobs: MakeJobs, now: int, parked: dict[str, str]
+) -> dict[Slot, Sequence[NewJob]]:
+    made: dict[Slot, Sequence[NewJob]] = {}
+    for verdict in verdicts:
+        plan = verdict.plan
+        serial = verdict.is_serial
+        try:
+            for tick, dispatch in verdict.dispatches:
+                order = Order(plan, tick, dispatch, serial)
+                made[plan.id, TickKind.SLOT, tick.tick_at] = make_jobs(order, now)
+        except StoreError:
+            # Nothing that the schedule could help: all of it is tried again.
+            raise
+        except Exception as error:  # whatever is wrong with it, others must go on
+            parked[plan.id] = reason_of(error)
+    return made
+
+
+def _write(
+    session: Session,
+    verdicts: Sequence[Verdict],
+    jobs: Mapping[Slot, Sequence[NewJob]],
+    now: int,
+) -> None:
+    rows: list[TickRecord] = []
+    for verdict in verdicts:
+        mine = {
+            tick.tick_at: jobs[verdict.plan.id, TickKind.SLOT, tick.tick_at][0].id
+            for tick, _ in verdict.dispatches
+        }
+        rows += ledger_rows(verdict, mine, now)
+        if verdict.cancels_others:
+            cancel_others(session, verdict.plan, now)
+    stored = insert_ticks(session, rows)
+    fault.point("ticker.noted")
+    existing = insert_jobs_of(session, {slot: jobs[slot] for slot in jobs if slot in stored})
+    for verdict in verdicts:
+        if verdict.cancels_others:
+            _cancel_all_but_last(session, verdict, jobs, now)
+    fault.point("ticker.enqueued")
+    moved = [
+        _advance_of(verdict, stored, jobs, existing) for verdict in verdicts if not verdict.remove
+    ]
+    write_advances(session, moved)
+    for verdict in verdicts:
+        if verdict.remove:
+            session.run(sql.DELETE_SCHEDULE, {"id": verdict.plan.id})
+            audit_gone(session, [verdict.plan.id], None, now)
+    for verdict in verdicts:
+        refused = [row.tick_at for row in rows if _was_refused(row, verdict, stored)]
+        for tick_at in (*verdict.taken, *refused):
+            audit_slot(session, verdict.plan.id, tick_at, None, now)
+
+
+def _was_refused(row: TickRecord, verdict: Verdict, stored: set[Slot]) -> bool:
+    slot = (row.schedule_id, row.kind, row.tick_at)
+    is_slot = row.schedule_id == verdict.plan.id and row.kind == TickKind.SLOT
+    return is_slot and slot not in stored
+
+
+def _cancel_all_but_last(
+    session: Session, verdict: Verdict, jobs: Mapping[Slot, Sequence[NewJob]], now: int
+) -> None:
+    """Of ticks that are caught up together, each one cancels those before it."""
+    made = [jobs[verdict.plan.id, TickKind.SLOT, tick.tick_at] for tick, _ in verdict.dispatches]
+    overtaken = [each[0].id for each in made[:-1]]
+    if overtaken:
+        session.cancel_live(overtaken, f"schedule:{verdict.plan.id}", now)
+
+
+class Advance(NamedTuple):
+    """Where a schedule stands after its ticks."""
+
+    id: str
+    next_tick_at: int | None
+    due_at: int | None
+    rotation_index: int
+    remaining: int | None
+    last_tick_at: int | None
+    last_dispatch_at: int | None
+    last_job_id: str | None
+    keep_override: bool
+
+
+def write_advances(session: Session, rows: Sequence[Advance]) -> None:
+    """Write down where schedules stand after their ticks."""
+    if not rows:
+        return
+    if session.dialect == "sqlite":
+        for row in rows:
+            session.run(sql.ADVANCE, row._asdict())
+    else:
+        columns = zip(*rows, strict=True)
+        given = {n: list(column) for n, column in zip(Advance._fields, columns, strict=True)}
+        session.run(sql.ADVANCE, given)
+
+
+def _advance_of(
+    verdict: Verdict,
+    stored: set[Slot],
+    jobs: Mapping[Slot, Sequence[NewJob]],
+    existing: Mapping[str, str],
+) -> Advance:
+    plan, standing = verdict.plan, verdict.standing
+    slots = [(plan.id, TickKind.SLOT, tick.tick_at) for tick, _ in verdict.dispatches]
+    dispatched = [slot for slot in slots if slot in stored]
+    # Somebody had taken them: as if they had not been tried.
+    refused = len(slots) - len(dispatched)
+    decided = [tick.tick_at for tick in verdict.ticks]
+    past = [*decided, *verdict.taken, *([verdict.missed.last] if verdict.missed else [])]
+    remaining = standing.remaining
+    override = plan.override
+    return Advance(
+        plan.id,
+        verdict.next_tick_at,
+        verdict.due_at,
+        standing.rotation_index - refused,
+        None if remaining is None else remaining + refused,
+        max(past, default=None),
+        standing.last_dispatch_at if dispatched else plan.record.last_dispatch_at,
+        job_of(jobs[dispatched[-1]], existing) if dispatched else None,
+        override is not None and override.tick_at == verdict.next_tick_at,
+    )
+
+
+def _count(verdicts: Sequence[Verdict], looked_at: int, parked: int, *, more: bool) -> Ticked:
+    dispatched = sum(len(verdict.dispatches) for verdict in verdicts)
+    skipped = sum(len(verdict.ticks) for verdict in verdicts) - dispatched
+    missed = sum(verdict.missed.count for verdict in verdicts if verdict.missed)
+    return Ticked(looked_at, dispatched, skipped, missed, parked, more)

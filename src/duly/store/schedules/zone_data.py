@@ -1,0 +1,83 @@
+"""Newer zone data: who may decide about zoned schedules, and their ticks computed anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from duly.model.calendar import Calendar
+from duly.model.decide import due_at
+from duly.model.schedule import Plan
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.parked import revive_one
+from duly.store.schedules.rows import schedule_of, stood_at, understand
+from duly.store.statements import READ_META
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+ZONE_DATA, ZONE_DATA_DONE = "zone_data", "zone_data_done"
+"""The version that a ticker must have, and the one that all ticks were computed with."""
+
+
+def has_zone_data(session: Session, version: str) -> bool:
+    """Whether ticks were computed with this version, or a later one is required."""
+    meta: dict[str, str] = dict(session.run(READ_META))
+    return meta.get(ZONE_DATA, "") > version or meta.get(ZONE_DATA_DONE, "") == version
+
+
+def take_zone_data(session: Session, version: str) -> bool:
+    """From now on only those who have this version, or a later one, decide about zoned schedules.
+
+    Whether stored ticks have to be computed anew with it.
+    """
+    session.run(sql.RAISE_META, {"key": ZONE_DATA, "value": version})
+    required, done = (_meta(session, key) for key in (ZONE_DATA, ZONE_DATA_DONE))
+    return required == version and done < version
+
+
+def _meta(session: Session, key: str) -> str:
+    rows = session.run(sql.HOLD_META, {"key": key})
+    value: str = rows[0][0] if rows else ""
+    return value
+
+
+def compute_zoned(session: Session, version: str, after: str, now: int) -> str | None:
+    """Compute the next tick of some zoned schedules anew; the last of them, None at the end."""
+    if _meta(session, ZONE_DATA) != version:
+        return None  # somebody with a later version does it
+    page = [schedule_of(row) for row in session.run(sql.LOCK_ZONED, {"after": after})]
+    plans = [plan for record in page if (plan := understand(record, {}))]
+    calendars = calendars_of(session, plans)
+    for plan in plans:
+        if plan.record.parked_at is not None:
+            revive_one(session, plan.record, now, anew=True)
+        else:
+            _compute_anew(session, plan, calendars, version, now)
+    if page:
+        return page[-1].id
+    session.run(sql.RAISE_META, {"key": ZONE_DATA_DONE, "value": version})
+    return None
+
+
+def _compute_anew(
+    session: Session, plan: Plan, calendars: Mapping[str, Calendar], version: str, now: int
+) -> None:
+    record, override = plan.record, plan.override
+    tick_at = stood_at(plan)
+    if tick_at == record.next_tick_at:
+        return
+    if override is not None and override.tick_at == record.next_tick_at and tick_at is not None:
+        plan = msgspec.structs.replace(
+            plan, override=msgspec.structs.replace(override, tick_at=tick_at)
+        )
+    due = None if tick_at is None else due_at(plan, tick_at, calendars)
+    stored = None if plan.override is None else msgspec.json.encode(plan.override).decode()
+    times = {"next_tick_at": tick_at, "due_at": due, "override": stored}
+    session.run(sql.MOVE_TICK, times | {"id": plan.id})
+    detail = {"version": version, "from": record.next_tick_at, "to": tick_at}
+    audit(session, "schedule.zone_data", f"schedule:{plan.id}", None, detail, now)

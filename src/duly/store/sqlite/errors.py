@@ -1,0 +1,56 @@
+"""What the driver's errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Generator
+
+from duly import errors
+from duly.store.turnstile import PATIENCE
+
+
+@contextlib.contextmanager
+def translated(where: str) -> Generator[None]:
+    """Errors of the driver as errors of duly."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, where) from error
+
+
+@contextlib.contextmanager
+def translated_if_ours(where: str) -> Generator[None]:
+    """In a user's transaction only errors about the store itself; others stay the driver's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        meaning = translate(error, where)
+        if type(meaning) is errors.StoreError:
+            raise
+        raise meaning from error
+
+
+def translate(error: Exception, where: str) -> Exception:
+    if not isinstance(error, sqlite3.Error):
+        return error
+    name, text = code_of(error), str(error)
+    if "no such table" in text and "duly_" in text:
+        return errors.NotMigrated(f"{where}: {text}; run `duly migrate`")
+    if name in ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"):
+        return errors.StoreUnavailable(
+            f"{where} was locked for {PATIENCE:g} s; is a transaction left open somewhere?"
+        )
+    if name == "SQLITE_FULL":
+        return errors.StoreFull(f"{where}: {text}; free some space, nothing was written")
+    if name == "SQLITE_READONLY":
+        return errors.StoreReadOnly(f"{where}: {text}; check the file's and folder's permissions")
+    if name in ("SQLITE_IOERR", "SQLITE_CANTOPEN"):
+        return errors.StoreUnavailable(f"{where}: {text}")
+    return errors.StoreError(f"{where}: {text}")
+
+
+def code_of(error: BaseException) -> str:
+    """The primary result code: extended ones begin with its name."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return "_".join(name.split("_")[:2])

@@ -1,0 +1,186 @@
+"""Connections that user code may touch, and the lane that runs mutation bodies on one."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+from duly import errors
+from duly.model.job import Claim, Finish, State
+from duly.model.progress import LogEntry
+from duly.store.base import driver_error
+from duly.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
+from duly.store.sqlite.errors import code_of, translated
+from duly.store.sqlite.session import SqliteSession
+from duly.store.sqlite.tx import ENDED_IN_BODY, SqliteTx
+
+if TYPE_CHECKING:
+    from duly.store.sqlite.store import SqliteStore
+
+# What a body must not do, and what would outlive its transaction on this connection.
+_ENDS = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+_OUTLASTS = (
+    sqlite3.SQLITE_CREATE_TEMP_INDEX,
+    sqlite3.SQLITE_CREATE_TEMP_TABLE,
+    sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
+    sqlite3.SQLITE_CREATE_TEMP_VIEW,
+)
+
+
+class BodyConnection:
+    """A write connection that user code may touch: it can change data, not end the transaction.
+
+    A connection that a body has altered (a pragma, a temporary table) serves no other body.
+    """
+
+    _shared = False
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._turn = store.turnstile
+        self._in_body = False
+        self._has_turn = False
+        self._connect()
+
+    def _connect(self) -> None:
+        self.raw = self._store.connect()
+        self.raw.set_authorizer(self._authorize)
+        self.session = SqliteSession(self.raw)
+        self.tx = SqliteTx(self.raw)
+        self._altered = False
+
+    def _authorize(self, action: int, _: str | None, value: str | None, *more: object) -> int:
+        if not self._in_body:
+            return sqlite3.SQLITE_OK
+        if action in _ENDS:
+            return sqlite3.SQLITE_DENY
+        if action in _OUTLASTS or (action == sqlite3.SQLITE_PRAGMA and value is not None):
+            self._altered = True
+            return sqlite3.SQLITE_DENY if self._shared else sqlite3.SQLITE_OK
+        return sqlite3.SQLITE_OK
+
+    def begin(self) -> None:
+        self._store.gate.__enter__()
+        try:
+            if self.raw.gone:
+                self._connect()
+            self._turn.__enter__()
+        except BaseException:
+            self._store.gate.__exit__()
+            raise
+        self._has_turn = True
+        try:
+            with translated(self._store.where):
+                self.raw.execute(BEGIN)
+        except BaseException:
+            self._end_turn()
+            raise
+        self._in_body = True
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turn.__exit__()
+            self._store.gate.__exit__()
+
+    def commit(self) -> None:
+        self._in_body = False
+        if not self.raw.in_transaction:
+            raise errors.TransactionEnded(ENDED_IN_BODY)
+        self.raw.execute(COMMIT)
+        self._end_turn()
+        self._renew_if_altered()
+
+    def rollback(self) -> None:
+        self._in_body = False
+        try:
+            if self.raw.in_transaction:
+                self.raw.execute(ROLLBACK)
+        finally:
+            self._end_turn()
+        self._renew_if_altered()
+
+    def _renew_if_altered(self) -> None:
+        if self._altered:
+            self.renew()
+
+    @contextlib.contextmanager
+    def _ours(self) -> Generator[None]:
+        """duly's own statements in between."""
+        self._in_body = False
+        try:
+            yield
+        finally:
+            self._in_body = True
+
+    def renew(self) -> None:
+        self.raw.close()
+        self._connect()
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class SqliteMutationLane(BodyConnection):
+    """Runs mutation bodies: a savepoint for each member of a shared transaction."""
+
+    def begin(self, shared: bool = False) -> None:
+        self._shared = shared
+        super().begin()
+
+    def enter(self) -> None:
+        if self._shared:
+            with self._ours():
+                self.raw.execute("SAVEPOINT duly_member -- duly")
+
+    def finish(self, claim: Claim, result: str | None, now: int) -> bool:
+        with self._ours():
+            if not self.raw.in_transaction:
+                raise errors.TransactionEnded(ENDED_IN_BODY)
+            if self._shared and self._altered:
+                raise errors.TransactionEnded("the body went on without what it was refused")
+            done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
+            return bool(self.session.settle([done], now))
+
+    def log(self, lines: Sequence[LogEntry]) -> None:
+        # If the body has ended its transaction, `finish` says so.
+        if self.raw.in_transaction:
+            with self._ours():
+                self.session.report([], lines)
+
+    def leave(self) -> None:
+        if self._shared:
+            with self._ours():
+                self.raw.execute("RELEASE duly_member -- duly")
+
+    def undo(self) -> bool:
+        with self._ours():
+            if not self._shared or not self.raw.in_transaction:
+                return False
+            self.raw.execute("ROLLBACK TO duly_member -- duly")
+            self.raw.execute("RELEASE duly_member -- duly")
+            self._altered = False
+            return True
+
+    def interrupt(self) -> None:
+        self.raw.interrupt()
+
+    def is_conflict(self, error: BaseException) -> bool:
+        error = driver_error(error)
+        busy = isinstance(error, sqlite3.Error) and code_of(error) in (
+            "SQLITE_BUSY",
+            "SQLITE_LOCKED",
+        )
+        return busy or isinstance(error, errors.StoreUnavailable)
+
+    def is_system(self, error: BaseException) -> bool:
+        error = driver_error(error)
+        name = code_of(error) if isinstance(error, sqlite3.Error) else ""
+        broken = name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
+        # What `begin` raises is never the body's doing.
+        return broken or (isinstance(error, errors.StoreError) and not self.is_conflict(error))
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return isinstance(driver_error(error), sqlite3.Error)

@@ -1,0 +1,220 @@
+"""duly's statements on one connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from duly import errors, fault
+from duly.clock import os_monotonic
+from duly.model.job import Again, Claim, Finish, NewJob, Settlement
+from duly.store import statements as sql
+from duly.store import steps
+from duly.store.base import CLAIM_BYTES, ClaimRequest
+from duly.store.limits import Picked, Starting
+from duly.store.schedule_statements import EVERYTHING, ROLL_UP_JOBS
+from duly.store.session import Session
+from duly.store.sqlite.errors import code_of
+from duly.store.statements import Statement
+from duly.store.steps import Ask, Row
+
+T = TypeVar("T")
+FIND_SECONDS = 10.0
+
+WORDS = sql.words_for("sqlite")
+SQL = sql.compile_all("sqlite", WORDS)
+
+
+class SqliteSession(Session):
+    """duly's statements on one sqlite3 connection."""
+
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.raw = connection
+
+    def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]:
+        return self._plain(SQL[statement], parameters)
+
+    def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
+        return self._plain(sql.render(text, "sqlite", WORDS), parameters)
+
+    def _plain(self, text: str, parameters: Any) -> list[Row]:
+        try:
+            return self._rows(text, parameters)
+        except sqlite3.OperationalError as error:
+            if not str(error).startswith("Could not decode to UTF-8"):
+                raise
+            # One damaged row must not stop the others for ever. Reading all text through Python is
+            # slow, so it is done only where one was met; what has written is repeated as a whole.
+            self.raw.text_factory = _lenient
+            if not text.startswith("SELECT"):
+                raise
+            return self._rows(text, parameters)
+
+    def _rows(self, text: str, parameters: Any) -> list[Row]:
+        cursor = self.raw.cursor()
+        # A row factory that a user set on the connection must not reach us.
+        cursor.row_factory = None
+        try:
+            return cursor.execute(text, parameters).fetchall()
+        except BaseException:
+            # A statement that has not ended keeps its snapshot: the next BEGIN would be refused.
+            cursor.close()
+            raise
+
+    def answer(self, ask: Ask) -> list[Row]:
+        statement, parameters = ask
+        if isinstance(statement, Statement) and isinstance(parameters, list):
+            self.many(statement, parameters)
+            return []
+        return super().answer(ask)
+
+    def many(self, statement: Statement, rows: Sequence[Row]) -> int:
+        return self.raw.cursor().executemany(SQL[statement], rows).rowcount
+
+    def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
+        values = [(*row, now, by) for row in steps.rows(jobs, sql.FINAL_FIELDS)]
+        self.many(sql.INSERT_CANCELED, values)
+
+    def lanes(self) -> list[Row]:
+        lanes: list[Row] = []
+        after: Row = ("", -1)
+        while True:
+            rows = self.run(sql.LANES, {"queue": after[0], "priority": after[1]})
+            if not rows:
+                return lanes
+            lanes += rows
+            after = rows[0]
+
+    def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        closed = {name for (name,) in self.run(sql.CLOSED_FUNCTIONS)}
+        functions = self.array(name for name in request.functions if name not in closed)
+        rules = self.run(sql.QUEUE_RULES)
+        paused = {name for name, paused_at, _ in rules if paused_at is not None}
+        limited = {name: at_once for name, _, at_once in rules if at_once is not None}
+        if EVERYTHING in paused:
+            return []
+        while True:
+            starting = Starting(self, limited, request.worker_id, now)
+            queues = [q for q in request.queues if q not in paused and not starting.is_full(q)]
+            picked = self._pick(queues, functions, request.limit, now)
+            if not picked:
+                return []
+            claims = self._start(picked, starting, request.worker_id, now)
+            fault.point("worker.claiming")
+            # What was turned away is out of the way now.
+            if claims or not starting.refused:
+                order = {job.id: place for place, job in enumerate(picked)}
+                claims.sort(key=lambda claim: order[claim.id])
+                return claims
+
+    def _pick(self, queues: Sequence[str], functions: str, most: int, now: int) -> list[Picked]:
+        picked: list[Picked] = []
+        bytes_left = CLAIM_BYTES
+        for queue in queues:
+            if len(picked) >= most:
+                break
+            where = {"queue": queue, "functions": functions, "now": now}
+            for row in self.run(sql.PICK, where | {"limit": most - len(picked)}):
+                job_id, size, limit_key, rules = row
+                bytes_left -= size
+                if bytes_left < 0 and picked:
+                    break
+                picked.append(Picked(job_id, queue, limit_key, rules))
+        return picked
+
+    def _start(
+        self, picked: Sequence[Picked], starting: Starting, worker_id: str, now: int
+    ) -> list[Claim]:
+        if starting.counts(picked):
+            claims = starting.start(picked)
+            starting.turn_away()
+            return claims
+        which = {"ids": self.array(job.id for job in picked), "worker": worker_id, "now": now}
+        return [Claim(*row) for row in self.run(sql.CLAIM, which)]
+
+    def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
+        finishes = [s for s in settlements if isinstance(s, Finish)]
+        settled = self._finish(finishes, now)
+        for again in settlements:
+            if isinstance(again, Again) and self._return(again):
+                settled.add(again.id)
+        return settled
+
+    def _finish(self, finishes: Sequence[Finish], now: int) -> set[str]:
+        if not finishes:
+            return set()
+        rows = [_finish_row(finish, now) for finish in finishes]
+        if self.many(sql.FINISH, rows) != len(rows):
+            return self._sort_out(finishes)
+        fault.point("finish.moving")
+        self.many(sql.FORGET_FINISHED, [row[:2] for row in rows])
+        fault.point("finish.moved")
+        return {finish.id for finish in finishes}
+
+    def _sort_out(self, finishes: Sequence[Finish]) -> set[str]:
+        """Some tokens were stale: the moved ones are those whose live row can now be deleted."""
+        return {f.id for f in finishes if self.many(sql.FORGET_FINISHED, [(f.id, f.token)])}
+
+    def _return(self, again: Again) -> bool:
+        cursor = self.raw.cursor()
+        cursor.execute(SQL[sql.AGAIN], msgspec.structs.asdict(again))
+        fault.point("give_back.moved")
+        return cursor.rowcount == 1
+
+    def in_time(self, ask: Callable[[SqliteSession], T]) -> T:
+        """A filter that no index serves must not keep the caller waiting for ever."""
+        until = os_monotonic() + FIND_SECONDS
+        self.raw.set_progress_handler(lambda: os_monotonic() > until, 10_000)
+        try:
+            return ask(self)
+        except sqlite3.OperationalError as error:
+            if code_of(error) != "SQLITE_INTERRUPT":
+                raise
+            message = "no index serves this filter quickly; narrow the filter"
+            raise errors.QueryTooBroad(message) from error
+        finally:
+            self.raw.set_progress_handler(None, 0)
+
+    def retain(self, cutoff: int, exhausted_after: int) -> int:
+        oldest = self.run(sql.OLDEST_FINISHED)
+        # Nearly in order of time: a clock may have been set back between two of them.
+        expired = [row for row in oldest if row[4] < cutoff]
+        if not expired:
+            dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+            self.forget_reports([row[0] for row in dropped])
+            return 0
+        newest = {row[2]: row for row in sorted(expired, key=lambda row: str(row[1]))}
+        keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
+        keep += [row[1] for row in newest.values() if self._is_newest(row) and row[1] not in keep]
+        if keep:
+            self.run(sql.KEEP, {"ids": self.array(keep)})
+        self.run(ROLL_UP_JOBS, {"ids": self.array(row[1] for row in expired)})
+        self.run(sql.DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
+        self.forget_reports([row[1] for row in expired if row[1] not in keep])
+        return len(expired)
+
+    def _is_newest(self, row: Row) -> bool:
+        return not self.run(sql.NEWER_FINISHED, {"function": row[2], "id": row[1]})
+
+
+def _lenient(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _finish_row(finish: Finish, now: int) -> Row:
+    return (
+        finish.id,
+        finish.token,
+        finish.state,
+        now,
+        finish.result,
+        finish.error_kind,
+        finish.error_message,
+        finish.error_traceback,
+        finish.exhausted,
+    )

@@ -1,0 +1,491 @@
+"""The store in one SQLite file.
+
+Writes of duly's own go through one connection, grouped into shared commits; mutation bodies and
+user transactions have connections of their own. All of them, in all processes, take turns at the
+turnstile. Reads use a small pool of other connections and never wait for writers (WAL).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from duly import errors, fault
+from duly.model.job import Claim, Lost, NewJob, Settlement
+from duly.store import migrate
+from duly.store import statements as sql
+from duly.store.base import Address, ClaimRequest, WorkerInfo
+from duly.store.commit import GroupCommit, Ticket
+from duly.store.fork import ForkGate
+from duly.store.shared import SharedVerbs
+from duly.store.sqlite.commits import Write, alone, together
+from duly.store.sqlite.connection import Connection
+from duly.store.sqlite.errors import translate, translated, translated_if_ours
+from duly.store.sqlite.fork import INHERITED, STORES
+from duly.store.sqlite.lane import BodyConnection, SqliteMutationLane
+from duly.store.sqlite.session import WORDS, SqliteSession
+from duly.store.sqlite.tx import SqliteTx
+from duly.store.turnstile import PATIENCE, Turnstile, open_private
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+MINIMUM = (3, 37, 0)
+POLL_SECONDS = 0.003
+LEFTOVER_SECONDS = 60.0
+
+
+class SqliteStore(SharedVerbs[SqliteSession]):
+    """See `duly.store.base.Store`, which says what each verb promises."""
+
+    mutation_lanes = 1
+    mutations_share = True
+    mutation_group = 50
+    mutation_backlog = 100
+    mutation_seconds = 5.0
+    finishes_with_claim = True
+    tells_changes = True
+
+    def __init__(self, path: Path | None, *, synchronous: str = "FULL") -> None:
+        """`path` None is a private temporary file that goes with the store."""
+        self._temporary = tempfile.mkdtemp(prefix="duly-") if path is None else None
+        if self._temporary:
+            weakref.finalize(self, _remove_in, os.getpid(), self._temporary)
+        self.path = Path(self._temporary, "duly.db") if self._temporary else path or Path()
+        self.where = "a temporary file" if self._temporary else str(self.path)
+        self._synchronous = "OFF" if self._temporary else synchronous
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._opening = threading.Lock()
+        self.gate = ForkGate()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._forking = self._left_open = self._inherits = False
+        self._idle: list[Connection] = []
+        self._idle_bodies: list[BodyConnection] = []
+        self._worker_locks: dict[str, int] = {}
+        self._turnstile: Turnstile | None = None
+        self._writer: SqliteSession | None = None
+        self._group: GroupCommit[Write] = GroupCommit(self._commit_batch)
+        self._opened = False
+        self._store_id = ""
+        STORES.add(self)
+
+    # Connections
+
+    @property
+    def folder(self) -> Path:
+        """Where the lock files are."""
+        return self.path.with_name(self.path.name + "-duly")
+
+    @property
+    def turnstile(self) -> Turnstile:
+        with self._lock:
+            if self._turnstile is None:
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                self._turnstile = Turnstile(self.folder)
+            return self._turnstile
+
+    def connect(self) -> Connection:
+        if self._inherits:
+            raise errors.StoreError(
+                f"{self.where} was in use when this process was forked, so its locks cannot be "
+                "trusted here; start the process with 'spawn' or 'forkserver'"
+            )
+        if not self.path.exists():
+            raise errors.StoreMissing(
+                f"there is no database at {self.path}; create it with `duly migrate`"
+            )
+        with translated(self.where), self.gate:
+            raw = sqlite3.connect(
+                self.path,
+                timeout=PATIENCE,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+                factory=Connection,
+            )
+            raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+            self._connections.add(raw)
+        return raw
+
+    # Fork
+
+    def close_for_fork(self) -> None:
+        """Let the child inherit no connection; if one is in use, it must not touch the file."""
+        self._forking = True
+        self._left_open = not self.gate.shut()
+        if not self._left_open:
+            for raw in self._connections:
+                raw.gone = True
+                raw.close()
+            self._idle, self._idle_bodies, self._writer = [], [], None
+
+    def reopen_after_fork(self) -> None:
+        """In the parent."""
+        if self._forking:
+            self._forking = False
+            self.gate.reopen()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: nothing of the parent's is used, nor its worker locks held."""
+        self._forking = False
+        self._inherits = self._inherits or self._left_open
+        # Closing a connection of the parent's would checkpoint its database under its feet.
+        INHERITED.append((list(self._connections), self._idle_bodies))
+        for file in self._worker_locks.values():
+            os.close(file)
+        if self._turnstile:
+            self._turnstile.close()
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._opening = threading.Lock()
+        self.gate = ForkGate()
+        self._connections = weakref.WeakSet()
+        self._idle, self._idle_bodies = [], []
+        self._worker_locks = {}
+        self._writer = self._turnstile = None
+        self._group = GroupCommit(self._commit_batch)
+        self._temporary = None
+
+    # Schema
+
+    def migrate(self, now: int) -> Sequence[str]:
+        self._create()
+        with translated(self.where):
+            self._use_wal()
+            taken = self._write(lambda session: self._apply(session, now))
+        self._opened = False
+        names: list[str] = taken
+        return names
+
+    def _create(self) -> None:
+        """duly's own files are private; the modes of a file that exists are kept."""
+        if self.path.exists():
+            return
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise errors.StoreError(f"cannot create {self.path}: {error.strerror}") from error
+
+    def _use_wal(self) -> None:
+        # SQLite does not wait for others that change the mode at the same time: take turns.
+        with self.gate, self.turnstile, contextlib.closing(self.connect()) as raw:
+            (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
+            if mode != "wal":
+                raw.execute("PRAGMA journal_mode = WAL")
+                log.info("turned on WAL for %s", self.where)
+
+    def _apply(self, session: SqliteSession, now: int) -> list[str]:
+        session.run(sql.CREATE_META)
+        session.run(sql.CREATE_MIGRATIONS)
+        steps = migrate.missing("sqlite", dict(session.run(sql.READ_MIGRATIONS)))
+        meta: dict[str, str] = dict(session.run(sql.READ_META))
+        for step in steps:
+            for statement in migrate.split(step.text):
+                session.raw.execute(statement)
+            session.run(
+                sql.WRITE_MIGRATION,
+                {
+                    "version": step.version,
+                    "name": step.name,
+                    "checksum": step.checksum,
+                    "now": now,
+                },
+            )
+            meta |= {"version": str(step.version), "min_code": str(step.min_code)}
+        if steps:
+            meta.setdefault("store_id", migrate.new_store_id())
+            for key, value in meta.items():
+                session.run(sql.WRITE_META, {"key": key, "value": value})
+        return [step.name for step in steps]
+
+    def pending_migrations(self) -> Sequence[tuple[str, str]]:
+        return [(step.name, step.text) for step in migrate.missing("sqlite", self._applied())]
+
+    def migration_script(self, now: int) -> str:
+        return migrate.script("sqlite", WORDS, self._applied(), now)
+
+    def _applied(self) -> dict[int, str]:
+        if self.path.exists():
+            with contextlib.suppress(errors.NotMigrated):
+                return dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+        return {}
+
+    def open(self, now: int) -> None:
+        with self._opening:
+            if self._opened:
+                return
+            if sqlite3.sqlite_version_info < MINIMUM:
+                raise errors.StoreTooOld(
+                    f"SQLite {sqlite3.sqlite_version} is too old; duly needs 3.37 or newer"
+                )
+            if self._temporary or (self.path.exists() and self.pending_migrations()):
+                self.migrate(now)
+            meta = self._meta()
+            migrate.check("sqlite", meta)
+            self._store_id = meta.get("store_id", "")
+            self._opened = True
+
+    def address(self) -> Address:
+        return Address("sqlite", "", self._store_id, self.where)
+
+    def _meta(self) -> dict[str, str]:
+        try:
+            return dict(self._read(lambda s: s.run(sql.READ_META)))
+        except errors.NotMigrated:
+            return {}
+
+    def close(self) -> None:
+        with self._lock:
+            for raw in self._idle:
+                raw.close()
+            for body in self._idle_bodies:
+                body.close()
+            if self._writer:
+                self._writer.raw.close()
+            if self._turnstile:
+                self._turnstile.close()
+            self._idle, self._idle_bodies = [], []
+            self._writer = self._turnstile = None
+            self._opened = False
+            if self._temporary:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+
+    # Reading and writing
+
+    def _read(self, ask: Callable[[SqliteSession], T]) -> T:
+        with self.gate:
+            with self._lock:
+                raw = self._idle.pop() if self._idle else None
+            raw = raw or self.connect()
+            try:
+                with translated(self.where):
+                    answer = ask(SqliteSession(raw))
+            except BaseException:
+                raw.close()
+                raise
+            with self._lock:
+                self._idle.append(raw)
+            return answer
+
+    def _read_in_time(self, ask: Callable[[SqliteSession], T]) -> T:
+        return self._read(lambda s: s.in_time(ask))
+
+    def _write(self, work: Callable[[SqliteSession], T]) -> T:
+        """Do the work in a transaction that other callers may share; durable on return."""
+        answer: T = self._group.write(work)
+        return answer
+
+    def _commit_batch(self, tickets: list[Ticket[Write]]) -> None:
+        with self.gate, translated(self.where):
+            if self._writer is None:
+                self._writer = SqliteSession(self.connect())
+            with self.turnstile:
+                self._commit_in_turn(self._writer, tickets)
+        for ticket in tickets:
+            if isinstance(ticket.error, sqlite3.Error):
+                meaning = translate(ticket.error, self.where)
+                meaning.__cause__ = ticket.error
+                ticket.error = meaning
+
+    def _commit_in_turn(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
+        if len(tickets) == 1:
+            alone(session, tickets[0])
+        elif not together(session, tickets):
+            for ticket in tickets:
+                ticket.error = None
+                try:
+                    alone(session, ticket)
+                except Exception as error:
+                    ticket.error = error
+
+    # Enqueue
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        existing = self._write(lambda s: s.insert_jobs(jobs))
+        fault.point("enqueue.committed")
+        return existing
+
+    @contextlib.contextmanager
+    def transaction(self) -> Generator[SqliteTx]:
+        with self._lock:
+            body = self._idle_bodies.pop() if self._idle_bodies else None
+        body = body or BodyConnection(self)
+        body.begin()
+        try:
+            with translated_if_ours(self.where):
+                yield body.tx
+                body.commit()
+        except BaseException:
+            body.rollback()
+            body.close()
+            raise
+        with self._lock:
+            self._idle_bodies.append(body)
+
+    # Run
+
+    def exchange(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
+    ) -> tuple[set[str], Sequence[Claim]]:
+        def both(session: SqliteSession) -> tuple[set[str], Sequence[Claim]]:
+            settled = session.settle(settlements, now)
+            return settled, session.claim(request, now) if request else ()
+
+        answer = self._write(both)
+        if settlements:
+            fault.point("finish.committed")
+        return answer
+
+    def mutation_lane(self) -> SqliteMutationLane:
+        return SqliteMutationLane(self)
+
+    # Workers: a worker lives as long as its process holds the lock on its file.
+
+    def register(self, worker: WorkerInfo, now: int) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        file = open_private(self._worker_file(worker.id))
+        fcntl.flock(file, fcntl.LOCK_EX)
+        self._worker_locks[worker.id] = file
+        self._write(lambda s: s.register(worker, now))
+        self._remove_leftovers(os.fstat(file).st_mtime)
+        self._release(worker.functions)
+
+    def _remove_leftovers(self, now: float) -> None:
+        """Lock files of workers that were killed just before they had a row, or after it went.
+
+        A young file may be that of a worker which is about to lock it.
+        """
+        known = set(self.beats())
+        for file in self.folder.glob("worker-*"):
+            worker_id = file.name.removeprefix("worker-")
+            with contextlib.suppress(FileNotFoundError):
+                is_old = now - file.stat().st_mtime > LEFTOVER_SECONDS
+                if is_old and worker_id not in known and self.is_dead(worker_id):
+                    file.unlink()
+
+    def deregister(self, worker_id: str) -> None:
+        try:
+            self._write(lambda s: s.deregister(worker_id))
+        except BaseException:
+            # The row is left to be rescued, which must not wait for the end of this process.
+            self.abandon(worker_id)
+            raise
+        self._drop_lock(worker_id)
+
+    def abandon(self, worker_id: str) -> None:
+        """Let go of a worker's lock, as its death would."""
+        file = self._worker_locks.pop(worker_id, None)
+        if file is not None:
+            os.close(file)
+
+    def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        """The kernel holds the proof of life; nothing has to be written."""
+        return set(self.beats()) & set(worker_ids)
+
+    def is_dead(self, worker_id: str) -> bool | None:
+        if worker_id in self._worker_locks:
+            return False
+        try:
+            file = os.open(self._worker_file(worker_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return self._process_is_gone(worker_id)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(file)
+
+    def _process_is_gone(self, worker_id: str) -> bool:
+        """The lock file was removed by somebody: ask for the process itself."""
+        for worker in self.workers():
+            if worker.id == worker_id:
+                return not Path(f"/proc/{worker.pid}").exists() and not _alive(worker.pid)
+        return True
+
+    def rescue(
+        self,
+        worker_id: str,
+        beat: int | None,
+        judge: Callable[[Lost, bool], Settlement],
+        now: int,
+    ) -> int | None:
+        rescued = super().rescue(worker_id, beat, judge, now)
+        if rescued is not None:
+            self._worker_file(worker_id).unlink(missing_ok=True)
+        return rescued
+
+    def _worker_file(self, worker_id: str) -> Path:
+        return self.folder / f"worker-{worker_id}"
+
+    def _drop_lock(self, worker_id: str) -> None:
+        self._worker_file(worker_id).unlink(missing_ok=True)
+        self.abandon(worker_id)
+
+    # Upkeep
+
+    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
+        # The write lock is only for those who have something to write.
+        due = self._read(lambda s: s.run(sql.OVERDUE, {"before": before}))
+        return super().time_out(before, judge, now) if due else 0
+
+    def expire(self, now: int) -> int:
+        due = self._read(lambda s: s.run(sql.EXPIRED_IDS, {"now": now}))
+        return super().expire(now) if due else 0
+
+    def release_known(self) -> int:
+        released = 0
+        for hold, functions in self._read(lambda s: s.freed()).items():
+            if self._read(lambda s: s.held_ids(hold, functions)):  # noqa: B023
+                released += self._write(lambda s: s.release(hold, functions))  # noqa: B023
+        return released
+
+    def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
+        return self._write(lambda s: s.retain(cutoff, exhausted_after))
+
+    # Waking
+
+    def ring(self) -> None:
+        """Other processes watch the file itself."""
+
+    def watch(self, bell: threading.Event, stop: threading.Event) -> None:
+        raw = self.connect()
+        try:
+            seen = None
+            while not stop.wait(POLL_SECONDS):
+                with self.gate:
+                    raw = self.connect() if raw.gone else raw
+                    (version,) = raw.execute("PRAGMA data_version").fetchone()
+                if version != seen:
+                    seen = version
+                    bell.set()
+        finally:
+            raw.close()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove_in(pid: int, folder: str) -> None:
+    """Remove a private folder, but not from a forked child."""
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""A transaction in the hands of user code."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from duly import errors
+from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.store.base import Rows
+from duly.store.placeholders import to_sqlite
+from duly.store.sqlite.session import SqliteSession
+
+ENDED_IN_BODY = "the body ended the transaction (INSERT OR ROLLBACK does that too)"
+
+
+class SqliteTx:
+    """A transaction in the hands of user code."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._session = SqliteSession(connection)
+        self._savepoints = 0
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._session.raw
+
+    @property
+    def _open(self) -> SqliteSession:
+        """After INSERT OR ROLLBACK each statement would commit by itself: refuse it."""
+        if not self._session.raw.in_transaction:
+            raise errors.TransactionEnded(ENDED_IN_BODY)
+        return self._session
+
+    def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        cursor = self._open.raw.cursor()
+        cursor.row_factory = None
+        cursor.execute(to_sqlite(text), parameters)
+        return Rows(cursor.fetchall(), cursor.rowcount)
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._open.insert_jobs(jobs)
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._open.get(job_id)
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._open.find(filter)
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return self._open.cancel(job_id, by, now)
+
+    def lock_running(self, job_id: str, token: int) -> bool:
+        return self._open.lock_running(job_id, token)
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Generator[None]:
+        self._savepoints += 1
+        name = f"tx_{self._savepoints}"
+        raw = self._open.raw
+        raw.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            if raw.in_transaction:
+                raw.execute(f"ROLLBACK TO {name}")
+                raw.execute(f"RELEASE {name}")
+            raise
+        raw.execute(f"RELEASE {name}")
+
+    def interrupt(self) -> None:
+        self._session.raw.interrupt()
