@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,8 @@ NAME = QUEUE = "duly.alert"
 SECONDS = 10.0
 RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
 MAX_URL = 2_000
+MAX_SHOWN = 200
+NO_HOST = re.compile(r"""[\s<>"'{}|\\^`]""")
 
 
 def is_address(alert: str) -> bool:
@@ -26,14 +29,26 @@ def is_address(alert: str) -> bool:
 
 def check_address(url: str) -> str:
     """The address, if something can be sent there."""
-    parts = urlsplit(url)
-    if not is_address(url) or not parts.hostname or len(url) > MAX_URL or not url.isprintable():
-        raise InvalidOption("alert", "give a function, or an address such as https://host/path")
-    if parts.password is not None:
+    if not _is_sound(url):
+        raise InvalidOption(
+            "alert", f"{url[:MAX_SHOWN]!r} is no address", "give a function, or https://host/path"
+        )
+    if urlsplit(url).password is not None:
         raise InvalidOption("alert", "an address with a password in it would be stored as it is")
     if find_spec("httpx2") is None:
         raise MissingExtra("http", "an alert that is sent to an address")
     return url
+
+
+def _is_sound(url: str) -> bool:
+    if not is_address(url) or len(url) > MAX_URL or not url.isprintable():
+        return False
+    try:
+        parts = urlsplit(url)
+        # Only asking for the port shows whether it can be one.
+        return bool(parts.hostname) and parts.port != 0 and not NO_HOST.search(parts.netloc)
+    except ValueError:
+        return False
 
 
 def alert_function() -> Action[[str, str, str], int]:

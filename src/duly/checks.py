@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from duly.errors import InvalidFunction, InvalidOption
+from duly.model import plain
 
 MAX_NAME = 200
 
@@ -59,6 +60,19 @@ def check_text(option: str, value: object) -> None:
         raise InvalidOption(option, f"must be text, not {value!r}")
     if not value or len(value) > MAX_NAME or not value.isprintable():
         raise InvalidOption(option, f"must be 1 to {MAX_NAME} printable characters: {value!r}")
+
+
+def check_stored_text(option: str, value: object, what: str) -> None:
+    """Refuse what no database takes as text; `what` is to be given instead."""
+    if not isinstance(value, str):
+        raise InvalidOption(option, f"must be text, not {value!r}", f"give {what}")
+    if wrong := plain.fault(str(value)):
+        raise InvalidOption(option, f"{wrong.reason}: {value!r}", f"give {what}")
+
+
+def check_flag(option: str, value: object) -> None:
+    if type(value) is not bool:
+        raise InvalidOption(option, f"must be True or False, not {value!r}")
 
 
 def check_queue(name: object) -> None:

@@ -1,10 +1,14 @@
 """Which holidays does a country have in a year? The `holidays` package knows, an extra."""
 
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import datetime as dt
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 from duly.errors import InvalidCalendar, MissingExtra
 
@@ -25,6 +29,9 @@ def holidays(
     except ImportError:
         raise MissingExtra("holidays", "a calendar of a country's holidays") from None
     wanted = _years(years)
+    for field, name in (("country", country), ("subdivision", subdivision)):
+        if not isinstance(name, str | None):
+            raise InvalidCalendar(field, f"must be text, not {name!r}", 'write "DE"')
     country = country.upper()
     supported = package.list_supported_countries()
     if country not in supported:
@@ -42,7 +49,9 @@ def holidays(
 
 
 def _years(years: int | Iterable[int]) -> list[int]:
-    wanted = [years] if isinstance(years, int) else list(years)[: MAX_YEARS + 1]
+    if not isinstance(years, Iterable):
+        years = [years]
+    wanted = list(islice(years, MAX_YEARS + 1))
     if not wanted or len(wanted) > MAX_YEARS:
         raise InvalidCalendar("years", f"must be 1 to {MAX_YEARS} years")
     for year in wanted:

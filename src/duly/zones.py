@@ -215,6 +215,8 @@ _zones: dict[str | None, Zone] = {}
 
 def zone(name: str | None) -> Zone:
     """The zone with that name; UTC if the name is blank. `UnknownZone` if there is none."""
+    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UnknownZone(str(name)[:_LONGEST_NAME])
     return _zones.get(name) or _find(name)
 
 
@@ -231,8 +233,6 @@ def forget(folders: Sequence[str | os.PathLike[str]] | None = None) -> None:
 
 
 def _find(name: str | None) -> Zone:
-    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UnknownZone(str(name)[:_LONGEST_NAME])
     if name is None or not name.strip():
         found = zone("UTC")
         if not name:

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from contextlib import closing
+from typing import cast
 
 import psycopg
 import pytest
@@ -383,6 +384,23 @@ def test_a_key_must_fit_the_pattern(kept, key):
     for call in (lambda: kept.create("anna", key, HOURLY), lambda: kept.get("anna", key)):
         with pytest.raises(InvalidOption, match="key"):
             call()
+
+
+def test_a_pattern_is_text(tmp_path):
+    with pytest.raises(InvalidOption, match="pattern: give text"):
+        ScheduleCollection(pattern=cast(str, 5), database=tmp_path / "x.db")
+
+
+@pytest.mark.parametrize("state", [None, 5, "x", [], [("cron", "0 8 * * *")]])
+def test_a_state_is_a_mapping(place, kept, state):
+    with pytest.raises(InvalidOption, match=r"^state: give a mapping"):
+        kept.create("anna", KEY, state)
+    with pytest.raises(InvalidOption, match=r"^state: give a mapping"):
+        kept.update("anna", KEY, state)
+    kept.create("anna", KEY, HOURLY)
+    with pytest.raises(InvalidOption, match=r"^state: give a mapping"):
+        kept.update("anna", KEY, state)
+    assert place.rows() == [indexed()]
 
 
 @pytest.mark.parametrize("pattern", ["schedules", "*/*", ""])

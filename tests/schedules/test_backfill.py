@@ -84,6 +84,21 @@ def test_a_half_open_range_is_run_once(
     ]
 
 
+@pytest.mark.spec("R156", "R158")
+def test_the_next_tick_of_a_schedule_that_cancels_cancels_it(
+    app: Duly, clock: ManualClock, post: Any
+):
+    app.schedules.create("digest", post, cron="0 9 * * *", overlap="cancel_other")
+    [filled] = app.schedules.backfill("digest", utc(2026, 6, 1), utc(2026, 6, 2))
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    assert app.job(str(filled.job_id)).state == "canceled"
+    # The slot is taken; its job can be run again all the same.
+    [again] = app.schedules.backfill("digest", utc(2026, 6, 1), utc(2026, 6, 2))
+    assert again.reason == "schedule_slot_exists"
+    assert app.retry(str(filled.job_id)).state == "pending"
+
+
 @pytest.mark.spec("R158")
 def test_ticks_that_the_ticker_has_decided_are_not_run_again(
     app: Duly, clock: ManualClock, post: Any

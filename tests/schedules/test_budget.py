@@ -46,6 +46,28 @@ def test_runs_within_the_window_are_counted_to_its_edge(app: Duly, clock: Manual
     assert skip.detail == {"runs": 2, "spent": 2, "per": HOUR}
 
 
+@pytest.mark.spec("N20", "N9")
+@pytest.mark.parametrize("budget", [Budget(runs=1, per=86_400), Budget(cost=1, per=86_400)])
+def test_a_run_counts_a_tick_that_was_moved_to_before_its_time(
+    app: Duly, clock: ManualClock, budget: Budget
+):
+    @app.action
+    def spend(ctx: Ctx) -> None:
+        ctx.cost(1)
+
+    app.schedules.create("digest", spend, cron="0 9 * * *", overlap="allow", budget=budget)
+    app.schedules.move_next("digest", utc(2026, 7, 1, 7))
+    at(clock, utc(2026, 7, 1, 7))
+    tick_all(app)
+    drain(app)
+    at(clock, utc(2026, 7, 1, 7, 30))
+    assert app.schedules.run("digest").reason == "budget_exceeded"
+    # The tick has the time that it is called by: so has its window.
+    at(clock, utc(2026, 7, 2, 9))
+    tick_all(app)
+    assert app.schedules.ticks("digest", limit=1)[0].outcome == "dispatched"
+
+
 @pytest.mark.spec("N20")
 def test_the_window_ends_to_the_millisecond(app: Duly, clock: ManualClock, post: Any):
     app.schedules.create(

@@ -20,6 +20,7 @@ from duly import (
     Ctx,
     Duly,
     DulyError,
+    Every,
     InvalidCondition,
     InvalidCron,
     InvalidRotation,
@@ -101,6 +102,7 @@ def actions(app: Duly, key: str) -> list[str]:
 
 NINE: dict[str, Any] = {"cron": "0 9 * * *"}
 TEN: dict[str, Any] = {"cron": "0 10 * * *"}
+ANCHORED = Every(600_000, anchor=int(utc(2026, 7, 1, 0, 7).timestamp() * 1000))
 
 
 # Declaring ---------------------------------------------------------------------------------------
@@ -561,6 +563,42 @@ def test_what_an_operator_changed_stays_unless_the_code_changes_it(release: Rele
 
     app = start(release({"digest": TEN | {"overlap": "allow"}}))
     assert app.schedules.get("digest").next_tick == utc(2026, 7, 1, 10)
+
+
+@pytest.mark.spec("N12")
+def test_a_start_that_an_operator_chose_outlives_a_changed_trigger(release: Release):
+    app = start(release({"digest": NINE, "poll": {"every": 600}}))
+    for key in ("digest", "poll"):
+        app.schedules.update(key, start_at=utc(2026, 9, 1), by="anna")
+
+    app = start(release({"digest": TEN, "poll": {"every": 1200}}))
+
+    coming = {key: app.schedules.get(key).next_tick for key in ("digest", "poll")}
+    assert coming == {"digest": utc(2026, 9, 1, 10), "poll": utc(2026, 9, 1)}
+    assert app.schedules.get("digest").start_at == utc(2026, 9, 1)
+
+
+@pytest.mark.spec("N12")
+def test_a_trigger_that_an_operator_chose_outlives_a_changed_start(release: Release):
+    given: Given = {
+        "poll": {"every": 600},
+        "digest": {"every": 600},
+        "anchored": {"trigger": ANCHORED},
+    }
+    app = start(release(given))
+    app.schedules.update("poll", every=7200, by="anna")
+    app.schedules.update("digest", cron="0 9 * * *", by="anna")
+
+    later = {"start_at": utc(2026, 7, 2, 0, 30)}
+    app = start(release({key: dict(options) | later for key, options in given.items()}))
+
+    def coming(key: str) -> list[Any]:
+        return [tick.utc for tick in app.schedules.preview(key, 2)]
+
+    assert coming("poll") == [utc(2026, 7, 2, 0, 30), utc(2026, 7, 2, 2, 30)]
+    assert coming("digest") == [utc(2026, 7, 2, 9), utc(2026, 7, 3, 9)]
+    # What code itself says of an interval's phase is not forgotten either.
+    assert coming("anchored") == [utc(2026, 7, 2, 0, 37), utc(2026, 7, 2, 0, 47)]
 
 
 def test_a_new_definition_wakes_what_is_parked(release: Release, url: str, clock):
@@ -1041,6 +1079,32 @@ def test_an_orphan_that_is_enabled_is_no_orphan(release: Release, enable: str):
     assert schedules.get("digest").status == "enabled"
 
 
+def test_whoever_enables_an_orphan_keeps_it(release: Release):
+    start(release({"digest": NINE, "report": NINE}))
+    app = start(release({"report": NINE}))
+    app.schedules.enable("digest", by="anna")
+
+    # Later sets leave it alone: those without it, and those that declare the same otherwise.
+    start(release({"report": TEN}))
+    app = start(release({"report": TEN, "news": NINE}))
+    assert app.schedules.get("digest").next_tick == utc(2026, 7, 1, 9)
+    assert app.schedules.get("digest").status == "enabled"
+    assert kinds(app.schedules.plan()) == {"report": "unchanged", "news": "unchanged"}
+    assert not app.schedules.prune()
+    # It stays its keeper's also while it is disabled.
+    app.schedules.disable("digest")
+    assert not app.schedules.apply()
+    assert not app.schedules.prune()
+
+    # Code that declares it again takes it as it is, and what code takes away then is an orphan.
+    again = {"report": TEN, "news": NINE, "digest": NINE}
+    app = start(release(again))
+    assert app.schedules.get("digest").status == "disabled"
+    assert set(kinds(app.schedules.apply()).values()) == {"unchanged"}
+    app = release({"report": TEN, "news": NINE})
+    assert kinds(app.schedules.apply())["digest"] == "orphan"
+
+
 def test_that_a_schedule_was_disabled_once_is_forgotten_when_it_is_enabled(
     app: Duly, release: Release
 ):
@@ -1049,7 +1113,7 @@ def test_that_a_schedule_was_disabled_once_is_forgotten_when_it_is_enabled(
     app.schedules.disable("digest")
     gone.schedules.apply()
     app.schedules.enable("digest")
-    assert kinds(here.schedules.apply()) == {"digest": "unchanged"}
+    assert kinds(here.schedules.apply()) == {"digest": "revive"}
     # Its definition is the same as ever, also under another key.
     assert kinds(release({"news": NINE}).schedules.plan()) == {"news": "rename"}
     gone.schedules.apply()

@@ -86,6 +86,27 @@ def test_a_schedule_that_cannot_be_read_is_left_out(app, db, work):
     assert (foreseen.schedules, foreseen.total) == (1, 7)
 
 
+def test_a_tick_that_an_operator_skips_is_not_counted(app, work):
+    app.schedules.create("digest", work, cron="0 9 * * *", remaining=3)
+    app.schedules.skip_next("digest")
+    assert app.schedules.forecast(days=1).total == 0
+    assert app.schedules.forecast(days=7).total == 3
+
+
+def test_a_forecast_that_is_too_long_says_so_and_stops(app, work, monkeypatch):
+    monkeypatch.setattr("duly.model.forecast.MOST_TICKS", 24)
+    app.schedules.create("hourly", work, cron="30 * * * *")
+    foreseen = app.schedules.forecast(days=1)
+    assert (foreseen.total, foreseen.complete) == (24, True)
+    # Also within one schedule, and whether or not its ticks bring anything.
+    foreseen = app.schedules.forecast(days=2)
+    assert (foreseen.total, foreseen.complete, foreseen.schedules) == (24, False, 1)
+    app.schedules.update("hourly", calendar="weekends-only")
+    app.schedules.create("nightly", work, cron="0 0 * * *")
+    foreseen = app.schedules.forecast(days=2)
+    assert (foreseen.total, foreseen.complete, foreseen.schedules) == (0, False, 1)
+
+
 def test_a_forecast_reaches_no_further_than_three_months(app):
     for days in (0, 93, True, 1.5):
         with pytest.raises(InvalidOption, match="days"):

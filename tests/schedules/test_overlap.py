@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, Limit, ManualClock, State
+from duly import Ctx, Duly, Limit, ManualClock, State, Unique
 from duly.errors import InvalidOption
 from tests.jobs.support import Database, Hire, wait_until
 from tests.schedules.support import at, ledger, tick_all, utc
@@ -212,6 +212,33 @@ def test_of_those_that_are_caught_up_the_last_one_cancels_the_others(
     bodies.let_go(str(ticks[0].job_id))
     hire().work()
     assert bodies.ended == [ticks[0].job_id]
+
+
+@pytest.mark.spec("R156", "R157")
+def test_a_job_that_several_ticks_share_is_canceled_only_if_it_is_not_the_last_ones(
+    app: Duly, clock: ManualClock, hire: Hire
+):
+    ran: list[str] = []
+
+    @app.action(unique=Unique())
+    def note(ctx: Ctx, word: str = "") -> None:
+        ran.append(word)
+
+    options: Any = {"cron": "0 * * * *", "overlap": "cancel_other"}
+    app.schedules.create("hourly", note, **options)
+    turns = [{"word": "a"}, {"word": "b"}]
+    app.schedules.create("turns", note, rotation=turns, **options)
+    # Somebody else has asked for what the second tick of this one asks for.
+    app.schedules.create("other", note, rotation=[{"word": w} for w in "cdc"], **options)
+    stranger = app.run(note, "d")
+    hour(app, clock, 3)
+    assert len({tick.job_id for tick in app.schedules.ticks("hourly")}) == 1
+    last, second, first = (str(tick.job_id) for tick in app.schedules.ticks("turns"))
+    states = [app.job(job_id).state for job_id in (last, second)]
+    assert (last, states) == (first, [State.PENDING, State.CANCELED])
+    assert app.schedules.ticks("other")[1].job_id == stranger.id
+    hire().work()
+    assert sorted(ran) == ["", "a", "c", "d"]
 
 
 @pytest.mark.spec("R156", "N9")

@@ -195,3 +195,32 @@ def test_a_moved_tick_of_a_parked_schedule_does_not_fire_when_that_is_enabled(
     assert app.schedules.get("digest").status == "parked"
     db.execute("UPDATE @schedules SET policies = ?", good)
     assert app.schedules.enable("digest").due == utc(2026, 7, 1, 9)
+
+
+@pytest.mark.spec("N9", "N8")
+@pytest.mark.parametrize("verb", ["skip", "move"])
+def test_what_was_said_of_a_tick_holds_when_its_function_is_known_again(
+    app: Duly, clock: ManualClock, post: Any, verb: str
+):
+    app.schedules.create("digest", post, cron="0 20 * * *", overlap="allow")
+    if verb == "skip":
+        app.schedules.skip_next("digest", by="anna")
+        # It is the second one that cannot be dispatched.
+        at(clock, utc(2026, 7, 2, 20))
+    else:
+        app.schedules.move_next("digest", utc(2026, 7, 1, 8), by="anna")
+        at(clock, utc(2026, 7, 1, 8))
+    known = app.core.functions.pop(post.name)
+    tick_all(app)
+    assert app.schedules.get("digest").status == "parked"
+    clock.advance(60)
+    app.core.functions[post.name] = known
+    tick_all(app)
+    tick = app.schedules.ticks("digest")[-1]
+    reason = "operator" if verb == "skip" else None
+    assert (tick.at, tick.reason) == (utc(2026, 7, 1, 20), reason)
+    # Of the following one nothing was said.
+    at(clock, utc(2026, 7, 2, 20, 5))
+    tick_all(app)
+    assert ledger(app, "digest")[1:] == [("dispatched", None)]
+    assert app.schedules.get("digest").due == utc(2026, 7, 3, 20)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, Expect, ManualClock, Schedule
+from duly import Ctx, Duly, Expect, ManualClock, Schedule, Unique, ids
 from duly.errors import InvalidOption
 from duly.testing import advance, drain, enqueued
 from tests.jobs.support import tidy
@@ -477,3 +477,228 @@ def test_what_cannot_be_checked_stays_as_late_as_it_was_and_blocks_nobody(app, c
     assert [schedule_id for schedule_id, _ in told] == [schedule.id, other.id]
     assert app.schedules.get("books").late == "a tick has not succeeded within 600 s"
     assert app.store.next_check() is not None
+
+
+# What a second review found -----------------------------------------------------------------------
+
+
+def test_a_parked_schedule_goes_on_promising_also_when_its_next_tick_is_forbidden(app, clock, told):
+    at(clock, utc(2026, 7, 3, 8))  # a Friday
+    app.calendars.create("weekdays", "skip_dates", rules=["weekends"])
+    promise(app, Expect(within=900), fails=True, cron="0 9 * * *", calendar="weekdays")
+    gone = app.core.functions.pop("work")
+    app.core.revision += 1
+    at(clock, utc(2026, 7, 3, 9))
+    run_everything(app)
+    assert app.schedules.get("books").status == "parked"
+    at(clock, utc(2026, 7, 3, 9, 15))
+    run_everything(app)
+    assert len(told) == 1
+    app.core.functions["work"] = gone
+    app.core.revision += 1
+    for day in (4, 5, 6):
+        for instant in (utc(2026, 7, day, 9), utc(2026, 7, day, 9, 15)):
+            at(clock, instant)
+            run_everything(app)
+    assert app.schedules.get("books").status == "enabled"
+    assert len(told) == 2
+
+
+def test_what_has_been_parked_for_long_is_still_late(app, clock, told):
+    promise(app, Expect(within=60), every=300)
+    app.core.functions.pop("work")
+    app.core.revision += 1
+    at(clock, utc(2026, 7, 1, 0, 5))
+    run_everything(app)
+    at(clock, utc(2026, 8, 10))  # more ticks ago than are looked at
+    run_everything(app)
+    assert len(told) == 1
+    at(clock, utc(2026, 8, 10, 0, 1))
+    run_everything(app)
+    assert [problem for _, problem in told[1:]] == ["a tick has not succeeded within 60 s"]
+
+
+def test_a_tick_at_that_time_of_day_is_none_before_it(app, clock, told):
+    promise(app, Expect(by="07:00"), cron="0 * * * *")
+    step(app, clock, 60, until=32 * 60)
+    assert told == []
+
+
+def test_a_tick_that_was_moved_beyond_that_time_counts_the_next_day(app, clock, told):
+    promise(app, Expect(by="07:00"), fails=True, cron="50 6 * * 3")
+    app.schedules.move_next("books", utc(2026, 7, 1, 7, 10))
+    for instant in (utc(2026, 7, 1, 7), utc(2026, 7, 1, 7, 10)):
+        at(clock, instant)
+        run_everything(app)
+    assert told == []
+    at(clock, utc(2026, 7, 2, 7))
+    run_everything(app)
+    assert len(told) == 1
+
+
+def test_a_dead_man_hears_of_jobs_that_had_to_wait_for_each_other(app, clock, told, monkeypatch):
+    # Else the ids of other tests, whose clocks were later, hide when these jobs were made.
+    monkeypatch.setattr(ids, "_source", ids._Source())
+    ended: list[int] = []
+
+    @app.action
+    def slow(ctx: Ctx) -> None:
+        if len(ended) < 4:
+            for _ in range(10):
+                clock.advance(300)
+                tick_all(app)
+        ended.append(clock.now())
+
+    # Each takes fifty minutes, and was made long before the one in front of it had ended.
+    app.schedules.create(
+        "books",
+        slow,
+        every=600,
+        overlap="buffer_one",
+        expect=Expect(every=70 * 60),
+        alert=app.function("tell"),
+    )
+    at(clock, utc(2026, 7, 1, 0, 10))
+    run_everything(app)
+    assert len(ended) >= 4
+    assert told == []
+
+
+@pytest.mark.parametrize("off", ["everything", "function", "overlap"])
+@pytest.mark.parametrize("expect", [Expect(within=900), Expect(by="10:00")], ids=["within", "by"])
+def test_a_forbidden_day_promises_nothing_whichever_guard_spoke_first(
+    app, clock, told, off, expect
+):
+    app.calendars.create("weekdays", "skip_dates", rules=["weekends"])
+    at(clock, utc(2026, 7, 3, 12))
+    promise(app, expect, cron="0 9 * * *", calendar="weekdays")
+    if off == "everything":
+        app.pause()
+    elif off == "function":
+        app.functions.pause("work")
+    else:
+        app.schedules.run("books")
+    for day in (4, 5):
+        for hour in (9, 10):
+            at(clock, utc(2026, 7, day, hour))
+            tick_all(app)
+    assert {tick.reason for tick in app.schedules.ticks("books") if tick.kind == "slot"} == {
+        {"everything": "kill_switch", "function": "target_paused"}.get(off, "overlap_in_flight")
+    }
+    assert jobs_of(app, "tell") == 0
+
+
+def test_a_tick_that_an_operator_skips_promises_nothing_before_it_is_decided(app, clock, told):
+    promise(app, Expect(within=600), cron="0 3 * * *")
+    app.schedules.skip_next("books")
+    at(clock, utc(2026, 7, 1, 3, 10))
+    app.store.check_promises(clock.now(), app.core.alert_jobs)
+    assert jobs_of(app, "tell") == 0
+
+
+@pytest.mark.parametrize("expect", [Expect(within=900), Expect(by="01:00"), Expect(every=3600)])
+def test_a_tick_succeeds_with_the_job_that_was_there_before(app, clock, told, expect):
+    @app.action(unique=Unique())
+    def lonely(ctx: Ctx) -> None: ...
+
+    schedule = app.schedules.create(
+        "books", lonely, cron="30 0 * * *", expect=expect, alert=app.function("tell")
+    )
+    at(clock, utc(2026, 7, 1, 0, 29))
+    job = app.run(lonely)
+    at(clock, utc(2026, 7, 1, 0, 30))
+    run_everything(app)
+    [tick] = app.schedules.ticks(schedule)
+    assert tick.job_id == job.id
+    for instant in (utc(2026, 7, 1, 0, 45), utc(2026, 7, 1, 1)):
+        at(clock, instant)
+        run_everything(app)
+    assert told == []
+
+
+def test_ticks_that_share_a_job_of_the_schedule_succeed_with_it(app, clock, told):
+    @app.action(unique=Unique())
+    def lonely(ctx: Ctx) -> None: ...
+
+    app.schedules.create(
+        "books",
+        lonely,
+        every=300,
+        overlap="allow",
+        end_at=utc(2026, 7, 1, 0, 10),
+        expect=Expect(within=600),
+        alert=app.function("tell"),
+    )
+    for minute in (5, 10):
+        at(clock, utc(2026, 7, 1, 0, minute))
+        tick_all(app)
+    assert len({tick.job_id for tick in app.schedules.ticks("books")}) == 1
+    drain(app)
+    at(clock, utc(2026, 7, 1, 0, 20))
+    run_everything(app)
+    assert told == []
+
+
+@pytest.mark.parametrize("how", ["create", "update", "declare"])
+def test_the_first_tick_of_a_promise_is_waited_for_where_it_was_shifted_to(app, clock, told, how):
+    app.calendars.create("weekdays", "skip_dates", rules=["weekends"])
+    options: dict[str, Any] = {"cron": "0 9 * * 6", "calendar": "weekdays", "shift": "previous"}
+    promised: dict[str, Any] = {"expect": Expect(within=900), "alert": app.function("tell")}
+    call = app.function("work").bind(fails=True)
+    if how == "create":
+        app.schedules.create("books", call, **options, **promised)
+    elif how == "update":
+        app.schedules.create("books", call, **options)
+        app.schedules.update("books", **promised)
+    else:
+        app.schedule("books", call, **options)
+        app.schedules.apply()
+        app.core.declarations.clear()
+        app.schedule("books", call, **options, **promised)
+        app.schedules.apply()
+    # What is due on Saturday, 4 July, comes on Friday.
+    for instant in (utc(2026, 7, 3, 9), utc(2026, 7, 3, 9, 15)):
+        at(clock, instant)
+        run_everything(app)
+    assert len(told) == 1
+
+
+def test_a_promise_that_is_made_later_is_not_about_a_tick_that_came_a_day_early(app, clock, told):
+    app.calendars.create("weekdays", "skip_dates", rules=["weekends"])
+    call = app.function("work").bind(fails=True)
+    app.schedules.create("books", call, cron="0 9 * * 6", calendar="weekdays", shift="previous")
+    at(clock, utc(2026, 7, 3, 9))
+    run_everything(app)
+    app.schedules.update("books", expect=Expect(within=900), alert=app.function("tell"))
+    at(clock, utc(2026, 7, 4, 9, 15))
+    run_everything(app)
+    assert told == []
+    for instant in (utc(2026, 7, 10, 9), utc(2026, 7, 10, 9, 15)):
+        at(clock, instant)
+        run_everything(app)
+    assert len(told) == 1
+
+
+def through(app: Duly, clock: ManualClock, rounds: int) -> None:
+    """Let everything happen when it is due."""
+    for _ in range(rounds):
+        due = app.schedules.get("books").due
+        assert due is not None
+        times = [int(due.timestamp() * 1000), app.store.next_check() or clock.now()]
+        clock.advance(max(0, min(times) - clock.now()) / 1000)
+        run_everything(app)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tick_that_jitter_holds_back_is_due_when_it_can_be_decided(app, clock, told, fails):
+    options: dict[str, Any] = {"every": 300, "jitter": 1800, "overlap": "allow"}
+    promise(app, Expect(within=60), fails, **options)
+    through(app, clock, 80)
+    ticks = app.schedules.ticks("books", limit=1000)
+    assert len(ticks) > 20
+    assert any(tick.decided > tick.due + timedelta(seconds=60) for tick in ticks)
+    assert bool(told) == fails
+    if fails:
+        # Each is told once.
+        many = [int(problem.split()[0].replace("a", "1")) for _, problem in told]
+        assert sum(many) <= len(ticks)

@@ -89,6 +89,35 @@ def test_the_last_hundred_are_kept_for_ever(app: Duly, clock, post, db: Database
     assert times(db, schedule.id)[20:] == minutes[200:]
 
 
+@pytest.mark.spec("R105", "R110", "R158")
+def test_a_backfill_of_what_was_removed_has_to_be_asked_for(app: Duly, clock, post, db: Database):
+    schedule = app.schedules.create("s", post, cron="0 * * * *", overlap="allow")
+    hours = [to_ms(START) + n * 3_600_000 for n in range(240)]
+    plant(db, schedule.id, [(tick_at, "slot", "dispatched") for tick_at in hours])
+    before = utc(2026, 6, 30)
+    first, last = START, utc(2026, 7, 1, 3)
+    assert {tick.reason for tick in app.schedules.backfill("s", before, START, dry_run=True)} == {
+        None
+    }
+    clock.advance(60 * DAY)
+    tidy(app)
+    # The last hundred stand there; the last one that is gone is of 6 July.
+    assert len(times(db, schedule.id)) == 100
+    for start, end in ((first, last), (before, START), (utc(2026, 7, 6, 23), utc(2026, 7, 8))):
+        for dry_run in (True, False):
+            with pytest.raises(InvalidOption, match="before 2026-07-07 00:00:00"):
+                app.schedules.backfill("s", start, end, dry_run=dry_run)
+    assert len(times(db, schedule.id)) == 100
+    known = app.schedules.backfill("s", utc(2026, 7, 7), utc(2026, 7, 8))
+    assert {tick.reason for tick in known} == {"schedule_slot_exists"}
+    new = app.schedules.backfill("s", utc(2026, 8, 1), utc(2026, 8, 1, 2))
+    assert [tick.outcome for tick in new] == ["dispatched"] * 2
+    # No tick lies in there.
+    assert app.schedules.backfill("s", utc(2026, 7, 1, 0, 1), utc(2026, 7, 1, 0, 59)) == []
+    again = app.schedules.backfill("s", first, last, without_ledger=True)
+    assert [tick.outcome for tick in again] == ["dispatched"] * 3
+
+
 @pytest.mark.spec("R105")
 def test_how_long_is_a_setting(url, clock, app: Duly, post, db: Database):
     schedule = app.schedules.create("s", post, every=HOUR)

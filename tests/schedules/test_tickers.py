@@ -386,3 +386,39 @@ def test_a_schedule_whose_zone_was_unknown_is_revived_by_newer_data(
     zones.forget([newer])
     tick_all(app)
     assert app.schedules.get(digest).next_tick == utc(2026, 7, 1, 8)
+
+
+def test_what_an_operator_said_moves_with_the_tick_of_a_zone_that_was_unknown(
+    app: Duly, clock, digest, newer, db: Database
+):
+    tick_all(app)
+    app.schedules.skip_next(digest, by="ada")
+    trigger = db.scalar("SELECT trigger FROM @schedules")
+    db.execute("UPDATE @schedules SET trigger = ?", trigger.replace("Europe/Istanbul", "Mars/Base"))
+    at(clock, utc(2026, 7, 1, 6))
+    tick_all(app)
+    db.execute("UPDATE @schedules SET trigger = ?", trigger)
+    zones.forget([newer])
+    at(clock, utc(2026, 7, 1, 8))
+    tick_all(app)
+    [tick] = app.schedules.ticks(digest)
+    assert (tick.at, tick.reason) == (utc(2026, 7, 1, 8), "operator")
+
+
+@pytest.mark.spec("R157")
+def test_ticks_that_were_moved_to_a_day_before_stay_past_when_zones_are_computed_anew(
+    app: Duly, clock, post
+):
+    at(clock, utc(2026, 7, 3, 12))  # a Friday
+    app.calendars.create("working days", "skip_dates", rules=["weekends"])
+    for tz in ("UTC", "Europe/Istanbul"):
+        app.schedules.create(
+            tz, post, cron="0 9 * * *", tz=tz, calendar="working days", shift="previous"
+        )
+    foreseen = [tick.utc for tick in app.schedules.preview("Europe/Istanbul", 2)]
+    # The first ticker computes all zoned ticks with the data that it has.
+    tick_all(app)
+    for tz, hour in (("UTC", 9), ("Europe/Istanbul", 6)):
+        assert app.schedules.ticks(tz) == []
+        assert app.schedules.get(tz).next_tick == utc(2026, 7, 6, hour)
+    assert foreseen[0] == utc(2026, 7, 6, 6)

@@ -477,7 +477,7 @@ def operator_ignored() -> AbstractContextManager[None]:
 
 @mutant("ticks ignore the budget", seed=1)
 def budget_ignored() -> AbstractContextManager[None]:
-    return unguarded("_budget", "_SLOT", "_MANUAL")
+    return patched(decide, "_within_budget", lambda *_: None)
 
 
 @mutant("ticks ignore what runs", seed=3)

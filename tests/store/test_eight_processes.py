@@ -123,3 +123,32 @@ def test_postgres_skips_what_another_claimer_has_locked(migrated_postgres):
         assert claim(store) == ids[7:]
     assert claim(store) == ids[:4]
     store.close()
+
+
+def test_a_store_may_be_closed_while_others_are_woken(migrated_postgres):
+    class Closing(PostgresStore):
+        """Closed by somebody else as soon as one has looked whether there is a bell."""
+
+        looked = 0
+        kept: Any = None
+
+        @property
+        def _bell(self) -> Any:
+            self.looked += 1
+            bell = self.kept
+            if self.looked == 2:
+                self.kept = None
+            return bell
+
+        @_bell.setter
+        def _bell(self, bell: Any) -> None:
+            self.kept = bell
+
+    store = Closing(migrated_postgres)
+    store.ring()
+    bell = store.kept
+    store.looked = 1
+    store.ring()
+    assert store.kept is None
+    bell.stop()
+    store.close()

@@ -1,5 +1,6 @@
 """The plans of what tickers ask for: few pages, however many schedules and jobs there are."""
 
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -7,10 +8,13 @@ import pytest
 
 from duly.store import schedule_statements as sql
 from duly.store.postgres import PostgresSession
+from duly.store.schedules.data import ScheduleFilter, TickFilter, find, ticks
 from duly.store.schedules.facts import prior_of
+from duly.store.session import Session
 from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
     HISTORY_FUNCTION,
+    HISTORY_ID,
     WASTE,
     Bench,
     Case,
@@ -29,6 +33,7 @@ pytestmark = pytest.mark.new_database
 
 LARGE = 60_000
 SCHEDULES = [f"11111111-0000-7000-8000-{n:012x}" for n in range(1, LARGE, 600)]
+OTHERS = [f"ffffffff-0000-7000-8000-{n:012x}" for n in range(1, LARGE, 6000)]
 
 # One in a hundred is due, and each has a job or two.
 LOAD_SCHEDULES = """
@@ -59,6 +64,37 @@ def due(session: PostgresSession) -> None:
     session.run(sql.PEEK_DUE, given)
 
 
+# A schedule with a ledger of its own, and one in a thousand that is parked.
+BUSY = "22222222-0000-7000-8000-000000000001"
+LOAD_TICKS = """
+INSERT INTO duly.ticks (schedule_id, kind, tick_at, outcome, reason, due_at, decided_at)
+SELECT %(busy)s, CASE WHEN g %% 50 = 0 THEN 'manual' ELSE 'slot' END, %(now)s + g, 'skipped',
+    'condition_failed', 0, 0
+FROM generate_series(%(first)s::int, %(last)s::int) g
+"""
+SOME_PARKED = """
+UPDATE duly.schedules SET parked_at = 1, error = 'UnknownFunction: ', next_tick_at = NULL,
+    due_at = NULL WHERE key::int % 1000 = 0
+"""
+
+
+def newest(session: Session) -> object:
+    return ticks(session, BUSY, TickFilter(limit=5))
+
+
+def lately(session: Session) -> object:
+    return ticks(session, BUSY, TickFilter(after=NOW + LARGE - 100, limit=10_000))
+
+
+AMONG_PARKED = ("LOCK_PARKED", "MISSING_FUNCTIONS", "LIST schedules")
+
+
+def parked(session: Session) -> object:
+    session.run(sql.LOCK_PARKED, {"functions": session.array(["send"])})
+    session.run(sql.MISSING_FUNCTIONS)
+    return find(session, ScheduleFilter(parked=True))
+
+
 ENDED = HISTORY_FUNCTION | {"kept_ended"}
 OF_FUNCTION = ENDED | {"jobs_function", "jobs_worker", "jobs_pkey"}
 CASES = {
@@ -68,6 +104,16 @@ CASES = {
     "in flight": Case(
         lambda s: s.run(sql.IN_FLIGHT, {"ids": s.array(SCHEDULES)}),
         {"IN_FLIGHT": ({"jobs_schedule"}, 1500)},
+    ),
+    "successes of other jobs": Case(
+        lambda s: s.run(sql.SUCCESSES_AMONG, {"ids": s.array(OTHERS)}),
+        {"SUCCESSES_AMONG": (HISTORY_ID | {"jobs_pkey"}, len(OTHERS) * 16 * 4)},
+    ),
+    "newest ticks": Case(newest, {"LIST ticks": ({"ticks_pkey"}, 50)}),
+    "ticks of late": Case(lately, {"LIST ticks": ({"ticks_pkey"}, 50)}),
+    "parked": Case(
+        parked,
+        {name: ({"schedules_parked"}, 500) for name in AMONG_PARKED},
     ),
     # Three states in sixteen buckets, and in @kept; each is one look into an index.
     "prior of a busy function": Case(
@@ -92,7 +138,7 @@ def faults(bench: Bench) -> Iterator[str]:
                 yield f"{where} touches {plan.pages} pages, not {pages}"
             if plan.wasted > WASTE:
                 yield f"{where} looks at {plan.wasted} rows in vain"
-            if scanned := plan.scanned & {"jobs", "schedules", *PARTITIONS}:
+            if scanned := plan.scanned & {"jobs", "schedules", "ticks", *PARTITIONS}:
                 yield f"{where} scans {sorted(scanned)}"
             if not plan.indexes <= indexes:
                 yield f"{where} uses {sorted(plan.indexes - indexes)}"
@@ -101,12 +147,15 @@ def faults(bench: Bench) -> Iterator[str]:
 @pytest.mark.spec("R137", "R138", "N26")
 def test_plans_of_schedules_on_large_tables(database: str, benches: list[Bench]):
     load(database, 1, LARGE)
-    values = {"now": NOW, "first": 1, "last": LARGE}
+    values = {"now": NOW, "first": 1, "last": LARGE, "busy": BUSY}
     with psycopg.connect(database, autocommit=True) as own:
         own.execute(LOAD_SCHEDULES, values)
         own.execute(LOAD_OLD, values)
         own.execute(OF_SCHEDULES.replace("%%", "%"))
+        own.execute(LOAD_TICKS, values)
+        own.execute(SOME_PARKED)
         own.execute("VACUUM ANALYZE duly.schedules")
+        own.execute("VACUUM ANALYZE duly.ticks")
     analyze(database)
     found = [fault for bench in benches for fault in faults(bench)]
     assert not found, "\n".join(found)
@@ -123,11 +172,24 @@ def test_sqlite_finds_them_by_index(sqlite_session: SqliteRecorder):
         given = {"now": NOW, "limit": 101, "zone_data": "2026a"}
         sqlite_session.run(sql.LOCK_DUE, given)
         sqlite_session.run(sql.IN_FLIGHT, {"ids": sqlite_session.array(SCHEDULES)})
-        seen = {
-            name: "\n".join(sqlite_session.explain(name))
-            for name in ("LATEST_FINISHED", "LAST_DAY", "LOCK_DUE", "IN_FLIGHT")
-        }
+        sqlite_session.run(sql.SUCCESSES_AMONG, {"ids": sqlite_session.array(OTHERS)})
+        parked(sqlite_session)
+        lately(sqlite_session)
+        names = (
+            "LATEST_FINISHED",
+            "LAST_DAY",
+            "LOCK_DUE",
+            "IN_FLIGHT",
+            "SUCCESSES_AMONG",
+            *AMONG_PARKED,
+        )
+        seen = {name: "\n".join(sqlite_session.explain(name)) for name in (*names, "LIST ticks")}
+        for name in AMONG_PARKED:
+            assert "USING INDEX duly_schedules_parked" in seen[name]
+        in_range = "USING PRIMARY KEY (schedule_id=? AND kind=? AND tick_at>?)"
+        assert seen["LIST ticks"].count(in_range) == 3
         assert "USING INDEX duly_schedules_due" in seen["LOCK_DUE"]
+        assert not re.search(r"SCAN duly_", seen["SUCCESSES_AMONG"])
         assert seen["IN_FLIGHT"].count("duly_jobs_schedule") == 2
         assert seen["LATEST_FINISHED"].count("duly_history_function (function=? AND state=?)") == 3
         assert seen["LATEST_FINISHED"].count("duly_kept_ended (function=? AND state=?)") == 3

@@ -686,3 +686,18 @@ def test_a_write_that_ends_the_shared_transaction_harms_no_other(store):
     assert (answers[0], answers[2]) == (1, 3)
     assert isinstance(answers[1], StoreError)
     assert mine(store) == [1, 2, 3]
+
+
+def test_a_transaction_that_cannot_begin_leaves_no_connection_behind(store):
+    with store.transaction():
+        pass
+    [body] = store._idle_bodies
+    body.raw.execute("PRAGMA busy_timeout = 0")
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable), store.transaction():
+            pass
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        body.raw.execute("SELECT 1")
+    with store.transaction() as tx:
+        assert list(tx.execute("SELECT 1")) == [(1,)]

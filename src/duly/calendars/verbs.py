@@ -43,6 +43,7 @@ from duly.inside import refuse_inside_mutation
 from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates, Day, read_date
 from duly.model.ical import MAX_TEXT, dates_of
 from duly.model.schedule import ScheduleRecord
+from duly.schedules.checks import check_after, check_by
 from duly.schedules.define import to_json
 from duly.schedules.views import Schedule
 from duly.store.schedules.calendars import CalendarRecord, read_calendar
@@ -89,7 +90,8 @@ class Calendars:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
         # Whoever goes on after a seed has seen all of them.
         seeds = [seed(name) for name in SEEDS] if after is None else []
-        after = None if after in SEEDS else after
+        after = None if after in tuple(SEEDS) else after
+        check_after(after, "calendar")
         found = self._core.ready().calendars(self._owner, after, limit)
         return seeds + [as_stored(record) for record in found if read_calendar(record.definition)]
 
@@ -107,6 +109,7 @@ class Calendars:
     ) -> StoredCalendar:
         """Make a calendar: `create("plant closed", "skip_dates", dates=[…])`, or of a Calendar."""
         refuse_inside_mutation("calendars.create")
+        check_by(by)
         if not isinstance(calendar, Calendar):
             calendar = Calendar(calendar, cast(str, kind), tz=tz, dates=dates, rules=rules)
         elif kind is not None or (tz, dates, rules) != ("UTC", (), ()):
@@ -145,6 +148,7 @@ class Calendars:
         `version`: refuse with StaleVersion if the calendar has changed since it was read.
         """
         refuse_inside_mutation("calendars.update")
+        check_by(by)
         known = cast("Mapping[str, Any]", changes)
 
         def change(record: CalendarRecord) -> CalendarRecord | None:
@@ -169,6 +173,7 @@ class Calendars:
     def remove(self, calendar: str | StoredCalendar, *, by: str | None = None) -> None:
         """Remove it; the schedules that it was attached to go on without it."""
         refuse_inside_mutation("calendars.remove")
+        check_by(by)
         found = self._changeable(calendar)
         self._core.ready().remove_calendar(found.id, by, self._core.now())
         self._core.wake_ticker()
@@ -297,11 +302,11 @@ class Calendars:
             raise ReadOnlyCalendar(name)
         found = self._find(name)
         if found is None:
-            zone_name = tz or default_tz
+            zone_name = default_tz if tz in (None, "") else tz
             if zone_name is None:
                 hint = f'tz="Europe/Istanbul" makes them dates of Istanbul: {name!r} is new'
                 raise InvalidCalendar("tz", "give the zone whose dates these are", hint)
-            chosen = kind or CalendarKind.SKIP_DATES
+            chosen = CalendarKind.SKIP_DATES if kind is None else kind
             return self.create(name, chosen, tz=zone_name, dates=dates(zone_name), by=by)
         changes: CalendarChanges = {"dates": dates(tz or understood(found).tz)}
         if kind is not None:
@@ -342,6 +347,8 @@ def _ical_text(source: str | os.PathLike[str]) -> str:
     # Text is never taken for the name of a file: it may come from a user of the user's.
     if isinstance(source, str):
         return source
+    if not isinstance(source, os.PathLike):
+        raise InvalidCalendar("ical", f"give its text, or a Path, not {source!r}")
     with Path(source).open("rb") as file:
         content = file.read(4 * MAX_TEXT + 1)
     try:

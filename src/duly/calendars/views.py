@@ -12,9 +12,10 @@ from typing import TypedDict
 import msgspec
 
 from duly.clock import from_ms
-from duly.errors import CalendarExists, InvalidCalendar, InvalidOption
+from duly.errors import CalendarExists, InvalidCalendar
 from duly.ids import is_id
 from duly.model.calendar import SEEDS, Calendar, CalendarKind, Dates, Day
+from duly.schedules.define import calendar_name
 from duly.schedules.views import Schedule
 from duly.store.schedules.calendars import CalendarRecord, read_calendar
 
@@ -97,9 +98,7 @@ class EndingCalendar(msgspec.Struct, frozen=True):
 def name_of(calendar: str | StoredCalendar) -> str:
     if isinstance(calendar, StoredCalendar):
         return calendar.id
-    if not isinstance(calendar, str):
-        raise InvalidOption("calendar", f"give the name of a calendar, not {calendar!r}")
-    return calendar
+    return calendar_name(calendar)
 
 
 def seed(name: str) -> StoredCalendar:

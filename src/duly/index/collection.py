@@ -232,6 +232,7 @@ class Records:
 
     def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
         """Change some of a schedule's state."""
+        changes = _mapping(changes)
         before = self._read(sql.LOCK_RECORD, user_id, key)
         if before is None:
             raise ScheduleNotFound(key)
@@ -311,8 +312,16 @@ class Records:
 # Values ------------------------------------------------------------------------------------------
 
 
+def _mapping(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(state, Mapping):
+        raise InvalidOption(
+            "state", f"give a mapping, not {state!r}", 'write {"cron": "0 9 * * *"}'
+        )
+    return state
+
+
 def _checked(state: Mapping[str, Any]) -> State:
-    complete: State = {"timezone": None, "enabled": True, **state}
+    complete: State = {"timezone": None, "enabled": True, **_mapping(state)}
     if "cron" not in complete:
         raise InvalidOption("cron", "a schedule needs it")
     require_text("cron", complete["cron"])
@@ -339,6 +348,7 @@ def _record(user_id: str, key: str, state: str) -> ScheduleRecord:
 
 
 def _pattern(pattern: str) -> Callable[[str], object]:
+    require_text("pattern", pattern)
     before, star, after = pattern.partition("*")
     if not star or "*" in after:
         raise InvalidOption("pattern", f"{pattern!r} needs exactly one star: schedules/*")

@@ -34,6 +34,7 @@ from duly.model.trigger import Cron
 
 GRACE_MS = 60_000
 """A tick that is looked at no later than this is on time, also where nothing is caught up."""
+FOREVER = 2**63 - 1
 FURTHEST_MS = (FURTHEST_SHIFT + 1) * DAY_MS
 """Further is no tick moved to another day."""
 
@@ -79,6 +80,8 @@ class Facts(msgspec.Struct, frozen=True):
     costs: Mapping[str, Sequence[tuple[int, float]]] = {}
     slots: Mapping[str, frozenset[int]] = {}
     """Slots that a backfill has taken before their time."""
+    forgotten: Mapping[str, int] = {}
+    """Up to when, not included, retention has removed ticks; only asked for a backfill."""
     ancestors: frozenset[str] = frozenset()
     """The schedules among whose jobs the caller's ancestors are."""
 
@@ -208,9 +211,15 @@ def _reached(
     return last, following
 
 
+def furthest(plan: Plan) -> int:
+    """How far its policies may move a tick."""
+    policies = plan.policies
+    return policies.jitter + (FURTHEST_MS if policies.shift is not None else 0)
+
+
 def _certainly_due(plan: Plan, now: int) -> int:
-    policies, end = plan.policies, plan.record.end_at
-    latest = now - policies.jitter - (FURTHEST_MS if policies.shift is not None else 0)
+    end = plan.record.end_at
+    latest = now - furthest(plan)
     return latest if end is None else min(latest, end)
 
 
@@ -337,11 +346,22 @@ def _operator(plan: Plan, tick_at: int, _: Facts, __: Standing) -> Skip | None:
 
 
 def _budget(plan: Plan, tick_at: int, facts: Facts, standing: Standing) -> Skip | None:
+    return _within_budget(plan, tick_at, tick_at, facts, standing)
+
+
+def _budget_of_run(plan: Plan, tick_at: int, facts: Facts, standing: Standing) -> Skip | None:
+    """A run comes after all that was dispatched, also after ticks whose time is still to come: an
+    operator or a calendar may have moved them."""
+    return _within_budget(plan, tick_at, FOREVER, facts, standing)
+
+
+def _within_budget(
+    plan: Plan, tick_at: int, until: int, facts: Facts, standing: Standing
+) -> Skip | None:
     budget = plan.policies.budget
     if budget is None:
         return None
-    since = tick_at - budget.window_ms
-    spent = _spent(plan, budget, since, tick_at, facts, standing)
+    spent = _spent(plan, budget, tick_at - budget.window_ms, until, facts, standing)
     most = budget.cost if budget.runs is None else budget.runs
     assert most is not None
     if spent < most:
@@ -423,7 +443,7 @@ def _condition(plan: Plan, _: int, facts: Facts, __: Standing) -> Skip | None:
 
 
 _SLOT = (_kill_switch, _target, _operator, _budget, _cycle, _overlap, _calendar, _condition)
-_MANUAL = (_kill_switch, _target, _budget, _cycle, _overlap)
+_MANUAL = (_kill_switch, _target, _budget_of_run, _cycle, _overlap)
 _BACKFILL = (_kill_switch, _target, _cycle, _calendar)
 
 

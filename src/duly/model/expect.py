@@ -2,7 +2,9 @@
 
 An `Expect` is looked at when it could have been broken, whether or not anything ticks. Ticks that
 a calendar forbids or an operator has skipped promise nothing; all others count, also those that
-nobody has decided yet. A tick has succeeded if its job has, or any later one of the schedule.
+nobody has decided yet. A tick has succeeded if its job has, or any later one of the schedule. It is
+due when it can be decided: ticks are decided in order, so one that jitter or a shift makes late
+holds back those behind it.
 """
 
 # What callers without a type checker hand in is not always what the types say.
@@ -21,7 +23,7 @@ import msgspec
 
 from duly.errors import InvalidOption
 from duly.model.calendar import Calendar
-from duly.model.decide import due_at, first_tick, shifted
+from duly.model.decide import due_at, first_coming, first_tick, furthest, shifted
 from duly.model.schedule import (
     LONGEST_MS,
     Outcome,
@@ -37,13 +39,16 @@ EXCUSED = frozenset({Reason.CALENDAR, Reason.OPERATOR})
 REFRESH_MS = 6 * 3_600_000
 """What has succeeded is looked for at least so often: later it may have left the history."""
 MOST_UNDECIDED = 10_000
+MOST_SKEW_MS = 60_000
+"""So much may the clock of whoever stores a job be behind that of whoever looks."""
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What must be true of a schedule; otherwise its `alert` is called. One of the three:
 
-    `by="07:00"`: its last tick before that time of day, in its zone, has succeeded by then.
+    `by="07:00"`: its last tick before that time of day, in its zone, has succeeded by then; one at
+    that time itself counts for the next day.
     `within=900`: each tick has succeeded so many seconds after it was due.
     `every=86400`: at no time is the last success older than so many seconds.
     """
@@ -91,9 +96,11 @@ class Known(NamedTuple):
     """What a promise is judged by."""
 
     rows: Sequence[TickRecord]
-    """The ledger, as far back as `since` says."""
+    """The ledger, as far back as `ledger_since` says."""
     successes: Sequence[Success]
     calendars: Mapping[str, Calendar]
+    unfinished: int | None = None
+    """Since when the oldest unfinished job is there (`every`)."""
 
 
 class Finding(NamedTuple):
@@ -102,17 +109,19 @@ class Finding(NamedTuple):
     problem: str | None
     check_at: int | None
     tick: int | None = None
-    """The next tick whose success is waited for (`within`)."""
+    """The next tick whose success is waited for (`within`), or since when jobs are there that may
+    still succeed (`every`)."""
     last_success_at: int | None = None
     is_new: bool = True
     """Whether somebody has to be told of the problem."""
 
 
 class Due(NamedTuple):
-    """A tick that promises something, and when it was due."""
+    """A tick, when it was due, and whether it promises something."""
 
     tick_at: int
     due_at: int
+    counts: bool = True
 
 
 class Promise(NamedTuple):
@@ -128,60 +137,70 @@ class Promise(NamedTuple):
         if self.expect.by is not None:
             return Finding(None, self._daily.next_after(now))
         if self.expect.within is not None:
-            return self._check_of(first_tick(self.plan, now), calendars)
+            tick = self.plan.record.next_tick_at
+            if tick is not None and due_at(self.plan, tick, calendars) < now:
+                tick = first_coming(self.plan, now, calendars)
+            return self._check_of(tick, calendars)
         assert self.expect.every is not None
         begin = max(now, self.plan.record.start_at or 0)
         return Finding(None, self._look_again(now, begin + round(self.expect.every * 1000)))
 
     def since(self) -> int:
-        """From where on the ledger and the history have to be known."""
+        """From where on it is judged, and the history has to be known."""
         record = self.plan.record
         assert record.expect_at is not None
         if self.expect.by is not None:
             return self._daily.prev_before(record.expect_at) or 0
         if self.expect.within is not None:
             return record.expect_tick or record.expect_at
-        return record.last_success_at or self._begin
+        return self._unknown_since - MOST_SKEW_MS
+
+    def ledger_since(self) -> int:
+        """From where on the ledger has to be known."""
+        if self.expect.by is None:
+            return self.since()
+        # A tick may be due long after its time; if an operator moves it, up to the next one.
+        first = self.since() - furthest(self.plan)
+        return self.plan.trigger.prev_before(first) or first
 
     # Whether
 
     def look(self, known: Known, now: int, late: Late | None) -> Finding:
         """Whether the promise is kept now."""
-        if self.expect.by is not None:
-            return self._look_by(known, now)
-        if self.expect.within is not None:
-            return self._look_within(known, now)
-        return self._look_every(known, now, late)
+        if self.expect.every is not None:
+            return self._look_every(known, now, late)
+        judge = self._look_by if self.expect.by is not None else self._look_within
+        due = self._due(known, now)
+        finding = judge(known, due, now)
+        if finding.problem is None:
+            return finding
+        return judge(known, self._held_back(due, known.calendars), now)
 
-    def _look_by(self, known: Known, now: int) -> Finding:
+    def _look_by(self, known: Known, due: Sequence[Due], now: int) -> Finding:
         check_at = self._daily.prev_before(now + 1)
         following = self._daily.next_after(now)
         since = self.since()
-        due = [
-            each
-            for each in self._due(known, now)
-            if check_at is not None and since < each.due_at <= check_at
-        ]
         if self._is_over and not any(row.decided_at > since for row in known.rows):
             following = None
-        if not due or check_at is None:
+        if check_at is None:
             return Finding(None, following)
-        last = max(due, key=lambda d: d.due_at)
-        kept = Record(known.successes).had(last.tick_at, check_at)
+        before = [each for each in due if each.counts and since <= each.due_at < check_at]
+        kept = not before or Record(known.successes).had(before[-1].tick_at, check_at)
         problem = None if kept else f"its last tick has not succeeded by {self.expect.by}"
         return Finding(problem, following)
 
-    def _look_within(self, known: Known, now: int) -> Finding:
+    def _look_within(self, known: Known, due: Sequence[Due], now: int) -> Finding:
         assert self.expect.within is not None
         within = round(self.expect.within * 1000)
         first = self.plan.record.expect_tick or 0
-        due = sorted(each for each in self._due(known, now) if each.tick_at >= first)
+        due = [each for each in due if each.tick_at >= first]
         record = Record(known.successes)
         passed = [d for d in due if d.due_at + within <= now]
-        broken = [d for d in passed if not record.had(d.tick_at, d.due_at + within)]
+        broken = [d for d in passed if d.counts and not record.had(d.tick_at, d.due_at + within)]
+        # One that promises nothing is waited for as well: what comes after it is not known yet.
         waiting = next((d for d in due if d.due_at + within > now), None)
         if waiting is None:
-            after = max([d.tick_at for d in due] + [row.tick_at for row in known.rows], default=now)
+            after = max((d.tick_at for d in due), default=now)
             found = self._check_of(self._coming(max(after, now - within)), known.calendars)
         else:
             found = Finding(None, waiting.due_at + within, waiting.tick_at)
@@ -207,39 +226,86 @@ class Promise(NamedTuple):
         elif told_at is not None and late is not None:
             problem = late.problem
         check_at = self._look_again(now, deadline)
-        return Finding(problem, check_at, last_success_at=last, is_new=is_new)
+        # A job that was there before the last success may still succeed after it.
+        unknown = [self._unknown_since if last is None else last]
+        if known.unfinished is not None:
+            unknown.append(known.unfinished)
+        return Finding(problem, check_at, min(unknown), last, is_new)
 
     # Which ticks
 
-    def _due(self, known: Known, now: int) -> Iterator[Due]:
-        """The ticks that promise something: those of the ledger, and those nobody has decided."""
+    def _due(self, known: Known, now: int) -> list[Due]:
+        """The ticks of the ledger and those nobody has decided, in order, and up to the first that
+        is still to come; each is due no earlier than those before it."""
+        found: list[Due] = []
+        latest = 0
+        for each in sorted([*self._decided(known, now), *self._undecided(known, now)]):
+            latest = max(latest, each.due_at)
+            found.append(each._replace(due_at=latest))
+        return found
+
+    def _held_back(self, due: Sequence[Due], calendars: Mapping[str, Calendar]) -> list[Due]:
+        """The same, held back also by ticks that came before all of these."""
+        if not due:
+            return []
+        earliest = max(due[0].due_at - furthest(self.plan), self._begin)
+        latest, tick = 0, self.plan.trigger.prev_before(due[0].tick_at)
+        for _ in range(MOST_UNDECIDED):
+            if tick is None or tick < earliest:
+                break
+            latest = max(latest, due_at(self.plan, tick, calendars))
+            tick = self.plan.trigger.prev_before(tick)
+        return [each._replace(due_at=max(latest, each.due_at)) for each in due]
+
+    def _decided(self, known: Known, now: int) -> Iterator[Due]:
+        before = now + 1 if self.expect.by is None else self._daily.prev_before(now + 1) or 0
         for row in known.rows:
             if row.kind == TickKind.MISSED:
-                yield from self._missed(row, known.calendars)
-            elif row.kind == TickKind.SLOT and not _is_excused(row):
-                yield Due(row.tick_at, row.due_at)
+                yield from self._missed(row, known.calendars, before)
+            elif row.kind == TickKind.SLOT:
+                yield Due(row.tick_at, row.due_at, not self._is_excused(row, known.calendars))
+
+    def _undecided(self, known: Known, now: int) -> Iterator[Due]:
         record = self.plan.record
         tick = record.parked_tick if record.next_tick_at is None else record.next_tick_at
+        since = self.ledger_since()
+        if tick is not None and tick < since:
+            tick = first_tick(self.plan, since - 1)
         for _ in range(MOST_UNDECIDED):
             if tick is None:
                 return
             due = due_at(self.plan, tick, known.calendars)
-            if self._is_allowed(tick, known.calendars):
-                yield Due(tick, due)
+            counts = self._is_allowed(tick, known.calendars) and not self._is_skipped(tick)
+            yield Due(tick, due, counts)
             if due > now:
                 return
             tick = first_tick(self.plan, tick)
 
-    def _missed(self, row: TickRecord, calendars: Mapping[str, Calendar]) -> Iterator[Due]:
-        """The newest of the missed ticks that the calendar allows stands for all of them."""
-        tick: int | None = row.tick_at
+    def _missed(
+        self, row: TickRecord, calendars: Mapping[str, Calendar], before: int
+    ) -> Iterator[Due]:
+        """The newest of the missed ticks that is allowed, and due before then, stands for all."""
+        latest = before + furthest(self.plan)
+        newest = row.tick_at
+        tick = newest if newest < latest else self.plan.trigger.prev_before(latest)
         for _ in range(min(row.count or 1, MOST_UNDECIDED)):
             if tick is None or (row.first_at is not None and tick < row.first_at):
                 return
-            if self._is_allowed(tick, calendars):
-                yield Due(tick, due_at(self.plan, tick, calendars))
+            due = due_at(self.plan, tick, calendars)
+            if due < before and self._is_allowed(tick, calendars):
+                yield Due(tick, due)
                 return
             tick = self.plan.trigger.prev_before(tick)
+
+    def _is_excused(self, row: TickRecord, calendars: Mapping[str, Calendar]) -> bool:
+        if row.outcome != Outcome.SKIPPED:
+            return False
+        # The reason is that of the first guard; the calendar may have come after it.
+        return row.reason in EXCUSED or not self._is_allowed(row.tick_at, calendars)
+
+    def _is_skipped(self, tick: int) -> bool:
+        override = self.plan.override
+        return override is not None and override.tick_at == tick and override.to is None
 
     def _is_allowed(self, tick: int, calendars: Mapping[str, Calendar]) -> bool:
         name = self.plan.record.calendar
@@ -250,10 +316,12 @@ class Promise(NamedTuple):
 
     def _coming(self, after: int) -> int | None:
         """The first tick that is still to come, later than an instant."""
+        if self._is_over:
+            return None
         upcoming = self.plan.record.next_tick_at
-        if upcoming is None or upcoming > after:
-            return upcoming
-        return first_tick(self.plan, after)
+        # One that is parked goes on some day.
+        is_later = upcoming is not None and upcoming > after
+        return upcoming if is_later else first_tick(self.plan, after)
 
     def _check_of(self, tick: int | None, calendars: Mapping[str, Calendar]) -> Finding:
         assert self.expect.within is not None
@@ -273,6 +341,14 @@ class Promise(NamedTuple):
         record = self.plan.record
         return max(record.awake_at or 0, record.start_at or 0)
 
+    @property
+    def _unknown_since(self) -> int:
+        """No job that was there before can have succeeded since the last look (`every`)."""
+        assert self.expect.every is not None
+        known = self.plan.record.expect_tick
+        # At first it is not known what runs; a success from before that tells nothing wrong.
+        return self._begin - round(self.expect.every * 1000) if known is None else known
+
     def _deadline(self, last_success: int | None, told_at: int | None) -> int:
         assert self.expect.every is not None
         since = max(self._begin, last_success or 0, told_at or 0)
@@ -287,10 +363,6 @@ class Promise(NamedTuple):
         hour, minute = self.expect.by.split(":")
         tz = self.plan.trigger.tz if isinstance(self.plan.trigger, Cron) else "UTC"
         return Cron(f"{int(minute)} {int(hour)} * * *", tz)
-
-
-def _is_excused(row: TickRecord) -> bool:
-    return row.outcome == Outcome.SKIPPED and row.reason in EXCUSED
 
 
 class Record:

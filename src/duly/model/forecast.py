@@ -41,7 +41,7 @@ class Forecast(msgspec.Struct, frozen=True):
     """The minutes with most dispatches, most first."""
     schedules: int
     complete: bool
-    """False if there was too much to look at: the figures are those of only some schedules."""
+    """False if there was too much to look at: what came after a million ticks is not counted."""
 
     @property
     def total(self) -> int:
@@ -55,44 +55,52 @@ def forecast(
     start -= start % MINUTE_MS
     end = start + hours * HOUR_MS
     minutes: Counter[int] = Counter()
-    looked_at = seen = 0
+    ticks = seen = 0
     complete = True
     for plan in plans:
-        looked_at += 1
-        for instant in _dispatches(plan, calendars, start, end, now):
-            if not start <= instant < end:
-                continue
-            minutes[instant - instant % MINUTE_MS] += 1
-            seen += 1
-        if seen > MOST_TICKS:
-            complete = False
+        if not complete:
             break
+        seen += 1
+        for instant in _dispatches(plan, calendars, start, end, now):
+            ticks += 1
+            if ticks > MOST_TICKS:
+                complete = False
+                break
+            if instant is not None and start <= instant < end:
+                minutes[instant - instant % MINUTE_MS] += 1
     by_hour = [0] * hours
     for minute, count in minutes.items():
         by_hour[(minute - start) // HOUR_MS] += count
     ranked = sorted(minutes.items(), key=lambda item: (-item[1], item[0]))[:BUSIEST]
     busiest = tuple(Minute(at, count) for at, count in ranked)
-    return Forecast(start, end, tuple(by_hour), busiest, looked_at, complete)
+    return Forecast(start, end, tuple(by_hour), busiest, seen, complete)
 
 
 def _dispatches(
     plan: Plan, calendars: Mapping[str, Calendar], start: int, end: int, now: int
-) -> Iterator[int]:
+) -> Iterator[int | None]:
     """When jobs of the schedule become due, as far as that is known; also before the start, where
-    they use up what remains."""
+    they use up what remains. None for a tick that brings no job."""
     record = plan.record
     left = record.remaining
     calendar = None if record.calendar is None else calendars.get(record.calendar)
     for tick in _to_come(plan, calendars, start, end, now):
         if left == 0:
             return
-        instant = due_at(plan, tick, calendars)
-        if record.calendar is not None and (
-            calendar is None or not calendar.allows(shifted(plan, tick, calendars))
+        if _is_skipped(plan, tick) or (
+            record.calendar is not None
+            and (calendar is None or not calendar.allows(shifted(plan, tick, calendars)))
         ):
+            yield None
             continue
         left = None if left is None else left - 1
-        yield instant
+        yield due_at(plan, tick, calendars)
+
+
+def _is_skipped(plan: Plan, tick: int) -> bool:
+    """Whether an operator has said so."""
+    override = plan.override
+    return override is not None and override.tick_at == tick and override.to is None
 
 
 def _to_come(

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import takewhile
+from typing import Any
 
 from duly.checks import check_text
-from duly.clock import os_monotonic
+from duly.clock import from_ms, os_monotonic
 from duly.errors import InvalidOption
 from duly.ids import is_id
-from duly.model.decide import Decided
+from duly.model import plain
+from duly.model.decide import Decided, Facts
 from duly.model.schedule import Plan, ScheduleRecord, plan_of
 
 MAX_BACKFILL = 10_000
@@ -42,6 +44,24 @@ def check_by(by: str | None) -> None:
         check_text("by", by)
 
 
+def check_after(after: object, what: str) -> None:
+    """Refuse to go on after what is no id."""
+    if after is not None and not (isinstance(after, str) and is_id(after)):
+        raise InvalidOption(
+            "after", f"must be the id of a {what}, not {after!r}", "take that of the last one shown"
+        )
+
+
+def check_result(result: Mapping[str, Any] | None) -> None:
+    """Refuse what no job can have returned for a condition to look at."""
+    if result is None:
+        return
+    if not isinstance(result, Mapping):
+        raise InvalidOption("result", f"must be a mapping, not {result!r}")
+    if wrong := plain.fault(dict(result)):
+        raise InvalidOption(f"result{wrong.path}", wrong.reason)
+
+
 def check_word(option: str, value: str | None, words: type[StrEnum]) -> None:
     if value is not None and value not in tuple(words):
         raise InvalidOption(option, f"{value!r} is none of {', '.join(words)}")
@@ -56,6 +76,17 @@ def check_size(ticks: int) -> None:
     if ticks > MAX_BACKFILL:
         raise InvalidOption(
             "backfill", f"{ticks:,} ticks, the most is {MAX_BACKFILL:,}", "take shorter ranges"
+        )
+
+
+def check_ledger(plan: Plan, facts: Facts, since: int, until: int) -> None:
+    """Refuse a range in which ticks may have been dispatched that the ledger no longer has."""
+    forgotten = facts.forgotten.get(plan.id)
+    if forgotten is not None and plan.trigger.count_between(since, min(until, forgotten)):
+        raise InvalidOption(
+            "start",
+            f"the ledger before {from_ms(forgotten)} was removed: ticks could run a second time",
+            "begin there, or say without_ledger=True",
         )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from duly.checks import check_flag
 from duly.clock import from_ms
 from duly.core import Core
 from duly.errors import BadInput, CalendarNotFound, InvalidOption, ScheduleExists, StoreError
@@ -32,8 +33,8 @@ from duly.model.trigger import Cron, Every, Trigger
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
 from duly.schedules.checks import check_by, check_key
-from duly.schedules.define import Definition, bound, define, from_json, to_json
-from duly.schedules.rows import asleep, checked, columns_of, new_record, woken
+from duly.schedules.define import Definition, bound, calendar_name, define, from_json, to_json
+from duly.schedules.rows import HELD, KEPT, asleep, checked, columns_of, new_record, woken
 from duly.store.declared import Applied, Stored, Write
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,6 @@ USUAL: Said = {
     "enabled": True,
     "fire_at_once": False,
 }
-HELD = "held"
-"""Said of an orphan: it was disabled before it became one."""
 
 
 # Declaring ---------------------------------------------------------------------------------------
@@ -145,11 +144,11 @@ def _are_the_same(one: DeclaredSchedule, other: DeclaredSchedule) -> bool:
 
 def _check_flags(given: Mapping[str, Any]) -> None:
     for name in ("enabled", "fire_at_once"):
-        if not isinstance(given.get(name, False), bool):
-            raise InvalidOption(name, f"must be True or False, not {given[name]!r}")
-    for name in ("calendar", "note"):
-        if not isinstance(given.get(name), str | None):
-            raise InvalidOption(name, f"give text, not {given[name]!r}")
+        check_flag(name, given.get(name, False))
+    if given.get("calendar") is not None:
+        calendar_name(given["calendar"])
+    if not isinstance(given.get("note"), str | None):
+        raise InvalidOption("note", f"give text, not {given['note']!r}")
 
 
 def _is_resolvable(call: Call[Any] | Function[..., Any], given: Mapping[str, Any]) -> bool:
@@ -340,7 +339,7 @@ class Declarations:
     def _is_new(self) -> bool:
         wanted, _ = self._wanted()
         stored = self._core.ready().declared(self._core.name)
-        alive = any(record.orphaned_at is None for record in stored.schedules)
+        alive = any(is_of_code(record) for record in stored.schedules)
         if not wanted:
             # A script that imports nothing must not take away what others have declared.
             if alive:
@@ -454,7 +453,7 @@ class Settling:
         self._undeclared = [
             record
             for record in stored.schedules
-            if record.key not in self._wanted and record.orphaned_at is None
+            if record.key not in self._wanted and is_of_code(record)
         ]
 
     def steps(self) -> list[Step]:
@@ -471,9 +470,9 @@ class Settling:
             return self._rename(wanted) or self._create(wanted)
         before = said_of(record)
         changed = differing(before, wanted.said)
-        if record.orphaned_at is None and not changed:
+        if is_of_code(record) and not changed:
             return Step("unchanged", wanted.key, None, record)
-        kind: Kind = "change" if record.orphaned_at is None else "revive"
+        kind: Kind = "change" if is_of_code(record) else "revive"
         after = self._changed(record, wanted, changed)
         detail = {"changed": sorted(changed)}
         return Step(kind, wanted.key, Write(kind, after, detail), record, before, wanted.said)
@@ -547,14 +546,14 @@ class Settling:
         if record.next_tick_at is not None:
             more["due_at"] = due_at(plan, record.next_tick_at, self._calendars)
         if "expect" in changed:
-            more |= {**checked(plan, self._now), "late": None}
+            more |= {**checked(plan, self._now, self._calendars), "late": None}
         return msgspec.structs.replace(record, **more)
 
     def _columns(self, record: ScheduleRecord, wanted: Wanted, changed: set[str]) -> dict[str, Any]:
-        definition = self._resolved(wanted)
+        definition = _with_times(self._resolved(wanted), record, changed)
         fresh = columns_of(definition, record.key, self._now, False)
         columns = {name: value for name, value in fresh.items() if name in changed}
-        if "trigger" in changed or ("start_at" in changed and _is_interval(record)):
+        if changed & {"trigger", "start_at"}:
             # An interval counts from its start.
             columns |= {name: fresh[name] for name in ("trigger", "zoned", "start_at")}
         if changed & POLICIES:
@@ -575,19 +574,33 @@ class Settling:
         return msgspec.structs.replace(wanted.definition, calendar=self._attachable[name].id)
 
 
-def _is_interval(record: ScheduleRecord) -> bool:
-    return isinstance(plan_of(record).trigger, Every)
+def _with_times(definition: Definition, record: ScheduleRecord, changed: set[str]) -> Definition:
+    """The definition with what is stored of trigger and start, where code has not changed it."""
+    if "start_at" not in changed:
+        return msgspec.structs.replace(definition, start_at=record.start_at)
+    if "trigger" in changed:
+        return definition
+    trigger, declared = plan_of(record).trigger, definition.trigger
+    if isinstance(trigger, Every):
+        is_the_same = isinstance(declared, Every) and declared.milliseconds == trigger.milliseconds
+        trigger = declared if is_the_same else Every(trigger.milliseconds)
+    return msgspec.structs.replace(definition, trigger=trigger)
 
 
 def said_of(record: ScheduleRecord) -> Said:
     """What code said of a schedule when that was applied last."""
-    return {name: value for name, value in _kept(record).items() if name != HELD}
+    return {name: value for name, value in _noted(record).items() if name not in (HELD, KEPT)}
 
 
 def was_held(orphan: ScheduleRecord) -> bool:
     """Whether it was disabled before it became an orphan."""
-    return bool(_kept(orphan).get(HELD, False))
+    return bool(_noted(orphan).get(HELD, False))
 
 
-def _kept(record: ScheduleRecord) -> Said:
+def is_of_code(record: ScheduleRecord) -> bool:
+    """Whether code has declared it last: it is no orphan, and nobody has kept it since."""
+    return record.orphaned_at is None and KEPT not in _noted(record)
+
+
+def _noted(record: ScheduleRecord) -> Said:
     return {} if record.declared is None else cast(Said, from_json(record.declared))

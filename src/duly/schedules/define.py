@@ -15,6 +15,7 @@ from typing import Any, TypedDict, cast
 import msgspec
 
 from duly.alerts import check_address
+from duly.checks import check_stored_text
 from duly.clock import from_ms
 from duly.core import Core
 from duly.errors import (
@@ -237,7 +238,7 @@ def _trigger(given: Mapping[str, Any], now: int) -> Trigger:
     if tz is not None and name != "cron":
         raise InvalidOption("tz", f"goes with cron, not with {name}")
     if name == "cron":
-        return Cron(value, tz or "UTC")
+        return Cron(value, "UTC" if tz in (None, "") else tz)
     if name == "at":
         return At(instant("at", value, now))
     if name == "every" and not isinstance(value, Every):
@@ -337,8 +338,6 @@ def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | Non
     """
     if name is None:
         return None
-    if not isinstance(name, str):
-        raise InvalidOption("calendar", f"give the name of a calendar, not {name!r}")
     stored, calendar = find_calendar(core, name, owner)
     if calendar.exhausted(now):
         raise InvalidCalendar(
@@ -349,6 +348,12 @@ def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | Non
     if (last := calendar.runs_out(now)) is not None:
         warn_of_end(calendar.name, last)
     return stored
+
+
+def calendar_name(name: object) -> str:
+    """The name, if a calendar could have it."""
+    check_stored_text("calendar", name, "the name of a calendar")
+    return cast(str, name)
 
 
 def warn_of_end(name: str, last: dt.date) -> None:
@@ -365,8 +370,9 @@ def _level_of_user() -> int:
     return level
 
 
-def find_calendar(core: Core, name: str, owner: str) -> tuple[str, Calendar]:
+def find_calendar(core: Core, name: object, owner: str) -> tuple[str, Calendar]:
     """A calendar by its name, or its id; how schedules store it, and what it says."""
+    name = calendar_name(name)
     if name in SEEDS:
         return name, SEEDS[name]
     store = core.ready()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duly.checks import check_text
+from duly.checks import check_stored_text, check_text
 from duly.core import Core
 from duly.errors import InvalidOption, ScheduleNotFound
 from duly.functions import Call
@@ -31,8 +31,7 @@ def name_of(key: Key) -> str:
         return key.key
     if isinstance(key, Schedule):
         return key.id
-    if not isinstance(key, str):
-        raise InvalidOption("key", f"give the key or the id of a schedule, not {key!r}")
+    check_stored_text("key", key, "the key or the id of a schedule")
     return key
 
 

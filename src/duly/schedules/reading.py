@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from duly.checks import check_flag, check_stored_text
 from duly.clock import from_ms
 from duly.errors import InvalidCondition, InvalidOption
 from duly.functions import Function
-from duly.ids import is_id
 from duly.model.condition import Explanation
 from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
@@ -23,14 +23,14 @@ from duly.model.forecast import Forecast, forecast
 from duly.model.schedule import Malformed, Outcome, Plan, Reason, ScheduleRecord, TickRecord
 from duly.runtime.signals import ask_for_signals
 from duly.schedules.ahead import decided_until, foresee, zone_info, zone_of
-from duly.schedules.checks import check_limit, check_word, in_time, read
+from duly.schedules.checks import check_after, check_limit, check_result, check_word, in_time, read
 from duly.schedules.define import find_calendar, from_json, instant
 from duly.schedules.found import Found, Key, Ticks
 from duly.schedules.health import Health, health_of, understood
 from duly.schedules.views import Foreseen, Schedule, Tick
 from duly.store.base import Store
 from duly.store.schedules.data import ScheduleFilter, TickFilter
-from duly.times import Instant, at
+from duly.times import Instant
 
 MAX_PREVIEW = 10_000
 MAX_FORECAST_DAYS = 92
@@ -62,10 +62,14 @@ class Reading(Found):
     ) -> list[Schedule]:
         """Schedules, oldest first; `after` is the id of the last one of the page before."""
         name = function.name if isinstance(function, Function) else function
+        if name is not None:
+            check_stored_text("function", name, "a function, or its name")
         chosen = self._owner if owner is None else self._owner_for(owner)
         check_limit(limit)
-        if after is not None and not is_id(after):
-            raise InvalidOption("after", f"must be the id of a schedule, not {after!r}")
+        check_after(after, "schedule")
+        for option, flag in (("enabled", enabled), ("parked", parked)):
+            if flag is not None:
+                check_flag(option, flag)
         if calendar is not None:
             calendar, _ = find_calendar(self._core, calendar, chosen or "")
         wanted = ScheduleFilter(
@@ -124,6 +128,8 @@ class Reading(Found):
         """
         if type(n) is not int or not 1 <= n <= MAX_PREVIEW:
             raise InvalidOption("n", f"must be 1 to {MAX_PREVIEW:,}, not {n!r}")
+        check_flag("simulate", simulate)
+        check_result(result)
         plan = read(self._record(key))
         now = self._core.now()
         late = None if after is None else instant("after", after, now)
@@ -151,7 +157,7 @@ class Reading(Found):
         if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:
             raise InvalidOption("days", f"must be 1 to {MAX_FORECAST_DAYS}, not {days!r}")
         now = self._core.now()
-        since = now if start is None else at(start, now)
+        since = now if start is None else instant("start", start, now)
         plans = [plan for page in self._pages(enabled=True) for plan in understood(page)]
         with_calendar = [plan for plan in plans if plan.record.calendar is not None]
         calendars = self._core.ready().calendars_of(with_calendar)

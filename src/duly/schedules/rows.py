@@ -35,6 +35,11 @@ from duly.model.schedule import (
 from duly.model.trigger import Cron, Every, Trigger
 from duly.schedules.define import Definition, from_json, to_json
 
+HELD = "held"
+"""Noted with what code said of an orphan: it was disabled before it became one."""
+KEPT = "kept"
+"""Noted of one that was an orphan: somebody has enabled it, so it is no longer the code's."""
+
 # From a definition to a row ----------------------------------------------------------------------
 
 
@@ -98,7 +103,7 @@ def awake(
     plan = plan_of(record)
     calendars: Mapping[str, Calendar] = {}
     if record.calendar is not None and plan.policies.shift is not None:
-        calendars = core.ready().facts([plan], now).calendars
+        calendars = core.ready().calendars_of([plan])
     return woken(record, now, calendars, fire_at_once=fire_at_once)
 
 
@@ -141,14 +146,12 @@ def _is_overridden(plan: Plan, tick_at: int | None, now: int) -> bool:
     return override.to is None or override.to > now
 
 
-def checked(
-    plan: Plan, now: int, calendars: Mapping[str, Calendar] | None = None
-) -> dict[str, int | None]:
+def checked(plan: Plan, now: int, calendars: Mapping[str, Calendar]) -> dict[str, int | None]:
     """When what it promises is looked at next, and which tick that is about; as columns."""
     columns: dict[str, int | None] = dict.fromkeys(("expect_at", "expect_tick"))
     if plan.record.expect is None or not plan.record.enabled:
         return columns
-    first = Promise(plan, read_expect(plan.record.expect)).first_check(now, calendars or {})
+    first = Promise(plan, read_expect(plan.record.expect)).first_check(now, calendars)
     return {"expect_at": first.check_at, "expect_tick": first.tick}
 
 
@@ -164,6 +167,15 @@ def asleep(record: ScheduleRecord) -> ScheduleRecord:
         expect_tick=None,
         late=None,
     )
+
+
+def adopted(record: ScheduleRecord) -> ScheduleRecord:
+    """No orphan any more: whoever enables one, keeps it."""
+    if record.orphaned_at is None:
+        return record
+    said: dict[str, Any] = {} if record.declared is None else from_json(record.declared)
+    noted = {name: value for name, value in said.items() if name != HELD} | {KEPT: True}
+    return msgspec.structs.replace(record, orphaned_at=None, declared=to_json(noted))
 
 
 # Changing ----------------------------------------------------------------------------------------
@@ -195,15 +207,19 @@ def changed(
     check_order(after)
     if not options.get("enabled", record.enabled):
         return asleep(after)
-    after = msgspec.structs.replace(after, orphaned_at=None)
+    after = adopted(after)
     if _counts_anew(record, after, options):
         woken = awake(core, after, now)
         if options.keys() & set(TIMING):
             check_coming(woken)
         return woken
+    plan = plan_of(after)
+    calendars: Mapping[str, Calendar] = {}
+    if after.calendar is not None:
+        calendars = core.ready().calendars_of([plan])
     if after.expect != record.expect:
-        after = msgspec.structs.replace(after, **checked(plan_of(after), now), late=None)
-    return due_again(core, after)
+        after = msgspec.structs.replace(after, **checked(plan, now, calendars), late=None)
+    return due_again(after, calendars)
 
 
 def _in_phase(
@@ -234,15 +250,11 @@ def _counts_anew(before: ScheduleRecord, after: ScheduleRecord, options: Mapping
     return any(getattr(after, name) != getattr(before, name) for name in times)
 
 
-def due_again(core: Core, record: ScheduleRecord) -> ScheduleRecord:
+def due_again(record: ScheduleRecord, calendars: Mapping[str, Calendar]) -> ScheduleRecord:
     """The schedule with the same next tick, looked at when its policies say so now."""
     if record.next_tick_at is None:
         return record
-    plan = plan_of(record)
-    calendars: Mapping[str, Calendar] = {}
-    if record.calendar is not None:
-        calendars = core.ready().facts([plan], 0).calendars
-    moved = due_at(plan, record.next_tick_at, calendars)
+    moved = due_at(plan_of(record), record.next_tick_at, calendars)
     return msgspec.structs.replace(record, due_at=moved)
 
 
@@ -301,7 +313,7 @@ def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:
     if not isinstance(trigger, Cron):
         raise InvalidOption("tz", "goes with a cron expression; this schedule has none")
     return {name: value for name, value in merged.items() if name not in ("trigger", "tz")} | {
-        "trigger": Cron(trigger.expression, tz or "UTC", trigger.spread)
+        "trigger": Cron(trigger.expression, "UTC" if tz in (None, "") else tz, trigger.spread)
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from duly.checks import check_flag
 from duly.clock import from_ms
 from duly.errors import InvalidOption, ScheduleNotFound
 from duly.inside import refuse_inside_mutation
@@ -27,7 +28,7 @@ from duly.model.decide import (
 from duly.model.schedule import Override, Plan, ScheduleRecord, TickKind
 from duly.runtime.reports import current_job
 from duly.schedules.ahead import fill, within
-from duly.schedules.checks import check_by, check_size, read
+from duly.schedules.checks import check_by, check_ledger, check_size, read
 from duly.schedules.define import instant, to_json
 from duly.schedules.found import Found, Key, Ticks, name_of
 from duly.schedules.rows import next_of
@@ -93,15 +94,20 @@ class Running(Found):
         end: Instant,
         *,
         dry_run: bool = False,
+        without_ledger: bool = False,
         by: str | None = None,
     ) -> Ticks:
         """Run the ticks of [start, end) that have no row in the ledger yet, oldest first.
 
         They run one after the other unless overlapping is allowed. The calendar is asked; what is
-        about the present is not: budget, overlapping, condition. At most 10,000 ticks.
+        about the present is not: budget, overlapping, condition. At most 10,000 ticks. A range from
+        which retention has removed rows is refused, unless `without_ledger` says that its ticks may
+        run a second time.
         """
         refuse_inside_mutation("schedules.backfill")
         check_by(by)
+        check_flag("dry_run", dry_run)
+        check_flag("without_ledger", without_ledger)
         record = self._record(key)
         read(record)
         now = self._core.now()
@@ -114,6 +120,8 @@ class Running(Found):
         def choose(plan: Plan, facts: Facts, _: int) -> Run:
             since, until = within(plan, first, last)
             check_size(plan.trigger.count_between(since, until))
+            if not without_ledger:
+                check_ledger(plan, facts, since, until)
             return fill(plan, facts, since, until, now)
 
         if dry_run:
@@ -180,7 +188,7 @@ class Running(Found):
     def _calendars(self, plan: Plan) -> Mapping[str, Calendar]:
         if plan.record.calendar is None:
             return {}
-        return self._core.ready().facts([plan], self._core.clock.now()).calendars
+        return self._core.ready().calendars_of([plan])
 
     def _lineage(self) -> tuple[str | None, frozenset[str]]:
         """The job that asks, if a job does, and the schedules that it descends from."""

@@ -173,10 +173,19 @@ class AsyncSchedules:
         end: Instant,
         *,
         dry_run: bool = False,
+        without_ledger: bool = False,
         by: str | None = None,
     ) -> Ticks:
         """Run the ticks of [start, end) that have no row in the ledger yet, oldest first."""
-        fill = partial(self._schedules.backfill, key, start, end, dry_run=dry_run, by=by)
+        fill = partial(
+            self._schedules.backfill,
+            key,
+            start,
+            end,
+            dry_run=dry_run,
+            without_ledger=without_ledger,
+            by=by,
+        )
         return await self._core.threads.call(fill)
 
     async def skip_next(self, key: Key, *, by: str | None = None) -> Schedule:

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from duly.checks import check_text
+from duly.checks import check_flag, check_text
 from duly.errors import InvalidOption, ScheduleExists, StaleVersion
 from duly.functions import Call, Function
 from duly.inside import refuse_inside_mutation
@@ -20,6 +20,7 @@ from duly.schedules.define import ScheduleOptions, bound, check_note, define
 from duly.schedules.found import Key
 from duly.schedules.reading import Reading
 from duly.schedules.rows import (
+    adopted,
     as_given,
     asleep,
     awake,
@@ -158,8 +159,8 @@ class Schedules(Reading, Running):
             if record.enabled and record.parked_at is None and record.orphaned_at is None:
                 return None
             read(record)
-            fresh = msgspec.structs.replace(record, note=note, changed_by=by, orphaned_at=None)
-            return awake(self._core, fresh, self._core.clock.now())
+            fresh = msgspec.structs.replace(record, note=note, changed_by=by)
+            return awake(self._core, adopted(fresh), self._core.clock.now())
 
         return self._edit(self._record(key).id, change, "enable", by, {"note": note})
 
@@ -211,11 +212,13 @@ class Schedules(Reading, Running):
 
         All of it or, if a function or a calendar is unknown, nothing; what that has changed.
         """
+        check_flag("dry_run", dry_run)
         declared = self._declarations()
         return declared.plan() if dry_run else declared.apply(by)
 
     def prune(self, *, by: str | None = None, dry_run: bool = False) -> SchedulePlan:
         """Remove those that code declares no longer; with `dry_run`, only say which they are."""
+        check_flag("dry_run", dry_run)
         return self._declarations().prune(by, dry_run=dry_run)
 
     # Inside

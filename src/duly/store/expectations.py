@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +17,7 @@ from duly.store import schedule_statements as sql
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.data import TickFilter, ticks
-from duly.store.schedules.facts import first_id_at
+from duly.store.schedules.facts import created_by, first_id_at
 from duly.store.schedules.rows import schedule_of
 
 if TYPE_CHECKING:
@@ -68,16 +68,45 @@ def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
 
 def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
     assert record.expect is not None
-    plan = plan_of(record)
-    promise = Promise(plan, read_expect(record.expect))
-    since = promise.since()
-    rows = ticks(session, record.id, TickFilter(after=since, limit=MOST_ROWS))
+    promise = Promise(plan_of(record), read_expect(record.expect))
+    return promise.look(_known(session, promise), now, _late_of(record))
+
+
+def _known(session: Session, promise: Promise) -> Known:
+    plan = promise.plan
+    # First of all: whatever is unfinished no longer is found among the successes.
+    unfinished = [] if promise.expect.every is None else _in_flight_since(session, plan.id)
+    rows = ticks(session, plan.id, TickFilter(after=promise.ledger_since(), limit=MOST_ROWS))
     # An operator, or a calendar, may have moved a tick, and so its job, to an earlier time.
-    earliest = min([since, *(row.decided_at for row in rows)])
-    where = {"id": record.id, "since_id": first_id_at(earliest)}
-    successes = [Success(*row) for row in session.run(sql.SUCCESSES, where)]
-    known = Known(rows, successes, calendars_of(session, [plan]))
-    return promise.look(known, now, _late_of(record))
+    earliest = min([promise.since(), *(row.decided_at for row in rows)])
+    own = session.run(sql.SUCCESSES, {"id": plan.id, "since_id": first_id_at(earliest)})
+    successes = [Success(scheduled_at, completed_at) for _, scheduled_at, completed_at in own]
+    ends: dict[str | None, int | None] = {row[0]: row[2] for row in own}
+    ends |= _ends_of_others(session, {row.job_id for row in rows if row.job_id} - ends.keys())
+    for row in rows:
+        completed_at = ends.get(row.job_id)
+        if completed_at is not None:
+            successes.append(Success(row.tick_at, completed_at))
+        elif row.job_id in ends:
+            unfinished.append(min(row.tick_at, row.decided_at))
+    calendars = calendars_of(session, [plan])
+    return Known(rows, successes, calendars, min(unfinished, default=None))
+
+
+def _in_flight_since(session: Session, schedule_id: str) -> list[int]:
+    """When the oldest unfinished jobs of a schedule were made, whatever tick they are of."""
+    rows = session.run(sql.IN_FLIGHT, {"ids": session.array([schedule_id])})
+    return [created_by(job_id) for _, *found in rows for job_id in found if job_id is not None]
+
+
+def _ends_of_others(session: Session, job_ids: Collection[str]) -> dict[str | None, int | None]:
+    """When jobs of ticks have succeeded that were there before them; None if they still may.
+
+    A function may say that there is only one.
+    """
+    if not job_ids:
+        return {}
+    return dict(session.run(sql.SUCCESSES_AMONG, {"ids": session.array(sorted(job_ids))}))
 
 
 def _late_of(record: ScheduleRecord) -> Late | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duly.model.schedule import ScheduleRecord, TickRecord
+from duly.model.schedule import ScheduleRecord, TickKind, TickRecord
 from duly.store.statements import DAY_MS, Statement, both, each
 
 # Columns -----------------------------------------------------------------------------------------
@@ -113,17 +113,23 @@ PARK = both(
 )
 
 _PARKED = "parked_at IS NOT NULL AND enabled AND error LIKE 'UnknownFunction:%'"
-MISSING_FUNCTIONS = both(f"SELECT DISTINCT function FROM @schedules WHERE {_PARKED} LIMIT 1000")
+# SQLite would rather look at every schedule, in the order of its functions or ids.
+_AMONG_PARKED = "INDEXED BY duly_schedules_parked"
+_MISSING = f"WHERE {_PARKED} LIMIT 1000"
+MISSING_FUNCTIONS = each(
+    sqlite=f"SELECT DISTINCT function FROM @schedules {_AMONG_PARKED} {_MISSING}",
+    postgres=f"SELECT DISTINCT function FROM @schedules {_MISSING}",
+)
 LOCK_PARKED = _of_schedules(
     "",
     f"""WHERE {_PARKED} AND function = ANY(:functions::text[]) ORDER BY s.id LIMIT 100
         FOR UPDATE SKIP LOCKED""",
-    sqlite_rest=f"""WHERE {_PARKED} AND function IN (SELECT value FROM json_each(:functions))
-        ORDER BY s.id LIMIT 100""",
+    sqlite_rest=f"""{_AMONG_PARKED} WHERE {_PARKED}
+        AND function IN (SELECT value FROM json_each(:functions)) ORDER BY s.id LIMIT 100""",
 )
 REVIVE = both(
-    """UPDATE @schedules SET next_tick_at = :next_tick_at, due_at = :due_at, override = NULL,
-        error = NULL, parked_at = NULL, parked_tick = NULL WHERE id = :id"""
+    """UPDATE @schedules SET next_tick_at = :next_tick_at, due_at = :due_at,
+        override = :override, error = NULL, parked_at = NULL, parked_tick = NULL WHERE id = :id"""
 )
 
 # Zone data ---------------------------------------------------------------------------------------
@@ -230,6 +236,8 @@ TAKEN_SLOTS = both(
     """SELECT tick_at FROM @ticks WHERE schedule_id = :id AND kind = 'slot'
         AND tick_at BETWEEN :since AND :until"""
 )
+# Days of which ticks are gone: whether a slot was dispatched then, nobody can tell any more.
+FORGOTTEN = both("SELECT max(day) FROM @days WHERE schedule_id = :id AND dispatched + skipped > 0")
 ATTACHED = each(
     sqlite="""SELECT id, definition FROM @calendars
         WHERE id IN (SELECT value FROM json_each(:ids))""",
@@ -297,10 +305,20 @@ CHECKED = both(
         WHERE id = :id"""
 )
 # An id holds the time at which its job was created, or a later one.
-SUCCESSES = both(
-    """SELECT scheduled_at, completed_at FROM @history
+_OWN_SUCCESSES = """scheduled_at, completed_at FROM @history
         WHERE trigger = 'schedule' AND actor = :id AND id >= :since_id AND state = 'succeeded'
         ORDER BY @history.id DESC LIMIT 10000"""
+SUCCESSES = each(
+    sqlite=f"SELECT id, {_OWN_SUCCESSES}", postgres=f"SELECT id::text, {_OWN_SUCCESSES}"
+)
+# What the jobs of ticks came to, whoever made them: when they succeeded; empty if they may still.
+SUCCESSES_AMONG = each(
+    sqlite="""SELECT id, completed_at FROM @history
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'succeeded'
+        UNION ALL SELECT id, NULL FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres="""SELECT id::text, completed_at FROM @history
+        WHERE id = ANY(:ids::uuid[]) AND state = 'succeeded'
+        UNION ALL SELECT id::text, NULL FROM @jobs WHERE id = ANY(:ids::uuid[])""",
 )
 
 # Schedules as data -------------------------------------------------------------------------------
@@ -416,11 +434,12 @@ MOVE_DUE = both("UPDATE @schedules SET due_at = :due_at WHERE id = :id AND due_a
 
 # The ledger --------------------------------------------------------------------------------------
 
-_TICKS_OF = "FROM @ticks WHERE schedule_id = :id"
-
 
 def list_ticks(given: dict[str, object]) -> Statement:
-    """The statement that lists the ticks of a schedule, newest first."""
+    """The statement that lists the ticks of a schedule, newest first.
+
+    The newest ones of each kind, which stand together in the ledger, and of these the newest.
+    """
     terms = {
         "before": "AND tick_at < :before",
         "after": "AND tick_at >= :after",
@@ -428,10 +447,17 @@ def list_ticks(given: dict[str, object]) -> Statement:
         "reason": "AND reason = :reason",
     }
     where = " ".join(term for name, term in terms.items() if name in given)
-    rest = f"{_TICKS_OF} {where} ORDER BY tick_at DESC, kind LIMIT :limit"
-    return each(
-        sqlite=f"SELECT {_TICK_READ.sqlite} {rest}", postgres=f"SELECT {_TICK_READ.postgres} {rest}"
-    )
+
+    def newest(columns: str) -> str:
+        kinds = " UNION ALL ".join(
+            f"""SELECT * FROM (SELECT {columns} FROM @ticks
+                WHERE schedule_id = :id AND kind = '{kind}' {where}
+                ORDER BY tick_at DESC LIMIT :limit) {kind}"""
+            for kind in TickKind
+        )
+        return f"{kinds} ORDER BY tick_at DESC, kind LIMIT :limit"
+
+    return each(sqlite=newest(_TICK_READ.sqlite), postgres=newest(_TICK_READ.postgres))
 
 
 # Retention walks from schedule to schedule, one index probe each. One that still exists keeps its

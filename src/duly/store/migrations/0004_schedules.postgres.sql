@@ -45,7 +45,8 @@ CREATE TABLE __schema__.schedules (
     expect text,
     alert text,
     expect_at bigint,
-    -- The tick whose success is waited for; the last success that was seen.
+    -- The tick whose success is waited for, or since when jobs are there that may still succeed; the
+    -- last success that was seen.
     expect_tick bigint,
     last_success_at bigint,
     late text,
@@ -62,7 +63,7 @@ CREATE INDEX schedules_function ON __schema__.schedules (function, id);
 CREATE INDEX schedules_owner ON __schema__.schedules (owner, id);
 CREATE INDEX schedules_calendar ON __schema__.schedules (calendar) WHERE calendar IS NOT NULL;
 CREATE INDEX schedules_expect ON __schema__.schedules (expect_at) WHERE expect_at IS NOT NULL;
-CREATE INDEX schedules_parked ON __schema__.schedules (parked_at) WHERE parked_at IS NOT NULL;
+CREATE INDEX schedules_parked ON __schema__.schedules (id) WHERE parked_at IS NOT NULL;
 
 -- Every tick is exactly one row: dispatched, skipped or, with others, missed.
 CREATE TABLE __schema__.ticks (

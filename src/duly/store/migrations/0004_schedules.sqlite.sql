@@ -45,7 +45,8 @@ CREATE TABLE duly_schedules (
     expect text,
     alert text,
     expect_at integer,
-    -- The tick whose success is waited for; the last success that was seen.
+    -- The tick whose success is waited for, or since when jobs are there that may still succeed; the
+    -- last success that was seen.
     expect_tick integer,
     last_success_at integer,
     late text,
@@ -62,7 +63,7 @@ CREATE INDEX duly_schedules_function ON duly_schedules (function, id);
 CREATE INDEX duly_schedules_owner ON duly_schedules (owner, id);
 CREATE INDEX duly_schedules_calendar ON duly_schedules (calendar) WHERE calendar IS NOT NULL;
 CREATE INDEX duly_schedules_expect ON duly_schedules (expect_at) WHERE expect_at IS NOT NULL;
-CREATE INDEX duly_schedules_parked ON duly_schedules (parked_at) WHERE parked_at IS NOT NULL;
+CREATE INDEX duly_schedules_parked ON duly_schedules (id) WHERE parked_at IS NOT NULL;
 
 -- Every tick is exactly one row: dispatched, skipped or, with others, missed.
 CREATE TABLE duly_ticks (

@@ -297,9 +297,10 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
 
     def close(self) -> None:
-        if self._bell:
-            self._bell.stop()
-        self._bell = None
+        with self._lock:
+            bell, self._bell = self._bell, None
+        if bell:
+            bell.stop()
         self._drop_idle()
         self._opened = False
 
@@ -428,11 +429,11 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     # Waking
 
     def ring(self) -> None:
-        if self._bell is None:
+        bell = self._bell  # somebody may close the store meanwhile
+        if bell is None:
             with self._lock:
-                if self._bell is None:
-                    self._bell = Bell(self._notify)
-        self._bell.ring()
+                bell = self._bell = self._bell or Bell(self._notify)
+        bell.ring()
 
     def _notify(self) -> None:
         with self._borrow() as session:

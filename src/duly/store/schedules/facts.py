@@ -32,6 +32,7 @@ def gather(
 ) -> Facts:
     """What the ticks of these schedules are decided by: a few statements, however many they are."""
     killed = session.run(sql.KILL_SWITCH)
+    taken = _slots(session, plans, slots)
     return Facts(
         killed=(killed[0][0] or "") if killed else None,
         statuses=session.statuses(),
@@ -41,7 +42,9 @@ def gather(
         signals=signals or {},
         dispatched=_dispatched(session, plans, now),
         costs=_costs(session, plans, now),
-        slots=_slots(session, plans, slots),
+        slots=taken,
+        # After the slots: what retention removes in between is missed by neither.
+        forgotten={} if slots is None else _forgotten(session, plans),
         ancestors=ancestors,
     )
 
@@ -84,6 +87,11 @@ def first_id_at(instant: int) -> str:
     """The smallest id that a job created at this instant can have."""
     text = f"{max(0, instant):012x}"
     return f"{text[:8]}-{text[8:12]}-0000-0000-000000000000"
+
+
+def created_by(job_id: str) -> int:
+    """When a job of this id was created, or a little later."""
+    return int(job_id[:8] + job_id[9:13], 16)
 
 
 def _windows(plans: Iterable[Plan], now: int, *, cost: bool) -> list[tuple[str, int]]:
@@ -138,4 +146,13 @@ def _slots(
         if since is not None and until is not None and since <= until:
             rows = session.run(sql.TAKEN_SLOTS, {"id": plan.id, "since": since, "until": until})
             found[plan.id] = frozenset(row[0] for row in rows)
+    return found
+
+
+def _forgotten(session: Session, plans: Iterable[Plan]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for plan in plans:
+        [(day,)] = session.run(sql.FORGOTTEN, {"id": plan.id})
+        if day is not None:
+            found[plan.id] = (day + 1) * DAY_MS
     return found

@@ -6,14 +6,18 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from duly.model.decide import due_at
 from duly.model.schedule import ScheduleRecord
 from duly.store import schedule_statements as sql
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
-from duly.store.schedules.rows import schedule_of, stood_at, understand
+from duly.store.schedules.rows import (
+    overridden,
+    override_text,
+    schedule_of,
+    stood_at,
+    understand,
+)
 
 if TYPE_CHECKING:
     from duly.store.session import Session
@@ -50,12 +54,15 @@ def revive_one(session: Session, record: ScheduleRecord, now: int, *, anew: bool
     How much of what has come meanwhile is caught up, its policies say.
     """
     parked: dict[str, str] = {}
-    plan = understand(msgspec.structs.replace(record, override=None), parked)
+    plan = understand(record, parked)
     if plan is None:
         park(session, record.id, parked[record.id], now)
         return
-    tick_at = stood_at(plan) if anew else record.parked_tick
-    due = None if tick_at is None else due_at(plan, tick_at, calendars_of(session, [plan]))
-    session.run(sql.REVIVE, {"next_tick_at": tick_at, "due_at": due, "id": record.id})
+    calendars = calendars_of(session, [plan])
+    tick_at = stood_at(plan, calendars) if anew else record.parked_tick
+    plan = overridden(plan, record.parked_tick, tick_at)
+    due = None if tick_at is None else due_at(plan, tick_at, calendars)
+    times = {"next_tick_at": tick_at, "due_at": due, "override": override_text(plan)}
+    session.run(sql.REVIVE, times | {"id": record.id})
     log.info("schedule %s is parked no longer", record.id, extra={"schedule": record.id})
     audit(session, "schedule.revive", f"schedule:{record.id}", None, {"was": record.error}, now)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from duly.model.decide import first_tick
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from duly.model.calendar import Calendar
+from duly.model.decide import first_coming, first_tick
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord, plan_of
 from duly.store.steps import Row
 
@@ -33,11 +39,30 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:1000]
 
 
-def stood_at(plan: Plan) -> int | None:
+def stood_at(plan: Plan, calendars: Mapping[str, Calendar]) -> int | None:
     """The first tick that nobody has decided yet."""
     record = plan.record
-    since = later(record.last_tick_at, record.awake_at)
-    return first_tick(plan, record.created_at if since is None else since)
+    plain = replace(plan, override=None)
+    since = record.created_at if record.awake_at is None else record.awake_at
+    tick_at = first_coming(plain, since, calendars)
+    last = record.last_tick_at
+    if last is None or tick_at is None or last < tick_at:
+        return tick_at
+    return first_tick(plan, last)
+
+
+def overridden(plan: Plan, stood: int | None, tick_at: int | None) -> Plan:
+    """The plan, in which what an operator said of the tick that it stood at holds for that tick,
+    wherever that is now; and nothing if it was about another one."""
+    override = plan.override
+    if override is None or tick_at is None or override.tick_at != stood:
+        return replace(plan, override=None)
+    return replace(plan, override=replace(override, tick_at=tick_at))
+
+
+def override_text(plan: Plan) -> str | None:
+    """What an operator said of the next tick, as it is stored."""
+    return None if plan.override is None else msgspec.json.encode(plan.override).decode()
 
 
 def later(one: int | None, other: int | None) -> int | None:

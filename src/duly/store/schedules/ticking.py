@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from duly import fault
 from duly.errors import StoreError
-from duly.model.decide import Facts, Signal, Verdict, judge, ledger_rows, needs_signal
+from duly.model.decide import Decided, Facts, Signal, Verdict, judge, ledger_rows, needs_signal
 from duly.model.job import NewJob
 from duly.model.schedule import Plan, TickKind, TickRecord
 from duly.store import schedule_statements as sql
@@ -144,10 +144,7 @@ def _write(
 ) -> None:
     rows: list[TickRecord] = []
     for verdict in verdicts:
-        mine = {
-            tick.tick_at: jobs[verdict.plan.id, TickKind.SLOT, tick.tick_at][0].id
-            for tick, _ in verdict.dispatches
-        }
+        mine = {tick.tick_at: jobs[_slot(verdict, tick)][0].id for tick, _ in verdict.dispatches}
         rows += ledger_rows(verdict, mine, now)
         if verdict.cancels_others:
             cancel_others(session, verdict.plan, now)
@@ -156,7 +153,7 @@ def _write(
     existing = insert_jobs_of(session, {slot: jobs[slot] for slot in jobs if slot in stored})
     for verdict in verdicts:
         if verdict.cancels_others:
-            _cancel_all_but_last(session, verdict, jobs, now)
+            _cancel_all_but_last(session, verdict, stored, jobs, existing, now)
     fault.point("ticker.enqueued")
     moved = [
         _advance_of(verdict, stored, jobs, existing) for verdict in verdicts if not verdict.remove
@@ -167,23 +164,40 @@ def _write(
             session.run(sql.DELETE_SCHEDULE, {"id": verdict.plan.id})
             audit_gone(session, [verdict.plan.id], None, now)
     for verdict in verdicts:
-        refused = [row.tick_at for row in rows if _was_refused(row, verdict, stored)]
+        refused = [tick.tick_at for tick in verdict.ticks if _slot(verdict, tick) not in stored]
         for tick_at in (*verdict.taken, *refused):
             audit_slot(session, verdict.plan.id, tick_at, None, now)
 
 
-def _was_refused(row: TickRecord, verdict: Verdict, stored: set[Slot]) -> bool:
-    slot = (row.schedule_id, row.kind, row.tick_at)
-    is_slot = row.schedule_id == verdict.plan.id and row.kind == TickKind.SLOT
-    return is_slot and slot not in stored
+def _slot(verdict: Verdict, tick: Decided) -> Slot:
+    return verdict.plan.id, TickKind.SLOT, tick.tick_at
+
+
+def _dispatched(verdict: Verdict, stored: set[Slot]) -> list[Slot]:
+    """The slots that were dispatched, but for those that somebody had taken."""
+    slots = (_slot(verdict, tick) for tick, _ in verdict.dispatches)
+    return [slot for slot in slots if slot in stored]
 
 
 def _cancel_all_but_last(
-    session: Session, verdict: Verdict, jobs: Mapping[Slot, Sequence[NewJob]], now: int
+    session: Session,
+    verdict: Verdict,
+    stored: set[Slot],
+    jobs: Mapping[Slot, Sequence[NewJob]],
+    existing: Mapping[str, str],
+    now: int,
 ) -> None:
-    """Of ticks that are caught up together, each one cancels those before it."""
-    made = [jobs[verdict.plan.id, TickKind.SLOT, tick.tick_at] for tick, _ in verdict.dispatches]
-    overtaken = [each[0].id for each in made[:-1]]
+    """Of ticks that are caught up together, each one cancels those before it.
+
+    Several may have one job, if the function is unique: it stays if it is the last one's too. One
+    that was there before is none that these ticks have made.
+    """
+    made = [jobs[slot] for slot in _dispatched(verdict, stored)]
+    if not made:
+        return
+    last = job_of(made[-1], existing)
+    new = [each[0].id for each in made[:-1] if each[0].id not in existing]
+    overtaken = [job_id for job_id in new if job_id != last]
     if overtaken:
         session.cancel_live(overtaken, f"schedule:{verdict.plan.id}", now)
 
@@ -222,10 +236,9 @@ def _advance_of(
     existing: Mapping[str, str],
 ) -> Advance:
     plan, standing = verdict.plan, verdict.standing
-    slots = [(plan.id, TickKind.SLOT, tick.tick_at) for tick, _ in verdict.dispatches]
-    dispatched = [slot for slot in slots if slot in stored]
+    dispatched = _dispatched(verdict, stored)
     # Somebody had taken them: as if they had not been tried.
-    refused = len(slots) - len(dispatched)
+    refused = len(verdict.dispatches) - len(dispatched)
     decided = [tick.tick_at for tick in verdict.ticks]
     past = [*decided, *verdict.taken, *([verdict.missed.last] if verdict.missed else [])]
     remaining = standing.remaining

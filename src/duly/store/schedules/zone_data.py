@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from duly.model.calendar import Calendar
 from duly.model.decide import due_at
 from duly.model.schedule import Plan
@@ -14,7 +12,13 @@ from duly.store import schedule_statements as sql
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.parked import revive_one
-from duly.store.schedules.rows import schedule_of, stood_at, understand
+from duly.store.schedules.rows import (
+    overridden,
+    override_text,
+    schedule_of,
+    stood_at,
+    understand,
+)
 from duly.store.statements import READ_META
 
 if TYPE_CHECKING:
@@ -67,17 +71,13 @@ def compute_zoned(session: Session, version: str, after: str, now: int) -> str |
 def _compute_anew(
     session: Session, plan: Plan, calendars: Mapping[str, Calendar], version: str, now: int
 ) -> None:
-    record, override = plan.record, plan.override
-    tick_at = stood_at(plan)
+    record = plan.record
+    tick_at = stood_at(plan, calendars)
     if tick_at == record.next_tick_at:
         return
-    if override is not None and override.tick_at == record.next_tick_at and tick_at is not None:
-        plan = msgspec.structs.replace(
-            plan, override=msgspec.structs.replace(override, tick_at=tick_at)
-        )
+    plan = overridden(plan, record.next_tick_at, tick_at)
     due = None if tick_at is None else due_at(plan, tick_at, calendars)
-    stored = None if plan.override is None else msgspec.json.encode(plan.override).decode()
-    times = {"next_tick_at": tick_at, "due_at": due, "override": stored}
+    times = {"next_tick_at": tick_at, "due_at": due, "override": override_text(plan)}
     session.run(sql.MOVE_TICK, times | {"id": plan.id})
     detail = {"version": version, "from": record.next_tick_at, "to": tick_at}
     audit(session, "schedule.zone_data", f"schedule:{plan.id}", None, detail, now)

@@ -321,7 +321,11 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         with self._lock:
             body = self._idle_bodies.pop() if self._idle_bodies else None
         body = body or BodyConnection(self)
-        body.begin()
+        try:
+            body.begin()
+        except BaseException:
+            body.close()
+            raise
         try:
             with translated_if_ours(self.where):
                 yield body.tx
