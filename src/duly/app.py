@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any, Self, Unpack, overload
 
 import msgspec
@@ -211,8 +212,9 @@ class Duly(Verbs, Registry):
 
         The database is not touched; the set of all declarations is applied when the app starts.
         """
-        caller = inspect.stack(0)[1]
-        return declare(self._core, key, call, options, f"{caller.filename}:{caller.lineno}")
+        caller = _frame(1)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        return declare(self._core, key, call, options, place)
 
     # Database
 
@@ -523,10 +525,19 @@ def _check_options(
         raise InvalidOption("Duly(...)", "; ".join(str(fault) for fault in faults))
 
 
+def _frame(depth: int) -> FrameType:
+    """The caller of the caller, and so on; `inspect.stack` reads all of them, for milliseconds."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        assert frame is not None
+        frame = frame.f_back
+    assert frame is not None
+    return frame
+
+
 def _folder_of_caller() -> Path:
     """The folder of the module that makes the app, so that every process finds the same file."""
-    frame = inspect.stack(0)[2].frame
-    file = frame.f_globals.get("__file__")
+    file = _frame(2).f_globals.get("__file__")
     return Path(file).resolve().parent if file else Path.cwd()
 
 
