@@ -22,6 +22,7 @@ from tests.simulator.log import Violation
 from tests.simulator.promises import Limits
 
 GRACE_MS = 60_000
+FOREVER = 2**63 - 1
 ONE_BY_ONE = ("buffer_one", "buffer_all", "cancel_other")
 # Of a function that some processes do not have.
 MAY_PARK = frozenset({"rare"})
@@ -474,7 +475,9 @@ class Almanac:
             return "operator"
         if budget := state.policy.get("budget"):
             since = tick_at - round(budget["per"] * 1000)
-            spent = account.spent(since, tick_at) + sum(since < t <= tick_at for t in runs)
+            # A run comes after all that was dispatched, also after ticks that were moved before it.
+            until = tick_at if kind == "slot" else FOREVER
+            spent = account.spent(since, until) + sum(since < t <= until for t in runs)
             if spent >= budget["runs"]:
                 return "budget_exceeded"
         waiting = [job for job in account.live.values() if job.state == "pending"]
