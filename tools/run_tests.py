@@ -36,7 +36,7 @@ def parts(venv: str, python: str) -> list[Part]:
     workers = min(2 * (os.cpu_count() or 1), MOST_WORKERS)
     pytest = [f"{venv}/bin/python", "-m", "pytest", "-n", str(workers), "--dist=worksteal"]
     pytest += ["--durations=5", "--durations-min=1"]
-    web = ["tests/lifecycle", "tests/frameworks"]
+    web = ["tests/lifecycle", "tests/frameworks", "tests/server", "tests/gateway"]
     elsewhere = [
         f"--ignore={folder}" for folder in ("tests/torture", "tests/docs", "tests/cli", *web)
     ]

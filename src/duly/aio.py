@@ -20,10 +20,12 @@ from duly.calendars import AsyncCalendars
 from duly.context import Tx, open_tx
 from duly.errors import TransactionEnded
 from duly.functions import Function
+from duly.gateway import AsyncGateways
 from duly.inside import enter, leave, refuse_inside_mutation
 from duly.jobs import Read, watch_async
 from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.model.progress import Event
+from duly.observe import AsyncObserve
 from duly.schedules.twin import AsyncSchedules
 from duly.store.base import HeldJobs, Rows, WorkerInfo
 from duly.threads import submit, to_the_end
@@ -52,6 +54,8 @@ class AsyncApp(AsyncVerbs):
         self.calendars: AsyncCalendars = AsyncCalendars(app.core, app.calendars)
         self.schedules: AsyncSchedules = AsyncSchedules(app.core, app.schedules)
         self.bulk: AsyncBulk = AsyncBulk(self._core)
+        self.gateways: AsyncGateways = AsyncGateways(app.core, app.gateways)
+        self.observe: AsyncObserve = AsyncObserve(app.core, app.observe)
 
     async def function(self, name: str) -> Function[..., Any]:
         """The function of that name: registered here, or published by the workers that have it."""

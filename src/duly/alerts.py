@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
-from urllib.parse import urlsplit
+import msgspec
 
 from duly.context import Ctx
-from duly.errors import InvalidOption, MissingExtra, NonRetryable
+from duly.errors import AddressRefused, InvalidOption, NonRetryable
 from duly.functions import Action, Options
 from duly.model.retry import Retry
+from duly.outbound import Client, parse_url
 
 NAME = QUEUE = "duly.alert"
 """Every worker serves queues of duly's own, so a paused or busy one keeps no alert back."""
 SECONDS = 10.0
 RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
-MAX_URL = 2_000
-MAX_SHOWN = 200
-NO_HOST = re.compile(r"""[\s<>"'{}|\\^`]""")
 
 
 def is_address(alert: str) -> bool:
@@ -29,37 +23,21 @@ def is_address(alert: str) -> bool:
 
 def check_address(url: str) -> str:
     """The address, if something can be sent there."""
-    if not _is_sound(url):
-        raise InvalidOption(
-            "alert", f"{url[:MAX_SHOWN]!r} is no address", "give a function, or https://host/path"
-        )
-    if urlsplit(url).password is not None:
-        raise InvalidOption("alert", "an address with a password in it would be stored as it is")
-    if find_spec("httpx2") is None:
-        raise MissingExtra("http", "an alert that is sent to an address")
+    try:
+        parse_url(url)
+    except AddressRefused as error:
+        raise InvalidOption("alert", str(error), "or give a function") from None
     return url
 
 
-def _is_sound(url: str) -> bool:
-    if not is_address(url) or len(url) > MAX_URL or not url.isprintable():
-        return False
-    try:
-        parts = urlsplit(url)
-        # Only asking for the port shows whether it can be one.
-        return bool(parts.hostname) and parts.port != 0 and not NO_HOST.search(parts.netloc)
-    except ValueError:
-        return False
-
-
-def alert_function() -> Action[[str, str, str], int]:
+def alert_function(client: Client) -> Action[[str, str, str], int]:
     """The function of duly's own that sends it; its result is the status of the answer."""
 
     def alert(ctx: Ctx, url: str, schedule_id: str, problem: str) -> int:
-        http: Any = import_module("httpx2")
         said = {"schedule_id": schedule_id, "problem": problem, "alert_id": ctx.job_id}
         headers = {"Idempotency-Key": ctx.job_id}
-        answer = http.post(url, json=said, headers=headers, timeout=SECONDS)
-        status = int(answer.status_code)
+        body = msgspec.json.encode(said)
+        status = client.post(url, body, headers, seconds=SECONDS).status
         if 400 <= status < 500 and status not in (408, 425, 429):
             raise NonRetryable(f"the address answered {status}")
         if status >= 300:

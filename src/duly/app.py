@@ -8,12 +8,13 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self, Unpack, overload
+from typing import Any, Self, TypeAlias, Unpack, overload
 
 import msgspec
 
@@ -22,19 +23,26 @@ from duly.batches import Batch
 from duly.bulk import Bulk
 from duly.calendars import Calendars
 from duly.catalog import Functions
-from duly.checks import check_def, name_of
+from duly.checks import check_def, check_text, name_of
 from duly.clock import Clock, SystemClock
 from duly.connect import make_store
 from duly.context import Tx, open_tx
 from duly.core import Core
+from duly.dispatch import Receiver
+from duly.endpoints import Endpoints, EndpointTarget
+from duly.endpoints.target import NAME as POST
 from duly.errors import (
     BadInput,
     InvalidFunction,
     InvalidOption,
     InvalidURL,
+    MissingExtra,
     StoreError,
 )
 from duly.functions import Call, Function, P, R
+from duly.gateway import Gateways
+from duly.health import HealthReport
+from duly.health import look as look_at_health
 from duly.inside import refuse_handles_inside_mutation, refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, job_from
 from duly.making import IDEMPOTENCY_MS
@@ -42,6 +50,7 @@ from duly.model.function import is_reserved
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
+from duly.observe import Observe
 from duly.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
 from duly.published import Declared
 from duly.queues import Queues
@@ -60,10 +69,17 @@ from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
 from duly.threads import to_the_end
 from duly.times import Delay, Instant, at
+from duly.tokens import Tokens
 from duly.verbs import Verbs, id_of, job_filter, name_of_function
+from duly.webhooks.declared import MAX_BYTES, Entity, Filter, Webhook
+from duly.webhooks.inbox import Webhooks
+from duly.webhooks.sources import Source
 from duly.why import Why, explain
 
 log = logging.getLogger(__name__)
+
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""What ASGI servers run and web frameworks mount."""
 
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
@@ -134,6 +150,12 @@ class Duly(Verbs, Registry):
         self.schedules: Schedules = Schedules(self._core)
         self.calendars: Calendars = Calendars(self._core)
         self.bulk: Bulk = Bulk(self._core)
+        self.webhooks: Webhooks = Webhooks(self._core)
+        self.endpoints: Endpoints = Endpoints(self._core)
+        self.dispatch: Receiver = Receiver(self._core)
+        self.tokens: Tokens = Tokens(self._core)
+        self.gateways: Gateways = Gateways(self._core)
+        self.observe: Observe = Observe(self._core, self.gateways)
         self.aio: AsyncApp = AsyncApp(self)
         self._concurrency = concurrency
         self._core.captures_logs = capture_logs
@@ -202,6 +224,14 @@ class Duly(Verbs, Registry):
         """The function of that name: registered here, or published by the workers that have it."""
         return self._core.function(name)
 
+    def endpoint(self, name: str, owner: str | None = None) -> EndpointTarget:
+        """An endpoint as something to call: `app.run(app.endpoint("billing"), {"id": 7})`.
+
+        The database is not touched; whether there is one of that name shows when it is called.
+        """
+        check_text("name", name)
+        return EndpointTarget(self._core.builtins[POST], name, owner or "")
+
     def schedule(
         self,
         key: str,
@@ -215,6 +245,33 @@ class Duly(Verbs, Registry):
         caller = _frame(1)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return declare(self._core, key, call, options, place)
+
+    def webhook(
+        self,
+        name: str,
+        *,
+        source: Source,
+        process: Function[..., Any] | None = None,
+        routes: Mapping[str, Function[..., Any]] | None = None,
+        filter: Filter | None = None,
+        path: str | None = None,
+        entity: Entity | None = None,
+        owner: str | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> Webhook:
+        """Declare a webhook: what `source` sends to `POST /hooks/{name}`, or to `path`, is
+        verified, stored and then processed by a job.
+
+        `process` gets the `event_id` of every event, unless `routes` has a function for its type.
+        `filter`: the types that are processed, or a function that says so of an event; others are
+        stored as filtered, and so are those that no function is for. `entity`: what an event is
+        about, a JSON pointer or a function of the event; events about the same are processed one
+        after the other, in the order of their arrival.
+        """
+        declared = Webhook(
+            name, source, process, dict(routes or {}), filter, path, entity, owner, max_bytes
+        )
+        return self.webhooks.add(declared)
 
     # Database
 
@@ -373,6 +430,13 @@ class Duly(Verbs, Registry):
         """Jobs that cannot start for a reason of their own, by reason and function."""
         return self.ready().held()
 
+    def health(self, *, depths: bool = True) -> HealthReport:
+        """How duly does: whether it reaches its database, and how late jobs and schedules are.
+
+        Costs a few look-ups; `depths=False` does not count what waits in the queues.
+        """
+        return look_at_health(self._core, depths=depths)
+
     # Everything at once
 
     def pause(self, note: str | None = None, *, by: str | None = None) -> None:
@@ -479,6 +543,29 @@ class Duly(Verbs, Registry):
         self.ready()
         self._core.import_modules()
         return TickerService(self._core, **self._core.keep)
+
+    def asgi(
+        self,
+        *,
+        auth: str | Callable[[Any], Any] = "tokens",
+        only: Collection[str] | None = None,
+        hosts: Collection[str] | None = None,
+        metrics_open: bool = False,
+    ) -> ASGIApp:
+        """The server as an ASGI application: `api.mount("/ops", app.asgi(auth=who))`.
+
+        `auth`: "tokens"; or a function that is given the request and gives a
+        `duly.server.Principal`, or None, for those who show no token; or "open" for everybody.
+        `only`: some of api, hooks, health, dashboard. `hosts`: the names it answers for.
+        `metrics_open`: show metrics also to those who show no token.
+        """
+        if find_spec("fastapi") is None:
+            raise MissingExtra("server", "app.asgi")
+        server = importlib.import_module("duly.server")
+        made: ASGIApp = server.make_asgi(
+            self, auth=auth, only=only, hosts=hosts, metrics_open=metrics_open
+        )
+        return made
 
     def import_path(self) -> str | None:
         """`module:name`, or `file.py:name`, under which another process finds this app."""

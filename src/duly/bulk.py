@@ -117,9 +117,14 @@ class Bulk:
     why. Jobs that are stored later are left alone. `dry_run=True` only says what matches now.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, fixed_id: str | None = None) -> None:
         self._core = core
-        core.builtins[NAME] = bulk_function(core)
+        self._fixed_id = fixed_id
+        core.builtins.setdefault(NAME, bulk_function(core))
+
+    def under(self, job_id: str) -> Bulk:
+        """The same, where the next job gets this id; for requests that may be repeated."""
+        return Bulk(self._core, job_id)
 
     @overload
     def cancel(
@@ -212,7 +217,7 @@ class Bulk:
     def _do(self, order: Order, dry_run: bool) -> Job[Result] | BulkPreview:
         if dry_run:
             return look(self._core, order)
-        job_id = enqueue(self._core, order)
+        job_id = enqueue(self._core, order, self._fixed_id)
         return Job(self._core, job_id, _decoder(self._core), self._core.get)
 
 
@@ -332,12 +337,14 @@ def count(core: Core, order: Order) -> int:
     return sum(store.count(part, live=live) for part in order.parts)
 
 
-def enqueue(core: Core, order: Order) -> str:
-    """Store the job that does it; its id."""
+def enqueue(core: Core, order: Order, fixed_id: str | None = None) -> str:
+    """Store the job that does it; its id. It belongs to whose jobs it is about."""
     function = core.builtins[NAME]
     call = function.bind(order)
     now = core.now()
-    job = tracked(new_job(call, now, now, None), actor=order.by)
+    job = tracked(new_job(call, now, now, None), actor=order.by, owner=order.parts[0].owner)
+    if fixed_id is not None:
+        job = msgspec.structs.replace(job, id=fixed_id)
     core.insert([job])
     return job.id
 

@@ -21,7 +21,7 @@ def make_store(
 ) -> Store:
     scheme = url.partition("://")[0].partition("+")[0]
     if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(url, folder), synchronous=synchronous)
+        return SqliteStore(sqlite_path(url, folder), synchronous=synchronous)
     if scheme in ("postgres", "postgresql"):
         postgres = importlib.import_module("duly.store.postgres")
         follow = clock.follow_server if isinstance(clock, SystemClock) else None
@@ -35,7 +35,7 @@ def make_store(
     )
 
 
-def _sqlite_path(url: str, folder: Path) -> Path | None:
+def sqlite_path(url: str, folder: Path) -> Path | None:
     """None is a private temporary file. A relative path starts at the app module's folder."""
     rest = url.partition("://")[2]
     if not rest.startswith("/") or rest == "/":

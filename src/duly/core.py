@@ -21,16 +21,22 @@ from duly.alerts import NAME as ALERT
 from duly.alerts import alert_function, is_address
 from duly.clock import Clock, os_monotonic
 from duly.context import Bound
+from duly.endpoints.sending import post_function
+from duly.endpoints.target import NAME as POST
+from duly.endpoints.target import EndpointTarget, target_of
 from duly.errors import (
+    EndpointNotFound,
     FunctionConflict,
     FunctionDeleted,
     InvalidOption,
     SignatureMismatch,
+    StoreError,
     UnknownFunction,
 )
+from duly.feed import Feed
 from duly.functions import Call, Function
 from duly.inside import refuse_inside_mutation
-from duly.making import IDEMPOTENCY_MS, new_jobs, tracked, under_limit
+from duly.making import IDEMPOTENCY_MS, keys_of_owner, new_jobs, tracked, under_limit
 from duly.model.function import (
     RESERVED,
     FunctionInfo,
@@ -44,7 +50,9 @@ from duly.model.keys import Rules, encode_rules
 from duly.model.redact import mask, redacted_in
 from duly.model.schedule import FLOOR_MS, ONE_BY_ONE, ScheduleRecord
 from duly.model.signature import check_against
+from duly.outbound import Client
 from duly.published import Declared, by_name, with_changes
+from duly.runtime.counts import Counts
 from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.janitor import Keep
 from duly.runtime.service import Service
@@ -74,7 +82,13 @@ class Core:
         self.clock = clock
         self.store = store
         self.functions: dict[str, Function[..., Any]] = {}
-        self.builtins: dict[str, Function[..., Any]] = {ALERT: alert_function()}
+        self.client = Client()
+        """How this process sends to addresses that users have written."""
+        self.on_dispatch: list[Callable[[Any], object]] = []
+        self.builtins: dict[str, Function[..., Any]] = {
+            ALERT: alert_function(self.client),
+            POST: post_function(self),
+        }
         """Functions of duly's own, which every worker has and nobody is told of."""
         self.revision = 0
         self.keep: Keep = {}
@@ -98,7 +112,9 @@ class Core:
         self.command: Callable[[], Sequence[str] | None] = lambda: None
         self.captures_logs = True
         self.threads = Threads()
+        self.counts = Counts()
         self.watchers = Watchers(self.ready)
+        self.feed = Feed(self.ready, self.now)
         self._imports = tuple(imports)
         self._auto_migrate = auto_migrate
         self.lock = threading.RLock()
@@ -122,7 +138,7 @@ class Core:
     def by_any_name(self, name: str) -> Function[..., Any] | None:
         return self.functions.get(self._aliases.get(name, name))
 
-    def _known(self, name: str) -> Function[..., Any] | None:
+    def known(self, name: str) -> Function[..., Any] | None:
         """As by_any_name, with what nobody may call by name."""
         return self.builtins.get(name) or self.by_any_name(name)
 
@@ -148,7 +164,7 @@ class Core:
 
     def is_here(self, function: object) -> bool:
         """Whether its code is in this process, so that a call is checked without the store."""
-        if isinstance(function, Declared):
+        if isinstance(function, Declared | EndpointTarget):
             return False
         hook = function.options.on_complete if isinstance(function, Function) else None
         return hook is None or self.is_here(hook)
@@ -175,10 +191,18 @@ class Core:
         function = call.function
         if isinstance(function, Declared):
             return self._admit_declared(function, call.args, {} if seen is None else seen)
+        if isinstance(function, EndpointTarget):
+            return self._with_hook(Call(self._admit_endpoint(function), call.args))
         known = self.functions.get(function.name)
         if known is None or known.signature is not function.signature:
             raise UnknownFunction(function.name, self.functions)
         return self._with_hook(call)
+
+    def _admit_endpoint(self, target: EndpointTarget) -> Function[..., Any]:
+        record = self.ready().endpoint_named(target.owner, target.endpoint)
+        if record is None:
+            raise EndpointNotFound(target.endpoint)
+        return target.as_stored(record)
 
     def _with_hook(self, call: Call[R], argument: str = "job_id") -> Call[R]:
         """The call with its hook as it may be enqueued."""
@@ -270,7 +294,7 @@ class Core:
 
     def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
         """How a stored result is read: by the function's annotation, if it is known here."""
-        function = self._known(record.function)
+        function = self.known(record.function)
         return function.signature.decode_result if function else _plain_json
 
     # Store
@@ -307,7 +331,9 @@ class Core:
     def exchange(self, store: Store, clock: Clock) -> tuple[Store, Clock]:
         """Use another store and another clock from now on; those used until now. For tests."""
         before = self.store, self.clock
+        self.counts.forget()
         self.watchers.close()
+        self.feed.close()
         self.store, self.clock = store, clock
         self._ready_in = None
         self._fresh_until = 0.0
@@ -317,9 +343,17 @@ class Core:
 
     def close(self) -> None:
         self.watchers.close()
+        self.feed.close()
         self.threads.close()
+        self.tell_counts()
         self.store.close()
         self._ready_in = None
+
+    def tell_counts(self) -> None:
+        """Tell the store what was counted here, if it can be told."""
+        if self._ready_in == os.getpid():
+            with contextlib.suppress(StoreError):
+                self.counts.flush(self.store)
 
     def insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
@@ -380,7 +414,8 @@ class Core:
             raise InvalidOption("overlap", reason, "take skip or allow")
         if order.serial and limit is None:
             more |= {"limit_key": f"schedule:{record.id}", "limits": ONE_AT_A_TIME}
-        return [tracked(first, **more), *hooks]
+        # Owners make schedules of their own, and must not meet each other's jobs by them.
+        return [keys_of_owner(tracked(first, **more), record.owner), *hooks]
 
     def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int) -> Sequence[NewJob]:
         """The jobs that tell of a promise that a schedule has broken."""
@@ -396,9 +431,15 @@ class Core:
 
     def call_of_schedule(self, record: ScheduleRecord, args: str | None = None) -> Call[Any]:
         """The call that a schedule makes."""
-        function = self._scheduled(record.function)
+        given = record.args if args is None else args
         changes: dict[str, Any] = msgspec.json.decode(record.options)
-        return Call(with_changes(function, changes), record.args if args is None else args)
+        if record.function == POST:
+            target = target_of(self.builtins[POST], given)
+            stored = self.ready().endpoint_named(target.owner, target.endpoint)
+            changed = with_changes(target, changes)
+            assert isinstance(changed, EndpointTarget)
+            return Call(changed.as_stored(stored), given)
+        return Call(with_changes(self._scheduled(record.function), changes), given)
 
     def _scheduled(self, name: str) -> Function[..., Any]:
         """A function by its name; what others have published is believed for a second."""
@@ -435,7 +476,7 @@ class Core:
         return function
 
     def _redacted(self, name: str) -> frozenset[str]:
-        known = self._known(name)
+        known = self.known(name)
         if known is not None and known.signature.is_sound():
             return known.signature.redacted
         return self._redacted_by_declaration(name) | self._redacted_by_publication(name)
@@ -497,6 +538,7 @@ def _after_fork() -> None:
     """In a forked child, where the lock may be held by a thread that is gone."""
     for core in _cores:
         core.lock = threading.RLock()
+        core.counts.forget()
 
 
 if sys.platform != "win32":

@@ -15,7 +15,10 @@ DulyError
 │   ├── FunctionConflict            two functions want one name
 │   ├── ScheduleExists              its owner, or the code, has a schedule of that key
 │   ├── CalendarExists              its owner has a calendar of that name
+│   ├── EndpointExists              its owner has an endpoint of that name
 │   ├── ReadOnlyCalendar            a calendar that comes with duly cannot be changed
+│   ├── GatewayExists               its owner has a gateway of that name
+│   ├── CronExists                  the gateway has a cron of that name
 │   ├── StaleVersion                somebody has changed it since it was read
 │   ├── WrongStatus                 a function's status does not allow that change
 │   ├── WrongDatabase               a handle leads to another database than the app's
@@ -23,8 +26,17 @@ DulyError
 ├── UnknownFunction (LookupError)   no function is registered under that name
 ├── FunctionDeleted (LookupError)   an operator deleted the function
 ├── JobNotFound (LookupError)       no job has that id
+├── WebhookEventNotFound (LookupError)  the inbox holds no event with that id
+├── SecretMissing (LookupError)     a reference to a secret leads to nothing
+├── TokenNotFound (LookupError)     no token has that id
 ├── ScheduleNotFound (LookupError)  no schedule has that key or id
 ├── CalendarNotFound (LookupError)  no calendar has that name or id
+├── GatewayNotFound (LookupError)   no gateway has that name or id
+├── CronNotFound (LookupError)      the gateway has no cron with that id
+├── GatewayError
+│   ├── GatewayUnavailable          it gave no answer, or none that makes sense
+│   └── GatewayRefused              it answered that it will not; carries why
+├── EndpointNotFound (LookupError)  no endpoint has that name or id
 ├── TransactionError
 │   ├── TooManyJobs                 a mutation scheduled more than it may
 │   ├── TransactionEnded            the transaction of a `tx` is over
@@ -39,6 +51,8 @@ DulyError
 │   ├── JobCanceled                 the job was canceled; says by whom
 │   └── ResultTimeout (TimeoutError)
 ├── NonRetryable                    raised by a function: fail at once, whatever its retry policy
+│   └── AddressRefused              an address that nothing may be sent to
+├── DeliveryFailed                  an address has not answered, or not with success
 ├── RetryAfter                      raised by a function: fail, and try again after so long
 ├── Canceled                        raised inside a job whose row was taken away
 ├── UnstorableResult                a return value that is no strict JSON
@@ -222,12 +236,41 @@ class CalendarExists(BadInput):
         super().__init__(f"there is a calendar {name!r} already; update it, or choose another name")
 
 
+class EndpointExists(BadInput):
+    """The owner has an endpoint of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.field = "name"
+        super().__init__(
+            f"there is an endpoint {name!r} already; update it, or choose another name"
+        )
+
+
 class ReadOnlyCalendar(BadInput):
     """A calendar that comes with duly cannot be changed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"calendar {name!r} comes with duly and cannot be changed; clone it")
+
+
+class GatewayExists(BadInput):
+    """The owner has a gateway of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.field = "name"
+        super().__init__(f"there is a gateway {name!r} already; remove it, or choose another name")
+
+
+class CronExists(BadInput):
+    """The gateway has a cron of that name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.field = "name"
+        super().__init__(f"there is a cron {name!r} already; update it, or choose another name")
 
 
 class CalendarEnds(UserWarning):
@@ -317,12 +360,64 @@ class CalendarNotFound(DulyError, LookupError):
         super().__init__(f"{self.reason}; {self.hint}")
 
 
+class EndpointNotFound(DulyError, LookupError):
+    """No endpoint of that owner has that name or id."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"there is no endpoint {name!r}; app.endpoints.list() shows those there are"
+        )
+
+
+class GatewayNotFound(DulyError, LookupError):
+    """No gateway of that owner has that name or id."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is no gateway {name!r}; app.gateways.list() shows those there are")
+
+
+class CronNotFound(DulyError, LookupError):
+    """The gateway has no cron with that id."""
+
+    def __init__(self, cron_id: str) -> None:
+        self.cron_id = cron_id
+        super().__init__(f"the gateway has no cron {cron_id!r}; cron_list() shows those it has")
+
+
 class JobNotFound(DulyError, LookupError):
     """No job has that id: it never existed, was rolled back, or retention removed it."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"no job has the id {job_id!r}")
+
+
+class WebhookEventNotFound(DulyError, LookupError):
+    """The inbox holds no event with that id: none was received, or retention removed it."""
+
+    def __init__(self, event_id: str) -> None:
+        self.event_id = event_id
+        super().__init__(f"no webhook event has the id {event_id!r}")
+
+
+class SecretMissing(DulyError, LookupError):
+    """The variable or file that a reference to a secret names is not there, or is empty."""
+
+    def __init__(self, reference: str) -> None:
+        self.reference = reference
+        super().__init__(
+            f"there is no secret at {reference!r}; set the variable, or write the file"
+        )
+
+
+class TokenNotFound(DulyError, LookupError):
+    """No token of the server has that id."""
+
+    def __init__(self, token_id: str) -> None:
+        self.token_id = token_id
+        super().__init__(f"no token has the id {token_id!r}")
 
 
 # Transactions ------------------------------------------------------------------------------------
@@ -436,6 +531,14 @@ class NonRetryable(DulyError):
     """Raise it, or an exception derived from it, where another attempt would be of no use."""
 
 
+class AddressRefused(NonRetryable):
+    """Nothing may be sent there: no plain address of HTTP, or one that is not public."""
+
+
+class DeliveryFailed(DulyError):
+    """Something was sent, or should have been, and no answer came, or not one of success."""
+
+
 class RetryAfter(DulyError):
     """Raise it where the next attempt should come after so many seconds: a service said when.
 
@@ -457,6 +560,35 @@ class UnstorableResult(DulyError):
 
 class SignatureMismatch(DulyError):
     """The stored arguments of a job no longer fit the function's signature."""
+
+
+# Gateways ----------------------------------------------------------------------------------------
+
+
+class GatewayError(DulyError):
+    """A gateway did not do what it was asked."""
+
+
+class GatewayUnavailable(GatewayError):
+    """A gateway gave no answer, or none that makes sense; what was asked may be done, or not."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url = url
+        self.reason = reason
+        super().__init__(f"the gateway at {url} cannot be asked: {reason}")
+
+
+class GatewayRefused(GatewayError):
+    """A gateway answered that it will not do what was asked; nothing was changed."""
+
+    def __init__(
+        self, status: int, code: str, message: str, field: str | None = None, hint: str = ""
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.field = field
+        self.hint = hint
+        super().__init__(f"the gateway refused: {message} ({code})")
 
 
 # The store ---------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ POINTS = (
     "index.advanced",
     "bulk.changed",
     "bulk.paged",
+    "webhook.stored",
+    "webhook.committed",
 )
 
 _handler: Handler | None = None

@@ -385,9 +385,15 @@ def committed(core: Core) -> Read:
     return lambda job_id: core.threads.look(lambda: core.get(job_id))
 
 
-def job_from(core: Core, record: JobRecord, read: Callable[[str], JobRecord | None]) -> Job[Any]:
+def job_from(
+    core: Core,
+    record: JobRecord,
+    read: Callable[[str], JobRecord | None],
+    *,
+    existed: bool = False,
+) -> Job[Any]:
     """The job of a stored record."""
-    return Job(core, record.id, core.result_decoder(record), read, record)
+    return Job(core, record.id, core.result_decoder(record), read, record, existed=existed)
 
 
 def async_job_from(core: Core, record: JobRecord, read: Read) -> AsyncJob[Any]:

@@ -12,9 +12,10 @@ import msgspec
 
 from duly.functions import Call, Function
 from duly.ids import new_id
-from duly.model.job import Hold, KeyedJob, NewJob, TrackedJob
+from duly.model.job import Hold, KeyedJob, KeyEntry, NewJob, TrackedJob
 from duly.model.keys import encode_rules, keyed, limit_key, rules_of
 from duly.model.retry import encode_retry
+from duly.runtime.tracing import current_parent
 from duly.times import Delay, at, length_ms, within_five_years
 
 IDEMPOTENCY_MS = 86_400_000
@@ -72,6 +73,8 @@ def new_jobs(
     if debounce is not None:
         scheduled_at = max(scheduled_at, now) + length_ms("debounce", debounce)
     job = _with_keys(call, new_job(call, scheduled_at, now, parent_id), now, idempotency_ms)
+    if (trace := current_parent()) is not None:
+        job = _traced(job, trace)
     hook = call.function.options.on_complete
     if hook is None:
         return [job]
@@ -91,6 +94,21 @@ def tracked(job: NewJob, **more: Any) -> TrackedJob:
     return kind(**msgspec.structs.asdict(job) | more)
 
 
+def keys_of_owner(job: TrackedJob, owner: str | None) -> TrackedJob:
+    """The job with keys that only jobs of this owner can hold: no other's job stands in its way."""
+    if not owner or not isinstance(job, KeyedJob):
+        return job
+    # Keys have a fixed number of line breaks, so whatever the owner is called keeps them apart.
+    end = f"\nowner:{owner}"
+    entries = [KeyEntry(entry.scope, entry.key + end, entry.expires_at) for entry in job.entries]
+    return tracked(
+        job,
+        pending_key=None if job.pending_key is None else job.pending_key + end,
+        unique_key=None if job.unique_key is None else job.unique_key + end,
+        entries=tuple(entries),
+    )
+
+
 def _with_keys(call: Call[Any], job: NewJob, now: int, idempotency_ms: int) -> NewJob:
     """The job with the keys that keep others like it from being stored, if it has any."""
     options = call.function.options
@@ -107,6 +125,12 @@ def _with_keys(call: Call[Any], job: NewJob, now: int, idempotency_ms: int) -> N
         now=now,
     )
     return KeyedJob(**msgspec.structs.asdict(job) | keys)
+
+
+def _traced(job: NewJob, trace: str) -> KeyedJob:
+    values: dict[str, Any] = msgspec.structs.asdict(job)
+    values["trace"] = trace
+    return KeyedJob(**values)
 
 
 def _expires_at(expires: Delay | datetime | None, run_at: int, now: int) -> int | None:

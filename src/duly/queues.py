@@ -23,20 +23,20 @@ class Queues:
         check_queue(name)
         self._core.ready().pause_queue(name, by, note, self._core.clock.now())
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, *, by: str | None = None) -> None:
         """Start jobs of this queue again."""
         refuse_inside_mutation("queues.resume")
         check_queue(name)
-        self._core.ready().resume_queue(name)
+        self._core.ready().resume_queue(name, by, self._core.now())
         self._core.wake()
 
-    def limit(self, name: str, at_once: int | None) -> None:
+    def limit(self, name: str, at_once: int | None, *, by: str | None = None) -> None:
         """Run at most so many jobs of this queue at once, over all workers; None: any number."""
         refuse_inside_mutation("queues.limit")
         check_queue(name)
         if at_once is not None:
             check_at_once("at_once", at_once)
-        self._core.ready().limit_queue(name, at_once)
+        self._core.ready().limit_queue(name, at_once, by, self._core.now())
         self._core.wake()
 
     def limits(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from duly.errors import FunctionDeleted, InvalidOption, JobNotFound
 from duly.ids import new_id
 from duly.jobs import Job, job_from
 from duly.model.function import Status
-from duly.model.job import JobFilter, JobRecord, NewJob, State, TrackedJob
+from duly.model.job import JobFilter, JobRecord, NewJob, State, TrackedJob, Trigger
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -107,5 +107,8 @@ def again(core: Core, record: JobRecord, now: int) -> TrackedJob:
         "retry_of": record.id,
         "actor": record.actor,
     }
+    if record.trigger == Trigger.WEBHOOK:
+        # It takes the place of the other one, in the inbox and in the line of its entity.
+        fields |= {"trigger": record.trigger, "batch_id": record.batch_id}
     job = TrackedJob(**fields)
     return core.under_limit(job)

@@ -59,6 +59,9 @@ def _in_the_way(core: Core, record: JobRecord) -> list[str]:
         return list(store.key_holders(record.id))
     if record.hold != Hold.BATCH:
         return []
+    if record.batch_id is not None:
+        line = store.find(JobFilter(batch_id=record.batch_id, before_id=record.id))
+        return [job.id for job in line if not job.state.is_terminal][:MOST_IN_THE_WAY]
     arguments: dict[str, Any] = msgspec.json.decode(record.args)
     if "job_id" in arguments:
         return [arguments["job_id"]]

@@ -127,7 +127,7 @@ SCHEDULES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]] =
         | {"n": COUNT, "after": TIME, "tz": ZONE, "simulate": FLAG}
         | {"result": [*MAPPING, [], 0, {"a": {"b": HALF}}]},
     ),
-    "forecast": ({"days": 1}, {"days": COUNT, "start": TIME}),
+    "forecast": ({"days": 1}, {"days": COUNT, "start": TIME, "most_ticks": COUNT}),
     "explain": ({}, KEY | {"condition": MAPPING}),
     "health": ({}, KEY),
     "run": ({}, KEY | BY | {"inputs": [*MAPPING, [], {"n": HALF}, {"whatever": 1}]}),

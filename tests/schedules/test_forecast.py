@@ -93,18 +93,20 @@ def test_a_tick_that_an_operator_skips_is_not_counted(app, work):
     assert app.schedules.forecast(days=7).total == 3
 
 
-def test_a_forecast_that_is_too_long_says_so_and_stops(app, work, monkeypatch):
-    monkeypatch.setattr("duly.model.forecast.MOST_TICKS", 24)
+def test_a_forecast_that_is_too_long_says_so_and_stops(app, work):
     app.schedules.create("hourly", work, cron="30 * * * *")
-    foreseen = app.schedules.forecast(days=1)
+    foreseen = app.schedules.forecast(days=1, most_ticks=24)
     assert (foreseen.total, foreseen.complete) == (24, True)
     # Also within one schedule, and whether or not its ticks bring anything.
-    foreseen = app.schedules.forecast(days=2)
+    foreseen = app.schedules.forecast(days=2, most_ticks=24)
     assert (foreseen.total, foreseen.complete, foreseen.schedules) == (24, False, 1)
     app.schedules.update("hourly", calendar="weekends-only")
     app.schedules.create("nightly", work, cron="0 0 * * *")
-    foreseen = app.schedules.forecast(days=2)
+    foreseen = app.schedules.forecast(days=2, most_ticks=24)
     assert (foreseen.total, foreseen.complete, foreseen.schedules) == (0, False, 1)
+    for wrong in (0, 1_000_001, True, 1.5):
+        with pytest.raises(InvalidOption, match="most_ticks"):
+            app.schedules.forecast(most_ticks=wrong)
 
 
 def test_a_forecast_reaches_no_further_than_three_months(app):

@@ -236,6 +236,11 @@ class Post(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+@pytest.fixture(autouse=True)
+def sends_to_loopback(app):
+    app.endpoints.allow = ["127.0.0.1"]
+
+
 @contextmanager
 def listening(*statuses: int) -> Iterator[Listener]:
     with Listener(*statuses) as listener:

@@ -63,9 +63,11 @@ class Calendars:
     the same verbs for one owner, who sees and changes nothing of others.
     """
 
-    def __init__(self, core: Core, owner: str | None = None) -> None:
+    def __init__(self, core: Core, owner: str | None = None, fixed_id: str | None = None) -> None:
         self._core = core
         self._owner = owner
+        self._fixed_id = fixed_id
+        """What the next one that is made is called; for requests that may be repeated."""
 
     def of(self, owner: str) -> Calendars:
         """The calendars of one owner."""
@@ -117,7 +119,8 @@ class Calendars:
         check_name(calendar.name)
         now = self._core.now()
         definition = to_json(calendar.encode())
-        record = CalendarRecord(new_id(now), self._for(), calendar.name, definition, 1, now, now)
+        chosen = self._fixed_id or new_id(now)
+        record = CalendarRecord(chosen, self._for(), calendar.name, definition, 1, now, now)
         if not self._core.ready().add_calendar(record, by, now):
             raise CalendarExists(calendar.name)
         return as_stored(record)

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from duly.app import Duly
 from duly.errors import InvalidOption
+from duly.gateway import Gateway
 
 HINT = (
     "give --app module:name, set DULY_APP, or put `app = ...` under [tool.duly] in pyproject.toml"
@@ -23,14 +24,29 @@ def find_app(path: str | None) -> Duly:
     path = path or _from_pyproject()
     if not path:
         raise InvalidOption("--app", f"no app is named; {HINT}")
-    module_name, _, attribute = path.rpartition(":")
-    if not module_name:
-        module_name, attribute = path, "app"
+    module_name, attribute = _split(path, "app")
     app = getattr(_load(module_name), attribute, None)
     if not isinstance(app, Duly):
         raise InvalidOption("--app", f"{module_name} has no duly app called {attribute!r}")
     app.found_at = f"{module_name}:{attribute}"
     return app
+
+
+def find_gateway(path: str) -> Gateway:
+    """The gateway named on the command line."""
+    module_name, attribute = _split(path, "gateway")
+    gateway = getattr(
+        _load(module_name, "MODULE:GATEWAY", "name it as module:gateway"), attribute, None
+    )
+    if not isinstance(gateway, Gateway):
+        reason = f"{module_name} has no gateway called {attribute!r}"
+        raise InvalidOption("MODULE:GATEWAY", reason)
+    return gateway
+
+
+def _split(path: str, default: str) -> tuple[str, str]:
+    module_name, _, attribute = path.rpartition(":")
+    return (module_name, attribute) if module_name else (path, default)
 
 
 def _from_pyproject() -> str | None:
@@ -42,9 +58,9 @@ def _from_pyproject() -> str | None:
     return app if isinstance(app, str) else None
 
 
-def _load(name: str) -> ModuleType:
+def _load(name: str, option: str = "--app", hint: str = HINT) -> ModuleType:
     if name.endswith(".py"):
-        return _load_file(Path(name))
+        return _load_file(Path(name), option)
     # As `python -m` does, so that the project in the current folder is found.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -53,13 +69,13 @@ def _load(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise
-        raise InvalidOption("--app", f"there is no module {name!r} here; {HINT}") from error
+        raise InvalidOption(option, f"there is no module {name!r} here; {hint}") from error
 
 
-def _load_file(file: Path) -> ModuleType:
+def _load_file(file: Path, option: str) -> ModuleType:
     """A script, loaded under a name of its own: its `if __name__ == "__main__"` does not run."""
     if not file.is_file():
-        raise InvalidOption("--app", f"there is no file {file}")
+        raise InvalidOption(option, f"there is no file {file}")
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None

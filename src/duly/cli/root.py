@@ -117,9 +117,11 @@ def main(
     obj: Duly | None = None, args: Sequence[str] | None = None, program: str | None = None
 ) -> None:
     """Run the command line; `app.main()` binds it to an app."""
-    from duly.cli import migrate, ticker, worker
+    from duly.cli import gateways, migrate, serve, ticker, worker
 
+    cli.add_command(gateways.gateways)
     cli.add_command(migrate.migrate)
+    cli.add_command(serve.serve)
     cli.add_command(ticker.ticker)
     cli.add_command(worker.worker)
     cli(args=args, prog_name=program, obj=obj)

@@ -41,7 +41,7 @@ class Forecast(msgspec.Struct, frozen=True):
     """The minutes with most dispatches, most first."""
     schedules: int
     complete: bool
-    """False if there was too much to look at: what came after a million ticks is not counted."""
+    """False if there was too much to look at: what came after that is not counted."""
 
     @property
     def total(self) -> int:
@@ -49,7 +49,12 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def forecast(
-    plans: Iterable[Plan], calendars: Mapping[str, Calendar], start: int, hours: int, now: int
+    plans: Iterable[Plan],
+    calendars: Mapping[str, Calendar],
+    start: int,
+    hours: int,
+    now: int,
+    most_ticks: int = MOST_TICKS,
 ) -> Forecast:
     """The dispatches of these schedules in the hours from `start` on."""
     start -= start % MINUTE_MS
@@ -61,13 +66,13 @@ def forecast(
         if not complete:
             break
         seen += 1
-        for instant in _dispatches(plan, calendars, start, end, now):
+        for dispatch in dispatches(plan, calendars, start, end, now):
             ticks += 1
-            if ticks > MOST_TICKS:
+            if ticks > most_ticks:
                 complete = False
                 break
-            if instant is not None and start <= instant < end:
-                minutes[instant - instant % MINUTE_MS] += 1
+            if dispatch is not None and start <= dispatch[1] < end:
+                minutes[dispatch[1] - dispatch[1] % MINUTE_MS] += 1
     by_hour = [0] * hours
     for minute, count in minutes.items():
         by_hour[(minute - start) // HOUR_MS] += count
@@ -76,11 +81,11 @@ def forecast(
     return Forecast(start, end, tuple(by_hour), busiest, seen, complete)
 
 
-def _dispatches(
+def dispatches(
     plan: Plan, calendars: Mapping[str, Calendar], start: int, end: int, now: int
-) -> Iterator[int | None]:
-    """When jobs of the schedule become due, as far as that is known; also before the start, where
-    they use up what remains. None for a tick that brings no job."""
+) -> Iterator[tuple[int, int] | None]:
+    """The ticks of a schedule and when their jobs become due, as far as that is known; also before
+    the start, where they use up what remains. None for a tick that brings no job."""
     record = plan.record
     left = record.remaining
     calendar = None if record.calendar is None else calendars.get(record.calendar)
@@ -94,7 +99,7 @@ def _dispatches(
             yield None
             continue
         left = None if left is None else left - 1
-        yield due_at(plan, tick, calendars)
+        yield tick, due_at(plan, tick, calendars)
 
 
 def _is_skipped(plan: Plan, tick: int) -> bool:

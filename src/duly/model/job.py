@@ -121,11 +121,18 @@ class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyedJob(TrackedJob, frozen=True, array_like=True):
-    """A job that is stored only if nobody holds its keys; these two fields are no columns."""
+    """A job that is stored only if nobody holds its keys, or that belongs to a trace; these fields
+    are no columns."""
 
     entries: tuple[KeyEntry, ...] = ()
     debounced: bool = False
     """Whether a job that holds the pending key takes over the arguments and the due time."""
+    trace: str | None = None
+    """The span in which it was called, as the header `traceparent` says it."""
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.entries or self.unique_key or self.pending_key)
 
 
 class Trigger(StrEnum):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from duly.clock import Clock
 from duly.errors import StoreError
 from duly.model.job import Lost, Settlement, settle_lost
+from duly.model.measure import RESCUED
 from duly.runtime.observe import Observer
 from duly.runtime.worker import Worker
 from duly.store.base import Store
@@ -52,7 +53,9 @@ class Beat:
             log.warning("could not observe the other workers: %s", error)
             return
         for worker_id, beat in dead:
-            rescue(self._worker.store, self._worker.clock, worker_id, beat)
+            rescued = rescue(self._worker.store, self._worker.clock, worker_id, beat)
+            if rescued:
+                self._worker.program.counts.add(RESCUED, value=rescued)
             self._worker.loop.wake()
 
 
@@ -66,13 +69,14 @@ def find_dead(
     return dead + list(observer.round(unknown))
 
 
-def rescue(store: Store, clock: Clock, worker_id: str, beat: int | None) -> None:
-    """Settle what a dead worker left behind."""
+def rescue(store: Store, clock: Clock, worker_id: str, beat: int | None) -> int:
+    """Settle what a dead worker left behind; how many jobs that were."""
     judge = judge_lost(clock)
     rescued = store.rescue(worker_id, beat, judge, clock.now())
     if rescued is not None:
         log.warning("worker %s is dead; rescued %d jobs", worker_id, rescued)
         store.ring()
+    return rescued or 0
 
 
 def judge_lost(clock: Clock) -> Callable[[Lost, bool], Settlement]:

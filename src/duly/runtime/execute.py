@@ -71,6 +71,7 @@ class Attempt:
         "resolved",
         "runnable",
         "scheduled",
+        "started",
         "timed_out",
     )
 
@@ -85,6 +86,7 @@ class Attempt:
         # See Reports: a body may be interrupted by what it says itself.
         self._guard = threading.RLock()
         self.scheduled = False
+        self.started = 0.0
         self.resolved = False
         self.canceled = False
         self.timed_out = False

@@ -61,6 +61,8 @@ class Janitor:
         self._ledger_at: float | None = None
         self._looked_at_schedule = ""
         self._looked_at_key = ""
+        self._looked_at_event = ""
+        self._inbox_at: float | None = None
 
     def one_pass(self) -> float:
         now = self._clock.now()
@@ -73,6 +75,7 @@ class Janitor:
         more |= self._retain(now)
         self._warn_of_ends(now)
         self._retain_ledger(now)
+        self._retain_inbox(now)
         return 0 if more else EVERY
 
     def _judge_overdue(self, claim: Claim) -> Settlement:
@@ -97,7 +100,7 @@ class Janitor:
         since = self._clock.monotonic()
         if self._retained_at is not None and since - self._retained_at < RETAIN_EVERY:
             return False
-        while self._store.forget_keys(now):
+        while self._store.forget_keys(now) or self._store.forget_requests(now):
             pass
         removed = self._store.retain(now - self._retention_ms, now - self._exhausted_ms, now)
         if not removed:
@@ -113,6 +116,16 @@ class Janitor:
         self._looked_at_schedule = after
         if not after:
             self._ledger_at = since
+
+    def _retain_inbox(self, now: int) -> None:
+        """Forget webhooks whose job is gone: some in each pass, all of them within a while."""
+        since = self._clock.monotonic()
+        if self._inbox_at is not None and since - self._inbox_at < RETAIN_EVERY:
+            return
+        cutoff = now - self._retention_ms
+        self._looked_at_event, _ = self._store.retain_events(self._looked_at_event, cutoff)
+        if not self._looked_at_event:
+            self._inbox_at = since
 
     def _warn_of_ends(self, now: int) -> None:
         """Say once a day which calendars in use end soon, or have ended: nobody attaches them."""

@@ -9,6 +9,7 @@ from duly.clock import Clock
 from duly.model.function import Published
 from duly.model.job import Claim, Kind, NewJob
 from duly.model.schedule import ScheduleRecord
+from duly.runtime.counts import Counts
 from duly.store.base import Store, StoreTx
 from duly.store.schedules.ledger import Order
 
@@ -101,6 +102,11 @@ class Program(Protocol):
     @property
     def captures_logs(self) -> bool:
         """Whether what `logging` records in a body becomes a log line of its job."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Where everything that happens is counted."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
 from duly.runtime.alone import AloneRuns
 from duly.runtime.beat import BEAT_SECONDS, Beat
+from duly.runtime.counts import Telling
 from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION, Janitor, Keep
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
@@ -60,9 +61,11 @@ class TickerService:
         self._store = program.store
         janitor = Janitor(program.store, program.clock, **keep)
         self._janitor_loop = Loop("janitor", janitor.one_pass, program.clock)
+        self._telling = Telling(program.counts, program.store, program.clock)
         self._stopped = threading.Event()
 
     def start(self) -> None:
+        self._telling.loop.start()
         self._janitor_loop.start()
         self.ticking.start()
         watch = (self.ticking.changed, self._stopped)
@@ -76,6 +79,7 @@ class TickerService:
         self.ticking.stop()
         for loop in (self._janitor_loop, self.ticking.loop):
             loop.join(5)
+        self._telling.stop()
 
 
 class Service:
@@ -113,6 +117,7 @@ class Service:
             alone_runs=alone_runs,
         )
         self._alone_runs = alone_runs
+        self._telling = Telling(program.counts, program.store, program.clock)
         self._pid = os.getpid()
         self._beat_loop = Loop("beat", self.beat.one_pass, program.clock)
         self._janitor_loop = Loop("janitor", self.janitor.one_pass, program.clock)
@@ -124,6 +129,7 @@ class Service:
 
     def start(self) -> None:
         self._pid = os.getpid()
+        self._telling.loop.start()
         self.worker.start()
         self._beat_loop.start()
         self._janitor_loop.start()
@@ -154,6 +160,7 @@ class Service:
         ticking = [self.ticking.loop] if self.ticking else []
         for loop in (self._janitor_loop, self._beat_loop, *ticking):
             loop.join(5)
+        self._telling.stop()
 
 
 def run_alone(
@@ -173,6 +180,7 @@ def run_alone(
     worker.stop()
     beat_loop.stop()
     beat_loop.join(5)
+    Telling(program.counts, program.store, program.clock).stop()
 
 
 def _claim_alone(worker: Worker, job_id: str, is_over: Callable[[], bool]) -> None:

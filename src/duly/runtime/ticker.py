@@ -53,6 +53,7 @@ class Ticker:
             return self._delay(now, zone_data)
         ticked = self._tick(due, now, zone_data)
         log.debug("ticked: %s", ticked)
+        self._program.counts.ticked(ticked)
         if ticked.dispatched:
             store.ring()
         if ticked.more:

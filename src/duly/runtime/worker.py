@@ -31,6 +31,7 @@ from duly.model.job import (
     State,
     settle,
 )
+from duly.runtime import tracing
 from duly.runtime.demand import POLL_SECONDS, Demand
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
@@ -385,10 +386,14 @@ class Worker:
     def _start(self, claims: Sequence[Claim]) -> None:
         if not claims:
             return
-        runnables = self._newest()
+        runnables = self._runnables_of(claims)
         attempts = [
-            Attempt(c, runnables[c.function], self._resolved, self._reports) for c in claims
+            Attempt(claim, runnable, self._resolved, self._reports)
+            for claim, runnable in zip(claims, runnables, strict=True)
         ]
+        started = self.clock.monotonic()
+        for attempt in attempts:
+            attempt.started = started
         self._tell_replaced(claims)
         with self._guard:
             self._busy += len(attempts)
@@ -400,6 +405,16 @@ class Worker:
             for attempt in attempts:
                 _log_change(attempt.claim.id, attempt, State.RUNNING)
         self._hand_out(attempts)
+
+    def _runnables_of(self, claims: Sequence[Claim]) -> list[Runnable]:
+        newest = self._newest()
+        if not tracing.is_on():
+            return [newest[claim.function] for claim in claims]
+        parents: Mapping[str, str] = {}
+        # Claimed they are, and must start: rather without their trace than not at all.
+        with contextlib.suppress(StoreError):
+            parents = self.store.traces([claim.id for claim in claims])
+        return tracing.traced(claims, newest, parents)
 
     def _tell_replaced(self, claims: Sequence[Claim]) -> None:
         """A job that was taken away may come back here before its old attempt was told."""
@@ -488,10 +503,13 @@ class Worker:
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
 
     def _note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
+        now = self.clock.monotonic()
         for settlement in batch:
             attempt = self._held.get(settlement.id)
             if attempt is not None and attempt.claim.token == settlement.token:
                 self._drop(attempt)
+                if settlement.id in settled and (outcome := _outcome(attempt, settlement)):
+                    self._count(attempt, outcome, now)
             if log.isEnabledFor(logging.INFO):
                 word = _word(settlement) if settlement.id in settled else TOO_LATE
                 _log_change(settlement.id, attempt, word)
@@ -503,10 +521,14 @@ class Worker:
         if committed:
             # What it said was part of its transaction.
             attempt.report = None
+            self._count(attempt, State.SUCCEEDED, self.clock.monotonic())
         if log.isEnabledFor(logging.INFO):
             _log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
         if committed and attempt.scheduled:
             self.store.ring()
+
+    def _count(self, attempt: Attempt, outcome: str, now: float) -> None:
+        self.program.counts.ran(attempt.claim.function, outcome, now - attempt.started)
 
     # Proof of life
 
@@ -579,6 +601,15 @@ class Worker:
             claim = self.store.claim_alone(job_id, self.id, self.clock.now())
             if claim is not None:
                 self._start([claim])
+
+
+def _outcome(attempt: Attempt, settlement: Settlement) -> str | None:
+    """How an attempt has ended, for those who measure; None if it has not run."""
+    if isinstance(settlement, Finish):
+        return settlement.state
+    claim = attempt.claim
+    failed = settlement.attempt == claim.attempt or settlement.system_retries > claim.system_retries
+    return "retried" if failed else None
 
 
 def _word(settlement: Settlement) -> str:

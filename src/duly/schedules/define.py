@@ -18,6 +18,7 @@ from duly.alerts import check_address
 from duly.checks import check_stored_text
 from duly.clock import from_ms
 from duly.core import Core
+from duly.endpoints.target import EndpointTarget
 from duly.errors import (
     CalendarEnds,
     CalendarNotFound,
@@ -260,7 +261,11 @@ def _milliseconds(option: str, length: Delay) -> int:
 
 def _options(core: Core, call: Call[Any]) -> str:
     """What the call's options differ in from those of its function."""
-    return to_json(option_changes(call.function, core.by_any_name(call.function.name)))
+    function = call.function
+    if isinstance(function, EndpointTarget):
+        # What the endpoint itself says is asked for at every tick.
+        function = function.as_written()
+    return to_json(option_changes(function, core.known(function.name)))
 
 
 def _fitting(call: Call[Any], entries: Sequence[Mapping[str, Any]]) -> list[Any]:

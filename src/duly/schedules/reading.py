@@ -19,7 +19,7 @@ from duly.functions import Function
 from duly.model.condition import Explanation
 from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
-from duly.model.forecast import Forecast, forecast
+from duly.model.forecast import MOST_TICKS, Forecast, forecast
 from duly.model.schedule import Malformed, Outcome, Plan, Reason, ScheduleRecord, TickRecord
 from duly.runtime.signals import ask_for_signals
 from duly.schedules.ahead import decided_until, foresee, zone_info, zone_of
@@ -149,19 +149,24 @@ class Reading(Found):
         )
         return [self._foreseen(plan, tick, viewer) for tick in in_time(walk, n, late)]
 
-    def forecast(self, *, days: int = 7, start: Instant | None = None) -> Forecast:
+    def forecast(
+        self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MOST_TICKS
+    ) -> Forecast:
         """Dispatches per hour for the next days, and the busiest minutes.
 
-        Triggers and calendars are asked; conditions, budgets and overlapping are not.
+        Triggers and calendars are asked; conditions, budgets and overlapping are not. After so
+        many ticks it looks no further, and says so.
         """
         if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:
             raise InvalidOption("days", f"must be 1 to {MAX_FORECAST_DAYS}, not {days!r}")
+        if type(most_ticks) is not int or not 1 <= most_ticks <= MOST_TICKS:
+            raise InvalidOption("most_ticks", f"must be 1 to {MOST_TICKS:,}, not {most_ticks!r}")
         now = self._core.now()
         since = now if start is None else instant("start", start, now)
         plans = [plan for page in self._pages(enabled=True) for plan in understood(page)]
         with_calendar = [plan for plan in plans if plan.record.calendar is not None]
         calendars = self._core.ready().calendars_of(with_calendar)
-        return forecast(plans, calendars, since, 24 * days, now)
+        return forecast(plans, calendars, since, 24 * days, now, most_ticks)
 
     def explain(self, key: Key, condition: Mapping[str, Any] | None = None) -> Explanation:
         """What its condition comes to now, or what another one would: each operator by itself."""

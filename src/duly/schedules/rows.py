@@ -56,11 +56,12 @@ def new_record(
     note: str | None = None,
     by: str | None = None,
     declared: str | None = None,
+    fixed_id: str | None = None,
 ) -> ScheduleRecord:
     """The row of a new schedule; all its times count from one `now`."""
     fields: dict[str, Any] = dict.fromkeys(ScheduleRecord.__struct_fields__)
     fields |= {
-        "id": new_id(now),
+        "id": fixed_id or new_id(now),
         "app": app,
         "owner": owner,
         "key": key,

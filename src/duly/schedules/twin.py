@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from duly.core import Core
 from duly.functions import Call, Function
 from duly.model.condition import Explanation
-from duly.model.forecast import Forecast
+from duly.model.forecast import MOST_TICKS, Forecast
 from duly.schedules.declared import SchedulePlan
 from duly.schedules.define import ScheduleOptions
 from duly.schedules.found import Key, Ticks
@@ -143,10 +143,12 @@ class AsyncSchedules:
         # Not among the reads: it may take seconds, and wait for the signal hook.
         return await self._core.threads.call(look)
 
-    async def forecast(self, *, days: int = 7, start: Instant | None = None) -> Forecast:
+    async def forecast(
+        self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MOST_TICKS
+    ) -> Forecast:
         """Dispatches per hour for the next days, and the busiest minutes."""
         return await self._core.threads.call(
-            partial(self._schedules.forecast, days=days, start=start)
+            partial(self._schedules.forecast, days=days, start=start, most_ticks=most_ticks)
         )
 
     async def explain(self, key: Key, condition: Mapping[str, Any] | None = None) -> Explanation:

@@ -77,6 +77,7 @@ class Schedules(Reading, Running):
             fire_at_once=options.get("fire_at_once", False),
             note=options.get("note"),
             by=by,
+            fixed_id=self._fixed_id,
         )
         check_times(record)
         if not self._core.ready().add_schedule(record, by, record.created_at):
@@ -125,7 +126,7 @@ class Schedules(Reading, Running):
         retimed = bool({"cron", "every", "at", "trigger"} & options.keys())
         if retimed and "trigger" not in options:
             trigger = merged.pop("trigger", None)
-            if "cron" in options and isinstance(trigger, Cron):
+            if options.get("cron") is not None and isinstance(trigger, Cron):
                 merged.setdefault("tz", trigger.tz)
         elif "tz" in options and not retimed:
             merged = with_zone(merged, options["tz"])

@@ -14,9 +14,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duly.model.access import RequestClaim, TokenRecord
 from duly.model.calendar import Calendar
 from duly.model.decide import Facts, Signal
+from duly.model.endpoint import EndpointRecord
 from duly.model.function import FunctionInfo, Published, Status
+from duly.model.gateway import GatewayRecord
+from duly.model.inbox import FoundEvent, InboxFilter, InboxRecord
 from duly.model.job import (
     Claim,
     JobFilter,
@@ -26,10 +30,14 @@ from duly.model.job import (
     Settlement,
     TrackedJob,
 )
+from duly.model.measure import Count, Depth, ScheduleCounts
+from duly.model.news import Changes, Cursor
 from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord
 from duly.store.declared import Settle, Stored
 from duly.store.expectations import MakeAlert
+from duly.store.inbox import MakeEventJobs
+from duly.store.inbox import Stored as StoredEvent
 from duly.store.schedules.audit import AuditEntry
 from duly.store.schedules.calendars import CalendarRecord
 from duly.store.schedules.data import Edit, ScheduleFilter, TickFilter
@@ -39,6 +47,7 @@ from duly.store.schedules.retention import Day
 from duly.store.schedules.runs import Choose
 from duly.store.schedules.ticking import Ticked
 from duly.store.statements import Dialect
+from duly.store.system import SystemTable
 
 CLAIM_BYTES = 8 << 20
 """A claim takes at most so many bytes of arguments (but always one job)."""
@@ -566,12 +575,88 @@ class Store(Protocol):
         """The worker has other functions now; jobs that waited for them are freed."""
         ...
 
+    # Webhooks
+    def receive_webhook(self, record: InboxRecord, make_jobs: MakeEventJobs | None) -> StoredEvent:
+        """Store a delivery and its jobs in one transaction, unless the delivery is there already.
+
+        Without jobs it is stored as filtered. The job of an entity is held until the earlier ones
+        of the same webhook and entity have ended.
+        """
+        ...
+
+    def event(self, event_id: str) -> FoundEvent | None:
+        """A received webhook and its job; None also if retention has removed the job."""
+        ...
+
+    def events(self, filter: InboxFilter) -> Sequence[FoundEvent]:
+        """The same without their bodies, newest first."""
+        ...
+
+    def retry_event(
+        self,
+        event_id: str,
+        again: Callable[[JobRecord], TrackedJob],
+        expires_at: int,
+        by: str | None,
+        now: int,
+    ) -> str | None:
+        """Run the job of an event that failed or was canceled again, audited: the new job's id.
+
+        None, and nothing happens, if there is no such event, or it has not failed.
+        """
+        ...
+
+    def retain_events(self, after: str, cutoff: int) -> tuple[str, int]:
+        """Forget events from before the cutoff, some of those after one, whose job is gone, or
+        which were filtered; where to go on, "" at the end, and how many went."""
+        ...
+
+    # Measures
+    def depths(self, now: int) -> Sequence[Depth]:
+        """How many jobs wait and run, by queue, counted up to a limit."""
+        ...
+
+    def oldest_due(self) -> int | None:
+        """When the schedule that is due first is, or was, due, whoever may tick it."""
+        ...
+
+    def schedule_counts(self) -> ScheduleCounts:
+        """How many schedules there are, counted up to a limit."""
+        ...
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        """Add to the counts that all processes share."""
+        ...
+
+    def counts(self) -> Sequence[Count]:
+        """What all processes have counted so far."""
+        ...
+
+    def traces(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """The `traceparent` of those jobs that belong to a trace."""
+        ...
+
+    def system_tables(self) -> Sequence[SystemTable]:
+        """duly's own tables, with their rows counted up to a limit."""
+        ...
+
+    def system_rows(
+        self, table: str, after: Sequence[str | int] | None, limit: int
+    ) -> Sequence[Mapping[str, Any]]:
+        """Rows of one of duly's tables beyond a key, in the order of their keys.
+
+        Without what users have written: arguments, results, bodies, secrets.
+        """
+        ...
+
     # Queues
-    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None: ...
+    def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None:
+        """Start no more of its jobs; audited, as all that is done to queues."""
+        ...
 
-    def resume_queue(self, name: str) -> None: ...
+    def resume_queue(self, name: str, by: str | None, now: int) -> None: ...
 
-    def limit_queue(self, name: str, at_once: int | None) -> None:
+    def limit_queue(self, name: str, at_once: int | None, by: str | None, now: int) -> None:
         """Run at most so many jobs of the queue at once, over all workers; None: any number."""
         ...
 
@@ -809,6 +894,117 @@ class Store(Protocol):
 
     def audit_of(self, target: str, limit: int = 100) -> Sequence[AuditEntry]:
         """What was done to something, newest first."""
+        ...
+
+    def audit_page(
+        self, target: str | None, before: str | None, limit: int
+    ) -> Sequence[AuditEntry]:
+        """What was done to anything, or to one thing, before an entry; newest first."""
+        ...
+
+    # Live events
+    def newest(self, now: int) -> Cursor:
+        """Where one begins who wants to see what comes."""
+        ...
+
+    def changes(self, cursor: Cursor, now: int, limit: int) -> Changes:
+        """What has changed since: at most so many of each kind; some of it may come twice.
+
+        Nothing is left out that has ended, whatever order transactions commit in.
+        """
+        ...
+
+    # Access
+    def add_token(self, record: TokenRecord, by: str | None, now: int) -> bool:
+        """Store a token, audited; False if there is one of that id."""
+        ...
+
+    def revoke_token(self, token_id: str, by: str | None, now: int) -> bool:
+        """Let nobody use it any more, audited; False if that was so already."""
+        ...
+
+    def use_token(self, token_id: str, now: int) -> None:
+        """Note when it was used last."""
+        ...
+
+    def token(self, token_id: str) -> TokenRecord | None: ...
+
+    def token_by_digest(self, digest: str) -> TokenRecord | None: ...
+
+    def tokens(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[TokenRecord]:
+        """A page of them, oldest first; of all owners if it is None."""
+        ...
+
+    def has_tokens(self, now: int) -> bool:
+        """Whether anybody could use one."""
+        ...
+
+    def claim_request(self, claim: RequestClaim) -> RequestClaim:
+        """What is known of the first request of this actor under this key: this one, if none."""
+        ...
+
+    def request_done(self, claim: RequestClaim) -> None:
+        """Remember that what the request makes was made."""
+        ...
+
+    def give_up_request(self, claim: RequestClaim) -> None:
+        """Let the key be used for another request, unless this one was done."""
+        ...
+
+    def forget_requests(self, now: int) -> int:
+        """Forget up to 1,000 requests that nobody may repeat any more; how many."""
+        ...
+
+    # Endpoints
+    def add_endpoint(self, record: EndpointRecord, by: str | None, now: int) -> bool:
+        """Store a new endpoint, audited; False if its owner has one of that name."""
+        ...
+
+    def edit_endpoint(
+        self,
+        endpoint_id: str,
+        change: Callable[[EndpointRecord], EndpointRecord | None],
+        by: str | None,
+        now: int,
+    ) -> EndpointRecord | None:
+        """Change an endpoint, audited, under its lock; EndpointExists if the name is taken."""
+        ...
+
+    def remove_endpoint(self, endpoint_id: str, by: str | None, now: int) -> bool: ...
+
+    def endpoint(self, endpoint_id: str) -> EndpointRecord | None: ...
+
+    def endpoint_named(self, owner: str, name: str) -> EndpointRecord | None: ...
+
+    def endpoints(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[EndpointRecord]:
+        """A page of them, oldest first; of all owners if it is None."""
+        ...
+
+    # Gateways
+    def add_gateway(self, record: GatewayRecord, by: str | None, now: int) -> bool:
+        """Store a gateway, audited; False if its owner has one of that name."""
+        ...
+
+    def remove_gateway(self, gateway_id: str, by: str | None, now: int) -> bool:
+        """Forget a gateway, audited; False if there is none."""
+        ...
+
+    def gateway(self, gateway_id: str) -> GatewayRecord | None: ...
+
+    def gateway_named(self, owner: str, name: str) -> GatewayRecord | None: ...
+
+    def gateways(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[GatewayRecord]:
+        """A page of them, oldest first; of all owners if it is None."""
+        ...
+
+    def note_gateway(self, record: GatewayRecord) -> None:
+        """Write down what was heard of a gateway, unless something later was."""
         ...
 
     # Waking

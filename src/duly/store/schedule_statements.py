@@ -326,7 +326,7 @@ SUCCESSES_AMONG = each(
 _VALUES = ", ".join(f":{name}" for name in _FIELDS)
 INSERT_SCHEDULE = both(
     f"INSERT INTO @schedules ({', '.join(_FIELDS)}) VALUES ({_VALUES})"
-    " ON CONFLICT (app, owner, key) DO NOTHING RETURNING 1"
+    " ON CONFLICT DO NOTHING RETURNING 1"
 )
 REPLACE_SCHEDULE = both(
     f"""UPDATE @schedules SET {", ".join(f"{name} = :{name}" for name in _FIELDS[1:])}
@@ -398,7 +398,7 @@ def _of_calendars(rest: str, *, sqlite_rest: str | None = None) -> Statement:
 INSERT_CALENDAR = both(
     """INSERT INTO @calendars (id, owner, name, definition, version, created_at, updated_at)
         VALUES (:id, :owner, :name, :definition, :version, :created_at, :updated_at)
-        ON CONFLICT (owner, name) DO NOTHING RETURNING 1"""
+        ON CONFLICT DO NOTHING RETURNING 1"""
 )
 REPLACE_CALENDAR = both(
     """UPDATE @calendars SET owner = :owner, name = :name, definition = :definition,

@@ -23,7 +23,7 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport, oldest_seq_for
-from duly.store import limits, steps
+from duly.store import inbox, limits, steps
 from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import (
@@ -35,7 +35,7 @@ from duly.store.base import (
     RepeatJobs,
     WorkerInfo,
 )
-from duly.store.schedules.audit import audit_gone
+from duly.store.schedules.audit import audit, audit_gone
 from duly.store.statements import Dialect, Statement
 from duly.store.steps import Ask, Row, Steps, drive
 
@@ -109,6 +109,7 @@ class Session(ABC):
             which = {"ids": self.array(job_ids)}
             self.run(sql.FORGET_PROGRESS_OF, which)
             self.run(sql.FORGET_LOGS_OF, which)
+            self.run(sql.FORGET_TRACES_OF, which)
 
     # Cancel
 
@@ -233,7 +234,7 @@ class Session(ABC):
             assert job.retry_of is not None
             key = {"scope": RETRY_OF, "key": job.retry_of}
             if self.run(sql.TAKE_KEY, key | {"job_id": job.id, "expires_at": expires_at}):
-                fresh.append(job)
+                fresh.append(inbox.repeat(self, job))
                 repeated[job.retry_of] = job.id
             else:
                 repeated[job.retry_of] = self.run(sql.HOLDER_OF_KEY, key)[0][0]
@@ -378,6 +379,8 @@ class Session(ABC):
     ) -> bool:
         values = {"name": name, "status": status, "by": by, "note": note, "now": now}
         changed = self.run(sql.SET_STATUS, values | {"allowed": self.array(allowed)})
+        if changed:
+            audit(self, f"function.{status}", f"function:{name}", by, {"note": note}, now)
         if status == Status.DELETED and changed:
             names = self.array(row[0] for row in changed)
             gone = self.run(schedule_sql.DELETE_SCHEDULES_OF, {"functions": names})

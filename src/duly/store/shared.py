@@ -8,9 +8,13 @@ from typing import Any, Generic, TypeVar
 
 from duly import fault
 from duly.ids import FIRST_ID, is_id
+from duly.model.access import RequestClaim, TokenRecord
 from duly.model.calendar import Calendar
 from duly.model.decide import Facts, Signal
+from duly.model.endpoint import EndpointRecord
 from duly.model.function import FunctionInfo, Published, Status
+from duly.model.gateway import GatewayRecord
+from duly.model.inbox import FoundEvent, InboxFilter, InboxRecord
 from duly.model.job import (
     Claim,
     Hold,
@@ -21,14 +25,31 @@ from duly.model.job import (
     Settlement,
     TrackedJob,
 )
+from duly.model.measure import Count, Depth, ScheduleCounts
+from duly.model.news import Changes, Cursor
 from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord
-from duly.store import declared, expectations, limits
+from duly.store import (
+    access,
+    declared,
+    endpoints,
+    expectations,
+    feed,
+    gateways,
+    inbox,
+    limits,
+    measures,
+    system,
+)
+from duly.store import access_statements as access_sql
+from duly.store import measure_statements as measure_sql
 from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import Change, HeldJobs, Lane, QueuePause, WorkerInfo
 from duly.store.declared import Settle, Stored
 from duly.store.expectations import MakeAlert
+from duly.store.inbox import MakeEventJobs
+from duly.store.inbox import Stored as StoredEvent
 from duly.store.schedules import (
     audit,
     calendars,
@@ -51,6 +72,7 @@ from duly.store.schedules.rows import schedule_of
 from duly.store.schedules.runs import Choose
 from duly.store.schedules.ticking import Ticked
 from duly.store.session import Session
+from duly.store.system import SystemTable
 
 S = TypeVar("S", bound=Session)
 T = TypeVar("T")
@@ -486,17 +508,211 @@ class SharedVerbs(ABC, Generic[S]):
     def audit_of(self, target: str, limit: int = 100) -> Sequence[AuditEntry]:
         return self._read(lambda s: audit.audit_of(s, target, limit))
 
+    def audit_page(
+        self, target: str | None, before: str | None, limit: int
+    ) -> Sequence[AuditEntry]:
+        if before is not None and not is_id(before):
+            return []
+        return self._read(lambda s: access.audit_page(s, target, before, limit))
+
+    # Live events
+
+    def newest(self, now: int) -> Cursor:
+        return self._read(lambda s: feed.newest(s, now))
+
+    def changes(self, cursor: Cursor, now: int, limit: int) -> Changes:
+        return self._read(lambda s: feed.changes(s, cursor, now, limit))
+
+    # Access
+
+    def add_token(self, record: TokenRecord, by: str | None, now: int) -> bool:
+        return self._write(lambda s: access.add_token(s, record, by, now))
+
+    def revoke_token(self, token_id: str, by: str | None, now: int) -> bool:
+        if not is_id(token_id):
+            return False
+        return self._write(lambda s: access.revoke_token(s, token_id, by, now))
+
+    def use_token(self, token_id: str, now: int) -> None:
+        self._write(lambda s: s.run(access_sql.USE_TOKEN, {"id": token_id, "now": now}))
+
+    def token(self, token_id: str) -> TokenRecord | None:
+        if not is_id(token_id):
+            return None
+        return self._read(lambda s: access.get_token(s, token_id))
+
+    def token_by_digest(self, digest: str) -> TokenRecord | None:
+        return self._read(lambda s: access.token_by_digest(s, digest))
+
+    def tokens(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[TokenRecord]:
+        if after is not None and not is_id(after):
+            return []
+        return self._read(lambda s: access.tokens(s, owner, after or "", limit))
+
+    def has_tokens(self, now: int) -> bool:
+        return bool(self._read(lambda s: s.run(access_sql.HAS_TOKENS, {"now": now})))
+
+    def claim_request(self, claim: RequestClaim) -> RequestClaim:
+        return self._write(lambda s: access.claim_request(s, claim))
+
+    def request_done(self, claim: RequestClaim) -> None:
+        self._write(lambda s: access.request_done(s, claim))
+
+    def give_up_request(self, claim: RequestClaim) -> None:
+        self._write(lambda s: access.give_up_request(s, claim))
+
+    def forget_requests(self, now: int) -> int:
+        return len(self._write(lambda s: s.run(access_sql.FORGET_REQUESTS, {"now": now})))
+
+    # Endpoints
+
+    def add_endpoint(self, record: EndpointRecord, by: str | None, now: int) -> bool:
+        return self._write(lambda s: endpoints.add(s, record, by, now))
+
+    def edit_endpoint(
+        self,
+        endpoint_id: str,
+        change: Callable[[EndpointRecord], EndpointRecord | None],
+        by: str | None,
+        now: int,
+    ) -> EndpointRecord | None:
+        if not is_id(endpoint_id):
+            return None
+        return self._write(lambda s: endpoints.edit(s, endpoint_id, change, by, now))
+
+    def remove_endpoint(self, endpoint_id: str, by: str | None, now: int) -> bool:
+        if not is_id(endpoint_id):
+            return False
+        return self._write(lambda s: endpoints.remove(s, endpoint_id, by, now))
+
+    def endpoint(self, endpoint_id: str) -> EndpointRecord | None:
+        return self._read(lambda s: endpoints.get(s, endpoint_id)) if is_id(endpoint_id) else None
+
+    def endpoint_named(self, owner: str, name: str) -> EndpointRecord | None:
+        return self._read(lambda s: endpoints.named(s, owner, name))
+
+    def endpoints(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[EndpointRecord]:
+        if after is not None and not is_id(after):
+            return []
+        return self._read(lambda s: endpoints.find(s, owner, after, limit))
+
+    # Gateways
+
+    def add_gateway(self, record: GatewayRecord, by: str | None, now: int) -> bool:
+        return self._write(lambda s: gateways.add_gateway(s, record, by, now))
+
+    def remove_gateway(self, gateway_id: str, by: str | None, now: int) -> bool:
+        if not is_id(gateway_id):
+            return False
+        return self._write(lambda s: gateways.remove_gateway(s, gateway_id, by, now))
+
+    def gateway(self, gateway_id: str) -> GatewayRecord | None:
+        if not is_id(gateway_id):
+            return None
+        return self._read(lambda s: gateways.get_gateway(s, gateway_id))
+
+    def gateway_named(self, owner: str, name: str) -> GatewayRecord | None:
+        return self._read(lambda s: gateways.gateway_named(s, owner, name))
+
+    def gateways(
+        self, owner: str | None, after: str | None = None, limit: int = 100
+    ) -> Sequence[GatewayRecord]:
+        if after is not None and not is_id(after):
+            return []
+        return self._read(lambda s: gateways.gateways(s, owner, after, limit))
+
+    def note_gateway(self, record: GatewayRecord) -> None:
+        self._write(lambda s: gateways.note_gateway(s, record))
+
+    # Webhooks
+
+    def receive_webhook(self, record: InboxRecord, make_jobs: MakeEventJobs | None) -> StoredEvent:
+        stored = self._write(lambda s: inbox.receive(s, record, make_jobs))
+        fault.point("webhook.committed")
+        return stored
+
+    def event(self, event_id: str) -> FoundEvent | None:
+        return self._read(lambda s: inbox.get(s, event_id)) if is_id(event_id) else None
+
+    def events(self, filter: InboxFilter) -> Sequence[FoundEvent]:
+        return self._read_in_time(lambda s: inbox.find(s, filter))
+
+    def retry_event(
+        self,
+        event_id: str,
+        again: Callable[[JobRecord], TrackedJob],
+        expires_at: int,
+        by: str | None,
+        now: int,
+    ) -> str | None:
+        if not is_id(event_id):
+            return None
+        return self._write(lambda s: inbox.retry(s, event_id, again, expires_at, by, now))
+
+    def retain_events(self, after: str, cutoff: int) -> tuple[str, int]:
+        return self._write(lambda s: inbox.forget(s, after, cutoff))
+
+    # Measures
+
+    def depths(self, now: int) -> Sequence[Depth]:
+        return self._read(lambda s: measures.depths(s, now))
+
+    def oldest_due(self) -> int | None:
+        rows = self._read(lambda s: s.run(measure_sql.OLDEST_DUE))
+        return rows[0][0] if rows else None
+
+    def schedule_counts(self) -> ScheduleCounts:
+        return self._read(measures.schedule_counts)
+
+    def add_counts(self, counts: Sequence[Count]) -> None:
+        if counts:
+            self._single(lambda s: measures.add_counts(s, counts))
+
+    def counts(self) -> Sequence[Count]:
+        return self._read(measures.counts)
+
+    def traces(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        return dict(self._read(lambda s: s.run(sql.TRACES_OF, {"ids": s.array(job_ids)})))
+
+    def system_tables(self) -> Sequence[SystemTable]:
+        return self._read(system.tables)
+
+    def system_rows(
+        self, table: str, after: Sequence[str | int] | None, limit: int
+    ) -> Sequence[Mapping[str, Any]]:
+        return self._read(lambda s: system.rows(s, table, after, limit))
+
     # Queues
 
     def pause_queue(self, name: str, by: str | None, note: str | None, now: int) -> None:
         values = {"name": name, "by": by, "note": note, "now": now}
-        self._write(lambda s: s.run(sql.PAUSE_QUEUE, values))
+        self._change_queue(sql.PAUSE_QUEUE, values, "pause", by, {"note": note}, now)
 
-    def resume_queue(self, name: str) -> None:
-        self._write(lambda s: s.run(sql.RESUME_QUEUE, {"name": name}))
+    def resume_queue(self, name: str, by: str | None, now: int) -> None:
+        self._change_queue(sql.RESUME_QUEUE, {"name": name}, "resume", by, None, now)
 
-    def limit_queue(self, name: str, at_once: int | None) -> None:
-        self._write(lambda s: s.run(sql.LIMIT_QUEUE, {"name": name, "at_once": at_once}))
+    def limit_queue(self, name: str, at_once: int | None, by: str | None, now: int) -> None:
+        values = {"name": name, "at_once": at_once}
+        self._change_queue(sql.LIMIT_QUEUE, values, "limit", by, {"at_once": at_once}, now)
+
+    def _change_queue(
+        self,
+        statement: sql.Statement,
+        values: Mapping[str, Any],
+        verb: str,
+        by: str | None,
+        detail: Mapping[str, Any] | None,
+        now: int,
+    ) -> None:
+        def change(session: Session) -> None:
+            session.run(statement, values)
+            audit.audit(session, f"queue.{verb}", f"queue:{values['name']}", by, detail, now)
+
+        self._write(change)
 
     def queue_limits(self) -> Mapping[str, int]:
         return self._read(limits.limited_queues)

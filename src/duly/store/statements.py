@@ -48,6 +48,7 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     tables = "jobs history kept workers queues functions meta migrations".split()
     tables += "keys slots starts progress logs".split()
     tables += "schedules ticks calendars costs days audit declarations".split()
+    tables += "tokens requests inbox endpoints gateways counters traces".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
     return {table: prefix + table for table in tables} | columns | {"schema": schema}
 
@@ -82,9 +83,26 @@ def compile_all(dialect: Dialect, words: dict[str, str]) -> dict[Statement, str]
 
 def named_statements() -> Iterator[tuple[str, Statement]]:
     """Every statement with its name."""
-    from duly.store import schedule_statements
+    from duly.store import (
+        access_statements,
+        endpoint_statements,
+        feed_statements,
+        gateway_statements,
+        inbox_statements,
+        measure_statements,
+        schedule_statements,
+    )
 
-    for names in (globals(), vars(schedule_statements)):
+    modules = (
+        schedule_statements,
+        access_statements,
+        endpoint_statements,
+        inbox_statements,
+        gateway_statements,
+        feed_statements,
+        measure_statements,
+    )
+    for names in (globals(), *map(vars, modules)):
         yield from ((name, s) for name, s in names.items() if isinstance(s, Statement))
 
 
@@ -826,6 +844,10 @@ FORGET_LOGS_OF = each(
     sqlite="DELETE FROM @logs WHERE job_id IN (SELECT value FROM json_each(:ids))",
     postgres="DELETE FROM @logs WHERE job_id = ANY(:ids::uuid[])",
 )
+FORGET_TRACES_OF = each(
+    sqlite="DELETE FROM @traces WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @traces WHERE job_id = ANY(:ids::uuid[])",
+)
 
 
 def _forget_with_bucket(table: str) -> str:
@@ -836,6 +858,20 @@ def _forget_with_bucket(table: str) -> str:
 
 FORGET_PROGRESS_IN = both(_forget_with_bucket("@progress"))
 FORGET_LOGS_IN = both(_forget_with_bucket("@logs"))
+FORGET_TRACES_IN = both(_forget_with_bucket("@traces"))
+
+# Traces ------------------------------------------------------------------------------------------
+
+INSERT_TRACES = each(
+    sqlite="INSERT INTO @traces (job_id, parent) VALUES (?, ?) ON CONFLICT DO NOTHING",
+    postgres="""INSERT INTO @traces (job_id, parent)
+        SELECT * FROM unnest(:job_id::uuid[], :parent::text[]) ON CONFLICT DO NOTHING""",
+)
+TRACES_OF = each(
+    sqlite="""SELECT +job_id, +parent FROM @traces
+        WHERE job_id IN (SELECT value FROM json_each(:ids))""",
+    postgres="SELECT job_id::text, parent FROM @traces WHERE job_id = ANY(:ids::uuid[])",
+)
 
 # Keys --------------------------------------------------------------------------------------------
 
@@ -965,6 +1001,15 @@ AWAITED_KEYS = each(
 # PostgreSQL only ---------------------------------------------------------------------------------
 
 SERVER_TIME = both("SELECT extract(epoch FROM clock_timestamp())::float8")
+
+# For how long somebody has been writing whose writes nobody sees yet, in milliseconds.
+LONGEST_WRITE = each(
+    sqlite="SELECT 0",
+    postgres="""SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
+            * 1000
+        FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xid IS NOT NULL""",
+)
 SYNCHRONOUS_COMMIT = both("SELECT current_setting('synchronous_commit')")
 CURRENT_XID = both("SELECT pg_current_xact_id()::text")
 NOTIFY = both("SELECT pg_notify('duly', '')")

@@ -82,7 +82,7 @@ def insert(
 
     By the id of each that was not stored, because somebody holds its key, the holder's.
     """
-    keyed = [job for job in jobs if isinstance(job, KeyedJob)]
+    keyed = keyed_of(jobs)
     existing = (yield from insert_keyed(keyed)) if keyed else {}
     plain = without(jobs, keyed, existing) if keyed else jobs
     if plain:
@@ -91,10 +91,34 @@ def insert(
         statement = sql.INSERT_TRACKED if tracked else sql.INSERT_JOBS
         fields = TRACKED if tracked else NEW
         yield Ask(statement, (rows if dialect == "sqlite" else columns)(plain, fields))
+    yield from insert_traces(dialect, jobs, existing)
     fault.point("enqueue.inserted")
     if notify and dialect == "postgres":
         yield Ask(sql.NOTIFY)
     return existing
+
+
+def keyed_of(jobs: Iterable[NewJob]) -> list[KeyedJob]:
+    """Those that are stored only if nobody holds their keys."""
+    return [job for job in jobs if isinstance(job, KeyedJob) and job.has_keys]
+
+
+def insert_traces(
+    dialect: Dialect, jobs: Iterable[NewJob], existing: Mapping[str, str]
+) -> Steps[None]:
+    """Note which of the jobs that were stored belong to a trace."""
+    traced = [
+        Trace(job.id, job.trace)
+        for job in jobs
+        if isinstance(job, KeyedJob) and job.trace is not None and job.id not in existing
+    ]
+    if traced:
+        yield Ask(sql.INSERT_TRACES, many(dialect, traced, Trace))
+
+
+class Trace(NamedTuple):
+    job_id: str
+    parent: str
 
 
 def without(

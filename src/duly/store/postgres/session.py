@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from duly import fault
-from duly.model.job import Again, Claim, Finish, KeyedJob, NewJob, Settlement
+from duly.model.job import Again, Claim, Finish, NewJob, Settlement
 from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import CLAIM_BYTES, ClaimRequest
@@ -15,7 +15,15 @@ from duly.store.postgres.connection import Connection, PlainCursor
 from duly.store.schedule_statements import ROLL_UP_JOBS
 from duly.store.session import Session
 from duly.store.statements import Statement
-from duly.store.steps import TRACKED, Row, columns, insert_keyed, without
+from duly.store.steps import (
+    TRACKED,
+    Row,
+    columns,
+    insert_keyed,
+    insert_traces,
+    keyed_of,
+    without,
+)
 
 if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
@@ -59,12 +67,13 @@ class PostgresSession(Session):
         self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
 
     def insert_keyed_once(self, jobs: Sequence[NewJob]) -> dict[str, str]:
-        keyed = [job for job in jobs if isinstance(job, KeyedJob)]
+        keyed = keyed_of(jobs)
         existing = self.take(insert_keyed(keyed))
         self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in keyed]})
         plain = without(jobs, keyed, existing)
         if plain:
             self.insert_jobs_once(plain)
+        self.take(insert_traces("postgres", jobs, existing))
         return existing
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
@@ -129,7 +138,7 @@ class PostgresSession(Session):
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
         self.run(sql.KEEP, limits)
         self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})
-        for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN):
+        for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN, sql.FORGET_TRACES_IN):
             self.run(forget, {"bucket": bucket, "cutoff": cutoff})
         if whole:
             self.run(sql.SHORT_LOCK_WAIT)

@@ -6,12 +6,22 @@ parked with its error and blocks nobody.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from duly import fault
 from duly.errors import StoreError
-from duly.model.decide import Decided, Facts, Signal, Verdict, judge, ledger_rows, needs_signal
+from duly.model.decide import (
+    Decided,
+    Facts,
+    Signal,
+    Skip,
+    Verdict,
+    judge,
+    ledger_rows,
+    needs_signal,
+)
 from duly.model.job import NewJob
 from duly.model.schedule import Plan, TickKind, TickRecord
 from duly.store import schedule_statements as sql
@@ -46,6 +56,8 @@ class Ticked(NamedTuple):
     parked: int
     more: bool
     """Whether more schedules are due than a page holds."""
+    skips: Mapping[str, int] = {}
+    """Those that were skipped, by the reason."""
 
 
 def added(ticked: Sequence[Ticked], *, more: bool) -> Ticked:
@@ -57,6 +69,7 @@ def added(ticked: Sequence[Ticked], *, more: bool) -> Ticked:
         missed=sum(each.missed for each in ticked),
         parked=sum(each.parked for each in ticked),
         more=more,
+        skips=sum((Counter(each.skips) for each in ticked), Counter[str]()),
     )
 
 
@@ -260,4 +273,6 @@ def _count(verdicts: Sequence[Verdict], looked_at: int, parked: int, *, more: bo
     dispatched = sum(len(verdict.dispatches) for verdict in verdicts)
     skipped = sum(len(verdict.ticks) for verdict in verdicts) - dispatched
     missed = sum(verdict.missed.count for verdict in verdicts if verdict.missed)
-    return Ticked(looked_at, dispatched, skipped, missed, parked, more)
+    decisions = [tick.decision for verdict in verdicts for tick in verdict.ticks]
+    skips = Counter(str(each.reason) for each in decisions if isinstance(each, Skip))
+    return Ticked(looked_at, dispatched, skipped, missed, parked, more, skips)

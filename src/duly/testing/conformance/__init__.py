@@ -22,17 +22,22 @@ from __future__ import annotations
 from duly.testing.conformance.bulk import Bulk
 from duly.testing.conformance.cancel import Canceling
 from duly.testing.conformance.claim import Claiming
+from duly.testing.conformance.endpoints import Endpoints
 from duly.testing.conformance.enqueue import Enqueuing
 from duly.testing.conformance.functions import Functions
+from duly.testing.conformance.gateways import Gateways
 from duly.testing.conformance.keys import Keys
+from duly.testing.conformance.measures import Measures
 from duly.testing.conformance.mutations import Mutations
 from duly.testing.conformance.reading import Reading
 from duly.testing.conformance.reports import Reports
+from duly.testing.conformance.requests import Requests
 from duly.testing.conformance.schema import Schema
 from duly.testing.conformance.settle import Guards, Settling
 from duly.testing.conformance.transactions import Transactions
 from duly.testing.conformance.upkeep import Retention, Upkeep
 from duly.testing.conformance.waking import Waking
+from duly.testing.conformance.webhooks import Webhooks
 from duly.testing.conformance.workers import Workers
 
 __all__ = ["StoreConformance"]
@@ -54,7 +59,12 @@ class StoreConformance(
     Reading,
     Reports,
     Bulk,
+    Measures,
+    Endpoints,
+    Webhooks,
     Waking,
+    Gateways,
+    Requests,
     Schema,
 ):
     """The published suite: override `make_store`, and `reopen` if you can."""

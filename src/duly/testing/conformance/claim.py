@@ -90,7 +90,7 @@ class Claiming(Ground):
         paused, other = self.enqueue_one(queue="mail"), self.enqueue_one()
         self.store.pause_queue("mail", "anna", None, NOW)
         assert self.claim_ids(queues=["mail", "default"]) == [other]
-        self.store.resume_queue("mail")
+        self.store.resume_queue("mail", None, NOW)
         assert self.claim_ids(queues=["mail", "default"]) == [paused]
 
     def test_an_expired_job_is_not_claimed(self) -> None:

@@ -164,7 +164,7 @@ class Keys(Ground):
         assert self.held() == 0
 
     def test_a_queue_with_a_limit_runs_only_so_many(self) -> None:
-        self.store.limit_queue("small", 2)
+        self.store.limit_queue("small", 2, None, NOW)
         ids = self.enqueue(3, queue="small")
         claims = self.claim_limited(queues=["small"])
         assert [claim.id for claim in claims] == ids[:2]
@@ -173,7 +173,7 @@ class Keys(Ground):
         assert self.store.release_slots([(claims[0].id, claims[0].token)], NOW)
         assert [claim.id for claim in self.claim_limited(queues=["small"])] == [ids[2]]
         assert self.store.queue_limits() == {"small": 2}
-        self.store.limit_queue("small", None)
+        self.store.limit_queue("small", None, None, NOW)
         assert self.store.queue_limits() == {}
 
     def test_a_lane_says_whether_limits_must_be_looked_at(self) -> None:

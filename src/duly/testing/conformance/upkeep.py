@@ -91,7 +91,7 @@ class Upkeep(Ground):
             QueuePause("mail", NOW + 1, "bob", "still"),
         ]
         for name in ("mail", "b", "never paused"):
-            self.store.resume_queue(name)
+            self.store.resume_queue(name, None, NOW)
         assert list(self.store.paused_queues()) == []
 
 

@@ -1,0 +1,165 @@
+"""`duly serve`: the HTTP API, webhooks, health and metrics."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.root import EXIT_USAGE, Root, fail
+from duly.cli.worker import greet, on_signals
+from duly.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from duly.app import Duly
+
+PORT = 8484
+GRACE_SECONDS = 5
+PARTS = ("api", "hooks", "health", "dashboard")
+OPEN_TO_ALL = {"hooks", "health"}
+"""Parts that need no authentication of ours: signatures are theirs, or they say nothing."""
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to bind to.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0: any."
+)
+@click.option(
+    "--only", type=click.Choice(PARTS), multiple=True, help="Serve only this part; may be repeated."
+)
+@click.option(
+    "--auth",
+    type=click.Choice(["tokens", "open"]),
+    help="Default: tokens as soon as there is one, and always beyond loopback.",
+)
+@click.option(
+    "--allow-host", multiple=True, help="Answer only for this host name; may be repeated."
+)
+@click.option(
+    "--open-metrics",
+    is_flag=True,
+    help="Show metrics without a token; only with --only health, on an address of its own.",
+)
+@click.option("--root-path", default="", help="The path under which a proxy serves it.")
+@click.option("--with-worker", is_flag=True, help="Also run jobs and schedules in this process.")
+@click.pass_obj
+def serve(
+    root: Root,
+    host: str,
+    port: int,
+    only: tuple[str, ...],
+    auth: str | None,
+    allow_host: tuple[str, ...],
+    open_metrics: bool,
+    root_path: str,
+    with_worker: bool,
+) -> None:
+    """Serve the HTTP API, webhooks, health and metrics until SIGTERM or Ctrl-C.
+
+    Without tokens it binds to loopback only; webhooks have signatures and may bind anywhere.
+
+    \b
+    duly --app shop.tasks:app serve
+    duly --app shop.tasks:app serve --only hooks --host 0.0.0.0
+    duly --app shop.tasks:app serve --only health --open-metrics --host 10.0.0.5
+    """
+    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
+        raise MissingExtra("server", "duly serve")
+    if open_metrics and set(only) != {"health"}:
+        fail("--open-metrics goes with --only health", EXIT_USAGE)
+    app = root.app
+    app.ready()
+    chosen = _auth(app, host, frozenset(only or PARTS), auth)
+    hosts = allow_host or ((host, *LOOPBACK_NAMES) if chosen == "open" else None)
+    _publish(app)
+    asgi = app.asgi(auth=chosen, only=only or None, hosts=hosts, metrics_open=open_metrics)
+    with socket.socket(_family(host)) as listener:
+        _bind(listener, host, port)
+        bound = listener.getsockname()[1]
+        greet(f"duly serve: http://{_shown(host)}:{bound} (auth: {chosen}); Ctrl-C stops")
+        server = _server(asgi, root_path)
+        if with_worker:
+            app.start()
+        try:
+            server.run(sockets=[listener])
+        finally:
+            app.close()
+
+
+def _publish(app: Duly) -> None:
+    """Let clients know the functions also before the first worker has run.
+
+    Before the routes are made: a module may declare a webhook with a path of its own.
+    """
+    app.core.import_modules()
+    app.ready().publish(app.core.published(), app.core.now())
+
+
+def _server(asgi: Any, root_path: str) -> Any:
+    """The server, not running; from now on a signal ends it, and not the process."""
+    uvicorn: Any = import_module("uvicorn")
+    config = uvicorn.Config(
+        asgi,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        root_path=root_path,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = uvicorn.Server(config)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    # While it runs it listens for signals itself, and raises them again at its end, when there is
+    # still an app to close.
+    on_signals(stop)
+    return server
+
+
+def _auth(app: Duly, host: str, parts: frozenset[str], asked: str | None) -> str:
+    """How those who ask are known; ends the process where nobody would be."""
+    if parts <= OPEN_TO_ALL and asked != "open":
+        return "tokens"
+    if _is_loopback(host):
+        # Also where all of them were revoked since: that is no reason to let everybody in.
+        return asked or ("tokens" if app.tokens.list(limit=1) else "open")
+    if asked == "open" or not app.tokens.exist():
+        fail(
+            f"{host} can be reached from elsewhere, so it needs authentication: make a token with "
+            "app.tokens.create, or bind to 127.0.0.1, or serve --only hooks",
+            EXIT_USAGE,
+        )
+    return "tokens"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _bind(listener: socket.socket, host: str, port: int) -> None:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host.strip("[]"), port))
+    except OSError as error:
+        fail(f"cannot bind to {host}:{port}: {error.strerror or error}")
+    listener.listen(2048)
+
+
+def _shown(host: str) -> str:
+    return f"[{host.strip('[]')}]" if ":" in host else host

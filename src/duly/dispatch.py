@@ -1,0 +1,223 @@
+"""The other end of an endpoint: somebody else's clock calls a function here, once per fire.
+
+A call is known by its idempotency key, or by its schedule and nominal time. Both are kept with the
+job, in the transaction that stores it, so a call that is repeated finds the first one's job: after
+a restart, and also when many come at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.errors import BadInput, InvalidOption, SecretMissing, StoreError, UnknownFunction
+from duly.functions import Call, Function
+from duly.inside import refuse_inside_mutation
+from duly.making import new_jobs
+from duly.model.function import Status, is_reserved
+from duly.model.job import KeyedJob, KeyEntry, Trigger
+from duly.model.keys import IDEMPOTENCY, check_key
+from duly.secrets import check_reference, resolve
+from duly.times import at
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+log = logging.getLogger(__name__)
+
+MAX_BODY = 1 << 20
+REMEMBERED_MS = 30 * 86_400_000
+"""How long a call is known to have come; one whose nominal time lies further back is refused."""
+
+
+class DispatchAnswer(msgspec.Struct, frozen=True):
+    """What a caller is told: a status of HTTP, and a body of JSON."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, code: str, message: str) -> None:
+        self.answer = _error(status, code, message)
+        super().__init__(message)
+
+
+class _Message(msgspec.Struct, frozen=True, rename="camel"):
+    """What a caller says, beside its headers."""
+
+    nominal_fire_time: int | str | None = None
+    idempotency_key: str | None = None
+    schedule: str | None = None
+    input: dict[str, Any] = {}
+
+
+class Receiver:
+    """`app.dispatch`: lets others call functions of this app, for schedules of their own."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._secrets: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Where the secrets are, any of which lets a caller in: env:NAME or file:PATH.
+
+        Two of them let one be replaced by the other; without any nobody is let in.
+        """
+        return self._secrets
+
+    @secrets.setter
+    def secrets(self, references: Iterable[str]) -> None:
+        if isinstance(references, str):
+            raise InvalidOption("secrets", "give a list of references, not one string")
+        self._secrets = tuple(check_reference(text, "secrets") for text in references)
+
+    def receive(self, function: str, headers: Mapping[str, str], body: bytes) -> DispatchAnswer:
+        """Take one call: 202 and a job, 200 and the first one's job, or why not.
+
+        Whoever has no secret is told nothing else: neither what there is nor what has come before.
+        """
+        refuse_inside_mutation("dispatch.receive")
+        given = {name.lower(): value for name, value in headers.items()}
+        try:
+            self._let_in(given.get("authorization", ""))
+            return self._take(function, given, body)
+        except _Refused as refusal:
+            return refusal.answer
+        except BadInput as error:
+            return _error(400, "bad_input", str(error), getattr(error, "field", None))
+        except StoreError as error:
+            log.warning("dispatch of %s: %s", function, error)
+            return _error(503, "store_unavailable", "the store is unavailable; try again")
+
+    def check(self, headers: Mapping[str, str]) -> DispatchAnswer | None:
+        """Why a caller is not let in, before its body is read; None if it is."""
+        given = {name.lower(): value for name, value in headers.items()}
+        try:
+            self._let_in(given.get("authorization", ""))
+        except _Refused as refusal:
+            return refusal.answer
+        return None
+
+    # Who
+
+    def _let_in(self, authorization: str) -> None:
+        secrets = list(self._resolved())
+        if not secrets:
+            raise _Refused(503, "not_configured", "no secret is configured for dispatch")
+        scheme, _, token = authorization.partition(" ")
+        shown = _digest(token.strip().encode("utf-8", "surrogateescape"))
+        # All of them, so that the time says nothing about which.
+        matches = [hmac.compare_digest(_digest(secret), shown) for secret in secrets]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise _Refused(401, "unauthorized", "give a valid bearer secret")
+
+    def _resolved(self) -> Iterable[bytes]:
+        for reference in self._secrets:
+            try:
+                yield resolve(reference)
+            except SecretMissing as error:
+                log.error("dispatch: %s", error)
+
+    # What
+
+    def _take(self, name: str, headers: Mapping[str, str], body: bytes) -> DispatchAnswer:
+        if len(body) > MAX_BODY:
+            raise _Refused(413, "too_large", f"the body is larger than {MAX_BODY:,} bytes")
+        function = self._function(name)
+        message = _message(body)
+        now = self._core.now()
+        nominal = _nominal(message, headers, now)
+        keys = _keys(function.name, message, headers, nominal, now)
+        call = self._core.admitted(Call(function, function.signature.encode((), message.input)))
+        first, *hooks = new_jobs(call, nominal, now, None, self._core.idempotency_ms)
+        fields: dict[str, Any] = msgspec.structs.asdict(first)
+        fields |= {"run_at": now, "trigger": Trigger.API, "actor": "dispatch"}
+        fields["entries"] = (*fields.get("entries", ()), *keys)
+        job = KeyedJob(**fields)
+        holder = self._core.insert([job, *hooks]).get(job.id)
+        if holder is not None:
+            return DispatchAnswer(200, {"jobId": holder, "duplicate": True})
+        return DispatchAnswer(202, {"jobId": job.id, "duplicate": False})
+
+    def _function(self, name: str) -> Function[..., Any]:
+        unknown = _Refused(404, "not_found", "there is no such function")
+        if is_reserved(name):
+            raise unknown
+        try:
+            function = self._core.function(name)
+        except UnknownFunction:
+            raise unknown from None
+        info = self._core.ready().function(name)
+        if function.internal or (info is not None and info.internal):
+            raise unknown
+        self._core.refresh()
+        status = self._core.status_of(function.name)
+        if status == Status.DELETED:
+            raise _Refused(410, "deleted", "the function was deleted")
+        if status == Status.DEPRECATED:
+            raise _Refused(409, "deprecated", "the function is deprecated and takes no new calls")
+        return function
+
+
+def _digest(secret: bytes) -> bytes:
+    """Of one length, whatever that of the secret is."""
+    return hashlib.sha256(secret).digest()
+
+
+def _message(body: bytes) -> _Message:
+    try:
+        return msgspec.json.decode(body, type=_Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _Refused(400, "bad_input", f"the body does not fit: {error}") from None
+
+
+def _nominal(message: _Message, headers: Mapping[str, str], now: int) -> int:
+    given = message.nominal_fire_time
+    if given is None:
+        given = headers.get("duly-nominal-fire-time")
+    if given is None:
+        raise InvalidOption("nominalFireTime", "is missing")
+    if isinstance(given, str):
+        try:
+            when = datetime.fromisoformat(given)
+        except ValueError:
+            reason = "give milliseconds since 1970 UTC, or ISO 8601 with a zone"
+            raise InvalidOption("nominalFireTime", reason) from None
+        nominal = at(when, now)
+    else:
+        nominal = at(given, now)
+    if nominal <= now - REMEMBERED_MS:
+        raise InvalidOption("nominalFireTime", "lies more than 30 days back")
+    return nominal
+
+
+def _keys(
+    function: str, message: _Message, headers: Mapping[str, str], nominal: int, now: int
+) -> list[KeyEntry]:
+    """What this call is known by; a key of ours has a line break that no name has."""
+    key = message.idempotency_key or headers.get("idempotency-key")
+    schedule = message.schedule or headers.get("duly-schedule")
+    until = max(now, nominal) + REMEMBERED_MS
+    entries: list[KeyEntry] = []
+    if key is not None:
+        check_key("idempotencyKey", key)
+        entries.append(KeyEntry(IDEMPOTENCY, f"{function}\ndispatch:{key}", until))
+    if schedule is not None:
+        check_key("schedule", schedule)
+        entries.append(KeyEntry(IDEMPOTENCY, f"dispatch\nslot:{schedule}\n{nominal}", until))
+    if not entries:
+        raise InvalidOption("idempotencyKey", "is missing", "give it, or a schedule")
+    return entries
+
+
+def _error(status: int, code: str, message: str, field: str | None = None) -> DispatchAnswer:
+    error = {"code": code, "message": message, "field": field, "hint": None}
+    return DispatchAnswer(status, {"error": error})

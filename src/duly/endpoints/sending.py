@@ -1,0 +1,185 @@
+"""The job behind an endpoint: one attempt, told to all who want to know."""
+
+from __future__ import annotations
+
+import logging
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.clock import from_ms, os_monotonic, to_ms
+from duly.context import Ctx
+from duly.endpoints.signing import signed
+from duly.endpoints.target import NAME, QUEUE
+from duly.endpoints.views import Delivered, Dispatch, headers_of
+from duly.errors import DeliveryFailed, EndpointNotFound, NonRetryable, RetryAfter
+from duly.functions import Action, Options
+from duly.model.endpoint import EndpointRecord
+from duly.model.job import JobRecord, Trigger
+from duly.outbound import Answer
+from duly.secrets import is_reference, resolve
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+log = logging.getLogger(__name__)
+
+QUOTED = 500
+"""So much of an answer is repeated in an error."""
+NOT_NOW = (408, 425, 429)
+"""Of the answers that say whose fault it is, those that say: later."""
+EMPTY: dict[str, Any] = {}
+MOST_REPEATS = 100
+
+
+def post_function(core: Core) -> Action[..., Delivered]:
+    """The function of duly's own that sends to endpoints."""
+
+    def post(ctx: Ctx, body: Any = EMPTY, *, endpoint: str, owner: str = "") -> Delivered:
+        return _Sending(core, ctx, endpoint, owner).send(msgspec.json.encode(body))
+
+    return Action(post, NAME, Options(queue=QUEUE))
+
+
+class _Sending:
+    """One attempt."""
+
+    def __init__(self, core: Core, ctx: Ctx, name: str, owner: str) -> None:
+        self._core = core
+        self._ctx = ctx
+        self._name = name
+        self._owner = owner
+        self._hidden: list[str] = []
+        self._schedule_id: str | None = None
+        self._nominal: int | None = None
+
+    def send(self, body: bytes) -> Delivered:
+        self._ctx.check()
+        began = os_monotonic()
+        try:
+            answer = self._shown(self._attempt(body))
+        except Exception as error:
+            self._tell(0, _words(error), round((os_monotonic() - began) * 1000))
+            raise
+        fault = _fault(answer, self._core.clock.now())
+        self._tell(answer.status, None if fault is None else str(fault), answer.ms)
+        if fault is not None:
+            raise fault
+        return Delivered(answer.status, answer.body, answer.ms)
+
+    def _attempt(self, body: bytes) -> Answer:
+        message_id = self._message_id()
+        record = self._core.ready().endpoint_named(self._owner, self._name)
+        if record is None:
+            raise NonRetryable(str(EndpointNotFound(self._name)))
+        headers = self._headers(record, message_id, body)
+        seconds = record.timeout_ms / 1000
+        return self._core.client.post(record.url, body, headers, seconds=seconds)
+
+    def _message_id(self) -> str:
+        """The same for every attempt, and for every job that repeats this one."""
+        first = self._first_job()
+        if first is None:
+            return self._ctx.job_id
+        if first.trigger == Trigger.SCHEDULE and first.actor:
+            self._schedule_id, self._nominal = first.actor, first.scheduled_at
+            return f"{first.actor}:{first.scheduled_at}"
+        return first.id
+
+    def _first_job(self) -> JobRecord | None:
+        store = self._core.ready()
+        found = store.get(self._ctx.job_id)
+        for _ in range(MOST_REPEATS):
+            if found is None or found.retry_of is None:
+                break
+            before = store.get(found.retry_of)
+            if before is None:
+                break
+            found = before
+        return found
+
+    def _headers(self, record: EndpointRecord, message_id: str, body: bytes) -> dict[str, str]:
+        timestamp = self._core.clock.now() // 1000
+        headers = {name: self._value(value) for name, value in headers_of(record).items()}
+        headers |= {
+            "Idempotency-Key": message_id,
+            "webhook-id": message_id,
+            "webhook-timestamp": str(timestamp),
+        }
+        if record.secret is not None:
+            headers |= signed(resolve(record.secret), message_id, timestamp, body)
+        if self._schedule_id is not None and self._nominal is not None:
+            at = from_ms(self._nominal).isoformat(timespec="milliseconds")
+            headers |= {
+                "Duly-Schedule": self._schedule_id,
+                "Duly-Nominal-Fire-Time": at.replace("+00:00", "Z"),
+                "Duly-Nominal-Fire-Time-Ms": str(self._nominal),
+            }
+        return headers
+
+    def _value(self, value: str) -> str:
+        if not is_reference(value):
+            return value
+        secret = resolve(value).decode("latin-1")
+        self._hidden.append(secret)
+        return secret
+
+    def _shown(self, answer: Answer) -> Answer:
+        """The answer without secrets that it repeats."""
+        body = answer.body
+        for secret in self._hidden:
+            body = body.replace(secret, "[redacted]")
+        return msgspec.structs.replace(answer, body=body)
+
+    def _tell(self, status: int, error: str | None, ms: int) -> None:
+        attempt = Dispatch(
+            self._name,
+            self._owner or None,
+            self._ctx.job_id,
+            self._schedule_id,
+            self._nominal,
+            self._ctx.attempt,
+            status,
+            error,
+            ms,
+        )
+        if not attempt.delivered:
+            log.warning("endpoint %s, attempt %d: %s", self._name, attempt.attempt, error)
+        for observe in tuple(self._core.on_dispatch):
+            try:
+                observe(attempt)
+            except Exception:
+                log.exception("on_dispatch failed")
+
+
+def _fault(answer: Answer, now: int) -> Exception | None:
+    """What the status of an answer means for the attempt; nothing if it is a success."""
+    status = answer.status
+    if 200 <= status < 300:
+        return None
+    said = f"the endpoint answered {status}"
+    if text := answer.body.strip()[:QUOTED]:
+        said = f"{said}: {text}"
+    if 300 <= status < 400:
+        return NonRetryable(f"{said} (redirects are not followed)")
+    if status < 500 and status not in NOT_NOW:
+        return NonRetryable(said)
+    seconds = _seconds(answer.retry_after, now)
+    return DeliveryFailed(said) if seconds is None else RetryAfter(seconds, said)
+
+
+def _seconds(retry_after: str | None, now: int) -> float | None:
+    """How long it asks us to wait: in seconds, or until a date."""
+    text = (retry_after or "").strip()
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return float(text)
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return None if when.tzinfo is None else max(0.0, (to_ms(when) - now) / 1000)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,88 @@
+"""What of an endpoint users hold, and what they are told of each attempt."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.model.endpoint import EndpointRecord
+from duly.model.retry import Retry, decode_retry
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One endpoint as it was when it was read."""
+
+    id: str
+    name: str
+    owner: str | None
+    url: str
+    secret: str | None
+    """Where the secret is: `env:NAME` or `file:PATH`."""
+    headers: Mapping[str, str]
+    timeout: float
+    """Seconds, for one attempt from the look-up of the host to the end of the answer."""
+    retry: Retry | None
+    """None: at most once."""
+    version: int
+    created: dt.datetime
+    updated: dt.datetime
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """The result of a job that was sent to an endpoint."""
+
+    status: int
+    body: str
+    """The answer as text, its first 64 KiB."""
+    ms: int
+    """How long it took."""
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """One attempt to send something to an endpoint."""
+
+    endpoint: str
+    """Its name."""
+    owner: str | None
+    job_id: str
+    schedule_id: str | None
+    """The schedule whose tick it is, if it is one."""
+    nominal: int | None
+    """The nominal time of that tick, in milliseconds since 1970 UTC."""
+    attempt: int
+    """From 1."""
+    status: int
+    """Of the answer; 0 if there was none."""
+    error: str | None
+    """Why it was no success."""
+    ms: int
+
+    @property
+    def delivered(self) -> bool:
+        return 200 <= self.status < 300
+
+
+Observer = Callable[[Dispatch], object]
+
+
+def as_endpoint(record: EndpointRecord) -> Endpoint:
+    return Endpoint(
+        record.id,
+        record.name,
+        record.owner or None,
+        record.url,
+        record.secret,
+        headers_of(record),
+        record.timeout_ms / 1000,
+        decode_retry(record.retry),
+        record.version,
+        from_ms(record.created_at),
+        from_ms(record.updated_at),
+    )
+
+
+def headers_of(record: EndpointRecord) -> dict[str, str]:
+    return msgspec.json.decode(record.headers, type=dict[str, str])

@@ -1,0 +1,23 @@
+"""Gateways: runtimes with crons of their own, and the bridge by which others manage those.
+
+`Gateway` is the one end: handlers, a store and a REST API, run by `duly gateways serve`.
+`BridgeClient` is the other; `app.gateways` knows gateways by name.
+"""
+
+from duly.gateway.bridge import AsyncBridgeClient, BridgeClient
+from duly.gateway.crons import CronPage, GatewayCron, RemoveAnswer, RunAnswer
+from duly.gateway.registered import AsyncGateways, Gateways, RegisteredGateway
+from duly.gateway.runtime import Gateway
+
+__all__ = [
+    "AsyncBridgeClient",
+    "AsyncGateways",
+    "BridgeClient",
+    "CronPage",
+    "Gateway",
+    "GatewayCron",
+    "Gateways",
+    "RegisteredGateway",
+    "RemoveAnswer",
+    "RunAnswer",
+]

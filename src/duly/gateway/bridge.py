@@ -1,0 +1,439 @@
+"""`BridgeClient`: ask a gateway over HTTP for its crons, and manage them."""
+
+from __future__ import annotations
+
+import importlib
+import ssl
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from duly.clock import os_monotonic
+from duly.errors import GatewayRefused, GatewayUnavailable, InvalidOption, MissingExtra
+from duly.gateway.crons import (
+    CronPage,
+    GatewayCron,
+    RemoveAnswer,
+    RunAnswer,
+    ScheduleData,
+    check_limit,
+    check_mode,
+    printable,
+    read_schedule,
+    sensible,
+    write_schedule,
+)
+from duly.model.nesting import MAX_DEPTH, depth_of
+from duly.model.trigger import Trigger
+from duly.secrets import check_reference, resolve
+
+T = TypeVar("T")
+
+TIMEOUT = 5.0
+MAX_ANSWER = 8 << 20
+MAX_URL = 2_000
+MOST_NESTED = MAX_DEPTH + 4
+"""A payload stands in a cron, in a list, in a page."""
+
+
+class Question(NamedTuple):
+    """One request of the bridge, and what its answer is."""
+
+    method: str
+    path: str
+    answer: type[Any]
+    query: Mapping[str, str] | None = None
+    body: dict[str, Any] | None = None
+
+
+class Reply(NamedTuple):
+    status: int
+    text: bytes
+
+
+# What is asked, without how: the two clients differ only in that ----------------------------------
+
+
+def ask_list(*, disabled: bool = False, limit: int = 100, after: str | None = None) -> Question:
+    query = {"disabled": str(bool(disabled)).lower(), "limit": str(check_limit(limit))}
+    return Question("GET", "/cron", CronPage, query | ({} if after is None else {"after": after}))
+
+
+def ask_add(
+    handler: str,
+    schedule: Trigger | ScheduleData,
+    *,
+    name: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    enabled: bool = True,
+) -> Question:
+    given = {"handler": handler, "schedule": _schedule(schedule), "enabled": enabled}
+    more = {"name": name, "payload": None if payload is None else dict(payload)}
+    return Question("POST", "/cron", GatewayCron, body=given | _given(more))
+
+
+def ask_update(
+    cron_id: str,
+    *,
+    handler: str | None = None,
+    schedule: Trigger | ScheduleData | None = None,
+    name: str | None = None,
+    payload: Mapping[str, Any] | None = None,
+    enabled: bool | None = None,
+) -> Question:
+    changes = {
+        "handler": handler,
+        "schedule": None if schedule is None else _schedule(schedule),
+        "name": name,
+        "payload": None if payload is None else dict(payload),
+        "enabled": enabled,
+    }
+    return Question("PATCH", _cron(cron_id), GatewayCron, body=_given(changes))
+
+
+def ask_run(cron_id: str, mode: str = "force") -> Question:
+    body = {"mode": str(check_mode(mode))}
+    return Question("POST", f"{_cron(cron_id)}/run", RunAnswer, body=body)
+
+
+def ask_remove(cron_id: str) -> Question:
+    return Question("DELETE", _cron(cron_id), RemoveAnswer)
+
+
+def _cron(cron_id: str) -> str:
+    # A name of dots alone would lead to another path.
+    if not cron_id or not cron_id.strip("."):
+        raise InvalidOption("cron_id", f"{cron_id!r} is no id of a cron")
+    return f"/cron/{quote(cron_id, safe='')}"
+
+
+def _schedule(schedule: Trigger | ScheduleData) -> dict[str, Any]:
+    return write_schedule(read_schedule(schedule))
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def check_url(url: object) -> str:
+    """The address of a gateway, without a slash at its end; refused if it makes no sense."""
+    hint = "write http://host:port"
+    if not isinstance(url, str) or len(url) > MAX_URL or not url.isprintable() or " " in url:
+        raise InvalidOption("url", "is no address of a gateway", hint)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidOption("url", "is no address of a gateway", hint) from None
+    if parts.username is not None or parts.password is not None:
+        raise InvalidOption("url", "must hold no password", "give secret=, a reference")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise InvalidOption("url", f"{url!r} is no address of a gateway", hint)
+    if parts.query or parts.fragment:
+        raise InvalidOption("url", f"{url!r} must end with its path", hint)
+    return url.rstrip("/")
+
+
+# How it is asked ----------------------------------------------------------------------------------
+
+
+class _Bridge:
+    """Where a gateway is, and how a question to it and its answer are read."""
+
+    def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        """`url`: the gateway's address. `secret`: env:NAME or file:PATH of its bearer secret.
+
+        `timeout`: seconds until GatewayUnavailable.
+        """
+        self.url = check_url(url)
+        self._secret = None if secret is None else check_reference(secret)
+        if isinstance(timeout, bool) or not 0 < timeout <= 600:
+            raise InvalidOption("timeout", f"give seconds up to 600, not {timeout!r}")
+        self._timeout = timeout
+        self._http = _httpx2()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.url}>"
+
+    def _settings(self) -> dict[str, Any]:
+        # No proxy of the environment, and no other place than the one that was given.
+        return {
+            "timeout": self._timeout,
+            "trust_env": False,
+            "follow_redirects": False,
+            "verify": _trusted() if self.url.lower().startswith("https:") else _unused(),
+        }
+
+    def _request(self, question: Question) -> dict[str, Any]:
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        if self._secret is not None:
+            headers["Authorization"] = f"Bearer {self._token(self._secret)}"
+        request: dict[str, Any] = {
+            "method": question.method,
+            "url": self.url + question.path,
+            "params": question.query or {},
+            "headers": headers,
+        }
+        if question.body is not None:
+            headers["Content-Type"] = "application/json"
+            request["content"] = msgspec.json.encode(question.body)
+        return request
+
+    def _token(self, reference: str) -> str:
+        token = resolve(reference).decode("latin-1")
+        # Checked here: the error of the HTTP library would show it.
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise GatewayUnavailable(self.url, f"what {reference} holds cannot be sent as a secret")
+        return token
+
+    def _check_size(self, size: int, give_up_at: float) -> None:
+        if size > MAX_ANSWER:
+            raise GatewayUnavailable(self.url, f"its answer is larger than {MAX_ANSWER:,} bytes")
+        if os_monotonic() > give_up_at:
+            raise GatewayUnavailable(self.url, f"no whole answer within {self._timeout:g} s")
+
+    def _read(self, question: Question, reply: Reply) -> Any:
+        if 200 <= reply.status < 300:
+            if depth_of(reply.text, MOST_NESTED) > MOST_NESTED:
+                raise GatewayUnavailable(self.url, "its answer is nested too deep")
+            try:
+                answer = msgspec.json.decode(reply.text, type=question.answer)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise self._nonsense(str(error)) from None
+            return self._believed(answer)
+        if 400 <= reply.status < 500:
+            raise _refusal(reply)
+        raise GatewayUnavailable(self.url, f"it answered with status {reply.status}")
+
+    def _believed(self, answer: Any) -> Any:
+        """The answer without what nobody could show or store."""
+        if isinstance(answer, CronPage):
+            told = (sensible(cron) for cron in answer.crons)
+            return replace(answer, crons=tuple(cron for cron in told if cron is not None))
+        if isinstance(answer, GatewayCron):
+            cron = sensible(answer)
+            if cron is None:
+                raise self._nonsense("it has no name, or is too large")
+            return cron
+        if isinstance(answer, RunAnswer) and answer.reason is not None:
+            return replace(answer, reason=printable(answer.reason))
+        return answer
+
+    def _nonsense(self, why: str) -> GatewayUnavailable:
+        return GatewayUnavailable(self.url, f"its answer makes no sense: {printable(why)}")
+
+    def _failed(self, error: Exception) -> GatewayUnavailable:
+        if isinstance(error, self._http.TimeoutException):
+            return GatewayUnavailable(self.url, f"no answer within {self._timeout:g} s")
+        return GatewayUnavailable(self.url, printable(str(error), 500) or type(error).__name__)
+
+
+def _refusal(reply: Reply) -> GatewayRefused:
+    try:
+        error = msgspec.json.decode(reply.text, type=_Refusal).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return GatewayRefused(reply.status, "refused", f"it answered with status {reply.status}")
+    field = None if error.field is None else printable(error.field, 100)
+    hint = printable(error.hint or "")
+    return GatewayRefused(
+        reply.status, printable(error.code, 100), printable(error.message), field, hint
+    )
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+    field: str | None = None
+    hint: str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error
+
+
+# To read the certificates of all authorities takes longer than most gateways need to answer.
+
+
+@lru_cache(maxsize=1)
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+@lru_cache(maxsize=1)
+def _unused() -> ssl.SSLContext:
+    """For a client that never speaks TLS; it trusts nobody."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _httpx2() -> Any:
+    try:
+        return importlib.import_module("httpx2")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("http", "asking a gateway") from error
+
+
+class BridgeClient(_Bridge):
+    """The crons of a gateway, over its REST API.
+
+    GatewayUnavailable if it gives no answer, GatewayRefused if it says no.
+    """
+
+    def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(url, secret, timeout=timeout)
+        self._client = self._http.Client(**self._settings())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def cron_list(
+        self, *, disabled: bool = False, limit: int = 100, after: str | None = None
+    ) -> CronPage:
+        """Crons, oldest first; those that are disabled only if asked for."""
+        found: CronPage = self.ask(ask_list(disabled=disabled, limit=limit, after=after))
+        return found
+
+    def cron_add(
+        self,
+        handler: str,
+        schedule: Trigger | ScheduleData,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+    ) -> GatewayCron:
+        """Make a cron; without a name it has that of its handler."""
+        question = ask_add(handler, schedule, name=name, payload=payload, enabled=enabled)
+        made: GatewayCron = self.ask(question)
+        return made
+
+    def cron_update(
+        self,
+        cron_id: str,
+        *,
+        handler: str | None = None,
+        schedule: Trigger | ScheduleData | None = None,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool | None = None,
+    ) -> GatewayCron:
+        """Change what is given."""
+        question = ask_update(
+            cron_id, handler=handler, schedule=schedule, name=name, payload=payload, enabled=enabled
+        )
+        changed: GatewayCron = self.ask(question)
+        return changed
+
+    def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
+        """Run a cron now, or with mode="due" if it is due; whether it was, else why not."""
+        answer: RunAnswer = self.ask(ask_run(cron_id, mode))
+        return answer
+
+    def cron_remove(self, cron_id: str) -> RemoveAnswer:
+        """Remove a cron; whether there was one."""
+        answer: RemoveAnswer = self.ask(ask_remove(cron_id))
+        return answer
+
+    def ask(self, question: Question) -> Any:
+        """Ask one of the questions above."""
+        give_up_at = os_monotonic() + self._timeout
+        request = self._request(question)
+        try:
+            with self._client.stream(**request) as response:
+                text = b""
+                for chunk in response.iter_raw():
+                    text += chunk
+                    self._check_size(len(text), give_up_at)
+                reply = Reply(response.status_code, text)
+        except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
+            raise self._failed(error) from error
+        return self._read(question, reply)
+
+
+class AsyncBridgeClient(_Bridge):
+    """The same, awaited."""
+
+    def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        super().__init__(url, secret, timeout=timeout)
+        self._client = self._http.AsyncClient(**self._settings())
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def cron_list(
+        self, *, disabled: bool = False, limit: int = 100, after: str | None = None
+    ) -> CronPage:
+        """Crons, oldest first; those that are disabled only if asked for."""
+        found: CronPage = await self.ask(ask_list(disabled=disabled, limit=limit, after=after))
+        return found
+
+    async def cron_add(
+        self,
+        handler: str,
+        schedule: Trigger | ScheduleData,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+    ) -> GatewayCron:
+        """Make a cron; without a name it has that of its handler."""
+        question = ask_add(handler, schedule, name=name, payload=payload, enabled=enabled)
+        made: GatewayCron = await self.ask(question)
+        return made
+
+    async def cron_update(
+        self,
+        cron_id: str,
+        *,
+        handler: str | None = None,
+        schedule: Trigger | ScheduleData | None = None,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool | None = None,
+    ) -> GatewayCron:
+        """Change what is given."""
+        question = ask_update(
+            cron_id, handler=handler, schedule=schedule, name=name, payload=payload, enabled=enabled
+        )
+        changed: GatewayCron = await self.ask(question)
+        return changed
+
+    async def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
+        """Run a cron now, or with mode="due" if it is due; whether it was, else why not."""
+        answer: RunAnswer = await self.ask(ask_run(cron_id, mode))
+        return answer
+
+    async def cron_remove(self, cron_id: str) -> RemoveAnswer:
+        """Remove a cron; whether there was one."""
+        answer: RemoveAnswer = await self.ask(ask_remove(cron_id))
+        return answer
+
+    async def ask(self, question: Question) -> Any:
+        """Ask one of the questions above."""
+        give_up_at = os_monotonic() + self._timeout
+        request = self._request(question)
+        try:
+            async with self._client.stream(**request) as response:
+                text = b""
+                async for chunk in response.aiter_raw():
+                    text += chunk
+                    self._check_size(len(text), give_up_at)
+                reply = Reply(response.status_code, text)
+        except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
+            raise self._failed(error) from error
+        return self._read(question, reply)

@@ -1,0 +1,500 @@
+"""What is a cron of a gateway, when does it run next, and what does the end of a run change?
+
+Nothing here touches a database, a clock or the network. Instants are integer milliseconds.
+"""
+
+# What comes over the network, or from callers without a type checker, is not what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from duly.checks import check_text
+from duly.clock import from_ms, to_ms
+from duly.errors import BadInput, InvalidOption, InvalidTime
+from duly.model.nesting import MAX_DEPTH, depth_of
+from duly.model.trigger import At, Cron, Every, Trigger
+from duly.times import within_five_years
+
+MAX_LISTED = 200
+MAX_CRONS = 1_000
+MAX_PAYLOAD = 16 << 10
+MAX_ERROR = 1_000
+MAX_TOLD = 4 * MAX_PAYLOAD
+"""So much of one cron is believed of a gateway, as JSON."""
+BACKOFF_MS = (30_000, 60_000, 300_000, 900_000, 3_600_000)
+"""How long a cron rests at least after its first, second, … error in a row; the last for more."""
+
+
+class Status(StrEnum):
+    """How the last run of a cron ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+    """The gateway ended while it ran."""
+
+
+class Mode(StrEnum):
+    """Which cron `cron_run` runs: any, or only one that is due."""
+
+    FORCE = "force"
+    DUE = "due"
+
+
+class NotRun(StrEnum):
+    """Why a cron was not run."""
+
+    NOT_DUE = "not-due"
+    ALREADY_RUNNING = "already-running"
+
+
+ScheduleData: TypeAlias = Mapping[str, Any]
+"""{"kind": "at", "at": …}, {"kind": "every", "every_ms": …} or {"kind": "cron", "cron": …}."""
+
+
+class CronRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One cron as its gateway keeps it. The order of the fields is that of the columns."""
+
+    id: str
+    name: str
+    handler: str
+    schedule: str
+    enabled: bool = True
+    payload: str = "{}"
+    next_at: int | None = None
+    running_at: int | None = None
+    last_run_at: int | None = None
+    last_status: str | None = None
+    last_error: str | None = None
+    last_duration_ms: int | None = None
+    errors: int = 0
+    revision: int = 0
+    """How often its schedule was changed, or it was enabled or disabled."""
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def trigger(self) -> Trigger:
+        return read_schedule(msgspec.json.decode(self.schedule))
+
+
+class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
+    """One cron of a gateway as it was when it was read."""
+
+    id: str
+    name: str
+    handler: str
+    schedule: dict[str, Any]
+    enabled: bool
+    payload: dict[str, Any]
+    next_at: datetime | None = None
+    running_at: datetime | None = None
+    last_run_at: datetime | None = None
+    last_status: str | None = None
+    """ok, error or interrupted."""
+    last_error: str | None = None
+    last_duration_ms: int | None = None
+    consecutive_errors: int = 0
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def trigger(self) -> Trigger:
+        """Its schedule as a `Cron`, `Every` or `At`."""
+        return read_schedule(self.schedule)
+
+    @property
+    def tz(self) -> str:
+        """The zone of a cron expression; else UTC, also if its schedule cannot be read."""
+        try:
+            trigger = self.trigger
+        except BadInput:
+            return "UTC"
+        return trigger.tz if isinstance(trigger, Cron) else "UTC"
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why its schedule makes no sense here; a gateway of newer code may have other ones."""
+        try:
+            read_schedule(self.schedule)
+        except BadInput as error:
+            return f"its schedule cannot be read: {error}"[:MAX_ERROR]
+        return None
+
+
+class NewCron(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a gateway is told of a new cron; a field that is not here is refused."""
+
+    handler: str
+    schedule: dict[str, Any]
+    name: str | None = None
+    """Else that of its handler."""
+    payload: dict[str, Any] = {}
+    enabled: bool = True
+
+
+class CronChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a cron is to be different; a field that is not here is refused."""
+
+    handler: str | UnsetType = UNSET
+    schedule: dict[str, Any] | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    payload: dict[str, Any] | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class RunAnswer(msgspec.Struct, frozen=True):
+    """Whether `cron_run` has started a run, and why not."""
+
+    ran: bool
+    reason: str | None = None
+    """not-due or already-running."""
+
+
+class RemoveAnswer(msgspec.Struct, frozen=True):
+    """Whether there was something to remove."""
+
+    removed: bool
+
+
+class CronPage(msgspec.Struct, frozen=True):
+    """Some crons, oldest first; `after` leads to the next ones, if there are more."""
+
+    crons: tuple[GatewayCron, ...]
+    after: str | None = None
+
+
+def as_seen(record: CronRecord) -> GatewayCron:
+    """What others are told of a cron."""
+    return GatewayCron(
+        id=record.id,
+        name=record.name,
+        handler=record.handler,
+        schedule=msgspec.json.decode(record.schedule),
+        enabled=record.enabled,
+        payload=msgspec.json.decode(record.payload),
+        next_at=_time(record.next_at),
+        running_at=_time(record.running_at),
+        last_run_at=_time(record.last_run_at),
+        last_status=record.last_status,
+        last_error=record.last_error,
+        last_duration_ms=record.last_duration_ms,
+        consecutive_errors=record.errors,
+        created_at=from_ms(record.created_at),
+        updated_at=from_ms(record.updated_at),
+    )
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)
+
+
+# What a gateway says of its crons ----------------------------------------------------------------
+
+_LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+_LARGEST = 2**53 - 1
+
+
+def sensible(cron: GatewayCron) -> GatewayCron | None:
+    """What a gateway has said of a cron, without what can be nobody's; None if that is its name.
+
+    A schedule that cannot be read stays: others may be able to.
+    """
+    try:
+        for field in ("id", "name", "handler"):
+            check_text(field, getattr(cron, field))
+    except InvalidOption:
+        return None
+    if len(msgspec.json.encode(cron)) > MAX_TOLD:
+        return None
+    return replace(
+        cron,
+        next_at=_believed(cron.next_at),
+        running_at=_believed(cron.running_at),
+        last_run_at=_believed(cron.last_run_at),
+        last_status=_shown(cron.last_status),
+        last_error=_shown(cron.last_error),
+        last_duration_ms=_count(cron.last_duration_ms),
+        consecutive_errors=_count(cron.consecutive_errors) or 0,
+        created_at=_believed(cron.created_at) or from_ms(0),
+        updated_at=_believed(cron.updated_at) or from_ms(0),
+    )
+
+
+def _believed(when: datetime | None) -> datetime | None:
+    """An instant in UTC; none that no clock of a viewer could show."""
+    if when is None:
+        return None
+    try:
+        instant = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    except OverflowError:
+        return None
+    return instant if from_ms(0) <= instant < _LATEST else None
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and 0 <= value <= _LARGEST else None
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else printable(text)
+
+
+def printable(text: str, most: int = MAX_ERROR) -> str:
+    """The beginning of somebody else's text, as any store, log and terminal can take it."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for each in text[:most]
+    )
+
+
+# Schedules as data -------------------------------------------------------------------------------
+
+_FIELDS = {"at": ("at",), "every": ("every_ms", "anchor_ms"), "cron": ("cron", "tz", "spread")}
+
+
+def read_schedule(data: ScheduleData | Trigger) -> Trigger:
+    """A schedule from data; whatever does not belong there is refused by name."""
+    if isinstance(data, Cron | Every | At):
+        return data
+    if not isinstance(data, Mapping):
+        raise InvalidOption("schedule", f"give an object, not {data!r}", _EXAMPLE)
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise InvalidOption("schedule.kind", f"write at, every or cron, not {kind!r}", _EXAMPLE)
+    first, *others = _FIELDS[kind]
+    for name in data:
+        if name not in ("kind", first, *others):
+            known = ", ".join((first, *others))
+            raise InvalidOption(f"schedule.{name}", f"a schedule of kind {kind} has only {known}")
+    if first not in data:
+        raise InvalidOption(f"schedule.{first}", f"a schedule of kind {kind} needs it", _EXAMPLE)
+    if kind == "at":
+        return At(_instant(data["at"]))
+    if kind == "every":
+        return Every(data["every_ms"], data.get("anchor_ms"))
+    return Cron(data["cron"], data.get("tz") or "UTC", data.get("spread", ""))
+
+
+_EXAMPLE = (
+    'for example {"kind": "every", "every_ms": 300000}, {"kind": "cron", "cron": "0 9 * * 1-5", '
+    '"tz": "Europe/Istanbul"} or {"kind": "at", "at": "2026-07-01T09:00:00Z"}'
+)
+
+
+def write_schedule(trigger: Trigger) -> dict[str, Any]:
+    """A schedule as data; `read_schedule` gives it back."""
+    if isinstance(trigger, At):
+        return {"kind": "at", "at": from_ms(trigger.instant).isoformat().replace("+00:00", "Z")}
+    if isinstance(trigger, Every):
+        anchor = {} if trigger.anchor is None else {"anchor_ms": trigger.anchor}
+        return {"kind": "every", "every_ms": trigger.milliseconds, **anchor}
+    spread = {"spread": trigger.spread} if trigger.spread else {}
+    return {"kind": "cron", "cron": trigger.expression, "tz": trigger.tz, **spread}
+
+
+def _instant(at: object) -> int:
+    """Milliseconds, or a date and time as in ISO 8601: without a zone it is UTC."""
+    if type(at) is int:
+        return at
+    if not isinstance(at, str | datetime):
+        raise InvalidTime(f"give a date and time, not {at!r}", "schedule.at")
+    try:
+        when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
+        # At the very first and last instants a zone leads out of what a datetime can be.
+        return to_ms(when.replace(tzinfo=UTC) if when.utcoffset() is None else when)
+    except (ValueError, OverflowError):
+        reason = f"{str(at)[:50]!r} is no date and time"
+        raise InvalidTime(reason, "schedule.at", "write 2026-07-01T09:00:00Z") from None
+
+
+# Time --------------------------------------------------------------------------------------------
+
+
+def next_after(trigger: Trigger, instant: int) -> int | None:
+    """The first time later than an instant; None if there is none any more."""
+    return trigger.next_after(instant)
+
+
+def backoff_ms(errors: int) -> int:
+    """How long a cron rests at least after so many errors in a row."""
+    return BACKOFF_MS[min(errors, len(BACKOFF_MS)) - 1] if errors else 0
+
+
+def _scheduled(record: CronRecord, now: int) -> CronRecord:
+    """The cron with the time of its next run, counted from now."""
+    if not record.enabled:
+        return replace(record, next_at=None)
+    trigger = record.trigger
+    if isinstance(trigger, At) and trigger.instant < now:
+        reason = f"{from_ms(trigger.instant).isoformat()} lies in the past"
+        raise InvalidTime(reason, "schedule.at", "give another time")
+    # An `at` of this very moment still runs.
+    found = next_after(trigger, now - 1 if isinstance(trigger, At) else now)
+    return replace(record, next_at=found)
+
+
+# Verbs -------------------------------------------------------------------------------------------
+
+
+def new_cron(cron_id: str, given: NewCron, now: int) -> CronRecord:
+    """A cron as it is stored when it is added."""
+    record = CronRecord(
+        id=cron_id,
+        name=_name("name", given.handler if given.name is None else given.name),
+        handler=_name("handler", given.handler),
+        schedule=_stored(read_schedule(given.schedule), cron_id, now),
+        enabled=_flag(given.enabled),
+        payload=_payload(given.payload),
+        created_at=now,
+        updated_at=now,
+    )
+    return _scheduled(record, now)
+
+
+def changed(record: CronRecord, changes: CronChanges, now: int) -> CronRecord:
+    """The cron with these changes.
+
+    Another schedule, or to be enabled or disabled, counts from now; whatever else is changed leaves
+    the time of the next run alone.
+    """
+    edited: dict[str, Any] = {"updated_at": now}
+    if changes.name is not UNSET:
+        edited["name"] = _name("name", changes.name)
+    if changes.handler is not UNSET:
+        edited["handler"] = _name("handler", changes.handler)
+    if changes.payload is not UNSET:
+        edited["payload"] = _payload(changes.payload)
+    if changes.enabled is not UNSET:
+        edited["enabled"] = _flag(changes.enabled)
+    if changes.schedule is not UNSET:
+        edited["schedule"] = _rescheduled(record, read_schedule(changes.schedule), now)
+    after = replace(record, **edited)
+    if (after.schedule, after.enabled) == (record.schedule, record.enabled):
+        return after
+    return _scheduled(replace(after, revision=record.revision + 1), now)
+
+
+def _rescheduled(record: CronRecord, trigger: Trigger, now: int) -> str:
+    """The schedule as it is stored: the present one if it is given anew."""
+    present = record.trigger
+    if isinstance(present, Every) and isinstance(trigger, Every) and trigger.anchor is None:
+        same = present.milliseconds == trigger.milliseconds
+    elif isinstance(present, Cron) and isinstance(trigger, Cron) and not trigger.spread:
+        same = (present.expression, present.tz) == (trigger.expression, trigger.tz)
+    else:
+        same = present == trigger
+    return record.schedule if same else _stored(trigger, record.id, now)
+
+
+def _stored(trigger: Trigger, cron_id: str, now: int) -> str:
+    if isinstance(trigger, Every):
+        trigger = trigger.anchored(now + trigger.milliseconds)
+    elif isinstance(trigger, Cron):
+        # Crons with an H come at times of their own.
+        trigger = trigger.spread_by(cron_id) if "h" in trigger.expression.lower() else trigger
+    else:
+        within_five_years(trigger.instant, now)
+    return msgspec.json.encode(write_schedule(trigger)).decode()
+
+
+def may_run(record: CronRecord, mode: Mode, now: int) -> NotRun | None:
+    """Why a cron may not be run now, if so."""
+    if record.running_at is not None:
+        return NotRun.ALREADY_RUNNING
+    due = record.next_at is not None and record.next_at <= now
+    return NotRun.NOT_DUE if mode == Mode.DUE and not due else None
+
+
+def started(record: CronRecord, now: int) -> CronRecord:
+    """The cron while it runs; what is due meanwhile is not made up for."""
+    coming = next_after(record.trigger, now) if record.enabled else None
+    return replace(record, running_at=now, next_at=coming)
+
+
+def finished(record: CronRecord, run: CronRecord, error: str | None, now: int) -> CronRecord:
+    """The cron after a run, which was started on it as it was in `run`."""
+    failures = 0 if error is None else record.errors + 1
+    began = run.running_at or now
+    after = replace(
+        record,
+        last_run_at=began,
+        last_status=str(Status.OK if error is None else Status.ERROR),
+        last_error=None if error is None else error[:MAX_ERROR],
+        last_duration_ms=max(0, now - began),
+        errors=failures,
+    )
+    return _going_on(after, run.revision, now, rest_ms=backoff_ms(failures))
+
+
+def interrupted(record: CronRecord, now: int) -> CronRecord:
+    """The cron whose gateway ended while it ran: that run is over, and is not made up for."""
+    began = record.running_at
+    after = replace(
+        record,
+        running_at=None,
+        last_run_at=began,
+        last_status=str(Status.INTERRUPTED),
+        last_error="the gateway ended while it ran",
+        last_duration_ms=None,
+    )
+    return _going_on(after, record.revision, now)
+
+
+def _going_on(record: CronRecord, revision: int, now: int, rest_ms: int = 0) -> CronRecord:
+    trigger = record.trigger
+    if isinstance(trigger, At):
+        # Whoever gave it another time while it ran wants that one too.
+        over = record.revision == revision
+        return replace(record, enabled=False, next_at=None) if over else record
+    natural = next_after(trigger, now) if record.enabled else None
+    return replace(record, next_at=None if natural is None else max(natural, now + rest_ms))
+
+
+# Checks ------------------------------------------------------------------------------------------
+
+
+def _name(field: str, value: object) -> str:
+    check_text(field, value)
+    return cast("str", value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidOption("enabled", f"give true or false, not {value!r}")
+    return value
+
+
+def _payload(payload: object) -> str:
+    if not isinstance(payload, dict):
+        raise InvalidOption("payload", f"give an object, not {payload!r}")
+    try:
+        text = msgspec.json.encode(payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidOption("payload", f"is no JSON: {error}") from None
+    if depth_of(text) > MAX_DEPTH:
+        raise InvalidOption("payload", f"is nested more than {MAX_DEPTH} deep")
+    if len(text) > MAX_PAYLOAD:
+        raise InvalidOption("payload", f"is {len(text):,} bytes as JSON; at most {MAX_PAYLOAD:,}")
+    return text.decode()
+
+
+def check_limit(limit: object) -> int:
+    if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+        raise InvalidOption("limit", f"must be 1 to {MAX_LISTED}, not {limit!r}")
+    return limit
+
+
+def check_mode(mode: object) -> Mode:
+    if not isinstance(mode, str) or mode not in tuple(Mode):
+        raise InvalidOption("mode", f"write force or due, not {mode!r}")
+    return Mode(mode)

@@ -1,0 +1,479 @@
+"""The verbs of `app.gateways`: gateways by name, what they said last, and their crons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from duly.checks import check_text
+from duly.clock import from_ms
+from duly.core import Core
+from duly.errors import (
+    DulyError,
+    GatewayError,
+    GatewayExists,
+    GatewayNotFound,
+    GatewayRefused,
+    InvalidOption,
+    SecretMissing,
+)
+from duly.gateway.ask import AskAll
+from duly.gateway.bridge import BridgeClient, check_url
+from duly.gateway.crons import (
+    MAX_CRONS,
+    MAX_LISTED,
+    GatewayCron,
+    RemoveAnswer,
+    RunAnswer,
+    ScheduleData,
+)
+from duly.ids import is_id, new_id
+from duly.inside import refuse_inside_mutation
+from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
+from duly.model.trigger import Trigger
+from duly.schedules.checks import check_by
+from duly.secrets import check_reference
+
+T = TypeVar("T")
+
+MAX_PAGE = 1_000
+MOST_ASKED = 200
+"""So many gateways are asked at the same time."""
+ASK_SECONDS = 2.0
+"""So long does a view wait for all gateways together."""
+VERB_SECONDS = 5.0
+
+
+class RegisteredGateway(msgspec.Struct, frozen=True, kw_only=True):
+    """One gateway, and what it said last."""
+
+    id: str
+    owner: str | None
+    name: str
+    url: str
+    secret: str | None
+    """Where its secret is; never the secret."""
+    version: int
+    created: datetime
+    updated: datetime
+    crons: tuple[GatewayCron, ...] = ()
+    """As they were when it was last seen."""
+    seen: datetime | None = None
+    stale_since: datetime | None = None
+    """Since when it has given no answer."""
+    error: str | None = None
+    """Why not."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether it gave no answer when it was last asked."""
+        return self.stale_since is not None
+
+
+# Inside the class, `list` is a verb.
+Found = list[RegisteredGateway]
+AskForCrons = AskAll[GatewayRecord, tuple[GatewayCron, ...]]
+
+
+class Gateways:
+    """The gateways of an app, by name, which is unique for its owner, or by id.
+
+    `of(owner)` gives the same verbs for one owner, who sees and changes nothing of others.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        owner: str | None = None,
+        ask_all: AskForCrons | None = None,
+        fixed_id: str | None = None,
+    ) -> None:
+        self._core = core
+        self._owner = owner
+        self._fixed_id = fixed_id
+        self._ask_all: AskForCrons = ask_all or AskAll(_all_crons)
+
+    def of(self, owner: str) -> Gateways:
+        """The gateways of one owner."""
+        check_text("owner", owner)
+        return Gateways(self._core, owner, self._ask_all)
+
+    def under(self, gateway_id: str) -> Gateways:
+        """The same, where the next gateway gets this id; for requests that may be repeated."""
+        return Gateways(self._core, self._owner, self._ask_all, gateway_id)
+
+    # Gateways
+
+    def add(
+        self,
+        name: str,
+        url: str,
+        *,
+        secret: str | None = None,
+        owner: str | None = None,
+        by: str | None = None,
+    ) -> RegisteredGateway:
+        """Register a gateway: its address, and env:NAME or file:PATH of its bearer secret.
+
+        It is not asked anything yet.
+        """
+        refuse_inside_mutation("gateways.add")
+        check_text("name", name)
+        check_by(by)
+        if is_id(name):
+            raise InvalidOption("name", f"{name!r} looks like an id", "choose another name")
+        record = GatewayRecord(
+            id=self._fixed_id or new_id(self._core.now()),
+            owner=self._owner_for(owner),
+            name=name,
+            url=check_url(url),
+            secret=None if secret is None else check_reference(secret),
+            version=1,
+            created_at=self._core.now(),
+            updated_at=self._core.now(),
+        )
+        if not self._core.ready().add_gateway(record, by, record.created_at):
+            raise GatewayExists(name)
+        return as_seen(record)
+
+    def get(self, name: str) -> RegisteredGateway:
+        """The gateway with what it said last; GatewayNotFound if there is none."""
+        return as_seen(self._record(name))
+
+    def list(self, *, after: str | None = None, limit: int = 100) -> list[RegisteredGateway]:
+        """Gateways with what they said last, oldest first; nobody is asked.
+
+        `after` is the id of the last one of the page before.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+            raise InvalidOption("limit", f"must be 1 to {MAX_PAGE:,}, not {limit!r}")
+        if after is not None and not is_id(after):
+            raise InvalidOption("after", f"must be the id of a gateway, not {after!r}")
+        return [as_seen(each) for each in self._core.ready().gateways(self._owner, after, limit)]
+
+    def remove(self, name: str, *, by: str | None = None) -> bool:
+        """Forget a gateway, which itself goes on as before; whether there was one."""
+        refuse_inside_mutation("gateways.remove")
+        check_by(by)
+        found = self._find(name)
+        return found is not None and self._core.ready().remove_gateway(
+            found.id, by, self._core.now()
+        )
+
+    # What they say
+
+    def crons(self, name: str) -> RegisteredGateway:
+        """Ask a gateway for all its crons; if it gives no answer, what it said last, as stale."""
+        return self._ask([self._record(name)], VERB_SECONDS)[0]
+
+    def look(self, seconds: float = ASK_SECONDS) -> tuple[RegisteredGateway, ...]:
+        """Ask all gateways at the same time; who is silent for so long is stale, and no more."""
+        found = self._core.ready().gateways(self._owner, None, MOST_ASKED)
+        return tuple(self._ask(found, seconds))
+
+    def _ask(self, records: Iterable[GatewayRecord], seconds: float) -> Found:
+        asked = [*records]
+        # By what stays the same of them, else a question that hangs would be asked again.
+        places = {record.id: _place(record) for record in asked}
+        answers = self._ask_all(places.values(), seconds)
+        now = self._core.now()
+        heard: Found = []
+        for record in asked:
+            crons, error = answers.get(places[record.id], (None, None))
+            after = _heard(record, crons, error, seconds, now)
+            if worth_noting(record, after):
+                self._core.ready().note_gateway(after)
+            heard.append(as_seen(after))
+        return heard
+
+    # The verbs of the bridge
+
+    def cron_add(
+        self,
+        gateway: str,
+        handler: str,
+        schedule: Trigger | ScheduleData,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+        by: str | None = None,
+    ) -> GatewayCron:
+        """Make a cron on a gateway."""
+        detail = {"cron": name or handler}
+        return self._pass_on(
+            *(gateway, "cron_add", detail, by),
+            lambda bridge: bridge.cron_add(
+                handler, schedule, name=name, payload=payload, enabled=enabled
+            ),
+        )
+
+    def cron_update(
+        self,
+        gateway: str,
+        cron_id: str,
+        *,
+        handler: str | None = None,
+        schedule: Trigger | ScheduleData | None = None,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool | None = None,
+        by: str | None = None,
+    ) -> GatewayCron:
+        """Change a cron of a gateway."""
+        changes = {"handler": handler, "name": name, "payload": payload, "enabled": enabled}
+        changed = [field for field, value in changes.items() if value is not None]
+        detail = {"cron": cron_id, "changed": changed + ["schedule"] * (schedule is not None)}
+        return self._pass_on(
+            *(gateway, "cron_update", detail, by),
+            lambda bridge: bridge.cron_update(
+                cron_id,
+                handler=handler,
+                schedule=schedule,
+                name=name,
+                payload=payload,
+                enabled=enabled,
+            ),
+        )
+
+    def cron_run(
+        self, gateway: str, cron_id: str, mode: str = "force", *, by: str | None = None
+    ) -> RunAnswer:
+        """Run a cron of a gateway now, or with mode="due" if it is due."""
+        detail = {"cron": cron_id, "mode": mode}
+        return self._pass_on(
+            *(gateway, "cron_run", detail, by), lambda bridge: bridge.cron_run(cron_id, mode)
+        )
+
+    def cron_remove(self, gateway: str, cron_id: str, *, by: str | None = None) -> RemoveAnswer:
+        """Remove a cron of a gateway; whether there was one."""
+        return self._pass_on(
+            *(gateway, "cron_remove", {"cron": cron_id}, by),
+            lambda bridge: bridge.cron_remove(cron_id),
+        )
+
+    def _pass_on(
+        self,
+        gateway: str,
+        verb: str,
+        detail: dict[str, Any],
+        by: str | None,
+        ask: Callable[[BridgeClient], T],
+    ) -> T:
+        """Let a gateway do it, and write down who wanted what and what came of it."""
+        refuse_inside_mutation(f"gateways.{verb}")
+        check_by(by)
+        record = self._record(gateway)
+        outcome = "unknown"
+        try:
+            with _bridge(record, VERB_SECONDS) as bridge:
+                answer = ask(bridge)
+            outcome = "done"
+        except GatewayRefused:
+            outcome = "refused"
+            raise
+        finally:
+            self._audit(record, verb, detail | {"outcome": outcome}, by)
+        return answer
+
+    def _audit(
+        self, record: GatewayRecord, verb: str, detail: dict[str, Any], by: str | None
+    ) -> None:
+        target = f"gateway:{record.id}"
+        self._core.ready().audit(f"gateway.{verb}", target, by, detail, self._core.now())
+
+    # Inside
+
+    def _owner_for(self, owner: str | None) -> str:
+        if owner is None:
+            return self._owner or ""
+        if self._owner is not None and owner != self._owner:
+            raise InvalidOption("owner", f"these are the gateways of {self._owner!r}")
+        check_text("owner", owner)
+        return owner
+
+    def _record(self, name: str) -> GatewayRecord:
+        found = self._find(name)
+        if found is None:
+            raise GatewayNotFound(name)
+        return found
+
+    def _find(self, name: str) -> GatewayRecord | None:
+        store = self._core.ready()
+        if is_id(name):
+            found = store.gateway(name)
+        else:
+            found = store.gateway_named(self._owner or "", name)
+        hidden = found is not None and self._owner is not None and found.owner != self._owner
+        return None if hidden else found
+
+
+def _place(record: GatewayRecord) -> GatewayRecord:
+    return msgspec.structs.replace(record, crons=None, seen_at=None, error=None, stale_since=None)
+
+
+def _bridge(record: GatewayRecord, timeout: float) -> BridgeClient:
+    return BridgeClient(record.url, record.secret, timeout=timeout)
+
+
+def _all_crons(record: GatewayRecord) -> tuple[GatewayCron, ...]:
+    found: list[GatewayCron] = []
+    after: str | None = None
+    with _bridge(record, VERB_SECONDS) as bridge:
+        while len(found) < MAX_CRONS:
+            page = bridge.cron_list(disabled=True, limit=MAX_LISTED, after=after)
+            found += page.crons
+            after = page.after
+            if after is None or not page.crons:
+                break
+    return tuple(found[:MAX_CRONS])
+
+
+def _heard(
+    record: GatewayRecord,
+    crons: tuple[GatewayCron, ...] | None,
+    error: BaseException | None,
+    seconds: float,
+    now: int,
+) -> GatewayRecord:
+    if crons is not None:
+        return answered(record, msgspec.json.encode(crons).decode(), now)
+    if error is None:
+        return silent(record, f"no answer within {seconds:g} s", now)
+    if isinstance(error, GatewayError | SecretMissing):
+        return silent(record, str(error), now)
+    if isinstance(error, DulyError):
+        raise error
+    return silent(record, f"{type(error).__name__} while it was asked", now)
+
+
+def as_seen(record: GatewayRecord) -> RegisteredGateway:
+    """What users hold of a gateway."""
+    return RegisteredGateway(
+        id=record.id,
+        owner=record.owner or None,
+        name=record.name,
+        url=record.url,
+        secret=record.secret,
+        version=record.version,
+        created=from_ms(record.created_at),
+        updated=from_ms(record.updated_at),
+        crons=_stored(record.crons),
+        seen=None if record.seen_at is None else from_ms(record.seen_at),
+        stale_since=None if record.stale_since is None else from_ms(record.stale_since),
+        error=record.error,
+    )
+
+
+def _stored(text: str | None) -> tuple[GatewayCron, ...]:
+    return () if text is None else msgspec.json.decode(text, type=tuple[GatewayCron, ...])
+
+
+class AsyncGateways:
+    """`app.aio.gateways`: the verbs of `app.gateways`, awaited."""
+
+    def __init__(self, core: Core, gateways: Gateways) -> None:
+        self._core = core
+        self._gateways = gateways
+
+    def of(self, owner: str) -> AsyncGateways:
+        """The gateways of one owner."""
+        return AsyncGateways(self._core, self._gateways.of(owner))
+
+    async def add(
+        self,
+        name: str,
+        url: str,
+        *,
+        secret: str | None = None,
+        owner: str | None = None,
+        by: str | None = None,
+    ) -> RegisteredGateway:
+        """Register a gateway."""
+        return await self._core.threads.call(
+            partial(self._gateways.add, name, url, secret=secret, owner=owner, by=by)
+        )
+
+    async def get(self, name: str) -> RegisteredGateway:
+        """The gateway with what it said last; GatewayNotFound if there is none."""
+        return await self._core.threads.read(partial(self._gateways.get, name))
+
+    async def list(self, *, after: str | None = None, limit: int = 100) -> list[RegisteredGateway]:
+        """Gateways with what they said last, oldest first; nobody is asked."""
+        return await self._core.threads.read(partial(self._gateways.list, after=after, limit=limit))
+
+    async def remove(self, name: str, *, by: str | None = None) -> bool:
+        """Forget a gateway; whether there was one."""
+        return await self._core.threads.call(partial(self._gateways.remove, name, by=by))
+
+    async def crons(self, name: str) -> RegisteredGateway:
+        """Ask a gateway for all its crons."""
+        return await self._core.threads.call(partial(self._gateways.crons, name))
+
+    async def look(self, seconds: float = ASK_SECONDS) -> tuple[RegisteredGateway, ...]:
+        """Ask all gateways at the same time."""
+        return await self._core.threads.call(partial(self._gateways.look, seconds))
+
+    async def cron_add(
+        self,
+        gateway: str,
+        handler: str,
+        schedule: Trigger | ScheduleData,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+        by: str | None = None,
+    ) -> GatewayCron:
+        """Make a cron on a gateway."""
+        return await self._core.threads.call(
+            lambda: self._gateways.cron_add(
+                gateway, handler, schedule, name=name, payload=payload, enabled=enabled, by=by
+            )
+        )
+
+    async def cron_update(
+        self,
+        gateway: str,
+        cron_id: str,
+        *,
+        handler: str | None = None,
+        schedule: Trigger | ScheduleData | None = None,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool | None = None,
+        by: str | None = None,
+    ) -> GatewayCron:
+        """Change a cron of a gateway."""
+        return await self._core.threads.call(
+            lambda: self._gateways.cron_update(
+                gateway,
+                cron_id,
+                handler=handler,
+                schedule=schedule,
+                name=name,
+                payload=payload,
+                enabled=enabled,
+                by=by,
+            )
+        )
+
+    async def cron_run(
+        self, gateway: str, cron_id: str, mode: str = "force", *, by: str | None = None
+    ) -> RunAnswer:
+        """Run a cron of a gateway now."""
+        return await self._core.threads.call(
+            partial(self._gateways.cron_run, gateway, cron_id, mode, by=by)
+        )
+
+    async def cron_remove(
+        self, gateway: str, cron_id: str, *, by: str | None = None
+    ) -> RemoveAnswer:
+        """Remove a cron of a gateway."""
+        return await self._core.threads.call(
+            partial(self._gateways.cron_remove, gateway, cron_id, by=by)
+        )

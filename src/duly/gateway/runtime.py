@@ -1,0 +1,450 @@
+"""`Gateway`: a runtime with crons of its own, which it keeps, runs and lets others manage.
+
+A cron runs at most once at a time. What was due while the gateway was down runs once, late; what
+was running when it ended is recorded as interrupted and not run again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from duly.checks import check_text
+from duly.clock import Clock, SystemClock, os_monotonic
+from duly.connect import sqlite_path
+from duly.errors import BadInput, CronExists, CronNotFound, InvalidOption, StoreUnavailable
+from duly.gateway.crons import (
+    MAX_CRONS,
+    CronChanges,
+    CronPage,
+    CronRecord,
+    GatewayCron,
+    Mode,
+    NewCron,
+    NotRun,
+    RemoveAnswer,
+    RunAnswer,
+    ScheduleData,
+    as_seen,
+    changed,
+    check_limit,
+    check_mode,
+    finished,
+    interrupted,
+    may_run,
+    new_cron,
+    read_schedule,
+    started,
+    write_schedule,
+)
+from duly.gateway.handlers import TIMEOUT, Handler, Handlers, Run
+from duly.gateway.store import CronStore, NameTaken
+from duly.ids import is_id, new_id
+from duly.model.trigger import Trigger
+from duly.runtime.loop import Loop
+from duly.secrets import check_reference
+
+log = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+AT_ONCE = 32
+"""So many due crons run at the same time; others wait. A run that was asked for never waits."""
+MOST_RUNS = 4 * AT_ONCE
+"""So many with those that have taken too long and do not end; then nothing that is due is run."""
+LONGEST_DELAY = 60.0
+DRAIN = 10.0
+
+
+class Gateway:
+    """A runtime with handlers and crons of its own: `duly gateways serve module:gateway` runs it.
+
+    The verbs have the names that `BridgeClient` gives them, and the same answers.
+    """
+
+    def __init__(
+        self,
+        database: str | Path,
+        handlers: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        secret: str | None = None,
+        clock: Clock | None = None,
+        name: str = "gateway",
+    ) -> None:
+        """Describe the gateway.
+
+        `database`: a file, sqlite:///file.db or sqlite:///:memory:; a relative one is looked for in
+        the folder of the calling module. `handlers`: functions by name, beside those that
+        `@gateway.handler` adds. `secret`: env:NAME or file:PATH of the bearer secret that its
+        callers have; without one it answers only to its own machine.
+        """
+        check_text("name", name)
+        self.name = name
+        self.secret = None if secret is None else check_reference(secret)
+        self.clock: Clock = clock or SystemClock()
+        self._store = CronStore(_path(database, _folder_of_caller()))
+        self._handlers = Handlers()
+        self._declared: list[NewCron] = []
+        self._runs: dict[str, Run] = {}
+        self._threads: list[threading.Thread] = []
+        self._guard = threading.RLock()
+        self._loop: Loop | None = None
+        for handler_name, call in (handlers or {}).items():
+            self._handlers.add(Handler(handler_name, call, TIMEOUT))
+
+    def __repr__(self) -> str:
+        return f"<gateway {self.name!r} on {self._store}>"
+
+    # Code
+
+    def handler(self, name: str | None = None, *, timeout: float = TIMEOUT) -> Callable[[F], F]:
+        """Let crons run this function, sync or async; their payload is its keyword arguments.
+
+        A run that takes longer than `timeout` seconds is an error. An async one is canceled then; a
+        sync one goes on, and its cron does not run again before it has ended.
+        """
+
+        def register(call: F) -> F:
+            self._handlers.add(Handler(name or call.__name__, call, timeout))
+            return call
+
+        return register
+
+    def declare(
+        self,
+        handler: str,
+        schedule: Trigger | ScheduleData,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+    ) -> None:
+        """Say in code that there is such a cron: made at the start, unless its name is taken.
+
+        One that is there stays as it was made or changed.
+        """
+        given = _new(handler, schedule, name, payload, enabled)
+        # What is wrong with it is known before it starts.
+        new_cron(new_id(0), given, 0)
+        self._declared.append(given)
+
+    # Running
+
+    def open(self) -> Self:
+        """Open the store: what ran when the last process ended is recorded as interrupted."""
+        with self._guard:
+            if self._store.open():
+                self._clear_stale_runs()
+                for given in self._declared:
+                    self._make(given)
+        return self
+
+    def start(self) -> Self:
+        """Open the store, and run due crons in the background until `stop`."""
+        with self._guard:
+            self.open()
+            if self._loop is None:
+                self._loop = Loop(f"gateway-{self.name}", self.one_pass, self.clock)
+                self._loop.start()
+        return self
+
+    def stop(self, drain: float = DRAIN) -> None:
+        """Start nothing any more, let runs end for so many seconds, and close the store."""
+        with self._guard:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop()
+            loop.join()
+        give_up_at = os_monotonic() + drain
+        for thread in self._alive():
+            thread.join(max(0.0, give_up_at - os_monotonic()))
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def one_pass(self) -> float:
+        """Start what is due, end what takes too long; in how many seconds to look again."""
+        self._end_late_runs()
+        now = self.clock.now()
+        free = self._free()
+        for cron in self._store.due(now, free) if free else []:
+            self._start_safely(cron, now)
+        return self._delay(now)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether runs that have taken too long and do not end leave no place for others."""
+        return self._late() >= MOST_RUNS
+
+    def _late(self) -> int:
+        return sum(run.is_late for run in list(self._runs.values()))
+
+    def _free(self) -> int:
+        """How many due crons may be started now; whoever is late has lost his place."""
+        runs = len(self._runs)
+        return max(0, min(AT_ONCE - (runs - self._late()), MOST_RUNS - runs))
+
+    def _delay(self, now: int) -> float:
+        waits = [LONGEST_DELAY]
+        due_at = self._store.next_due()
+        if due_at is not None and self._free():
+            waits.append((due_at - now) / 1000)
+        monotonic = self.clock.monotonic()
+        waits += [run.deadline - monotonic for run in list(self._runs.values()) if not run.reported]
+        return max(0.0, min(waits))
+
+    def _clear_stale_runs(self) -> None:
+        for stale in self._store.running():
+            if stale.id in self._runs:
+                continue  # it has outlived a stop of this very object
+            log.warning("cron %r was running when the gateway ended", stale.name)
+            self._store.edit(stale.id, lambda cron: interrupted(cron, self.clock.now()))
+
+    # Runs
+
+    def _start_safely(self, cron: CronRecord, now: int) -> None:
+        try:
+            self._start(cron.id, Mode.DUE, now)
+        except BadInput as error:
+            # What can never run must not be looked at again and again.
+            log.error("cron %r cannot run: %s", cron.name, error)
+            text = f"{type(error).__name__}: {error}"
+            self._store.edit(cron.id, lambda found: _unrunnable(found, text, now))
+
+    def _start(self, cron_id: str, mode: Mode, now: int) -> NotRun | None:
+        """Mark the cron as running, then run it; or why not."""
+        refused: list[NotRun] = []
+
+        def mark(cron: CronRecord) -> CronRecord | None:
+            reason = may_run(cron, mode, now)
+            if reason is not None:
+                refused.append(reason)
+                return None
+            self._handlers.find(cron.handler)
+            return started(cron, now)
+
+        cron = self._store.edit(cron_id, mark)
+        if cron is None:
+            raise CronNotFound(cron_id)
+        if refused:
+            return refused[0]
+        handler = self._handlers.find(cron.handler)
+        run = Run(cron, handler, self.clock.monotonic() + handler.timeout)
+        self._runs[cron_id] = run
+        try:
+            self._threads = [*self._alive(), run.start(self._ended)]
+        except RuntimeError as error:  # the machine has no thread left
+            self._ended(run, f"RuntimeError: {error}")
+        return None
+
+    def _ended(self, run: Run, error: str | None) -> None:
+        """A body has returned or raised; its thread says so."""
+        try:
+            if run.first_to_report():
+                self._report(run, error)
+            self._store.rest(run.cron.id, run.cron.running_at)
+        except StoreUnavailable as unavailable:
+            # The next start takes it for interrupted.
+            log.warning("the end of cron %r was not recorded: %s", run.cron.name, unavailable)
+        finally:
+            self._runs.pop(run.cron.id, None)
+            self._wake()
+
+    def _end_late_runs(self) -> None:
+        monotonic = self.clock.monotonic()
+        for run in list(self._runs.values()):
+            if run.deadline <= monotonic and run.first_to_report():
+                run.is_late = True
+                self._report(run, f"TimeoutError: took longer than {run.timeout:g} s")
+                run.cancel()
+                if self.is_stuck:
+                    log.error(
+                        "%d runs have taken too long and do not end: no cron runs when it is due "
+                        "before one of them does, or the gateway is started anew",
+                        MOST_RUNS,
+                    )
+
+    def _report(self, run: Run, error: str | None) -> None:
+        now = self.clock.now()
+        if error is not None:
+            log.warning("cron %r failed: %s", run.cron.name, error)
+        self._store.edit(run.cron.id, lambda cron: finished(cron, run.cron, error, now))
+
+    def _alive(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads if thread.is_alive()]
+
+    def _wake(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            loop.wake()
+
+    # The verbs of the bridge
+
+    def cron_list(
+        self, *, disabled: bool = False, limit: int = 100, after: str | None = None
+    ) -> CronPage:
+        """Crons, oldest first; those that are disabled only if asked for."""
+        check_limit(limit)
+        if after is not None and not is_id(after):
+            raise InvalidOption("after", f"must be the id of a cron, not {after!r}")
+        found = self._store.page(disabled, after, limit + 1)
+        page = tuple(as_seen(record) for record in found[:limit])
+        return CronPage(page, page[-1].id if len(found) > limit else None)
+
+    def cron_get(self, cron_id: str) -> GatewayCron:
+        """The cron as it is now; CronNotFound if there is none."""
+        found = self._store.get(cron_id)
+        if found is None:
+            raise CronNotFound(cron_id)
+        return as_seen(found)
+
+    def cron_add(
+        self,
+        handler: str,
+        schedule: Trigger | ScheduleData,
+        *,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool = True,
+    ) -> GatewayCron:
+        """Make a cron; without a name it has that of its handler. Names are unique."""
+        return self.add(_new(handler, schedule, name, payload, enabled))
+
+    def add(self, given: NewCron) -> GatewayCron:
+        """The same, of what came over the bridge."""
+        record = self._make(given)
+        if record is None:
+            raise CronExists(given.name or given.handler)
+        self._wake()
+        return as_seen(record)
+
+    def cron_update(
+        self,
+        cron_id: str,
+        *,
+        handler: str | None = None,
+        schedule: Trigger | ScheduleData | None = None,
+        name: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        enabled: bool | None = None,
+    ) -> GatewayCron:
+        """Change what is given.
+
+        Another schedule, or to be enabled or disabled, counts from now; anything else leaves the
+        next run where it is.
+        """
+        return self.change(cron_id, _changes(handler, schedule, name, payload, enabled))
+
+    def change(self, cron_id: str, changes: CronChanges) -> GatewayCron:
+        """The same, of what came over the bridge."""
+
+        def edit(cron: CronRecord) -> CronRecord:
+            after = changed(cron, changes, self.clock.now())
+            if changes.handler is not UNSET or changes.payload is not UNSET:
+                self._check_call(after)
+            return after
+
+        try:
+            after = self._store.edit(cron_id, edit)
+        except NameTaken:
+            raise CronExists(str(changes.name)) from None
+        if after is None:
+            raise CronNotFound(cron_id)
+        self._wake()
+        return as_seen(after)
+
+    def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
+        """Run a cron now: whether it was, else why not. It does not wait for the end.
+
+        `mode`: "force" runs it whenever it does not run already, "due" only if it is due.
+        """
+        reason = self._start(cron_id, check_mode(mode), self.clock.now())
+        self._wake()
+        return RunAnswer(reason is None, None if reason is None else str(reason))
+
+    def cron_remove(self, cron_id: str) -> RemoveAnswer:
+        """Remove a cron; whether there was one. A run that is under way goes on."""
+        return RemoveAnswer(self._store.remove(cron_id))
+
+    def _make(self, given: NewCron) -> CronRecord | None:
+        """A new cron; None if there is one of that name."""
+        now = self.clock.now()
+        record = new_cron(new_id(now), given, now)
+        self._check_call(record)
+        stored = self._store.add(record, MAX_CRONS)
+        if stored is None:
+            raise InvalidOption("crons", f"a gateway has at most {MAX_CRONS:,}", "remove some")
+        return record if stored else None
+
+    def _check_call(self, cron: CronRecord) -> None:
+        self._handlers.find(cron.handler).check(msgspec.json.decode(cron.payload))
+
+    # HTTP
+
+    def asgi(self) -> Any:
+        """The REST API as an ASGI application, which starts and stops the gateway with itself."""
+        from duly.gateway.server import make_app
+
+        return make_app(self)
+
+
+def _new(
+    handler: str,
+    schedule: Trigger | ScheduleData,
+    name: str | None,
+    payload: Mapping[str, Any] | None,
+    enabled: bool,
+) -> NewCron:
+    return NewCron(
+        handler=handler,
+        schedule=write_schedule(read_schedule(schedule)),
+        name=name,
+        payload=dict(payload or {}),
+        enabled=enabled,
+    )
+
+
+def _changes(
+    handler: str | None,
+    schedule: Trigger | ScheduleData | None,
+    name: str | None,
+    payload: Mapping[str, Any] | None,
+    enabled: bool | None,
+) -> CronChanges:
+    return CronChanges(
+        handler=UNSET if handler is None else handler,
+        schedule=UNSET if schedule is None else write_schedule(read_schedule(schedule)),
+        name=UNSET if name is None else name,
+        payload=UNSET if payload is None else dict(payload),
+        enabled=UNSET if enabled is None else enabled,
+    )
+
+
+def _unrunnable(cron: CronRecord, error: str, now: int) -> CronRecord:
+    try:
+        return finished(cron, replace(cron, running_at=now), error, now)
+    except BadInput:  # not even its schedule can be read here
+        return replace(cron, next_at=None, last_status="error", last_error=error)
+
+
+def _path(database: str | Path, folder: Path) -> Path | None:
+    if isinstance(database, str) and database.startswith("sqlite:"):
+        return sqlite_path(database, folder)
+    return folder / database
+
+
+def _folder_of_caller() -> Path:
+    file = sys._getframe(2).f_globals.get("__file__")  # pyright: ignore[reportPrivateUsage]
+    return Path(file).resolve().parent if file else Path.cwd()

@@ -1,0 +1,194 @@
+"""Where a gateway keeps its crons: a small SQLite file that one process has at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from duly.errors import StoreTooNew, StoreUnavailable
+from duly.gateway import statements as sql
+from duly.gateway.crons import CronRecord
+from duly.ids import FIRST_ID
+from duly.store.sqlite.errors import translated
+
+PATIENCE = 10.0
+
+
+class CronStore:
+    """The crons of one gateway. Every verb is one transaction; threads take turns."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._lock_file: IO[bytes] | None = None
+        self._turn = threading.RLock()
+
+    def __str__(self) -> str:
+        return "a gateway's memory" if self._path is None else str(self._path)
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def open(self) -> bool:
+        """Make the table if it is missing; False if it is open already."""
+        with self._turn:
+            if self._connection is not None:
+                return False
+            # Whoever starts takes running crons for interrupted: nobody else may be at it.
+            self._own_it()
+            with translated(str(self)):
+                self._connection = self._connect()
+                self._create(self._connection)
+            return True
+
+    def close(self) -> None:
+        with self._turn:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._lock_file is not None:
+                self._lock_file.close()
+                self._lock_file = None
+
+    # Verbs
+
+    def add(self, record: CronRecord, most: int) -> bool | None:
+        """Store a new cron; False if there is one of that name, None if there are too many."""
+        with self._transaction() as run:
+            if run(sql.COUNT)[0][0] >= most:
+                return None
+            return bool(run(sql.INSERT, msgspec.structs.asdict(record)))
+
+    def edit(
+        self, cron_id: str, change: Callable[[CronRecord], CronRecord | None]
+    ) -> CronRecord | None:
+        """Change a cron while nobody else looks at it; as it is then. None: there is none.
+
+        A change that answers None changes nothing. NameTaken if another cron has the new name.
+        """
+        with self._transaction() as run:
+            before = _one(run(sql.GET, {"id": cron_id}))
+            if before is None:
+                return None
+            after = change(before)
+            if after is None:
+                return before
+            if not run(sql.REPLACE, msgspec.structs.asdict(after)):
+                raise NameTaken
+            return after
+
+    def rest(self, cron_id: str, running_at: int | None) -> None:
+        """The run that began then is really over."""
+        with self._transaction() as run:
+            run(sql.REST, {"id": cron_id, "running_at": running_at})
+
+    def remove(self, cron_id: str) -> bool:
+        with self._transaction() as run:
+            return bool(run(sql.REMOVE, {"id": cron_id}))
+
+    def get(self, cron_id: str) -> CronRecord | None:
+        return _one(self._ask(sql.GET, {"id": cron_id}))
+
+    def page(self, disabled: bool, after: str | None, limit: int) -> list[CronRecord]:
+        """Crons, oldest first."""
+        given = {"disabled": disabled, "after": after or FIRST_ID, "limit": limit}
+        return _all(self._ask(sql.PAGE, given))
+
+    def due(self, now: int, limit: int) -> list[CronRecord]:
+        return _all(self._ask(sql.DUE, {"now": now, "limit": limit}))
+
+    def next_due(self) -> int | None:
+        found: int | None = self._ask(sql.NEXT_DUE, {})[0][0]
+        return found
+
+    def running(self) -> list[CronRecord]:
+        return _all(self._ask(sql.RUNNING, {}))
+
+    # Inside
+
+    def _own_it(self) -> None:
+        if self._path is None:
+            return
+        file: IO[bytes] | None = None
+        try:
+            file = open(f"{self._path}.lock", "ab")  # noqa: SIM115 - held until close()
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if file is None:
+                raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
+            file.close()
+            reason = "another process runs a gateway on it; stop that, or name another file"
+            raise StoreUnavailable(f"{self._path}: {reason}") from error
+        self._lock_file = file
+
+    def _connect(self) -> sqlite3.Connection:
+        target = ":memory:" if self._path is None else os.fspath(self._path)
+        connection = sqlite3.connect(
+            target, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(sql.SET_UP)
+        connection.execute(sql.SAFE)
+        return connection
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        version = connection.execute(sql.GET_VERSION).fetchone()[0]
+        if version > sql.VERSION:
+            self.close()
+            raise StoreTooNew(sql.VERSION, version)
+        connection.execute(sql.CREATE)
+        connection.execute(sql.CREATE_DUE)
+        connection.execute(sql.SET_VERSION)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[Callable[..., list[Any]]]:
+        with self._turn, translated(str(self)):
+            connection = self._opened()
+
+            def run(text: str, given: Mapping[str, Any] | None = None) -> list[Any]:
+                return connection.execute(text, given or {}).fetchall()
+
+            connection.execute(sql.BEGIN)
+            try:
+                yield run
+            except BaseException:
+                connection.execute(sql.ROLLBACK)
+                raise
+            connection.execute(sql.COMMIT)
+
+    def _ask(self, text: str, given: Mapping[str, Any]) -> list[Any]:
+        with self._turn, translated(str(self)):
+            return self._opened().execute(text, given).fetchall()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(f"{self} is closed; the gateway was stopped")
+        return self._connection
+
+
+class NameTaken(Exception):
+    """Another cron has that name."""
+
+
+def _one(rows: list[Any]) -> CronRecord | None:
+    return _all(rows)[0] if rows else None
+
+
+def _all(rows: list[Any]) -> list[CronRecord]:
+    return [_record(dict(zip(_NAMES, row, strict=True))) for row in rows]
+
+
+def _record(fields: dict[str, Any]) -> CronRecord:
+    fields["enabled"] = bool(fields["enabled"])
+    return CronRecord(**fields)
+
+
+_NAMES = CronRecord.__struct_fields__

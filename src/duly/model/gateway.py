@@ -1,0 +1,45 @@
+"""What is known of a gateway: where it is, what it said last, since when it has said nothing."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+MAX_ERROR = 1_000
+NOTE_EVERY_MS = 10_000
+"""An answer that says nothing new is written down so seldom."""
+
+
+class GatewayRecord(msgspec.Struct, frozen=True):
+    """One gateway as it stands in the store. The order of the fields is that of the columns."""
+
+    id: str
+    owner: str
+    name: str
+    url: str
+    secret: str | None
+    version: int
+    created_at: int
+    updated_at: int
+    crons: str | None = None
+    seen_at: int | None = None
+    error: str | None = None
+    stale_since: int | None = None
+
+
+def answered(record: GatewayRecord, crons: str, now: int) -> GatewayRecord:
+    """The gateway after it has said what its crons are."""
+    return replace(record, crons=crons, seen_at=now, error=None, stale_since=None)
+
+
+def silent(record: GatewayRecord, error: str, now: int) -> GatewayRecord:
+    """The gateway after it has given no answer; what it said last stays."""
+    since = now if record.stale_since is None else record.stale_since
+    return replace(record, error=error[:MAX_ERROR], stale_since=since)
+
+
+def worth_noting(before: GatewayRecord, after: GatewayRecord) -> bool:
+    """Whether what was heard has to be written down: it is new, or the last note is old."""
+    if replace(before, seen_at=after.seen_at) != after:
+        return True
+    return (after.seen_at or 0) - (before.seen_at or 0) >= NOTE_EVERY_MS

@@ -1,0 +1,26 @@
+"""How deep is JSON nested? Known without reading it: whoever reads it may not get back."""
+
+from __future__ import annotations
+
+import re
+
+MAX_DEPTH = 64
+
+# A string may lack its end: were it no match then, each of its quotes would be tried in turn.
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
+
+
+def depth_of(text: bytes | bytearray, most: int = MAX_DEPTH) -> int:
+    """How deep the brackets outside of strings are nested; no further than one beyond `most`."""
+    if text.count(b"[") + text.count(b"{") <= most:
+        return 0
+    deepest = depth = 0
+    for token in _BRACKETS.finditer(text):
+        if token[1]:
+            depth += 1
+            deepest = max(deepest, depth)
+            if deepest > most:
+                break
+        elif token[2]:
+            depth -= 1
+    return deepest

@@ -1,0 +1,91 @@
+"""What happens, as those see it who look on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from duly.model.job import State
+from duly.model.progress import Look
+
+
+class Cursor(NamedTuple):
+    """Up to where one has seen everything; what comes after may be seen twice, never missed."""
+
+    since: int
+    """No change is older that one has not seen."""
+    seq: int = 0
+    """The same for ended jobs, where a store numbers them."""
+
+    def __str__(self) -> str:
+        return f"{self.since}-{self.seq}"
+
+
+def read_cursor(text: str) -> Cursor | None:
+    """The cursor that was written like that; None for any other text."""
+    since, dash, seq = text.partition("-")
+    if not dash or not all(_is_number(part) for part in (since, seq)):
+        return None
+    return Cursor(int(since), int(seq))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+class JobNews(NamedTuple):
+    """A job that was stored, has started, says how far it is, or has ended."""
+
+    id: str
+    function: str
+    state: State
+    queue: str
+    owner: str | None
+    attempt: int
+    token: int
+    trigger: str | None
+    actor: str | None
+    at: int
+    value: float | None
+    note: str | None
+    reported: int | None
+
+    @property
+    def look(self) -> Look:
+        said = (self.value, self.note, self.reported)
+        return Look(self.id, self.state, self.token, self.attempt, *said, updated_at=None)
+
+
+class TickNews(NamedTuple):
+    """A tick that was decided."""
+
+    schedule_id: str
+    kind: str
+    tick_at: int
+    outcome: str
+    reason: str | None
+    job_id: str | None
+    at: int
+    owner: str | None
+    key: str | None
+
+
+class AuditNews(NamedTuple):
+    """Something that an operator did."""
+
+    id: str
+    at: int
+    actor: str | None
+    action: str
+    target: str
+
+
+News = JobNews | TickNews | AuditNews
+
+
+class Changes(NamedTuple):
+    """What a look has shown, and where the next one begins."""
+
+    news: list[News]
+    next: Cursor
+    whole: bool
+    """Whether that is everything; where it is not, one has to look at the things themselves."""

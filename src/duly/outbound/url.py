@@ -1,0 +1,118 @@
+"""Which host, port and path does an address name? Whatever could be read in two ways is refused."""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import re
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import NamedTuple
+
+from duly.errors import AddressRefused
+
+Address = IPv4Address | IPv6Address
+
+MAX_URL = 2_000
+MAX_HOST = 253
+PORTS = {"http": 80, "https": 443}
+
+_FORM = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[^\]\[]*\]|[^/?#:\[\]@\\%]+)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>/[^?#]*)?(?P<query>\?[^#]*)?",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+# What some resolvers read as a number: 2130706433, 0x7f000001, 017700000001.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+class Target(NamedTuple):
+    """Where an address leads, before anything is looked up."""
+
+    scheme: str
+    host: str
+    """In ASCII and small letters; an IPv6 address without its brackets."""
+    port: int
+    path: str
+    """With the query."""
+    address: Address | None
+    """If the host is an address itself."""
+
+    @property
+    def authority(self) -> str:
+        """As it stands in the header `Host`."""
+        host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def parse_url(url: str) -> Target:
+    """Where the address leads; AddressRefused if it is not plainly an address of HTTP."""
+    if not isinstance(url, str):
+        raise AddressRefused(f"give an address, not {url!r}")
+    if len(url) > MAX_URL:
+        raise AddressRefused(f"give an address of at most {MAX_URL:,} characters")
+    # Not even around it: what one reader strips, another one sends.
+    if any(letter.isspace() or not letter.isprintable() for letter in url):
+        raise AddressRefused("the address has a space or a control character in it")
+    found = _FORM.fullmatch(url)
+    if found is None:
+        raise AddressRefused(
+            "give an address such as https://host/path, without user, password or fragment"
+        )
+    scheme = found["scheme"].lower()
+    host, address = _host(found["host"])
+    path = (found["path"] or "/") + (found["query"] or "")
+    if not path.isascii() or "\\" in path:
+        raise AddressRefused("the path must be in ASCII, with anything else percent-encoded")
+    return Target(scheme, host, _port(found["port"], scheme), path, address)
+
+
+def _port(text: str | None, scheme: str) -> int:
+    port = PORTS[scheme] if text is None else int(text)
+    if not 1 <= port <= 65_535:
+        raise AddressRefused(f"{port} is no port")
+    return port
+
+
+def _host(text: str) -> tuple[str, Address | None]:
+    if text.startswith("["):
+        address = _ipv6(text[1:-1])
+        return str(address), address
+    host = to_ascii(text)
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):
+        if not text.isascii():
+            raise AddressRefused(f"{text!r} is an address in other digits than ours")
+        return host, _ipv4(host)
+    return host, None
+
+
+def to_ascii(host: str) -> str:
+    """The name of a host as it is looked up."""
+    name = host.lower()
+    if not name.isascii():
+        try:
+            name = name.encode("idna").decode("ascii").lower()
+        except UnicodeError:
+            raise AddressRefused(f"{host!r} is no name of a host") from None
+    labels = name.split(".")
+    if len(name) > MAX_HOST or not all(_LABEL.fullmatch(label) for label in labels):
+        raise AddressRefused(f"{host!r} is no name of a host")
+    return name
+
+
+def _ipv4(text: str) -> IPv4Address:
+    try:
+        return IPv4Address(text)
+    except AddressValueError:
+        raise AddressRefused(f"write {text!r} as four decimal numbers, as 192.0.2.1") from None
+
+
+def _ipv6(text: str) -> IPv6Address:
+    try:
+        # A zone would choose the interface of this machine that it goes out by.
+        if "%" in text or not text.isascii():
+            raise AddressValueError(text)
+        return IPv6Address(text)
+    except AddressValueError:
+        raise AddressRefused(f"{text!r} is no IPv6 address without a zone") from None

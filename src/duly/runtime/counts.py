@@ -1,0 +1,135 @@
+"""What a process counts, and how it reaches the store.
+
+Whoever counts only adds to numbers in memory. They are added to those of the other processes about
+once a second, in one statement, and when the process stops; one that is killed loses what it has
+counted since.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from duly.clock import Clock
+from duly.errors import StoreError
+from duly.model.measure import (
+    BOUNDS,
+    DURATION,
+    DURATION_SUM,
+    LABELS,
+    LE,
+    TICKS,
+    Count,
+)
+from duly.runtime.loop import Loop
+from duly.store.base import Store
+from duly.store.schedules.ticking import Ticked
+
+log = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 1.0
+MOST_NAMES = 1_000
+OTHER = "other"
+"""Stands for all functions beyond the first thousand."""
+
+Key = tuple[str, tuple[str, ...]]
+
+
+class Counts:
+    """What this process has counted since it has last told the store."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child what was counted is the parent's to tell."""
+        self._guard = threading.Lock()
+        self._flushing = threading.Lock()
+        self._counted: Counter[Key] = Counter()
+        self._names: set[str] = set()
+
+    def add(self, name: str, *labels: str, value: int = 1) -> None:
+        with self._guard:
+            self._counted[name, labels] += value
+
+    def known(self, name: str) -> str:
+        """The name as a label; there are never too many of them."""
+        if name in self._names:
+            return name
+        if len(self._names) >= MOST_NAMES:
+            return OTHER
+        self._names.add(name)
+        return name
+
+    def ran(self, function: str, outcome: str, seconds: float) -> None:
+        """An attempt has ended, so many seconds after it was claimed."""
+        bucket = LE[bisect_left(BOUNDS, seconds)]
+        with self._guard:
+            function = self.known(function)
+            self._counted[DURATION, (function, outcome, bucket)] += 1
+            self._counted[DURATION_SUM, (function, outcome)] += round(seconds * 1000)
+
+    def ticked(self, ticked: Ticked) -> None:
+        """A page of schedules was decided."""
+        found = {("dispatched", ""): ticked.dispatched, ("missed", ""): ticked.missed}
+        found |= {("skipped", reason): count for reason, count in ticked.skips.items()}
+        with self._guard:
+            for labels, count in found.items():
+                if count:
+                    self._counted[TICKS, labels] += count
+
+    def flush(self, store: Store) -> None:
+        """Tell the store; what it could not be told stays."""
+        # One at a time: whoever has flushed must find in the store what was counted before.
+        with self._flushing:
+            with self._guard:
+                counted, self._counted = self._counted, Counter()
+            if not counted:
+                return
+            try:
+                store.add_counts(as_counts(counted))
+            except BaseException:
+                with self._guard:
+                    self._counted.update(counted)
+                raise
+
+
+def as_counts(counted: Mapping[Key, int]) -> list[Count]:
+    return [
+        Count(name, _labels(name, values), value)
+        for (name, values), value in sorted(counted.items())
+    ]
+
+
+def _labels(name: str, values: tuple[str, ...]) -> str:
+    return msgspec.json.encode(dict(zip(LABELS[name], values, strict=True))).decode()
+
+
+class Telling:
+    """Tells the store about once a second, in a loop, until it is stopped."""
+
+    def __init__(self, counts: Counts, store: Store, clock: Clock) -> None:
+        self._counts = counts
+        self._store = store
+        self.loop = Loop("counts", self.one_pass, clock)
+
+    def one_pass(self) -> float:
+        try:
+            self._counts.flush(self._store)
+        except StoreError as error:
+            log.debug("what was counted cannot be stored now: %s", error)
+        return FLUSH_SECONDS
+
+    def stop(self) -> None:
+        """Nothing more is counted: tell what is left."""
+        self.loop.stop()
+        self.loop.join(5)
+        try:
+            self._counts.flush(self._store)
+        except StoreError as error:
+            log.warning("what was counted last is lost: %s", error)

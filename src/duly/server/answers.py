@@ -1,0 +1,217 @@
+"""How answers look: one shape for every error, and JSON that every client reads as it was meant."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, cast
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from starlette.exceptions import HTTPException
+
+from duly.clock import from_ms
+from duly.errors import (
+    BadInput,
+    CalendarExists,
+    DulyError,
+    FunctionDeleted,
+    GatewayRefused,
+    GatewayUnavailable,
+    MissingExtra,
+    QueryTooBroad,
+    ReadOnlyCalendar,
+    ScheduleExists,
+    StaleVersion,
+    StoreError,
+    WrongStatus,
+)
+
+SAFE_INTEGER = 2**53 - 1
+"""Beyond it a JavaScript client would read another number."""
+
+
+# Values ------------------------------------------------------------------------------------------
+
+
+def iso(instant: datetime) -> str:
+    """With Z, to the millisecond."""
+    return instant.strftime("%Y-%m-%dT%H:%M:%S.") + f"{instant.microsecond // 1000:03d}Z"
+
+
+Time = Annotated[datetime, PlainSerializer(iso, return_type=str)]
+Ms = Annotated[int, Field(description="Milliseconds since 1970 UTC.")]
+
+
+def time_of(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)
+
+
+class Shape(BaseModel):
+    """What goes over the wire; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+
+class Answer(JSONResponse):
+    """JSON in which integers that JavaScript cannot hold are strings."""
+
+    def render(self, content: Any) -> bytes:
+        text = json.dumps(readable(content), ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8", "backslashreplace")
+
+
+def readable(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) > SAFE_INTEGER:
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: readable(each) for key, each in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [readable(each) for each in cast("Sequence[Any]", value)]
+    return value
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+class ErrorBody(Shape):
+    code: str
+    message: str
+    field: str | None = None
+    hint: str | None = None
+
+
+class ErrorAnswer(Shape):
+    """What every request gets that cannot be answered."""
+
+    error: ErrorBody
+
+
+class Refused(Exception):
+    """An answer that is no error of duly's own: a wrong token, a foreign host."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        field: str | None = None,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status, self.headers = status, headers
+        self.body = ErrorBody(code=code, message=message, field=field, hint=hint)
+        super().__init__(message)
+
+
+SAID_IN_WORDS = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    415: "unsupported_media_type",
+}
+
+
+# The first that fits.
+STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
+    (FunctionDeleted, 410),
+    (ReadOnlyCalendar, 403),
+    ((CalendarExists, ScheduleExists, StaleVersion, WrongStatus), 409),
+    (GatewayUnavailable, 502),
+    (GatewayRefused, 422),
+    (LookupError, 404),
+    (QueryTooBroad, 422),
+    (BadInput, 422),
+    (StoreError, 503),
+    (MissingExtra, 501),
+)
+OTHERWISE = 409
+
+
+def status_of(error: DulyError) -> int:
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), OTHERWISE)
+
+
+def code_of(error: Exception) -> str:
+    """JobNotFound → job_not_found."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def answer_to(error: DulyError) -> Answer:
+    named = (getattr(error, name, None) for name in ("field", "argument", "option"))
+    body = ErrorBody(
+        code=code_of(error),
+        message=str(error),
+        field=next((str(name) for name in named if name), None),
+        hint=getattr(error, "hint", None) or None,
+    )
+    status = status_of(error)
+    return refusal(status, body, {"Retry-After": "1"} if status == 503 else None)
+
+
+def refusal(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer({"error": body.model_dump()}, status, dict(headers or {}))
+
+
+def install_errors(api: FastAPI) -> None:
+    """Give every error the one shape."""
+
+    def of_duly(_: Request, error: Exception) -> Answer:
+        assert isinstance(error, DulyError)
+        return unstorable(_, error) if _is_about_values(error) else answer_to(error)
+
+    def unstorable(_: Request, error: Exception) -> Answer:
+        message = "a text holds a character that cannot be stored"
+        return refusal(422, ErrorBody(code="invalid", message=message))
+
+    def refused(_: Request, error: Exception) -> Answer:
+        assert isinstance(error, Refused)
+        return refusal(error.status, error.body, error.headers)
+
+    def invalid(_: Request, error: Exception) -> Answer:
+        assert isinstance(error, RequestValidationError)
+        return _invalid(error)
+
+    def other(_: Request, error: Exception) -> Answer:
+        assert isinstance(error, HTTPException)
+        code = SAID_IN_WORDS.get(error.status_code, "refused")
+        body = ErrorBody(code=code, message=str(error.detail))
+        return refusal(error.status_code, body, error.headers)
+
+    def broken(_: Request, error: Exception) -> Answer:
+        # Whoever runs the server finds it in the log; those who ask need not know.
+        return refusal(500, ErrorBody(code="internal", message="something went wrong here"))
+
+    def unexpected(_: Request, error: Exception) -> Answer:
+        # Whoever runs the server finds the error in its log.
+        return refusal(500, ErrorBody(code="internal", message="something went wrong here"))
+
+    api.add_exception_handler(Exception, unexpected)
+    api.add_exception_handler(DulyError, of_duly)
+    api.add_exception_handler(UnicodeEncodeError, unstorable)
+    api.add_exception_handler(Refused, refused)
+    api.add_exception_handler(RequestValidationError, invalid)
+    api.add_exception_handler(HTTPException, other)
+    api.add_exception_handler(Exception, broken)
+
+
+def _is_about_values(error: DulyError) -> bool:
+    """Whether a database has refused a value; PostgreSQL takes no text with a NUL in it."""
+    return isinstance(error, StoreError) and type(error.__cause__).__name__ == "DataError"
+
+
+def _invalid(error: RequestValidationError) -> Answer:
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"]]
+    if first["type"] == "json_invalid":
+        body = ErrorBody(code="invalid_json", message="the body is no JSON", hint=first["msg"])
+        return refusal(400, body)
+    field = ".".join(where[1:]) or where[0]
+    return refusal(422, ErrorBody(code="invalid", message=f"{field}: {first['msg']}", field=field))

@@ -1,0 +1,60 @@
+"""Conditions: do they make sense, and what do they come to?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from duly.errors import InvalidCondition, InvalidOption
+from duly.model import plain
+from duly.model.condition import parse
+from duly.server.answers import Shape
+from duly.server.api.schedule_shapes import ExplanationShape, explanation_shape
+from duly.server.auth import Reader, ScopedRoute
+
+router = APIRouter(prefix="/conditions", tags=["conditions"], route_class=ScopedRoute)
+
+
+class ValidateBody(Shape):
+    condition: Any
+
+
+class Fault(Shape):
+    pointer: str | None = Field(description="The key that is wrong, if it is one.")
+    reason: str
+    hint: str | None
+
+
+class Validity(Shape):
+    valid: bool
+    error: Fault | None
+
+
+class ExplainBody(Shape):
+    condition: Any
+    context: Any = Field(
+        None,
+        description="As a tick would see it: prior_run_result, last_24h_stats, signal_rpc_result.",
+    )
+
+
+@router.post("/validate")
+def validate(who: Reader, body: ValidateBody) -> Validity:
+    """Whether it could be a schedule's; if not, why not."""
+    try:
+        parse(body.condition)
+    except InvalidCondition as error:
+        fault = Fault(pointer=error.pointer, reason=error.reason, hint=error.hint or None)
+        return Validity(valid=False, error=fault)
+    return Validity(valid=True, error=None)
+
+
+@router.post("/explain")
+def explain(who: Reader, body: ExplainBody) -> ExplanationShape:
+    """What it comes to for a context: each operator with what it finds there."""
+    condition = parse(body.condition)
+    if fault := plain.fault(body.context):
+        raise InvalidOption("context", f"{fault.path}: {fault.reason}".removeprefix(": "))
+    return explanation_shape(condition.explain(body.context))

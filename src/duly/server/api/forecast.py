@@ -1,0 +1,254 @@
+"""What is to come: dispatches by the hour, a feed for calendar programs, and cron in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from heapq import merge
+from itertools import islice
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import AwareDatetime, Field
+
+from duly.app import Duly
+from duly.clock import from_ms, to_ms
+from duly.errors import InvalidOption
+from duly.model.access import Principal
+from duly.model.forecast import HOUR_MS, dispatches
+from duly.model.ical_feed import Event, feed
+from duly.model.schedule import Plan
+from duly.model.trigger import Cron
+from duly.schedules import Schedules
+from duly.schedules.health import understood
+from duly.schedules.reading import MAX_FORECAST_DAYS
+from duly.server.answers import Ms, Shape, Time
+from duly.server.api.common import App, check_id, owner_of
+from duly.server.auth import Reader, ScopedRoute
+from duly.store.schedules.data import ScheduleFilter
+from duly.times import at
+from duly.zones import zone
+
+router = APIRouter(tags=["forecast"], route_class=ScopedRoute)
+
+MAX_FIRES = 1_000
+MAX_EVENTS = 1_000
+MAX_FEED_SCHEDULES = 1_000
+MAX_TICKS = 100_000
+"""So many are looked at for one request, whether or not they bring a job."""
+FEED_DAYS = 31
+DAY_MS = 24 * HOUR_MS
+
+Days = Annotated[int, Query(ge=1, le=MAX_FORECAST_DAYS)]
+
+
+class Moment(Shape):
+    at: Time
+    at_ms: Ms
+    dispatches: int
+
+
+class ForecastShape(Shape):
+    start_at: Time
+    start_at_ms: Ms
+    end_at: Time
+    end_at_ms: Ms
+    total: int
+    hours: list[Moment] = Field(description="Every hour from the start on.")
+    busiest: list[Moment] = Field(description="The minutes with most dispatches, most first.")
+    schedules: int
+    complete: bool = Field(description="False: these are the figures of only some schedules.")
+
+
+class Fire(Shape):
+    at: Time
+    at_ms: Ms
+    local: str
+    dst_adjusted: bool = Field(description="It stands for a time that does not exist that day.")
+    note: str | None = Field(description="What clocks that are set forward or back do to it.")
+
+
+class CronShape(Shape):
+    expression: str
+    tz: str
+    description: str
+    fires: list[Fire]
+
+
+# Routes ------------------------------------------------------------------------------------------
+
+
+@router.get("/forecast")
+def forecast(
+    app: App,
+    who: Reader,
+    days: Days = 7,
+    start: AwareDatetime | None = None,
+    owner: str | None = None,
+) -> ForecastShape:
+    """Dispatches per hour for the next days, and the busiest minutes.
+
+    Triggers and calendars are asked; conditions, budgets and overlapping are not.
+    """
+    if start is not None:
+        _check_start(app, start)
+    schedules = _schedules(app, owner_of(who, owner))
+    found = schedules.forecast(days=days, start=start, most_ticks=MAX_TICKS)
+    return ForecastShape(
+        start_at=from_ms(found.start),
+        start_at_ms=found.start,
+        end_at=from_ms(found.end),
+        end_at_ms=found.end,
+        total=found.total,
+        hours=[
+            _moment(found.start + hour * HOUR_MS, count) for hour, count in enumerate(found.hours)
+        ],
+        busiest=[_moment(minute.at, minute.dispatches) for minute in found.busiest],
+        schedules=found.schedules,
+        complete=found.complete,
+    )
+
+
+class Feed(Response):
+    media_type = "text/calendar"
+
+
+def ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+@router.get(
+    "/forecast.ics",
+    response_class=Feed,
+    responses={
+        200: {"content": {"text/calendar": {"schema": {"type": "string"}}}},
+        "default": {
+            "description": "It could not be done; says why.",
+            "content": {"application/json": {"schema": ref("ErrorAnswer")}},
+        },
+    },
+)
+def ical(
+    app: App,
+    who: Reader,
+    days: Annotated[int, Query(ge=1, le=FEED_DAYS)] = 7,
+    schedule: Annotated[str | None, Query(description="The id of one; else all.")] = None,
+    owner: str | None = None,
+) -> Feed:
+    """The coming ticks as an iCalendar feed: the first 1,000 of them.
+
+    `X-Duly-Complete: false` says that there may be more than it shows.
+    """
+    plans = _plans(app, who, owner_of(who, owner), schedule)
+    now = app.core.now()
+    coming = Coming(app, plans, now, now + days * DAY_MS)
+    answer = Feed(feed(f"{app.name}: schedules", coming.events, now))
+    if not coming.complete:
+        answer.headers["X-Duly-Complete"] = "false"
+    return answer
+
+
+@router.get("/cron")
+def cron(
+    app: App,
+    who: Reader,
+    expression: Annotated[str, Query(min_length=1, max_length=1_000)],
+    tz: str = "UTC",
+    n: Annotated[int, Query(ge=1, le=MAX_FIRES)] = 5,
+    after: Annotated[AwareDatetime | None, Query(description="Now, if it is not given.")] = None,
+    key: Annotated[str, Query(description="Of the schedule, which chooses for `H`.")] = "",
+) -> CronShape:
+    """A cron expression in words, and when it fires next."""
+    trigger = Cron(expression, tz, key)
+    now = app.clock.now()
+    since = now if after is None else at(after, now)
+    return CronShape(
+        expression=expression,
+        tz=trigger.tz,
+        description=trigger.describe(),
+        fires=list(_fires(trigger, trigger.upcoming(n, since), since)),
+    )
+
+
+# What they are made of ---------------------------------------------------------------------------
+
+
+def _schedules(app: Duly, owner: str | None) -> Schedules:
+    return app.schedules if owner is None else app.schedules.of(owner)
+
+
+def _check_start(app: Duly, start: datetime) -> None:
+    """What lies between now and the start is looked at too, where it uses up what remains."""
+    if abs(to_ms(start) - app.clock.now()) > MAX_FORECAST_DAYS * DAY_MS:
+        raise InvalidOption("start", f"must be within {MAX_FORECAST_DAYS} days of now")
+
+
+def _moment(at: int, count: int) -> Moment:
+    return Moment(at=from_ms(at), at_ms=at, dispatches=count)
+
+
+def _plans(app: Duly, who: Principal, owner: str | None, schedule: str | None) -> list[Plan]:
+    if schedule is not None:
+        found = _schedules(app, who.owner).get(check_id(schedule, "schedule"))
+        records = [found.record] if found.enabled else []
+        return list(understood(records))
+    wanted = ScheduleFilter(owner=owner, enabled=True, limit=MAX_FEED_SCHEDULES)
+    return list(understood(app.ready().schedules(wanted)))
+
+
+class Coming:
+    """The first ticks of some schedules that bring a job."""
+
+    def __init__(self, app: Duly, plans: list[Plan], start: int, end: int) -> None:
+        self._start, self._end = start, end
+        self._left = MAX_TICKS
+        with_calendar = [plan for plan in plans if plan.record.calendar is not None]
+        self._calendars = app.ready().calendars_of(with_calendar)
+        # Each is as good as in order: only what was moved is not.
+        found = list(islice(merge(*map(self._of, plans)), MAX_EVENTS + 1))
+        self.events = sorted(found[:MAX_EVENTS])
+        self.complete = (
+            self._left >= 0 and len(found) <= MAX_EVENTS and len(plans) < MAX_FEED_SCHEDULES
+        )
+
+    def _of(self, plan: Plan) -> Iterator[Event]:
+        record = plan.record
+        description = f"{record.function}: {plan.trigger.describe()}"
+        for dispatch in dispatches(plan, self._calendars, self._start, self._end, self._start):
+            self._left -= 1
+            if self._left < 0:
+                return
+            if dispatch is not None and self._start <= dispatch[1] < self._end:
+                uid = f"{record.id}-{dispatch[0]}@duly"
+                yield Event(dispatch[1], uid, record.key, description)
+
+
+def _fires(trigger: Cron, ticks: list[int], since: int) -> Iterator[Fire]:
+    clock = zone(trigger.tz)
+    before = clock.offset(since // 1000)
+    for tick in ticks:
+        adjusted = trigger.adjusted(tick)
+        offset = clock.offset(tick // 1000)
+        local = from_ms(tick).astimezone(clock.info)
+        yield Fire(
+            at=from_ms(tick),
+            at_ms=tick,
+            local=local.isoformat(timespec="seconds"),
+            dst_adjusted=adjusted,
+            note=_note(adjusted, local, offset - before),
+        )
+        before = offset
+
+
+def _note(adjusted: bool, local: datetime, change: int) -> str | None:
+    """What there is to say of a fire near a change of clocks."""
+    if adjusted:
+        return "clocks are set forward over its time; it fires when that is done"
+    other = local.replace(fold=1 - local.fold)
+    if other.utcoffset() != local.utcoffset():
+        which = "second" if local.fold else "first"
+        return f"clocks show this time twice; this is the {which} time"
+    if change:
+        way = "forward" if change > 0 else "back"
+        return f"clocks are set {way} by {timedelta(seconds=abs(change))} before it"
+    return None

@@ -1,0 +1,89 @@
+"""Functions: what can be called, with which arguments, and what operators decide about it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import Field
+
+from duly.clock import from_ms
+from duly.errors import UnknownFunction
+from duly.model.function import FunctionInfo, is_reserved
+from duly.model.function import Status as FunctionStatus
+from duly.server.answers import Ms, Shape, Time, time_of
+from duly.server.api.common import App
+from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
+
+router = APIRouter(prefix="/functions", tags=["functions"], route_class=ScopedRoute)
+
+
+class FunctionShape(Shape):
+    name: str
+    kind: str
+    app: str
+    arguments: dict[str, Any] = Field(description="JSON Schema of its arguments.")
+    queue: str | None
+    internal: bool
+    alias_of: str | None
+    trigger: str
+    status: FunctionStatus
+    status_by: str | None
+    status_note: str | None
+    status_at: Time | None
+    status_at_ms: Ms | None
+    published_at: Time
+    published_at_ms: Ms
+
+
+class StatusBody(Shape):
+    verb: Literal["pause", "resume", "deprecate", "delete", "restore"]
+    note: str | None = Field(None, max_length=1_000)
+
+
+@router.get("")
+def find(app: App, who: Reader) -> list[FunctionShape]:
+    """Every function that workers have published, of whichever service."""
+    return [_shape(info) for info in app.functions.published() if not is_reserved(info.name)]
+
+
+@router.get("/{name}")
+def get(app: App, who: Reader, name: str) -> FunctionShape:
+    return _shape(_known(app, name))
+
+
+@router.post("/{name}/status")
+def set_status(app: App, who: Operator, name: str, body: StatusBody) -> FunctionShape:
+    """Pause, resume, deprecate, delete or restore it, for every process on the database."""
+    everybodys(who)
+    _known(app, name)
+    getattr(app.functions, body.verb)(name, by=who.name, note=body.note)
+    return _shape(app.functions.info(name))
+
+
+def _known(app: App, name: str) -> FunctionInfo:
+    if is_reserved(name):
+        raise UnknownFunction(name, ())
+    return app.functions.info(name)
+
+
+def _shape(info: FunctionInfo) -> FunctionShape:
+    options: dict[str, Any] = msgspec.json.decode(info.options)
+    return FunctionShape(
+        name=info.name,
+        kind=str(info.kind),
+        app=info.app,
+        arguments=msgspec.json.decode(info.schema),
+        queue=options.get("queue"),
+        internal=info.internal,
+        alias_of=info.alias_of,
+        trigger=str(info.trigger),
+        status=info.status,
+        status_by=info.status_by,
+        status_note=info.status_note,
+        status_at=time_of(info.status_at),
+        status_at_ms=info.status_at,
+        published_at=from_ms(info.published_at),
+        published_at_ms=info.published_at,
+    )

@@ -1,0 +1,413 @@
+"""Gateways: other runtimes with crons of their own, and the view across all schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from duly.clock import to_ms
+from duly.errors import GatewayUnavailable, SecretMissing
+from duly.gateway import GatewayCron, Gateways, RegisteredGateway
+from duly.model.access import Principal
+from duly.observe import ObservedGateway, ObservedSchedule
+from duly.server.answers import Ms, Refused, Shape, Time
+from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
+from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys
+from duly.server.patience import MOST_VIEWS, Waiting
+
+router = APIRouter(tags=["gateways"], route_class=ScopedRoute)
+
+T = TypeVar("T")
+UNREACHABLE = "cannot be reached"
+"""All that an owner is told: why not says much about the network of those who run it."""
+Local = Annotated[str, Field(description="ISO 8601 with the offset of the viewer's zone.")]
+
+
+# Shapes ------------------------------------------------------------------------------------------
+
+
+class CronShape(Shape):
+    id: str
+    name: str
+    handler: str
+    schedule: dict[str, Any]
+    tz: str
+    enabled: bool
+    payload: dict[str, Any]
+    next_at: Time | None
+    running_at: Time | None
+    last_run_at: Time | None
+    last_status: str | None
+    last_error: str | None
+    last_duration_ms: int | None
+    consecutive_errors: int
+    unreadable: str | None = Field(description="Why its schedule makes no sense here.")
+
+
+class GatewayShape(Shape):
+    id: str
+    name: str
+    owner: str | None
+    url: str
+    secret: str | None = Field(description="Where it is: env:NAME or file:PATH.")
+    version: int
+    stale: bool = Field(description="Whether it gave no answer when it was last asked.")
+    stale_since: Time | None
+    seen_at: Time | None
+    error: str | None
+    crons: list[CronShape] = Field(description="As they were when it was last seen.")
+    created_at: Time
+    created_at_ms: Ms
+
+
+class NewGatewayBody(Shape):
+    name: str = Field(min_length=1, max_length=200)
+    url: str = Field(min_length=1, max_length=2_000)
+    secret: str | None = Field(default=None, description="env:NAME or file:PATH.")
+    owner: str | None = None
+
+
+class NewCronBody(Shape):
+    handler: str = Field(min_length=1, max_length=200)
+    schedule: dict[str, Any] = Field(
+        description='{"kind": "at", "at": …}, {"kind": "every", "every_ms": …} or '
+        '{"kind": "cron", "cron": …, "tz": …}'
+    )
+    name: str | None = None
+    payload: dict[str, Any] | None = None
+    enabled: bool = True
+
+
+class CronChangesBody(Shape):
+    handler: str | None = None
+    schedule: dict[str, Any] | None = None
+    name: str | None = None
+    payload: dict[str, Any] | None = None
+    enabled: bool | None = None
+
+
+class RunBody(Shape):
+    mode: Literal["force", "due"] = "force"
+
+
+FORCED = RunBody()
+
+
+class Ran(Shape):
+    ran: bool
+    reason: str | None = Field(description="not-due or already-running, if it did not.")
+
+
+class Removed(Shape):
+    removed: bool
+
+
+class ObservedShape(Shape):
+    """One line of the view: resource, type with expression, zone, status, next and last run."""
+
+    source: Literal["schedule", "gateway"]
+    id: str
+    owner: str | None
+    resource: str
+    key: str
+    type: str
+    expression: str
+    words: str
+    tz: str = Field(description="Blank: UTC.")
+    status: str
+    next_run: Local | None
+    last_run: Local | None
+    last_status: str | None
+    stale_since: Time | None = Field(description="Since when its gateway has given no answer.")
+    error: str | None = Field(description="Why it is parked, or its gateway stale.")
+
+
+class ObservedGatewayShape(Shape):
+    id: str
+    name: str
+    owner: str | None
+    url: str
+    seen_at: Time | None
+    stale_since: Time | None
+    error: str | None
+
+
+class ObservedPage(Shape):
+    rows: list[ObservedShape]
+    gateways: list[ObservedGatewayShape]
+    next: str | None
+
+
+# Gateways ----------------------------------------------------------------------------------------
+
+
+@router.post("/gateways", status_code=201, responses={200: {"model": GatewayShape}})
+def add(app: App, who: Admin, once: Once, body: NewGatewayBody) -> GatewayShape:
+    """Register a gateway, for everybody or for an owner; it is not asked anything yet.
+
+    Its address may be inside your network, and its secret any that the server can read: a token of
+    an owner may not do this.
+    """
+    everybodys(who)
+
+    def make(gateway_id: str | None) -> RegisteredGateway:
+        gateways = app.gateways
+        return (gateways if gateway_id is None else gateways.under(gateway_id)).add(
+            body.name,
+            body.url,
+            secret=body.secret,
+            owner=body.owner,
+            by=who.name,
+        )
+
+    return _shape(who, once.make(who, body, make, app.gateways.get))
+
+
+@router.get("/gateways")
+def find(
+    app: App,
+    who: Reader,
+    owner: str | None = None,
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[GatewayShape]:
+    """With what they said last, oldest first; nobody is asked."""
+    of = owner_of(who, owner)
+    gateways = app.gateways if of is None else app.gateways.of(of)
+    found = [_shape(who, each) for each in gateways.list(after=after, limit=limit + 1)]
+    return page(found, limit, lambda gateway: gateway.id)
+
+
+@router.get("/gateways/{gateway_id}")
+def get(app: App, who: Reader, gateway_id: str) -> GatewayShape:
+    return _shape(who, _known(app, who, gateway_id))
+
+
+@router.delete("/gateways/{gateway_id}", status_code=204)
+def remove(app: App, who: Admin, gateway_id: str) -> None:
+    """Forget it; the gateway itself goes on as before. A token of an owner may not do this."""
+    everybodys(who)
+    app.gateways.remove(_known(app, who, gateway_id).id, by=who.name)
+
+
+# Their crons -------------------------------------------------------------------------------------
+
+
+@router.get("/gateways/{gateway_id}/crons")
+async def crons(app: App, who: Reader, waiting: Waiting, gateway_id: str) -> GatewayShape:
+    """Ask it for its crons; if it gives no answer, what it said last, as stale."""
+    found = await _ask(app, who, waiting, gateway_id, lambda gateways, known: gateways.crons(known))
+    return _shape(who, found)
+
+
+@router.post("/gateways/{gateway_id}/crons", status_code=201)
+async def cron_add(
+    app: App, who: Operator, waiting: Waiting, gateway_id: str, body: NewCronBody
+) -> CronShape:
+    """Make a cron on it.
+
+    No Idempotency-Key is taken: its name is unique on the gateway, so that a request that is
+    repeated is refused.
+    """
+    made = await _ask(
+        *(app, who, waiting, gateway_id),
+        lambda gateways, known: gateways.cron_add(
+            known,
+            body.handler,
+            body.schedule,
+            name=body.name,
+            payload=body.payload,
+            enabled=body.enabled,
+            by=who.name,
+        ),
+    )
+    return _cron(made)
+
+
+@router.patch("/gateways/{gateway_id}/crons/{cron_id}")
+async def cron_update(
+    app: App,
+    who: Operator,
+    waiting: Waiting,
+    gateway_id: str,
+    cron_id: str,
+    body: CronChangesBody,
+) -> CronShape:
+    """Change a cron of it."""
+    changed = await _ask(
+        *(app, who, waiting, gateway_id),
+        lambda gateways, known: gateways.cron_update(
+            known, cron_id, by=who.name, **body.model_dump()
+        ),
+    )
+    return _cron(changed)
+
+
+@router.post("/gateways/{gateway_id}/crons/{cron_id}/run")
+async def cron_run(
+    app: App,
+    who: Operator,
+    waiting: Waiting,
+    gateway_id: str,
+    cron_id: str,
+    body: RunBody = FORCED,
+) -> Ran:
+    """Run a cron of it now, or only if it is due."""
+    answer = await _ask(
+        *(app, who, waiting, gateway_id),
+        lambda gateways, known: gateways.cron_run(known, cron_id, body.mode, by=who.name),
+    )
+    return Ran(ran=answer.ran, reason=None if answer.reason is None else str(answer.reason))
+
+
+@router.delete("/gateways/{gateway_id}/crons/{cron_id}")
+async def cron_remove(
+    app: App, who: Operator, waiting: Waiting, gateway_id: str, cron_id: str
+) -> Removed:
+    """Remove a cron of it; false if there was none."""
+    answer = await _ask(
+        *(app, who, waiting, gateway_id),
+        lambda gateways, known: gateways.cron_remove(known, cron_id, by=who.name),
+    )
+    return Removed(removed=answer.removed)
+
+
+# Across everything -------------------------------------------------------------------------------
+
+
+@router.get("/observe/schedules", tags=["observe"])
+async def observe(
+    app: App,
+    who: Reader,
+    waiting: Waiting,
+    owner: str | None = None,
+    tz: Annotated[str, Query(description="The zone of whoever looks.")] = "UTC",
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> ObservedPage:
+    """All schedules, and the crons of all gateways; one that gives no answer is shown as stale."""
+    of = owner_of(who, owner)
+
+    def look() -> ObservedPage:
+        found = app.observe.schedules(owner=of, tz=tz, after=after, limit=limit)
+        return ObservedPage(
+            rows=[_observed(who, row) for row in found.rows],
+            gateways=[_observed_gateway(who, gateway) for gateway in found.gateways],
+            next=found.after,
+        )
+
+    return await waiting("views", look, MOST_VIEWS)
+
+
+# What they are made of ---------------------------------------------------------------------------
+
+
+def _of(app: App, who: Principal) -> Gateways:
+    return app.gateways if who.owner is None else app.gateways.of(who.owner)
+
+
+def _known(app: App, who: Principal, gateway_id: str) -> RegisteredGateway:
+    return _of(app, who).get(check_id(gateway_id, "gateway"))
+
+
+async def _ask(
+    app: App,
+    who: Principal,
+    waiting: Waiting,
+    gateway_id: str,
+    ask: Callable[[Gateways, str], T],
+) -> T:
+    """What a gateway says, in threads of its own: it may take its time."""
+    known = (await run_in_threadpool(_known, app, who, gateway_id)).id
+    try:
+        return await waiting(known, lambda: ask(_of(app, who), known))
+    except (GatewayUnavailable, SecretMissing):
+        if who.owner is None:
+            raise
+        raise Refused(502, "gateway_unavailable", f"the gateway {UNREACHABLE}") from None
+
+
+def _why(who: Principal, error: str | None) -> str | None:
+    """Why a gateway gave no answer, as far as those who ask may know."""
+    return error if error is None or who.owner is None else UNREACHABLE
+
+
+def _shape(who: Principal, gateway: RegisteredGateway) -> GatewayShape:
+    return GatewayShape(
+        id=gateway.id,
+        name=gateway.name,
+        owner=gateway.owner,
+        url=gateway.url,
+        secret=gateway.secret,
+        version=gateway.version,
+        stale=gateway.stale,
+        stale_since=gateway.stale_since,
+        seen_at=gateway.seen,
+        error=_why(who, gateway.error),
+        crons=[_cron(cron) for cron in gateway.crons],
+        created_at=gateway.created,
+        created_at_ms=to_ms(gateway.created),
+    )
+
+
+def _cron(cron: GatewayCron) -> CronShape:
+    return CronShape(
+        id=cron.id,
+        name=cron.name,
+        handler=cron.handler,
+        schedule=cron.schedule,
+        tz=cron.tz,
+        enabled=cron.enabled,
+        payload=cron.payload,
+        next_at=cron.next_at,
+        running_at=cron.running_at,
+        last_run_at=cron.last_run_at,
+        last_status=cron.last_status,
+        last_error=cron.last_error,
+        last_duration_ms=cron.last_duration_ms,
+        consecutive_errors=cron.consecutive_errors,
+        unreadable=cron.unreadable,
+    )
+
+
+def _observed(who: Principal, row: ObservedSchedule) -> ObservedShape:
+    # Beside a gateway that is stale, the error is that of the gateway.
+    error = row.error if row.stale_since is None else _why(who, row.error)
+    return ObservedShape(
+        source="gateway" if row.source == "gateway" else "schedule",
+        id=row.id,
+        owner=row.owner,
+        resource=row.resource,
+        key=row.key,
+        type=row.type,
+        expression=row.expression,
+        words=row.words,
+        tz=row.tz,
+        status=row.status,
+        next_run=_local(row.next_run),
+        last_run=_local(row.last_run),
+        last_status=row.last_status,
+        stale_since=row.stale_since,
+        error=error,
+    )
+
+
+def _local(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat(timespec="milliseconds")
+
+
+def _observed_gateway(who: Principal, gateway: ObservedGateway) -> ObservedGatewayShape:
+    return ObservedGatewayShape(
+        id=gateway.id,
+        name=gateway.name,
+        owner=gateway.owner,
+        url=gateway.url,
+        seen_at=gateway.seen,
+        stale_since=gateway.stale_since,
+        error=_why(who, gateway.error),
+    )

@@ -1,0 +1,501 @@
+"""Jobs: call functions by name, look at what became of the calls, cancel and repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+from pydantic import AfterValidator, AwareDatetime, Field
+
+from duly.app import Duly
+from duly.bulk import BulkPreview
+from duly.endpoints import EndpointTarget
+from duly.errors import FunctionDeleted, JobNotFound, UnknownFunction
+from duly.functions import Call, Function
+from duly.ids import is_id
+from duly.jobs import Job, JobFailure, job_from
+from duly.making import keys_of_owner, new_jobs, tracked
+from duly.model.access import Principal
+from duly.model.function import FunctionInfo, Status, is_reserved
+from duly.model.job import State, Trigger
+from duly.model.why import Cause
+from duly.server.answers import SAFE_INTEGER, Ms, Refused, Shape, Time, time_of
+from duly.server.api.common import (
+    App,
+    Limit,
+    Once,
+    Page,
+    Repeatable,
+    is_foreign,
+    owner_of,
+    page,
+)
+from duly.server.auth import Caller, Operator, Reader, ScopedRoute
+from duly.server.guard import MAX_DEPTH, depth_of
+from duly.times import after as in_seconds
+from duly.times import at
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ScopedRoute)
+
+MAX_LINES = 1_000
+NAME_OR_ID = "Its name, or its id."
+TOO_DEEP = {"…": "nested too deep to be shown"}
+"""Instead of arguments and results that Python code may have given, and few clients could read."""
+
+
+# Shapes ------------------------------------------------------------------------------------------
+
+
+def not_our_own(queue: str) -> str:
+    if is_reserved(queue):
+        raise ValueError("the queues that begin with duly. are duly's own")
+    return queue
+
+
+class JobOptions(Shape):
+    """What a call may have of its own; the rest is as the function has it."""
+
+    queue: Annotated[str, AfterValidator(not_our_own)] | None = None
+    priority: int | None = Field(default=None, ge=0, le=9)
+    timeout: float | None = Field(default=None, gt=0, description="Seconds.")
+    expires: float | None = Field(default=None, gt=0, description="Seconds after it is due.")
+    tags: list[str] | None = None
+
+
+Arguments = Annotated[
+    dict[str, Any], Field(description='By their names; of an endpoint {"body": …} or nothing.')
+]
+
+
+class NewJobBody(Shape):
+    """What is called: a `function` or an `endpoint`."""
+
+    function: str | None = Field(None, min_length=1, max_length=500)
+    endpoint: str | None = Field(None, min_length=1, max_length=500, description=NAME_OR_ID)
+    args: Arguments = Field(default_factory=dict)
+    run_at: AwareDatetime | None = Field(None, description="When; not with run_after.")
+    run_after: float | None = Field(None, ge=0, description="In so many seconds.")
+    owner: str | None = None
+    options: JobOptions = JobOptions()
+
+
+class ErrorOfJob(Shape):
+    kind: str | None
+    message: str
+    traceback: str | None
+
+
+class ProgressOfJob(Shape):
+    value: float
+    note: str | None
+    at: Time
+    at_ms: Ms
+
+
+class JobShape(Shape):
+    id: str
+    function: str
+    kind: Literal["mutation", "action"]
+    state: State
+    queue: str
+    priority: int
+    args: dict[str, Any]
+    hold: str | None
+    attempt: int
+    crashes: int
+    trigger: Trigger
+    actor: str | None
+    owner: str | None
+    tags: list[str]
+    parent_id: str | None
+    retry_of: str | None
+    batch_id: str | None
+    canceled_by: str | None
+    result: Any
+    error: ErrorOfJob | None
+    created_at: Time
+    created_at_ms: Ms
+    scheduled_at: Time
+    scheduled_at_ms: Ms
+    run_at: Time
+    run_at_ms: Ms
+    started_at: Time | None
+    started_at_ms: Ms | None
+    completed_at: Time | None
+    completed_at_ms: Ms | None
+
+
+class JobWithProgress(JobShape):
+    progress: ProgressOfJob | None
+
+
+class Line(Shape):
+    seq: int
+    at: Time
+    level: str
+    text: str
+
+
+class Lines(Shape):
+    items: list[Line]
+    next: int | None
+
+
+class Canceled(Shape):
+    canceled: bool
+
+
+class ReasonShape(Shape):
+    cause: Cause
+    text: str
+    jobs: list[str]
+    until: Time | None
+    until_ms: Ms | None
+
+
+class WhyShape(Shape):
+    job_id: str
+    text: str
+    reasons: list[ReasonShape]
+
+
+class BulkAnswer(Shape):
+    """The job that does it; of a dry run, how many jobs match and some of them."""
+
+    job: JobShape | None
+    matched: int | None
+    sample: list[str]
+
+
+class BulkFilter(Shape):
+    """Which jobs; at least one of them has to be given."""
+
+    state: State | None = None
+    function: str | None = None
+    queue: str | None = None
+    owner: str | None = None
+    after: AwareDatetime | None = Field(None, description="Due at this time or later.")
+    before: AwareDatetime | None = Field(None, description="Due before this time.")
+
+
+class BulkBody(BulkFilter):
+    verb: Literal["cancel", "retry", "reschedule"]
+    dead: bool = Field(False, description="retry: only those that used up their attempts.")
+    run_at: AwareDatetime | None = Field(None, description="reschedule: when they are due.")
+    run_after: float | None = Field(None, ge=0, description="reschedule: in so many seconds.")
+    dry_run: bool = False
+
+
+# Routes ------------------------------------------------------------------------------------------
+
+
+@router.post("", status_code=201, responses={200: {"model": JobShape}})
+def create(app: App, who: Caller, once: Once, body: NewJobBody, response: Response) -> JobShape:
+    """Call a function, or POST to an endpoint.
+
+    201 with the new job, 200 with the one that its key already has.
+    """
+    owner = owner_of(who, body.owner)
+    function = callee(app, who, body.function, body.endpoint, owner)
+    if isinstance(function, EndpointTarget):
+        owner = owner or function.owner or None
+    options: dict[str, Any] = {
+        name: value for name, value in body.options.model_dump().items() if value is not None
+    }
+    function = function.using(owner=owner, **options)
+    job = run_once(app, who, once, body, function, body.args, _due(app, body))
+    if job.existed:
+        response.status_code = 200
+    return shape_of(job)
+
+
+@router.get("")
+def find(
+    app: App,
+    who: Reader,
+    state: State | None = None,
+    function: str | None = None,
+    queue: str | None = None,
+    owner: str | None = None,
+    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    dead: Annotated[bool, Query(description="Only those that used up their attempts.")] = False,
+    limit: Limit = 100,
+) -> Page[JobShape]:
+    """Newest first."""
+    of: dict[str, Any] = {"function": function, "queue": queue, "owner": owner_of(who, owner)}
+    if dead:
+        jobs = app.dead(of.pop("function"), **of, before=before, limit=limit + 1)
+    else:
+        jobs = app.jobs(state=state, **of, before=before, limit=limit + 1)
+    return page([shape_of(job) for job in jobs], limit, lambda job: job.id)
+
+
+@router.get("/{job_id}")
+def get(app: App, who: Reader, job_id: str) -> JobWithProgress:
+    """One job, with its progress."""
+    job = visible(app, who, job_id)
+    said = job.progress
+    progress = None
+    if said is not None:
+        at_ms = round(said.at.timestamp() * 1000)
+        progress = ProgressOfJob(value=said.value, note=said.note, at=said.at, at_ms=at_ms)
+    return JobWithProgress(**shape_of(job).model_dump(), progress=progress)
+
+
+@router.post("/{job_id}/cancel")
+def cancel(app: App, who: Operator, job_id: str) -> Canceled:
+    """Cancel it and its unfinished descendants; false if it was finished."""
+    job = visible(app, who, job_id)
+    canceled = app.core.cancel(job.id, who.name)
+    app.store.audit("job.cancel", f"job:{job.id}", who.name, None, app.clock.now())
+    return Canceled(canceled=bool(canceled))
+
+
+@router.post("/{job_id}/retry", status_code=201)
+def retry(app: App, who: Operator, job_id: str) -> JobShape:
+    """Run a failed or canceled job again: the new job."""
+    job = visible(app, who, job_id)
+    again = app.retry(job)
+    app.store.audit("job.retry", f"job:{job.id}", who.name, {"job_id": again.id}, app.clock.now())
+    return shape_of(again)
+
+
+@router.get("/{job_id}/children")
+def children(app: App, who: Reader, job_id: str) -> list[JobShape]:
+    """The jobs that its code has called."""
+    children = visible(app, who, job_id).children()
+    return [shape_of(child) for child in children if not is_foreign(who, child.record.owner)]
+
+
+@router.get("/{job_id}/logs")
+def logs(
+    app: App,
+    who: Reader,
+    job_id: str,
+    after: Annotated[
+        int, Query(ge=0, le=SAFE_INTEGER, description="The `next` of the page before.")
+    ] = 0,
+) -> Lines:
+    """Its log lines, oldest first."""
+    lines = visible(app, who, job_id).logs(after=after)
+    shown = lines[:MAX_LINES]
+    items = [Line(seq=line.seq, at=line.at, level=line.level, text=line.text) for line in shown]
+    return Lines(items=items, next=items[-1].seq if len(lines) > MAX_LINES else None)
+
+
+@router.get("/{job_id}/why")
+def why(app: App, who: Reader, job_id: str) -> WhyShape:
+    """Why it has not run yet."""
+    said = app.why(visible(app, who, job_id))
+    hidden = _hidden(app, who, [job for reason in said.reasons for job in reason.jobs])
+    reasons = [
+        ReasonShape(
+            cause=reason.cause,
+            text=_without(hidden, reason.text),
+            jobs=[job for job in reason.jobs if job not in hidden],
+            until=time_of(reason.until),
+            until_ms=reason.until,
+        )
+        for reason in said.reasons
+    ]
+    return WhyShape(job_id=said.job_id, text=_without(hidden, said.text), reasons=reasons)
+
+
+@router.post("/bulk", status_code=202, responses={200: {"model": BulkAnswer}})
+def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
+    """Cancel, repeat or move every job that matches, as one job whose progress can be watched."""
+    which = body.model_dump(exclude_none=True, include=set(BulkFilter.model_fields) - {"owner"})
+    which["by"] = who.name
+    if (owner := owner_of(who, body.owner)) is not None:
+        which["owner"] = owner
+    given: dict[str, Any] = {"dry_run": body.dry_run, **which}
+
+    def make(job_id: str | None) -> Job[Any] | BulkPreview:
+        bulk: Any = app.bulk if job_id is None else app.bulk.under(job_id)
+        done: Job[Any] | BulkPreview
+        match body.verb:
+            case "cancel":
+                done = bulk.cancel(**given)
+            case "retry":
+                done = bulk.retry(dead=body.dead, **given)
+            case "reschedule":
+                given.pop("state", None)
+                done = bulk.reschedule(run_at=body.run_at, run_after=body.run_after, **given)
+        return done
+
+    done = make(None) if body.dry_run else once.make(who, body, make, app.job)
+    if isinstance(done, BulkPreview):
+        return BulkAnswer(job=None, matched=done.matched, sample=list(done.sample))
+    app.store.audit(
+        f"jobs.{body.verb}",
+        f"job:{done.id}",
+        who.name,
+        {name: str(value) for name, value in which.items()},
+        app.clock.now(),
+    )
+    return BulkAnswer(job=shape_of(done), matched=None, sample=[])
+
+
+# What they are made of ---------------------------------------------------------------------------
+
+
+def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
+    """A function that outsiders may call: not internal, not duly's own, not on its way out."""
+    if is_reserved(name) or not name.isprintable():
+        raise UnknownFunction(name, ())
+    info: FunctionInfo = app.functions.info(name)
+    if info.internal:
+        raise UnknownFunction(name, ())
+    match info.status:
+        case Status.DELETED:
+            raise FunctionDeleted(name)
+        case Status.DEPRECATED:
+            raise Refused(
+                409, "function_deprecated", f"{name} is deprecated: it takes no new calls"
+            )
+        case _:
+            return app.function(name)
+
+
+def callee(
+    app: Duly, who: Principal, function: str | None, endpoint: str | None, owner: str | None
+) -> Function[..., Any]:
+    """What outsiders want to call: exactly one of both. `owner`: whose endpoints have the names."""
+    if function is not None and endpoint is None:
+        return callable_by_http(app, function)
+    if endpoint is None or function is not None:
+        message = "give function or endpoint, exactly one of them"
+        raise Refused(422, "invalid", message, field="function")
+    of = who.owner if is_id(endpoint) else owner
+    found = (app.endpoints if of is None else app.endpoints.of(of)).get(endpoint)
+    return app.endpoint(found.name, owner=found.owner)
+
+
+def called_with(function: Function[..., Any], args: dict[str, Any]) -> Call[Any]:
+    """As `bind`, also for names that mean something to Python, such as self."""
+    if isinstance(function, EndpointTarget) and args.keys() - {"body"}:
+        raise Refused(422, "invalid", "an endpoint takes a body, and nothing else", field="args")
+    return Call(function, function.signature.encode((), args))
+
+
+def _due(app: Duly, body: NewJobBody) -> int:
+    if body.run_at is not None and body.run_after is not None:
+        raise Refused(422, "invalid", "give run_at or run_after, not both", field="run_after")
+    now = app.core.now()
+    return at(body.run_at, now) if body.run_at else in_seconds(body.run_after or 0, now)
+
+
+def run_once(
+    app: Duly,
+    who: Principal,
+    once: Repeatable,
+    body: Shape,
+    function: Function[..., Any],
+    args: dict[str, Any],
+    due: int,
+) -> Job[Any]:
+    """The call as a job, or the one that the key of the request already has."""
+    if once.key is None:
+        return _run(app, who, function, args, due)
+    with once.claimed(who, body):
+        return _run(app, who, function.using(idempotency_key=once.digest(who)), args, due)
+
+
+def _run(
+    app: Duly, who: Principal, function: Function[..., Any], args: dict[str, Any], due: int
+) -> Job[Any]:
+    """The call as a job that says who asked for it."""
+    core = app.core
+    call = called_with(function, args)
+    if isinstance(function, EndpointTarget):
+        call = core.admitted(call)
+    job, *hooks = new_jobs(call, due, core.now(), None, core.idempotency_ms)
+    asked = tracked(job, trigger=Trigger.API, actor=who.name)
+    made = keys_of_owner(asked, call.function.options.owner)
+    existing = core.insert([made, *hooks]).get(made.id)
+    record = core.get(existing or made.id)
+    if record is None or is_foreign(who, record.owner):
+        raise JobNotFound(existing or made.id)
+    return job_from(core, record, core.get, existed=existing is not None)
+
+
+def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
+    """The job, if there is one for those who ask."""
+    job = app.job(job_id)
+    if is_foreign(who, job.record.owner):
+        raise JobNotFound(job_id)
+    return job
+
+
+def _hidden(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
+    """Which of them are others': limits of functions are everybody's, and so are their holders."""
+    if who.owner is None:
+        return set()
+    found = {job_id: app.core.get(job_id) for job_id in job_ids}
+    return {each for each, job in found.items() if job is None or is_foreign(who, job.owner)}
+
+
+def _without(hidden: set[str], text: str) -> str:
+    for job_id in hidden:
+        text = text.replace(f"job {job_id}", "another job")
+    return text
+
+
+def shape_of(job: Job[Any]) -> JobShape:
+    record = job.record
+    failure = _failure(job.error)
+    return JobShape(
+        id=record.id,
+        function=record.function,
+        kind=record.kind.value,
+        state=record.state,
+        queue=record.queue,
+        priority=record.priority,
+        args=TOO_DEEP if is_too_deep(record.args) else job.arguments,
+        hold=record.hold,
+        attempt=record.attempt,
+        crashes=record.crashes,
+        trigger=job.trigger,
+        actor=record.actor,
+        owner=record.owner,
+        tags=_tags(record.tags),
+        parent_id=record.parent_id,
+        retry_of=record.retry_of,
+        batch_id=record.batch_id,
+        canceled_by=record.canceled_by,
+        result=_result(record.result),
+        error=failure,
+        created_at=job.created_at,
+        created_at_ms=record.created_at,
+        scheduled_at=job.scheduled_at,
+        scheduled_at_ms=record.scheduled_at,
+        run_at=job.run_at,
+        run_at_ms=record.run_at,
+        started_at=time_of(record.started_at),
+        started_at_ms=record.started_at,
+        completed_at=time_of(record.completed_at),
+        completed_at_ms=record.completed_at,
+    )
+
+
+def _result(text: str | None) -> Any:
+    if text is None:
+        return None
+    return TOO_DEEP if is_too_deep(text) else msgspec.json.decode(text)
+
+
+def _failure(failure: JobFailure | None) -> ErrorOfJob | None:
+    if failure is None:
+        return None
+    return ErrorOfJob(kind=failure.kind, message=failure.message, traceback=failure.traceback)
+
+
+def is_too_deep(text: str) -> bool:
+    return depth_of(text.encode()) > MAX_DEPTH
+
+
+def _tags(text: str | None) -> list[str]:
+    tags: Sequence[str] = [] if text is None else msgspec.json.decode(text)
+    return list(tags)

@@ -1,0 +1,202 @@
+"""Queues, workers, the kill switch and the audit log: what operators look at and turn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from duly.clock import from_ms
+from duly.server.answers import Ms, Shape, Time, time_of
+from duly.server.api.common import App, Limit, Page, check_cursor, page
+from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
+from duly.store.base import QueuePause
+
+router = APIRouter(tags=["operations"], route_class=ScopedRoute)
+
+Note = Annotated[str | None, Field(max_length=1_000)]
+
+
+class PauseShape(Shape):
+    by: str | None
+    note: str | None
+    at: Time | None
+    at_ms: Ms | None
+
+
+class QueueShape(Shape):
+    name: str
+    paused: PauseShape | None
+    at_once: int | None = Field(description="How many of its jobs run at once, over all workers.")
+
+
+class NoteBody(Shape):
+    note: Note = None
+
+
+NO_NOTE = NoteBody()
+
+
+class LimitBody(Shape):
+    at_once: int | None = Field(ge=1, le=1_000_000)
+
+
+class WorkerShape(Shape):
+    id: str
+    app: str
+    host: str
+    pid: int
+    queues: list[str] | None
+    functions: list[str]
+    slots: int
+    alone: bool
+    started_at: Time
+    started_at_ms: Ms
+
+
+class SwitchShape(Shape):
+    paused: PauseShape | None
+
+
+class AuditShape(Shape):
+    id: str
+    at: Time
+    at_ms: Ms
+    actor: str | None
+    action: str
+    target: str
+    detail: Any
+
+
+# Queues ------------------------------------------------------------------------------------------
+
+
+@router.get("/queues")
+def queues(app: App, who: Reader) -> list[QueueShape]:
+    """Every queue that a function, a worker, a pause or a limit names."""
+    paused = {pause.name: pause for pause in app.queues.paused() if pause.name != "*"}
+    limits = app.queues.limits()
+    used = {msgspec.json.decode(info.options).get("queue") for info in app.functions.published()}
+    named = {queue for worker in app.workers() for queue in worker.queues or ()}
+    names = {name for name in used | named | set(limits) | set(paused) if name}
+    return [
+        QueueShape(name=name, paused=_pause(paused.get(name)), at_once=limits.get(name))
+        for name in sorted(names)
+    ]
+
+
+@router.post("/queues/{name}/pause")
+def pause_queue(app: App, who: Operator, name: str, body: NoteBody = NO_NOTE) -> QueueShape:
+    """Start no more jobs of this queue."""
+    everybodys(who)
+    app.queues.pause(name, by=who.name, note=body.note)
+    return _queue(app, name)
+
+
+@router.post("/queues/{name}/resume")
+def resume_queue(app: App, who: Operator, name: str) -> QueueShape:
+    """Start them again."""
+    everybodys(who)
+    app.queues.resume(name, by=who.name)
+    return _queue(app, name)
+
+
+@router.put("/queues/{name}/limit")
+def limit_queue(app: App, who: Operator, name: str, body: LimitBody) -> QueueShape:
+    """Run at most so many of its jobs at once, over all workers; null: any number."""
+    everybodys(who)
+    app.queues.limit(name, body.at_once, by=who.name)
+    return _queue(app, name)
+
+
+def _queue(app: App, name: str) -> QueueShape:
+    paused = next((pause for pause in app.queues.paused() if pause.name == name), None)
+    return QueueShape(name=name, paused=_pause(paused), at_once=app.queues.limits().get(name))
+
+
+def _pause(pause: QueuePause | None) -> PauseShape | None:
+    if pause is None:
+        return None
+    return PauseShape(
+        by=pause.paused_by, note=pause.note, at=time_of(pause.paused_at), at_ms=pause.paused_at
+    )
+
+
+# Workers, the kill switch, the audit log ---------------------------------------------------------
+
+
+@router.get("/workers")
+def workers(app: App, who: Reader) -> list[WorkerShape]:
+    """The workers that are registered now."""
+    everybodys(who)
+    return [
+        WorkerShape(
+            id=worker.id,
+            app=worker.app,
+            host=worker.host,
+            pid=worker.pid,
+            queues=None if worker.queues is None else list(worker.queues),
+            functions=list(worker.functions),
+            slots=worker.slots,
+            alone=worker.alone,
+            started_at=from_ms(worker.started_at),
+            started_at_ms=worker.started_at,
+        )
+        for worker in app.workers()
+    ]
+
+
+@router.get("/kill-switch")
+def kill_switch(app: App, who: Reader) -> SwitchShape:
+    """By whom, when and why everything is paused, if it is."""
+    return SwitchShape(paused=_pause(app.paused))
+
+
+@router.post("/kill-switch/pause")
+def pause(app: App, who: Operator, body: NoteBody = NO_NOTE) -> SwitchShape:
+    """Start no job of any queue and dispatch no tick of any schedule."""
+    everybodys(who)
+    app.pause(body.note, by=who.name)
+    return SwitchShape(paused=_pause(app.paused))
+
+
+@router.post("/kill-switch/resume")
+def resume(app: App, who: Operator) -> SwitchShape:
+    """The contrary."""
+    everybodys(who)
+    app.resume(by=who.name)
+    return SwitchShape(paused=_pause(app.paused))
+
+
+@router.get("/audit")
+def audit(
+    app: App,
+    who: Operator,
+    target: Annotated[str | None, Query(description="Such as schedule:<id>.")] = None,
+    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[AuditShape]:
+    """Who did what to what, newest first."""
+    everybodys(who)
+    return audited(app, target, before, limit)
+
+
+def audited(app: App, target: str | None, before: str | None, limit: int) -> Page[AuditShape]:
+    """A page of the audit log."""
+    check_cursor("before", before)
+    entries = app.ready().audit_page(target, before, limit + 1)
+    shapes = [
+        AuditShape(
+            id=entry.id,
+            at=from_ms(entry.at),
+            at_ms=entry.at,
+            actor=entry.actor,
+            action=entry.action,
+            target=entry.target,
+            detail=None if entry.detail is None else msgspec.json.decode(entry.detail),
+        )
+        for entry in entries
+    ]
+    return page(shapes, limit, lambda entry: entry.id)

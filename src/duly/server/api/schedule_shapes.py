@@ -1,0 +1,462 @@
+"""Schedules and their ticks as they go over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import AwareDatetime, Field
+
+from duly.alerts import is_address
+from duly.app import Duly
+from duly.clock import from_ms, to_ms
+from duly.errors import InvalidOption
+from duly.model.calendar import SEEDS
+from duly.model.condition import Explanation
+from duly.model.expect import Expect, read_expect
+from duly.model.schedule import (
+    Budget,
+    Outcome,
+    Overlap,
+    Policies,
+    Reason,
+    TickKind,
+    read_policies,
+    read_trigger,
+)
+from duly.model.trigger import At, Cron, Every, Trigger
+from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
+from duly.schedules.define import from_json
+from duly.schedules.health import HealthState
+from duly.server.answers import Ms, Shape, Time, time_of
+from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
+from duly.times import length_ms
+
+Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
+Note = Annotated[str, Field(max_length=2_000)]
+INSTEAD = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
+
+
+# What comes in -----------------------------------------------------------------------------------
+
+
+class BudgetShape(Shape):
+    """At most so many runs, or so much cost, in any `per` seconds."""
+
+    runs: int | None = None
+    cost: float | None = None
+    per: float
+
+
+class ExpectShape(Shape):
+    """What must be true of it; exactly one of the three."""
+
+    by: str | None = Field(None, description='A time of day such as "07:00", in its zone.')
+    within: float | None = Field(None, description="Seconds after each tick.")
+    every: float | None = Field(None, description="Seconds between two successes.")
+
+
+class ScheduleOptionsBody(Shape):
+    """What a schedule can be given. `cron`, `every` or `at`: exactly one of them."""
+
+    cron: str | None = Field(None, max_length=1_000)
+    tz: str | None = Field(None, description="The zone of `cron`; UTC by default.")
+    every: Seconds | None = None
+    anchor_at: AwareDatetime | None = Field(None, description="One tick of `every`.")
+    at: AwareDatetime | None = None
+    calendar: str | None = Field(None, description="Its name, or its id.")
+    shift: Literal["next", "previous", "nearest"] | None = None
+    condition: dict[str, Any] | None = None
+    rotation: list[dict[str, Any]] | None = None
+    overlap: Overlap | None = None
+    catch_up: int | None = Field(None, ge=0)
+    catch_up_window: Seconds | None = None
+    jitter: Seconds | None = None
+    budget: BudgetShape | None = None
+    start_at: AwareDatetime | None = None
+    end_at: AwareDatetime | None = None
+    remaining: int | None = Field(None, ge=1, description="After so many dispatches it ends.")
+    expect: ExpectShape | None = None
+    alert: str | None = Field(None, description="A function, or an address, that is told.")
+    note: Note | None = None
+
+
+class NewScheduleBody(ScheduleOptionsBody):
+    key: str = Field(min_length=1, max_length=200)
+    function: str | None = Field(None, min_length=1, max_length=500)
+    endpoint: str | None = Field(None, min_length=1, max_length=500, description=INSTEAD)
+    args: Arguments = Field(default_factory=dict)
+    options: JobOptions = Field(default_factory=JobOptions)
+    owner: str | None = None
+    enabled: bool = True
+    fire_at_once: bool = Field(False, description="`every` ticks first when it is made.")
+
+
+class ScheduleChangesBody(ScheduleOptionsBody):
+    """What is given is changed, and nothing else; null takes it away."""
+
+    version: int = Field(description="As it was read: 409 if it has changed since.")
+    function: str | None = Field(None, min_length=1, max_length=500)
+    endpoint: str | None = Field(None, min_length=1, max_length=500, description=INSTEAD)
+    args: Arguments | None = None
+    options: JobOptions | None = None
+    enabled: bool | None = None
+
+
+OWN = frozenset({"key", "function", "endpoint", "args", "options", "owner", "version", "anchor_at"})
+"""What of a body is no option of `schedules.create`."""
+
+
+def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
+    """The options of a body as the verbs take them: those that were given, also as null."""
+    given = body.model_fields_set - OWN
+    options: dict[str, Any] = {name: getattr(body, name) for name in given}
+    if body.anchor_at is not None:
+        if body.every is None:
+            raise InvalidOption("anchor_at", "goes with every")
+        options["every"] = Every(length_ms("every", body.every), to_ms(body.anchor_at))
+    if body.budget is not None:
+        options["budget"] = Budget(**body.budget.model_dump())
+    if body.expect is not None:
+        options["expect"] = Expect(**body.expect.model_dump())
+    if body.alert is not None and not is_address(body.alert):
+        options["alert"] = callable_by_http(app, body.alert)
+    return options
+
+
+def job_options(options: JobOptions | None) -> dict[str, Any]:
+    given = {} if options is None else options.model_dump()
+    return {name: value for name, value in given.items() if value is not None}
+
+
+# What goes out -----------------------------------------------------------------------------------
+
+
+class OverrideShape(Shape):
+    """What an operator has said of the next tick: skip it, or move it `to`."""
+
+    tick_at: Time
+    tick_at_ms: Ms
+    by: str | None
+    to_at: Time | None
+    to_at_ms: Ms | None
+
+
+class ScheduleShape(Shape):
+    id: str
+    key: str
+    owner: str | None
+    declared: bool = Field(description="Whether code declares it.")
+    function: str
+    args: dict[str, Any]
+    description: str | None = Field(description="When it ticks, in words.")
+    cron: str | None
+    tz: str
+    every: float | None
+    anchor_at: Time | None
+    anchor_at_ms: Ms | None
+    at: Time | None
+    at_ms: Ms | None
+    calendar: str | None
+    calendar_id: str | None
+    shift: str | None
+    condition: Any
+    rotation: list[dict[str, Any]] | None
+    rotation_index: int
+    overlap: Overlap
+    catch_up: int
+    catch_up_window: float | None
+    jitter: float | None
+    budget: BudgetShape | None
+    start_at: Time | None
+    start_at_ms: Ms | None
+    end_at: Time | None
+    end_at_ms: Ms | None
+    remaining: int | None
+    expect: ExpectShape | None
+    alert: str | None
+    enabled: bool
+    status: Literal["enabled", "disabled", "parked", "orphaned", "ended"]
+    note: str | None
+    changed_by: str | None
+    error: str | None = Field(description="Why it is parked.")
+    late: str | None = Field(description="How it has broken its promise.")
+    next_tick_at: Time | None
+    next_tick_at_ms: Ms | None
+    due_at: Time | None
+    due_at_ms: Ms | None
+    override: OverrideShape | None
+    last_dispatch_at: Time | None
+    last_dispatch_at_ms: Ms | None
+    last_job_id: str | None
+    version: int
+    created_at: Time
+    created_at_ms: Ms
+    updated_at: Time
+    updated_at_ms: Ms
+
+
+class TickShape(Shape):
+    schedule_id: str
+    kind: TickKind
+    tick_at: Time
+    tick_at_ms: Ms
+    outcome: Outcome
+    reason: Reason | None
+    detail: dict[str, Any]
+    job_id: str | None
+    rotation_index: int | None
+    due_at: Time
+    due_at_ms: Ms
+    decided_at: Time
+    decided_at_ms: Ms
+    first_at: Time | None = Field(description="The first of those that a missed one stands for.")
+    first_at_ms: Ms | None
+    count: int | None = Field(description="How many ticks a missed one stands for.")
+    dst_adjusted: bool
+
+
+class ForeseenShape(Shape):
+    tick_at: Time
+    tick_at_ms: Ms
+    local: str = Field(description="The same in the schedule's zone.")
+    viewer: str = Field(description="The same in the zone that was asked for.")
+    due_at: Time
+    due_at_ms: Ms
+    decision: Literal["dispatch", "skip"]
+    reason: Reason | None
+    detail: dict[str, Any]
+    inputs: dict[str, Any] | None
+    rotation_index: int | None
+    dst_adjusted: bool
+
+
+class HealthShape(Shape):
+    id: str
+    key: str
+    state: HealthState
+    why: str
+    lag_ms: int
+
+
+class CheckShape(Shape):
+    """One operator, what it found and whether that is enough."""
+
+    pointer: str
+    operator: str
+    expected: Any
+    found: bool
+    actual: Any
+    passes: bool
+    detail: str
+
+
+class ExplanationShape(Shape):
+    passes: bool
+    detail: str
+    checks: list[CheckShape]
+
+
+class FieldChange(Shape):
+    before: Any
+    after: Any
+
+
+class PlanEntryShape(Shape):
+    kind: Literal[
+        "create", "change", "rename", "revive", "orphan", "remove", "blocked", "unchanged"
+    ]
+    key: str
+    schedule_id: str | None
+    renamed_from: str | None
+    changed: dict[str, FieldChange]
+
+
+class PlanShape(Shape):
+    """What becomes of the schedules that code declares."""
+
+    changes: int
+    applied_before: bool
+    entries: list[PlanEntryShape]
+
+
+class Shown:
+    """Makes shapes of schedules; the names of their calendars are looked up once."""
+
+    def __init__(self, app: Duly) -> None:
+        self._app = app
+        self._names: dict[str, str | None] = {}
+
+    def __call__(self, schedule: Schedule) -> ScheduleShape:
+        record = schedule.record
+        policies: Policies = _readable(read_policies, record.policies) or Policies()
+        budget = policies.budget
+        expect = None if record.expect is None else _readable(read_expect, record.expect)
+        return ScheduleShape(
+            id=record.id,
+            key=record.key,
+            owner=schedule.owner,
+            declared=schedule.declared,
+            function=record.function,
+            args=schedule.arguments,
+            **_trigger(_readable(read_trigger, record.trigger)),
+            calendar=self._calendar(schedule),
+            calendar_id=record.calendar,
+            shift=policies.shift,
+            condition=None if record.condition is None else _readable(from_json, record.condition),
+            rotation=_rotation(schedule),
+            rotation_index=record.rotation_index,
+            overlap=policies.overlap,
+            catch_up=policies.catch_up,
+            catch_up_window=_seconds(policies.catch_up_window),
+            jitter=_seconds(policies.jitter),
+            budget=None if budget is None else BudgetShape(**msgspec.structs.asdict(budget)),
+            **_instants(
+                start=record.start_at,
+                end=record.end_at,
+                next_tick=record.next_tick_at,
+                due=record.due_at,
+                last_dispatch=record.last_dispatch_at,
+                created=record.created_at,
+                updated=record.updated_at,
+            ),
+            remaining=record.remaining,
+            expect=ExpectShape(**msgspec.structs.asdict(expect)) if expect else None,
+            alert=record.alert,
+            enabled=record.enabled,
+            status=schedule.status,  # type: ignore[arg-type]
+            note=record.note,
+            changed_by=record.changed_by,
+            error=record.error,
+            late=schedule.late,
+            override=_override(record.override),
+            last_job_id=record.last_job_id,
+            version=record.version,
+        )
+
+    def _calendar(self, schedule: Schedule) -> str | None:
+        calendar = schedule.record.calendar
+        if calendar is None or calendar in SEEDS:
+            return calendar
+        if calendar not in self._names:
+            self._names[calendar] = schedule.calendar
+        return self._names[calendar]
+
+
+def _rotation(schedule: Schedule) -> list[dict[str, Any]] | None:
+    try:
+        return schedule.rotation
+    except Exception:  # whatever is wrong with it
+        return None
+
+
+def _readable(read: Callable[[str], Any], text: str) -> Any:
+    """What is stored, understood; None of what makes no sense, which parks its schedule."""
+    try:
+        return read(text)
+    except Exception:  # whatever is wrong with it
+        return None
+
+
+def _trigger(trigger: Trigger | None) -> dict[str, Any]:
+    fields: dict[str, Any] = dict.fromkeys(("description", "cron", "every"))
+    fields |= {"tz": "UTC", **_instants(anchor=None, at=None)}
+    if trigger is None:
+        return fields
+    fields["description"] = trigger.describe()
+    match trigger:
+        case Cron():
+            return fields | {"cron": trigger.expression, "tz": trigger.tz}
+        case Every():
+            return fields | {
+                "every": trigger.milliseconds / 1000,
+                **_instants(anchor=trigger.anchor),
+            }
+        case At():
+            return fields | {"at": from_ms(trigger.instant), "at_ms": trigger.instant}
+
+
+def _instants(**instants: int | None) -> dict[str, Any]:
+    """Each as `x_at` and `x_at_ms`."""
+    fields: dict[str, Any] = {}
+    for name, instant in instants.items():
+        field = "at" if name == "at" else f"{name}_at"
+        fields |= {field: time_of(instant), f"{field}_ms": instant}
+    return fields
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return milliseconds / 1000 if milliseconds else None
+
+
+def _override(text: str | None) -> OverrideShape | None:
+    if text is None:
+        return None
+    said: Mapping[str, Any] = msgspec.json.decode(text)
+    return OverrideShape(by=said.get("by"), **_instants(tick=said["tick_at"], to=said.get("to")))
+
+
+def tick_shape(tick: Tick) -> TickShape:
+    record = tick.record
+    return TickShape(
+        schedule_id=record.schedule_id,
+        kind=TickKind(record.kind),
+        outcome=Outcome(record.outcome),
+        reason=None if record.reason is None else Reason(record.reason),
+        detail=tick.detail,
+        job_id=record.job_id,
+        rotation_index=record.rotation_index,
+        count=record.count,
+        dst_adjusted=record.dst_adjusted,
+        **_instants(
+            tick=record.tick_at,
+            due=record.due_at,
+            decided=record.decided_at,
+            first=record.first_at,
+        ),
+    )
+
+
+def foreseen_shape(tick: Foreseen) -> ForeseenShape:
+    return ForeseenShape(
+        local=_local(tick.local),
+        viewer=_local(tick.viewer),
+        decision=tick.decision,  # type: ignore[arg-type]
+        reason=None if tick.reason is None else Reason(tick.reason),
+        detail=tick.detail,
+        inputs=tick.inputs,
+        rotation_index=tick.rotation_index,
+        dst_adjusted=tick.dst_adjusted,
+        **_instants(tick=tick.tick_ms, due=to_ms(tick.due)),
+    )
+
+
+def _local(instant: datetime) -> str:
+    return instant.isoformat(timespec="seconds")
+
+
+def explanation_shape(explanation: Explanation) -> ExplanationShape:
+    return ExplanationShape(
+        passes=explanation.passes,
+        detail=explanation.detail,
+        checks=[CheckShape(**check._asdict(), detail=check.detail) for check in explanation.checks],
+    )
+
+
+def plan_shape(plan: SchedulePlan) -> PlanShape:
+    entries = [
+        PlanEntryShape(
+            kind=entry.kind,
+            key=entry.key,
+            schedule_id=entry.schedule_id,
+            renamed_from=entry.renamed_from,
+            changed={
+                name: FieldChange(before=before, after=after)
+                for name, (before, after) in entry.fields.items()
+            },
+        )
+        for entry in plan
+    ]
+    return PlanShape(changes=len(plan.changes), applied_before=plan.applied_before, entries=entries)

@@ -1,0 +1,427 @@
+"""Schedules: rules that say when a function is called, with all that operators do to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime, Field
+
+from duly.app import Duly
+from duly.endpoints import EndpointTarget
+from duly.endpoints.target import NAME as POST
+from duly.endpoints.target import target_of
+from duly.errors import EndpointNotFound, UnknownFunction
+from duly.functions import Call
+from duly.model.access import Principal
+from duly.model.function import is_reserved
+from duly.model.schedule import Outcome, Reason
+from duly.schedules import Schedule, Schedules, Tick
+from duly.server.answers import Shape, iso
+from duly.server.api.common import (
+    App,
+    Limit,
+    Once,
+    Page,
+    check_id,
+    is_foreign,
+    owner_of,
+    page,
+)
+from duly.server.api.jobs import callable_by_http, called_with, callee
+from duly.server.api.operations import AuditShape, audited
+from duly.server.api.schedule_shapes import (
+    ExplanationShape,
+    ForeseenShape,
+    HealthShape,
+    NewScheduleBody,
+    Note,
+    PlanShape,
+    ScheduleChangesBody,
+    ScheduleShape,
+    Shown,
+    TickShape,
+    explanation_shape,
+    foreseen_shape,
+    job_options,
+    options_of,
+    plan_shape,
+    tick_shape,
+)
+from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
+
+router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=ScopedRoute)
+
+MAX_PREVIEW = 1_000
+KINDS_OF_TICKS = 3
+"""So many ticks of a schedule can have the same instant."""
+
+
+class NoteBody(Shape):
+    note: Note | None = None
+
+
+class DryRunBody(Shape):
+    dry_run: bool = False
+
+
+class RunBody(Shape):
+    inputs: dict[str, Any] | None = Field(None, description="Instead of its own arguments.")
+
+
+class MoveBody(Shape):
+    to: AwareDatetime
+
+
+class CalendarBody(Shape):
+    calendar: str = Field(description="Its name, or its id.")
+
+
+class RotationBody(Shape):
+    rotation: list[dict[str, Any]]
+
+
+class BackfillBody(Shape):
+    start: AwareDatetime
+    end: AwareDatetime = Field(description="Ticks before it, and not at it.")
+    dry_run: bool = Field(False, description="Only say what would become of the ticks.")
+
+
+class BackfillAnswer(Shape):
+    dispatched: int
+    skipped: int
+    dry_run: bool
+    ticks: list[TickShape]
+
+
+class ConditionBody(Shape):
+    condition: dict[str, Any]
+
+
+# All of them -------------------------------------------------------------------------------------
+
+
+# Bodies that may be left out.
+FOR_GOOD = DryRunBody()
+NO_NOTE = NoteBody()
+AS_IT_IS = RunBody(inputs=None)
+
+
+@router.get("")
+def find(
+    app: App,
+    who: Reader,
+    owner: str | None = None,
+    function: str | None = None,
+    enabled: bool | None = None,
+    parked: bool | None = None,
+    calendar: Annotated[str | None, Query(description="Its name, or its id.")] = None,
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[ScheduleShape]:
+    """Oldest first."""
+    found = app.schedules.list(
+        owner=owner_of(who, owner),
+        function=function,
+        enabled=enabled,
+        parked=parked,
+        calendar=calendar,
+        after=after,
+        limit=limit + 1,
+    )
+    shown = Shown(app)
+    return page([shown(each) for each in found], limit, lambda each: each.id)
+
+
+@router.post("", status_code=201, responses={200: {"model": ScheduleShape}})
+def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> ScheduleShape:
+    """Make a schedule: 201 with it, 200 with the one that an earlier request made."""
+    owner = owner_of(who, body.owner)
+
+    def make(schedule_id: str | None) -> Schedule:
+        function = callee(app, who, body.function, body.endpoint, owner)
+        function = function.using(**job_options(body.options))
+        schedules = Schedules(app.core, owner, schedule_id)
+        options = options_of(app, body)
+        call = called_with(function, body.args)
+        return schedules.create(body.key, call, by=who.name, **options)
+
+    return Shown(app)(once.make(who, body, make, app.schedules.get))
+
+
+@router.get("/plan")
+def plan(app: App, who: Reader) -> PlanShape:
+    """What applying the schedules that this server's code declares would change."""
+    everybodys(who)
+    return plan_shape(app.schedules.plan())
+
+
+@router.post("/apply")
+def apply(app: App, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
+    """Make the store say what this server's code declares."""
+    everybodys(who)
+    return plan_shape(app.schedules.apply(by=who.name, dry_run=body.dry_run))
+
+
+@router.post("/prune")
+def prune(app: App, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
+    """Remove those that code declares no longer."""
+    everybodys(who)
+    return plan_shape(app.schedules.prune(by=who.name, dry_run=body.dry_run))
+
+
+# One of them -------------------------------------------------------------------------------------
+
+
+@router.get("/{schedule_id}")
+def get(app: App, who: Reader, schedule_id: str) -> ScheduleShape:
+    return Shown(app)(_visible(app, who, schedule_id))
+
+
+@router.patch("/{schedule_id}")
+def update(app: App, who: Operator, schedule_id: str, body: ScheduleChangesBody) -> ScheduleShape:
+    """Change what is given, and nothing else; null takes an option away."""
+    schedule = _visible(app, who, schedule_id)
+    call = _call(app, who, schedule, body)
+    if body.rotation is not None and body.function is None and body.endpoint is None:
+        _check_open(app, who, schedule)
+    options = options_of(app, body)
+    schedules = _schedules(app, who)
+    changed = schedules.update(schedule.id, call, by=who.name, version=body.version, **options)
+    return Shown(app)(changed)
+
+
+@router.delete("/{schedule_id}", status_code=204)
+def remove(app: App, who: Operator, schedule_id: str) -> None:
+    """Remove it; its unfinished jobs and its ledger stay."""
+    _schedules(app, who).remove(_visible(app, who, schedule_id), by=who.name)
+
+
+@router.post("/{schedule_id}/enable")
+def enable(app: App, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
+    """Let it tick again, from now: nothing that was due meanwhile is caught up."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).enable(found, note=body.note, by=who.name))
+
+
+@router.post("/{schedule_id}/disable")
+def disable(app: App, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
+    """Stop it at once; jobs that exist go on."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).disable(found, note=body.note, by=who.name))
+
+
+@router.post("/{schedule_id}/run")
+def run(app: App, who: Operator, schedule_id: str, body: RunBody = AS_IT_IS) -> TickShape:
+    """Run it now, beside its ticks: the tick says which job that became, or why it did not."""
+    found = _visible(app, who, schedule_id)
+    if body.inputs is not None:
+        _check_open(app, who, found)
+    return tick_shape(_schedules(app, who).run(found, inputs=body.inputs, by=who.name))
+
+
+@router.post("/{schedule_id}/skip-next")
+def skip_next(app: App, who: Operator, schedule_id: str) -> ScheduleShape:
+    """Skip the next tick; the ledger will say that an operator did."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).skip_next(found, by=who.name))
+
+
+@router.post("/{schedule_id}/move-next")
+def move_next(app: App, who: Operator, schedule_id: str, body: MoveBody) -> ScheduleShape:
+    """Move the next tick, and only that one, to another time before the following tick."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).move_next(found, body.to, by=who.name))
+
+
+@router.post("/{schedule_id}/attach")
+def attach(app: App, who: Operator, schedule_id: str, body: CalendarBody) -> ScheduleShape:
+    """Let a calendar decide on which dates it ticks."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).attach(found, body.calendar, by=who.name))
+
+
+@router.post("/{schedule_id}/detach")
+def detach(app: App, who: Operator, schedule_id: str) -> ScheduleShape:
+    """Let it tick on every date again."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).detach(found, by=who.name))
+
+
+@router.put("/{schedule_id}/rotation")
+def set_rotation(app: App, who: Operator, schedule_id: str, body: RotationBody) -> ScheduleShape:
+    """Let successive dispatches take these inputs in turn, from the first."""
+    found = _visible(app, who, schedule_id)
+    _check_open(app, who, found)
+    return Shown(app)(_schedules(app, who).set_rotation(found, body.rotation, by=who.name))
+
+
+@router.delete("/{schedule_id}/rotation")
+def clear_rotation(app: App, who: Operator, schedule_id: str) -> ScheduleShape:
+    """Let every dispatch take its own arguments again."""
+    found = _visible(app, who, schedule_id)
+    return Shown(app)(_schedules(app, who).clear_rotation(found, by=who.name))
+
+
+@router.post("/{schedule_id}/backfill")
+def backfill(app: App, who: Operator, schedule_id: str, body: BackfillBody) -> BackfillAnswer:
+    """Run the ticks of a past range that have no row in the ledger yet; at most 10,000."""
+    found = _visible(app, who, schedule_id)
+    ticks = _schedules(app, who).backfill(
+        found, body.start, body.end, dry_run=body.dry_run, by=who.name
+    )
+    dispatched = sum(tick.outcome == Outcome.DISPATCHED for tick in ticks)
+    return BackfillAnswer(
+        dispatched=dispatched,
+        skipped=len(ticks) - dispatched,
+        dry_run=body.dry_run,
+        ticks=[tick_shape(tick) for tick in ticks],
+    )
+
+
+# Looking at one ----------------------------------------------------------------------------------
+
+
+@router.get("/{schedule_id}/ticks")
+def ticks(
+    app: App,
+    who: Reader,
+    schedule_id: str,
+    after: Annotated[AwareDatetime | None, Query(description="Of this time or later.")] = None,
+    before: Annotated[
+        AwareDatetime | None, Query(description="Earlier; the `next` of the page before.")
+    ] = None,
+    outcome: Outcome | None = None,
+    reason: Reason | None = None,
+    limit: Limit = 100,
+) -> Page[TickShape]:
+    """What became of its ticks, newest first; those of one instant are never parted."""
+    found = _schedules(app, who).ticks(
+        _visible(app, who, schedule_id),
+        after=after,
+        before=before,
+        outcome=outcome,
+        reason=reason,
+        limit=limit + KINDS_OF_TICKS,
+    )
+    shown = _whole_instants(found, limit)
+    following = iso(shown[-1].at) if len(found) > len(shown) else None
+    return Page[TickShape](items=[tick_shape(tick) for tick in shown], next=following)
+
+
+@router.get("/{schedule_id}/preview")
+def preview(
+    app: App,
+    who: Reader,
+    schedule_id: str,
+    n: Annotated[int, Query(ge=1, le=MAX_PREVIEW)] = 10,
+    after: AwareDatetime | None = None,
+    tz: Annotated[str | None, Query(description="The zone of whoever looks.")] = None,
+    simulate: Annotated[
+        bool, Query(description="Take each dispatch for one that has succeeded.")
+    ] = False,
+) -> list[ForeseenShape]:
+    """What its next ticks would come to, as things stand now."""
+    found = _schedules(app, who).preview(
+        _visible(app, who, schedule_id), n, after=after, tz=tz, simulate=simulate
+    )
+    return [foreseen_shape(tick) for tick in found]
+
+
+@router.get("/{schedule_id}/health")
+def health(app: App, who: Reader, schedule_id: str) -> HealthShape:
+    """How it does: ok, missed, paused or never ran; and why."""
+    [found] = _schedules(app, who).health(_visible(app, who, schedule_id))
+    return HealthShape(
+        id=found.id, key=found.key, state=found.state, why=found.why, lag_ms=found.lag_ms
+    )
+
+
+@router.get("/{schedule_id}/explain")
+def explain(app: App, who: Reader, schedule_id: str) -> ExplanationShape:
+    """What its condition comes to now: each operator with what it finds."""
+    found = _schedules(app, who).explain(_visible(app, who, schedule_id))
+    return explanation_shape(found)
+
+
+@router.post("/{schedule_id}/explain")
+def explain_another(
+    app: App, who: Reader, schedule_id: str, body: ConditionBody
+) -> ExplanationShape:
+    """What another condition would come to now; nothing is changed."""
+    found = _schedules(app, who).explain(_visible(app, who, schedule_id), body.condition)
+    return explanation_shape(found)
+
+
+@router.get("/{schedule_id}/audit")
+def audit(
+    app: App,
+    who: Operator,
+    schedule_id: str,
+    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[AuditShape]:
+    """Who did what to it, newest first."""
+    found = _visible(app, who, schedule_id)
+    return audited(app, f"schedule:{found.id}", before, limit)
+
+
+# What they are made of ---------------------------------------------------------------------------
+
+
+def _schedules(app: Duly, who: Principal) -> Schedules:
+    return app.schedules if who.owner is None else app.schedules.of(who.owner)
+
+
+def _visible(app: Duly, who: Principal, schedule_id: str) -> Schedule:
+    """The schedule of that id, if there is one for those who ask."""
+    return _schedules(app, who).get(check_id(schedule_id, "schedule"))
+
+
+def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:
+    """Only code gives arguments to a function that is internal, or to an endpoint of others."""
+    function = schedule.function
+    if function == POST:
+        _endpoint_of(app, who, schedule)
+    elif is_reserved(function) or app.functions.info(function).internal:
+        raise UnknownFunction(function, ())
+
+
+def _endpoint_of(app: Duly, who: Principal, schedule: Schedule) -> EndpointTarget:
+    """What a schedule POSTs to, if those who ask may say so."""
+    target = target_of(app.core.builtins[POST], schedule.record.args)
+    if is_foreign(who, target.owner):
+        raise EndpointNotFound(target.endpoint)
+    return target
+
+
+def _call(
+    app: Duly, who: Principal, schedule: Schedule, body: ScheduleChangesBody
+) -> Call[Any] | None:
+    """What it is to call, if that changes."""
+    another = body.function is not None or body.endpoint is not None
+    if not another and body.args is None and body.options is None:
+        return None
+    before = app.core.call_of_schedule(schedule.record)
+    if another:
+        function = callee(app, who, body.function, body.endpoint, schedule.owner)
+    elif body.options is None:
+        _check_open(app, who, schedule)
+        function = before.function
+    elif schedule.function == POST:
+        function = _endpoint_of(app, who, schedule)
+    else:
+        function = callable_by_http(app, schedule.function)
+    if another or body.options is not None:
+        function = function.using(**job_options(body.options))
+    if not another and body.args is None:
+        return Call(function, before.args)
+    return called_with(function, body.args or {})
+
+
+def _whole_instants(ticks: list[Tick], limit: int) -> list[Tick]:
+    """The first so many, and those that have the instant of the last of them."""
+    end = min(limit, len(ticks))
+    while 0 < end < len(ticks) and ticks[end].at == ticks[end - 1].at:
+        end += 1
+    return ticks[:end]

@@ -1,0 +1,83 @@
+"""duly's own tables, to look at and not to touch."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from duly.model.access import Principal, Scope
+from duly.server.answers import Refused, Shape
+from duly.server.api.common import App, Limit
+from duly.server.auth import Reader, ScopedRoute, everybodys
+from duly.store.system import is_key, key_of
+from duly.store.system_statements import TABLES
+
+router = APIRouter(prefix="/system", tags=["system"], route_class=ScopedRoute)
+
+NEEDS = {"audit": Scope.OPERATE, "requests": Scope.ADMIN, "tokens": Scope.ADMIN}
+"""What is for some eyes only where it has routes of its own is so here too."""
+
+
+class TableShape(Shape):
+    name: str
+    rows: int = Field(description="How many rows it has, counted up to 10,000.")
+    capped: bool = Field(description="Whether there may be more.")
+    columns: list[str] = Field(description="What is shown of it; never what users have written.")
+
+
+class RowsShape(Shape):
+    items: list[dict[str, Any]]
+    next: str | None
+
+
+@router.get("")
+def tables(app: App, who: Reader) -> list[TableShape]:
+    """duly's own tables. They are read-only here, and shown without arguments, results, errors,
+    bodies and secrets."""
+    everybodys(who)
+    return [
+        TableShape(
+            name=table.name, rows=table.rows, capped=table.capped, columns=list(table.columns)
+        )
+        for table in app.ready().system_tables()
+    ]
+
+
+@router.get("/{table}")
+def rows(
+    app: App,
+    who: Reader,
+    table: str,
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> RowsShape:
+    """Rows of a table, in the order of its key."""
+    everybodys(who)
+    if table not in TABLES:
+        raise Refused(404, "table_not_found", f"duly has no table {table!r}")
+    _check(who, table)
+    found = app.ready().system_rows(table, _key(table, after), limit + 1)
+    shown = [dict(row) for row in found[:limit]]
+    more = len(found) > limit
+    return RowsShape(items=shown, next=json.dumps(key_of(table, shown[-1])) if more else None)
+
+
+def _check(who: Principal, table: str) -> None:
+    needed = NEEDS.get(table)
+    if needed is not None and not who.may(needed):
+        raise Refused(403, "forbidden", f"this table needs the scope {needed}")
+
+
+def _key(table: str, after: str | None) -> list[str | int] | None:
+    if after is None:
+        return None
+    try:
+        key = json.loads(after)
+    except (ValueError, RecursionError):
+        key = None
+    if not isinstance(key, list) or not is_key(table, key):  # pyright: ignore
+        raise Refused(422, "invalid", "give the next of the page before", field="after")
+    return key  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,110 @@
+"""Tokens: who may use this server."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime, Field
+
+from duly.errors import TokenNotFound
+from duly.model.access import Scope
+from duly.server.answers import Shape, Time
+from duly.server.api.common import App, Limit, Once, Page, check_cursor, is_foreign, owner_of, page
+from duly.server.auth import Admin, ScopedRoute
+from duly.tokens import NewToken, Token
+
+router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ScopedRoute)
+
+
+class TokenShape(Shape):
+    id: str
+    name: str
+    scopes: list[Scope]
+    owner: str | None
+    status: str
+    created_at: Time
+    created_by: str | None
+    expires_at: Time | None
+    last_used_at: Time | None
+    revoked_at: Time | None
+    revoked_by: str | None
+
+
+class NewTokenShape(TokenShape):
+    secret: str | None = Field(description="Shown once: of a request that is repeated it is null.")
+
+
+class NewTokenBody(Shape):
+    name: str = Field(min_length=1, max_length=200)
+    scopes: list[Scope] = Field(min_length=1)
+    owner: str | None = None
+    expires_at: AwareDatetime | None = None
+
+
+class Revoked(Shape):
+    revoked: bool
+
+
+@router.post("", status_code=201, responses={200: {"model": NewTokenShape}})
+def create(app: App, who: Admin, once: Once, body: NewTokenBody) -> NewTokenShape:
+    """Make a token; its secret is in this answer and nowhere else."""
+    owner = owner_of(who, body.owner)
+
+    def make(token_id: str | None) -> NewToken | Token:
+        tokens = app.tokens if token_id is None else app.tokens.under(token_id)
+        scopes = [str(scope) for scope in body.scopes]
+        return tokens.create(body.name, scopes, owner=owner, expires=body.expires_at, by=who.name)
+
+    made = once.make(who, body, make, app.tokens.get)
+    if isinstance(made, NewToken):
+        return NewTokenShape(**_shape(made.token).model_dump(), secret=made.secret)
+    return NewTokenShape(**_shape(made).model_dump(), secret=None)
+
+
+@router.get("")
+def find(
+    app: App,
+    who: Admin,
+    owner: str | None = None,
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[TokenShape]:
+    """Oldest first."""
+    check_cursor("after", after)
+    tokens = app.tokens.list(owner=owner_of(who, owner), after=after, limit=limit + 1)
+    return page([_shape(token) for token in tokens], limit, lambda token: token.id)
+
+
+@router.get("/{token_id}")
+def get(app: App, who: Admin, token_id: str) -> TokenShape:
+    return _shape(_visible(app, who, token_id))
+
+
+@router.post("/{token_id}/revoke")
+def revoke(app: App, who: Admin, token_id: str) -> Revoked:
+    """Let nobody use it any more; false if that was so already."""
+    return Revoked(revoked=app.tokens.revoke(_visible(app, who, token_id).id, by=who.name))
+
+
+def _visible(app: App, who: Admin, token_id: str) -> Token:
+    token = app.tokens.get(token_id)
+    if is_foreign(who, token.owner):
+        raise TokenNotFound(token_id)
+    return token
+
+
+def _shape(token: Token) -> TokenShape:
+    return TokenShape(
+        id=token.id,
+        name=token.name,
+        scopes=[Scope(scope) for scope in token.scopes],
+        owner=token.owner,
+        status=token.status,
+        created_at=token.created,
+        created_by=token.created_by,
+        expires_at=token.expires,
+        last_used_at=token.last_used,
+        revoked_at=token.revoked,
+        revoked_by=token.revoked_by,
+    )

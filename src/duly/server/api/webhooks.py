@@ -1,0 +1,123 @@
+"""The inbox: webhooks that were received, and what became of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query
+
+from duly.clock import to_ms
+from duly.errors import WebhookEventNotFound
+from duly.model.access import Principal
+from duly.model.inbox import EventState
+from duly.model.nesting import MAX_DEPTH, depth_of
+from duly.server.answers import Ms, Shape, Time
+from duly.server.api.common import App, Limit, Page, is_foreign, owner_of, page
+from duly.server.auth import Operator, Reader, ScopedRoute
+from duly.webhooks import WebhookEvent
+
+router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRoute)
+
+MAX_TEXT = 65_536
+
+
+class EventShape(Shape):
+    id: str
+    webhook: str
+    delivery: str
+    type: str | None
+    entity: str | None
+    owner: str | None
+    state: EventState
+    attempts: int
+    error: str | None
+    job_id: str | None
+    received_at: Time
+    received_at_ms: Ms
+
+
+class WholeEventShape(EventShape):
+    headers: dict[str, str]
+    size: int
+    payload: Any
+
+
+class RetriedShape(Shape):
+    retried: bool
+    state: EventState
+    job_id: str | None
+
+
+@router.get("")
+def find(
+    app: App,
+    who: Reader,
+    webhook: str | None = None,
+    state: EventState | None = None,
+    owner: str | None = None,
+    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[EventShape]:
+    """Newest first, without their bodies."""
+    found = app.webhooks.list(
+        webhook=webhook,
+        state=state,
+        owner=owner_of(who, owner),
+        before=before,
+        limit=limit + 1,
+    )
+    return page([_shape(event) for event in found], limit, lambda event: event.id)
+
+
+@router.get("/{event_id}")
+def get(app: App, who: Reader, event_id: str) -> WholeEventShape:
+    """One of them with its headers, without those that hold secrets, and its payload."""
+    event = _visible(app, who, event_id)
+    return WholeEventShape(
+        **_shape(event).model_dump(),
+        headers=event.headers,
+        size=len(event.body),
+        payload=_payload(event),
+    )
+
+
+@router.post("/{event_id}/retry")
+def retry(app: App, who: Operator, event_id: str) -> RetriedShape:
+    """Process an event that failed again; any other is left alone, and the answer says so."""
+    done = app.webhooks.retry(_visible(app, who, event_id).id, by=who.name)
+    return RetriedShape(retried=done.retried, state=done.state, job_id=done.job_id)
+
+
+def _visible(app: App, who: Principal, event_id: str) -> WebhookEvent:
+    event = app.webhooks.get(event_id)
+    if is_foreign(who, event.owner):
+        raise WebhookEventNotFound(event_id)
+    return event
+
+
+def _payload(event: WebhookEvent) -> Any:
+    """The body as JSON; of one that is none, or nobody could read, the text."""
+    try:
+        if depth_of(event.body) <= MAX_DEPTH:
+            return event.payload()
+    except msgspec.DecodeError:
+        pass
+    return event.body[:MAX_TEXT].decode("utf-8", "replace")
+
+
+def _shape(event: WebhookEvent) -> EventShape:
+    return EventShape(
+        id=event.id,
+        webhook=event.webhook,
+        delivery=event.delivery,
+        type=event.type,
+        entity=event.entity,
+        owner=event.owner,
+        state=event.state,
+        attempts=event.attempts,
+        error=event.error,
+        job_id=event.job_id,
+        received_at=event.received_at,
+        received_at_ms=to_ms(event.received_at),
+    )

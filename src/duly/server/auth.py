@@ -1,0 +1,116 @@
+"""Who asks, and may they? Tokens, or what the application around says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Annotated, Any, Literal, TypeAlias
+
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+from duly.app import Duly
+from duly.errors import InvalidOption
+from duly.model.access import Principal, Scope
+from duly.server.answers import Refused
+from duly.tokens import PREFIX
+
+Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
+Auth: TypeAlias = Literal["tokens", "open"] | Callback
+
+EVERYBODY = Principal("local", frozenset(Scope))
+"""Whoever reaches a server without authentication, which binds to loopback only."""
+_BEARER = HTTPBearer(auto_error=False, description="A token, as `app.tokens.create` makes it.")
+
+
+class Doorman:
+    """Finds out who asks."""
+
+    def __init__(self, app: Duly, auth: Auth) -> None:
+        if not callable(auth) and auth not in ("tokens", "open"):
+            raise InvalidOption("auth", f'give "tokens", "open" or a function, not {auth!r}')
+        self._app = app
+        self._auth = auth
+
+    async def who(self, request: Request) -> Principal:
+        """Whoever asks; Refused with 401 if that is nobody."""
+        principal = await self._find(request)
+        if principal is None:
+            raise Refused(
+                401,
+                "unauthorized",
+                "this needs a valid token",
+                hint="send Authorization: Bearer …; app.tokens.create makes one",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return principal
+
+    async def _find(self, request: Request) -> Principal | None:
+        if self._auth == "open":
+            return EVERYBODY
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        shown = secret.strip() if kind.lower() == "bearer" else ""
+        # A bearer token of another kind is the business of the application around.
+        if callable(self._auth) and not shown.startswith(PREFIX):
+            return await _call(self._auth, request)
+        return await run_in_threadpool(self._app.tokens.check, shown) if shown else None
+
+
+async def _call(callback: Callback, request: Request) -> Principal | None:
+    if inspect.iscoroutinefunction(callback):
+        found = await callback(request)
+    else:
+        # It may ask a database, and nobody else should wait for that.
+        found = await run_in_threadpool(callback, request)
+        if inspect.isawaitable(found):
+            found = await found
+    # What callers without a type checker give is not always what the types say.
+    if found is not None and not isinstance(found, Principal):  # pyright: ignore
+        raise TypeError(f"auth gave {found!r}; it must give a Principal or None")
+    return found
+
+
+async def _principal(request: Request, _: Annotated[Any, Depends(_BEARER)]) -> Principal:
+    doorman: Doorman = request.app.state.doorman
+    return await doorman.who(request)
+
+
+def _needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
+    async def allowed(principal: Annotated[Principal, Depends(_principal)]) -> Principal:
+        if not principal.may(scope):
+            raise Refused(403, "forbidden", f"this needs the scope {scope}", hint=None)
+        return principal
+
+    allowed.scope = scope  # type: ignore[attr-defined]
+    return allowed
+
+
+Reader = Annotated[Principal, Depends(_needs(Scope.READ))]
+Caller = Annotated[Principal, Depends(_needs(Scope.ENQUEUE))]
+Operator = Annotated[Principal, Depends(_needs(Scope.OPERATE))]
+Admin = Annotated[Principal, Depends(_needs(Scope.ADMIN))]
+
+
+class ScopedRoute(APIRoute):
+    """A route that says in the OpenAPI document which scope it needs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if scope := next(_scopes(self.dependant), None):
+            self.openapi_extra = {"x-scope": str(scope)} | (self.openapi_extra or {})
+
+
+def _scopes(dependant: Dependant) -> Iterator[Scope]:
+    for inner in dependant.dependencies:
+        if scope := getattr(inner.call, "scope", None):
+            yield scope
+        yield from _scopes(inner)
+
+
+def everybodys(principal: Principal) -> None:
+    """Refuse those who are there for one owner: this is about everybody's things."""
+    if principal.owner is not None:
+        raise Refused(403, "forbidden", "a token of an owner may not do this")

@@ -1,0 +1,213 @@
+"""Live events: what happens, as a stream of server-sent events.
+
+Every event has an id. A client that comes back with the last one it has seen (browsers do so by
+themselves) gets everything that happened meanwhile, some of it perhaps once more; where that would
+be too much, a `gap` tells it to load anew what it shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
+
+from duly.app import Duly
+from duly.clock import from_ms, os_monotonic
+from duly.errors import JobNotFound
+from duly.feed import Gap, Told, Wanted
+from duly.model.access import Principal
+from duly.model.job import Trigger
+from duly.model.news import AuditNews, JobNews, News, TickNews, read_cursor
+from duly.model.progress import Event
+from duly.server.answers import Refused, iso
+from duly.server.api.common import App, check_id, is_foreign, owner_of
+from duly.server.api.jobs import visible
+from duly.server.auth import Doorman, Reader, ScopedRoute
+
+router = APIRouter(tags=["events"], route_class=ScopedRoute)
+
+HEARTBEAT_SECONDS = 15.0
+MOST_JOBS = 100
+RETRY_MS = 1_000
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events until the client goes: job, tick, change, gap.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get("/events", response_class=StreamingResponse, responses=STREAM)
+async def events(
+    request: Request,
+    app: App,
+    who: Reader,
+    job: Annotated[list[str] | None, Query(max_length=MOST_JOBS)] = None,
+    schedule: Annotated[str | None, Query()] = None,
+    owner: Annotated[str | None, Query()] = None,
+    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
+) -> StreamingResponse:
+    """What happens: of some jobs, of a schedule, of an owner, or everything.
+
+    Of a job that is named the state now comes first, and its last state always comes.
+    """
+    if job:
+        for job_id in job:
+            await asyncio.to_thread(visible, app, who, job_id)
+        stream = _jobs(app, list(job))
+    else:
+        if schedule is not None:
+            await asyncio.to_thread(_check_schedule, app, who, schedule)
+        wanted = _wanted(owner_of(who, owner), schedule)
+        stream = _feed(app, wanted, last_event_id)
+    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+    watched = _while_allowed(stream, request)
+    return StreamingResponse(watched, media_type="text/event-stream", headers=headers)
+
+
+async def _while_allowed(stream: AsyncGenerator[str], request: Request) -> AsyncGenerator[str]:
+    """The stream, as long as whoever asked for it would still be let in."""
+    doorman: Doorman = request.app.state.doorman
+    asked_at = os_monotonic()
+    async with contextlib.aclosing(stream) as texts:
+        async for text in texts:
+            if os_monotonic() - asked_at >= HEARTBEAT_SECONDS:
+                asked_at = os_monotonic()
+                try:
+                    await doorman.who(request)
+                except Refused:
+                    return
+            yield text
+
+
+def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
+    record = app.ready().schedule(check_id(schedule_id, "schedule"))
+    if record is None or is_foreign(who, record.owner):
+        raise Refused(404, "schedule_not_found", f"no schedule has the id {schedule_id!r}")
+
+
+def _wanted(owner: str | None, schedule: str | None) -> Wanted:
+    def wanted(news: News) -> bool:
+        if isinstance(news, AuditNews):
+            # It does not say whose things it is about.
+            return owner is None and (schedule is None or news.target == f"schedule:{schedule}")
+        if owner is not None and (news.owner or "") != owner:
+            return False
+        return schedule is None or _schedule_of(news) == schedule
+
+    return wanted
+
+
+def _schedule_of(news: JobNews | TickNews) -> str | None:
+    if isinstance(news, TickNews):
+        return news.schedule_id
+    return news.actor if news.trigger == Trigger.SCHEDULE else None
+
+
+# Streams -----------------------------------------------------------------------------------------
+
+
+async def _feed(app: Duly, wanted: Wanted, last: str | None) -> AsyncGenerator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    cursor = None if last is None else read_cursor(last)
+    if last is not None and cursor is None:
+        yield _event("gap", {}, None)
+    feed = app.core.feed.follow(wanted, cursor, idle=HEARTBEAT_SECONDS)
+    async with contextlib.aclosing(feed) as told:
+        async for some in told:
+            yield "".join(map(_text, some)) or ": still here\n\n"
+
+
+def _text(told: Told) -> str:
+    news = told.news
+    if isinstance(news, Gap):
+        return _event("gap", {}, str(told.cursor))
+    name = {JobNews: "job", TickNews: "tick", AuditNews: "change"}[type(news)]
+    return _event(name, _content(news), str(told.cursor))
+
+
+def _content(news: News) -> dict[str, Any]:
+    content = {"at": iso(from_ms(news.at)), "at_ms": news.at}
+    match news:
+        case JobNews():
+            progress = {"value": news.value, "note": news.note} if news.look.has_progress else None
+            return content | {
+                "id": news.id,
+                "function": news.function,
+                "state": str(news.state),
+                "queue": news.queue,
+                "owner": news.owner,
+                "attempt": news.attempt,
+                "revision": news.look.revision,
+                "schedule_id": _schedule_of(news),
+                "progress": progress,
+            }
+        case TickNews():
+            return content | {
+                "schedule_id": news.schedule_id,
+                "key": news.key,
+                "owner": news.owner or None,
+                "kind": news.kind,
+                "tick_at": iso(from_ms(news.tick_at)),
+                "tick_at_ms": news.tick_at,
+                "outcome": news.outcome,
+                "reason": news.reason,
+                "job_id": news.job_id,
+            }
+        case AuditNews():
+            return content | {"actor": news.actor, "action": news.action, "target": news.target}
+
+
+async def _jobs(app: Duly, job_ids: Sequence[str]) -> AsyncGenerator[str]:
+    """Each of these jobs: its state now, every newer one, and its last; `end` after all of them."""
+    yield f"retry: {RETRY_MS}\n\n"
+    queue: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def watch(job_id: str) -> None:
+        with contextlib.suppress(JobNotFound):
+            async for event in app.aio.watch(job_id):
+                queue.put_nowait(_event("job", _state(job_id, event), None))
+        queue.put_nowait(None)
+
+    watchers = [asyncio.ensure_future(watch(job_id)) for job_id in dict.fromkeys(job_ids)]
+    left = len(watchers)
+    try:
+        while left:
+            try:
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    said = await queue.get()
+            except TimeoutError:
+                yield ": still here\n\n"
+                continue
+            if said is None:
+                left -= 1
+            else:
+                yield said
+        yield _event("end", {}, None)
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+
+
+def _state(job_id: str, event: Event) -> dict[str, Any]:
+    progress = None if event.progress is None else {"value": event.progress, "note": event.note}
+    return {
+        "id": job_id,
+        "state": str(event.state),
+        "attempt": event.attempt,
+        "revision": event.revision,
+        "progress": progress,
+    }
+
+
+def _event(name: str, content: dict[str, Any], event_id: str | None) -> str:
+    lines = [f"event: {name}", f"data: {json.dumps(content)}"]
+    if event_id is not None:
+        lines.append(f"id: {event_id}")
+    return "\n".join(lines) + "\n\n"

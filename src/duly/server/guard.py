@@ -1,0 +1,139 @@
+"""What every request has to pass before anything looks at it: host, origin, size, depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from duly.model.nesting import MAX_DEPTH as MAX_DEPTH
+from duly.model.nesting import depth_of as depth_of
+from duly.server.answers import ErrorBody, refusal
+
+MAX_BODY = 1 << 20
+MAX_DIGITS = 20
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+
+_HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(?::\d*)?")
+
+
+class Guard:
+    """Refuses what no honest client sends, and gives every answer its headers."""
+
+    def __init__(
+        self,
+        inner: ASGIApp,
+        hosts: Collection[str] | None,
+        unread: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        """`unread`: paths whose bodies are left to those who serve them."""
+        self._inner = inner
+        self._unread = unread
+        self._hosts = None if hosts is None else frozenset(map(_name, hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        send = _with_headers(send)
+        headers = Headers(scope=scope)
+        refused = self._refuse(scope, headers)
+        if refused is None and scope["method"] not in SAFE and not self._unread(_path(scope)):
+            body, refused = await _read(headers, receive)
+            receive = _replay(body, receive)
+        if refused is not None:
+            status, code, message = refused
+            answer = refusal(status, ErrorBody(code=code, message=message))
+            await answer(scope, receive, send)
+            return
+        await self._inner(scope, receive, send)
+
+    def _refuse(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
+        if self._hosts is not None and _name(headers.get("host", "")) not in self._hosts:
+            return 421, "wrong_host", "this server does not answer for that host"
+        if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
+            return 400, "bad_request", "an address holds no NUL"
+        if scope["method"] not in SAFE and _is_foreign(headers):
+            return 403, "cross_site", "a page of another site may not do this"
+        return None
+
+
+def _path(scope: Scope) -> str:
+    """The path as it is where this is mounted."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if root else path
+
+
+def _name(host: str) -> str:
+    """The host without its port; an IPv6 address in brackets, as in a Host header."""
+    host = host.strip().lower()
+    found = _HOST.fullmatch(host)
+    return found[1] if found else f"[{host}]"
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Whether a browser says that a page of another origin asks."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    return origin.partition("://")[2].lower() != headers.get("host", "").lower()
+
+
+async def _read(headers: Headers, receive: Receive) -> tuple[bytes, tuple[int, str, str] | None]:
+    too_large = (413, "too_large", f"a body has at most {MAX_BODY:,} bytes")
+    declared = headers.get("content-length", "")
+    if declared.isdecimal() and (len(declared) > MAX_DIGITS or int(declared) > MAX_BODY):
+        return b"", too_large
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"", (400, "disconnected", "the body never ended")
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY:
+            return b"", too_large
+        if not message.get("more_body", False):
+            break
+    # Whatever it says it is: nothing but JSON is read from here on.
+    if depth_of(body) > MAX_DEPTH:
+        return b"", (400, "too_deep", f"JSON is nested at most {MAX_DEPTH} deep")
+    return bytes(body), None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Give the body that was read to whoever reads it next."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

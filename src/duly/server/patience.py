@@ -1,0 +1,57 @@
+"""Requests that wait for somebody else: few at a time, and never in the threads of all others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import anyio.to_thread
+from fastapi import Depends, Request
+
+from duly.server.answers import Refused
+
+T = TypeVar("T")
+
+THREADS = 16
+MOST_PER_SUBJECT = 8
+"""So many requests wait for the same gateway; of others there is room beside them."""
+MOST_VIEWS = 64
+
+
+class Patience:
+    """Threads for what may hang, apart from those that check tokens and ask the database."""
+
+    def __init__(self) -> None:
+        self._threads = anyio.CapacityLimiter(THREADS)
+        self._waiting: Counter[str] = Counter()
+
+    async def __call__(self, subject: str, ask: Callable[[], T], most: int = MOST_PER_SUBJECT) -> T:
+        """What `ask` gives; 503 at once if too many wait for the same."""
+        if self._waiting[subject] >= most:
+            raise Refused(
+                503,
+                "busy",
+                "too many requests wait for it already",
+                hint="ask again later",
+                headers={"Retry-After": "5"},
+            )
+        self._waiting[subject] += 1
+        try:
+            return await anyio.to_thread.run_sync(ask, limiter=self._threads)
+        finally:
+            self._waiting[subject] -= 1
+            if not self._waiting[subject]:
+                del self._waiting[subject]
+
+
+async def _patience(request: Request) -> Patience:
+    """The one of this server; it belongs to the event loop that serves."""
+    state = request.app.state
+    found: Patience | None = getattr(state, "patience", None)
+    if found is None:
+        found = state.patience = Patience()
+    return found
+
+
+Waiting = Annotated[Patience, Depends(_patience)]

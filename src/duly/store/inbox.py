@@ -1,0 +1,156 @@
+"""Received webhooks in the store: one row each, and its job in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from duly import fault
+from duly.ids import FIRST_ID, go_past
+from duly.model.inbox import FoundEvent, InboxFilter, InboxRecord, JobOfEvent, line_of
+from duly.model.job import Hold, JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.store import inbox_statements as sql
+from duly.store import limits
+from duly.store.schedules.audit import audit
+
+if TYPE_CHECKING:
+    from duly.store.session import Session
+
+PAGE = 500
+
+MakeEventJobs = Callable[[], Sequence[TrackedJob | NewJob]]
+"""The job of an event, first, and those that wait for its end."""
+
+
+class Stored(NamedTuple):
+    """The event under which a delivery is in the inbox, and whether it has just come there."""
+
+    event_id: str
+    new: bool
+
+
+def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | None) -> Stored:
+    """Store a delivery and its jobs, unless it is there; without jobs it was filtered."""
+    jobs: list[NewJob] = [] if make_jobs is None else _in_line(session, record, make_jobs)
+    row = msgspec.structs.asdict(record) | {"job_id": jobs[0].id if jobs else None}
+    if not session.run(sql.INSERT_EVENT, row):
+        delivery = {"webhook": record.webhook, "delivery": record.delivery}
+        return Stored(session.run(sql.EVENT_OF_DELIVERY, delivery)[0][0], new=False)
+    existing = session.insert_jobs(jobs) if jobs else {}
+    if jobs and jobs[0].id in existing:
+        session.run(sql.POINT_EVENT, {"id": record.id, "job_id": existing[jobs[0].id]})
+    fault.point("webhook.stored")
+    return Stored(record.id, new=True)
+
+
+def _in_line(session: Session, record: InboxRecord, make_jobs: MakeEventJobs) -> list[NewJob]:
+    """The jobs of an event; the first waits for the earlier ones of its entity."""
+    if record.entity is None:
+        return list(make_jobs())
+    line = line_of(record.webhook, record.entity)
+    last = _last_in_line(session, line)
+    if last is not None:
+        # Jobs of a line start in the order of their ids, whichever process has made them.
+        go_past(last)
+    first, *hooks = make_jobs()
+    assert isinstance(first, TrackedJob)
+    hold = None if last is None else Hold.BATCH
+    return [msgspec.structs.replace(first, batch_id=line, hold=hold), *hooks]
+
+
+def _last_in_line(session: Session, line: str) -> str | None:
+    """The newest unfinished job of an entity; nobody joins the line until this is committed."""
+    limits.lock(session, [f"line {line}"])
+    rows = session.run(sql.LAST_IN_LINE, {"line": line})
+    return rows[0][0] if rows else None
+
+
+def repeat(session: Session, job: TrackedJob) -> TrackedJob:
+    """A job that repeats that of an event takes its place, at the end of the line."""
+    if job.trigger != Trigger.WEBHOOK:
+        return job
+    session.run(sql.POINT_TO_RETRY, {"job_id": job.id, "retry_of": job.retry_of})
+    if job.batch_id is None or _last_in_line(session, job.batch_id) is None:
+        return job
+    return msgspec.structs.replace(job, hold=Hold.BATCH)
+
+
+def retry(
+    session: Session,
+    event_id: str,
+    again: Callable[[JobRecord], TrackedJob],
+    expires_at: int,
+    by: str | None,
+    now: int,
+) -> str | None:
+    """Run the job of an event again, if it failed or was canceled: the new job."""
+    rows = session.run(sql.GET_EVENT, {"id": event_id})
+    job_id = rows[0][8] if rows else None
+    record = None if job_id is None else session.get(job_id)
+    if record is None or record.state not in (State.FAILED, State.CANCELED):
+        return None
+    repeated: str = session.replay([again(record)], expires_at)[record.id]
+    audit(session, "webhook.retry", f"webhook:{event_id}", by, {"job": repeated}, now)
+    return repeated
+
+
+def get(session: Session, event_id: str) -> FoundEvent | None:
+    rows = session.run(sql.GET_EVENT, {"id": event_id})
+    found = _with_jobs(session, [InboxRecord(*row) for row in rows])
+    return found[0] if found else None
+
+
+def find(session: Session, filter: InboxFilter) -> list[FoundEvent]:
+    """Newest first. Where an event stands is known from its job, so a filter by state walks."""
+    given: dict[str, Any] = {
+        name: value
+        for name in ("webhook", "owner", "before_id")
+        if (value := getattr(filter, name)) is not None
+    }
+    found: list[FoundEvent] = []
+    while True:
+        most = filter.limit if filter.state is None else PAGE
+        statement = sql.list_events(given)
+        text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
+        page = [InboxRecord(*row) for row in session.run_text(text, given | {"limit": most})]
+        found += [e for e in _with_jobs(session, page) if filter.state in (None, e.state)]
+        if len(page) < most or len(found) >= filter.limit:
+            return found[: filter.limit]
+        given["before_id"] = page[-1].id
+
+
+def _with_jobs(session: Session, records: Sequence[InboxRecord]) -> list[FoundEvent]:
+    """The events with their jobs; without those whose job retention has removed."""
+    jobs = _jobs_of(session, [record.job_id for record in records if record.job_id])
+    return [
+        FoundEvent(record, jobs.get(record.job_id or ""))
+        for record in records
+        if record.job_id is None or record.job_id in jobs
+    ]
+
+
+def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
+    """Live first, then what has ended: a job on the move is not missed."""
+    wanted = list(job_ids)
+    found: dict[str, JobOfEvent] = {}
+    for statement in (sql.LIVE_OF_EVENTS, sql.ENDED_OF_EVENTS):
+        missing = [job_id for job_id in wanted if job_id not in found]
+        if missing:
+            rows = session.run(statement, {"ids": session.array(missing)})
+            found |= {row[0]: JobOfEvent(State(row[1]), *row[2:]) for row in rows}
+    return found
+
+
+def forget(session: Session, after: str, cutoff: int) -> tuple[str, int]:
+    """Forget old events, of some that come after one, whose job is gone, or that were filtered.
+
+    Where to go on, "" at the end, and how many went.
+    """
+    page = session.run(sql.OLD_EVENTS, {"after": after or FIRST_ID, "limit": PAGE})
+    old = [event_id for event_id, received_at in page if received_at < cutoff]
+    gone = session.run(sql.FORGET_EVENTS, {"ids": session.array(old)}) if old else []
+    # They come nearly in the order of their ids: where one is young, so are those behind it.
+    is_over = len(page) < PAGE or page[-1][1] >= cutoff
+    return "" if is_over else page[-1][0], len(gone)

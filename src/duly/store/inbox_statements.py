@@ -1,0 +1,90 @@
+"""The statements about received webhooks; as in statements.py."""
+
+from __future__ import annotations
+
+from duly.store.statements import Statement, both, each
+
+_FIELDS = "id webhook delivery type entity owner headers received_at job_id".split()
+_COLUMNS = ", ".join(_FIELDS)
+_READ = each(
+    sqlite=", ".join(f"+{name}" for name in _FIELDS),
+    postgres=", ".join(f"{name}::text" if name in ("id", "job_id") else name for name in _FIELDS),
+)
+
+INSERT_EVENT = both(
+    f"""INSERT INTO @inbox ({_COLUMNS}, body)
+        VALUES ({", ".join(f":{name}" for name in _FIELDS)}, :body)
+        ON CONFLICT (webhook, delivery) DO NOTHING RETURNING 1"""
+)
+EVENT_OF_DELIVERY = each(
+    sqlite="SELECT id FROM @inbox WHERE webhook = :webhook AND delivery = :delivery",
+    postgres="SELECT id::text FROM @inbox WHERE webhook = :webhook AND delivery = :delivery",
+)
+POINT_EVENT = both("UPDATE @inbox SET job_id = :job_id WHERE id = :id")
+POINT_TO_RETRY = both("UPDATE @inbox SET job_id = :job_id WHERE job_id = :retry_of")
+GET_EVENT = each(
+    sqlite=f"SELECT {_READ.sqlite}, +body FROM @inbox WHERE id = :id",
+    postgres=f"SELECT {_READ.postgres}, body FROM @inbox WHERE id = :id",
+)
+
+# The newest unfinished job of an entity. It is written to, so that whoever ends it at the same time
+# is done before this looks, or sees afterwards who waits for it, in whatever isolation.
+_LAST_IN_LINE = "FROM @jobs WHERE trigger = 'webhook' AND batch_id = :line ORDER BY id DESC LIMIT 1"
+LAST_IN_LINE = each(
+    sqlite=f"SELECT id {_LAST_IN_LINE}",
+    postgres=f"""UPDATE @jobs SET batch_id = batch_id
+        WHERE id = (SELECT id {_LAST_IN_LINE} FOR UPDATE) RETURNING id::text""",
+)
+
+_JOB = "state, attempt, error_message"
+
+
+def _jobs_sqlite(table: str, canceled_by: str) -> str:
+    return f"""SELECT id, {_JOB}, {canceled_by} FROM {table}
+        WHERE id IN (SELECT value FROM json_each(:ids))"""
+
+
+def _jobs_postgres(table: str, canceled_by: str) -> str:
+    return f"""SELECT w.id::text, j.* FROM unnest(:ids::uuid[]) AS w (id)
+        CROSS JOIN LATERAL (
+            SELECT {_JOB}, {canceled_by} FROM {table} WHERE id = w.id LIMIT 1) j"""
+
+
+def _jobs(canceled_by: str, *tables: str) -> Statement:
+    return each(
+        sqlite=" UNION ALL ".join(_jobs_sqlite(table, canceled_by) for table in tables),
+        postgres=" UNION ALL ".join(_jobs_postgres(table, canceled_by) for table in tables),
+    )
+
+
+LIVE_OF_EVENTS = _jobs("NULL AS canceled_by", "@jobs")
+ENDED_OF_EVENTS = _jobs("canceled_by", "@history", "@kept")
+
+
+def list_events(given: dict[str, object]) -> Statement:
+    """The statement that lists the inbox without bodies, newest first."""
+    terms = {
+        "webhook": "webhook = :webhook",
+        "owner": "owner = :owner",
+        "before_id": "i.id < :before_id",
+    }
+    chosen = [term for name, term in terms.items() if name in given]
+    where = "WHERE " + " AND ".join(chosen) if chosen else ""
+    rest = f"FROM @inbox i {where} ORDER BY i.id DESC LIMIT :limit"
+    return each(sqlite=f"SELECT {_READ.sqlite} {rest}", postgres=f"SELECT {_READ.postgres} {rest}")
+
+
+OLD_EVENTS = each(
+    sqlite="SELECT id, received_at FROM @inbox WHERE id > :after ORDER BY id LIMIT :limit",
+    postgres="""SELECT i.id::text, received_at FROM @inbox i WHERE i.id > :after
+        ORDER BY i.id LIMIT :limit""",
+)
+_WITHOUT_JOB = " AND ".join(
+    f"NOT EXISTS (SELECT 1 FROM {table} j WHERE j.id = job_id)"
+    for table in ("@jobs", "@history", "@kept")
+)
+FORGET_EVENTS = each(
+    sqlite=f"""DELETE FROM @inbox WHERE id IN (SELECT value FROM json_each(:ids))
+        AND {_WITHOUT_JOB} RETURNING 1""",
+    postgres=f"DELETE FROM @inbox WHERE id = ANY(:ids::uuid[]) AND {_WITHOUT_JOB} RETURNING 1",
+)

@@ -1,0 +1,39 @@
+"""Webhooks in: who may send them, and what becomes of them.
+
+app.webhook("github", source=GitHub(secrets=["env:GITHUB_SECRET"]), process=on_github)
+"""
+
+from duly.model.inbox import EventState
+from duly.webhooks.declared import Webhook
+from duly.webhooks.inbox import Received, Retried, WebhookEvent, Webhooks
+from duly.webhooks.sources import (
+    HMAC,
+    Atlassian,
+    Bearer,
+    Delivery,
+    GitHub,
+    Refused,
+    Source,
+    StandardWebhooks,
+    Stripe,
+    Svix,
+)
+
+__all__ = [
+    "HMAC",
+    "Atlassian",
+    "Bearer",
+    "Delivery",
+    "EventState",
+    "GitHub",
+    "Received",
+    "Refused",
+    "Retried",
+    "Source",
+    "StandardWebhooks",
+    "Stripe",
+    "Svix",
+    "Webhook",
+    "WebhookEvent",
+    "Webhooks",
+]

@@ -1,0 +1,344 @@
+"""Webhooks that were received: verified, stored with their job, and answered at once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from duly.clock import from_ms
+from duly.errors import FunctionDeleted, InvalidOption, SecretMissing, WebhookEventNotFound
+from duly.functions import Call, Function
+from duly.ids import is_id, new_id
+from duly.inside import refuse_inside_mutation
+from duly.making import new_jobs, tracked
+from duly.model.function import Status
+from duly.model.inbox import EventState, FoundEvent, InboxFilter, InboxRecord, JobOfEvent, storable
+from duly.model.job import JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.model.nesting import MAX_DEPTH, depth_of
+from duly.replay import REMEMBERED_MS, again, why_not
+from duly.secrets import value_of
+from duly.verbs import MAX_LISTED
+from duly.webhooks.declared import RETRY, Webhook, declare
+from duly.webhooks.sources import Delivery, GivenHeaders, Headers, Refused, pairs_of
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NEVER_STORED = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""Headers that may hold secrets of others."""
+NOT_BEGUN = JobOfEvent(State.PENDING, 0, None, None)
+TELLING = ("token", "secret", "password", "api-key", "apikey")
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What is answered to the sender."""
+
+    status: int
+    outcome: str
+    """stored, filtered or duplicate; or why it was refused."""
+    event_id: str | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return self.status == 200
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """What `retry` did: the event is processed again, or it was left as it is, in that state."""
+
+    retried: bool
+    state: EventState
+    job_id: str | None
+
+
+class WebhookEvent:
+    """One received webhook, as it stood when it was read."""
+
+    def __init__(self, found: FoundEvent, load: Callable[[], bytes]) -> None:
+        self._found = found
+        self._record = found.record
+        self._load = load
+        self._body = found.record.body
+
+    def __repr__(self) -> str:
+        return f"<webhook event {self.id} of {self.webhook}, {self.state}>"
+
+    @property
+    def id(self) -> str:
+        return self._record.id
+
+    @property
+    def webhook(self) -> str:
+        """The name of the webhook."""
+        return self._record.webhook
+
+    @property
+    def delivery(self) -> str:
+        """The sender's id of this delivery; without one, the SHA-256 of the body, and the time that
+        was signed with it, if there is one."""
+        return self._record.delivery
+
+    @property
+    def type(self) -> str | None:
+        return self._record.type
+
+    @property
+    def entity(self) -> str | None:
+        """What it is about: events of one entity are processed one after the other."""
+        return self._record.entity
+
+    @property
+    def owner(self) -> str | None:
+        return self._record.owner
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its headers, by their names in lower case, without those that hold secrets."""
+        return msgspec.json.decode(self._record.headers, type=dict[str, str])
+
+    @property
+    def body(self) -> bytes:
+        """The body, byte for byte as it was sent."""
+        if self._body is None:
+            self._body = self._load()
+        return self._body
+
+    def payload(self) -> Any:
+        """The body as JSON."""
+        return msgspec.json.decode(self.body)
+
+    @property
+    def state(self) -> EventState:
+        return self._found.state
+
+    @property
+    def attempts(self) -> int:
+        """How many times processing it was begun."""
+        return 0 if self._found.job is None else self._found.job.attempt
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, or why its last attempt did."""
+        return self._found.error
+
+    @property
+    def received_at(self) -> datetime:
+        return from_ms(self._record.received_at)
+
+    @property
+    def job_id(self) -> str | None:
+        """The job that processes it; None if it was filtered."""
+        return self._record.job_id
+
+
+class Webhooks:
+    """The webhooks that an app has declared, by name; and the inbox of those received."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._declared: dict[str, Webhook] = {}
+
+    def __repr__(self) -> str:
+        return f"<webhooks {', '.join(self._declared)}>"
+
+    @property
+    def declared(self) -> Mapping[str, Webhook]:
+        """Those that were declared in this process."""
+        return dict(self._declared)
+
+    def add(self, webhook: Webhook) -> Webhook:
+        """As `app.webhook`."""
+        checked = declare(self._core, webhook)
+        for other in self._declared.values():
+            if other.name == webhook.name:
+                raise InvalidOption("name", f"there is a webhook {webhook.name!r} already")
+            if webhook.path is not None and other.path == webhook.path:
+                raise InvalidOption("path", f"webhook {other.name!r} has {webhook.path!r} already")
+        self._declared[webhook.name] = checked
+        return checked
+
+    # Receiving
+
+    def receive(self, name: str, headers: GivenHeaders, body: bytes) -> Received:
+        """Verify, store and schedule one request: what to answer. Nothing is stored but on 200.
+
+        A database that cannot be reached is a StoreError: the sender should try again.
+        """
+        refuse_inside_mutation("webhooks.receive")
+        webhook = self._declared.get(name)
+        if webhook is None:
+            return Received(404, "there is no such webhook")
+        if len(body) > webhook.max_bytes:
+            return Received(413, "the body is too large")
+        try:
+            return self._receive(webhook, pairs_of(headers), body)
+        except Refused as verdict:
+            log.info("webhook %s refused: %s", name, verdict.reason)
+            return Received(verdict.status, _told(verdict))
+
+    def _receive(
+        self, webhook: Webhook, headers: Sequence[tuple[str, str]], body: bytes
+    ) -> Received:
+        secrets = _live(webhook)
+        now = self._core.clock.now()
+        delivery = webhook.source.verify(headers, body, secrets, now)
+        if depth_of(body) > MAX_DEPTH:
+            raise Refused(400, f"JSON is nested at most {MAX_DEPTH} deep")
+        try:
+            payload = msgspec.json.decode(body)
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is not JSON") from None
+        source = webhook.source
+        delivery_id = delivery.delivery_id or source.delivery_in(payload)
+        type_ = delivery.type or source.type_in(payload)
+        record = InboxRecord(
+            id=new_id(now),
+            webhook=webhook.name,
+            delivery=storable(delivery_id or _identity(delivery, body)),
+            type=None if type_ is None else storable(type_),
+            entity=None,
+            owner=webhook.owner,
+            headers=_shown(Headers(headers), secrets),
+            received_at=now,
+            job_id=None,
+            body=body,
+        )
+        return self._store(webhook, record, now)
+
+    def _store(self, webhook: Webhook, record: InboxRecord, now: int) -> Received:
+        event = WebhookEvent(FoundEvent(record, NOT_BEGUN), lambda: record.body or b"")
+        function = webhook.function_for(record.type)
+        if function is None or not _ask(webhook, "filter", lambda: webhook.wants(event), True):
+            stored = self._core.ready().receive_webhook(record, None)
+            return Received(200, "filtered" if stored.new else "duplicate", stored.event_id)
+        entity = _ask(webhook, "entity", lambda: webhook.entity_of(event), None)
+        if entity:
+            record = msgspec.structs.replace(record, entity=storable(str(entity)))
+        try:
+            call = self._call(function, record.id)
+        except FunctionDeleted:
+            return Received(503, "its function was deleted")
+        stored = self._core.ready().receive_webhook(record, lambda: self._jobs(call, webhook, now))
+        if stored.new:
+            self._core.wake()
+        return Received(200, "stored" if stored.new else "duplicate", stored.event_id)
+
+    def _call(self, function: Function[..., Any], event_id: str) -> Call[Any]:
+        if self._core.status_of(function.name) == Status.DELETED:
+            raise FunctionDeleted(function.name)
+        if function.options.retry is None:
+            function = function.using(retry=RETRY)
+        args = function.signature.encode((), {"event_id": event_id})
+        return self._core.admitted(Call(function, args))
+
+    def _jobs(self, call: Call[Any], webhook: Webhook, now: int) -> list[NewJob]:
+        first, *hooks = new_jobs(call, now, now, None, self._core.idempotency_ms)
+        more: dict[str, Any] = {"trigger": Trigger.WEBHOOK, "actor": webhook.name}
+        if webhook.owner is not None:
+            more["owner"] = webhook.owner
+        return [tracked(first, **more), *hooks]
+
+    # The inbox
+
+    def get(self, event_id: str) -> WebhookEvent:
+        """A received webhook; WebhookEventNotFound if there is none of that id."""
+        found = self._core.ready().event(event_id)
+        if found is None:
+            raise WebhookEventNotFound(event_id)
+        return self._event(found)
+
+    def list(
+        self,
+        *,
+        webhook: str | None = None,
+        state: EventState | str | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[WebhookEvent]:
+        """Received webhooks, newest first; `before` is the last id of the page before."""
+        if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
+            raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
+        if before is not None and not is_id(before):
+            raise InvalidOption("before", f"{before!r} is no event id")
+        filter = InboxFilter(webhook, owner, _state(state), before, limit)
+        return [self._event(found) for found in self._core.ready().events(filter)]
+
+    def retry(self, event_id: str, *, by: str | None = None) -> Retried:
+        """Process an event that failed again; any other is left alone, and the answer says so."""
+        refuse_inside_mutation("webhooks.retry")
+        store, now = self._core.ready(), self._core.now()
+
+        def make(record: JobRecord) -> TrackedJob:
+            fault = why_not(self._core, record)
+            if fault is not None:
+                raise fault
+            return again(self._core, record, now)
+
+        job_id = store.retry_event(event_id, make, now + REMEMBERED_MS, by, now)
+        event = self.get(event_id)
+        if job_id is not None:
+            self._core.wake()
+        return Retried(job_id is not None, event.state, event.job_id)
+
+    def _event(self, found: FoundEvent) -> WebhookEvent:
+        return WebhookEvent(found, lambda: self.get(found.record.id).body)
+
+
+def _identity(delivery: Delivery, body: bytes) -> str:
+    """What tells a delivery without an id from others."""
+    digest = hashlib.sha256(body).hexdigest()
+    return digest if delivery.signed_at is None else f"{digest}@{delivery.signed_at}"
+
+
+def _state(state: EventState | str | None) -> EventState | None:
+    try:
+        return None if state is None else EventState(state)
+    except ValueError:
+        raise InvalidOption("state", f"{state!r} is none of {', '.join(EventState)}") from None
+
+
+def _told(verdict: Refused) -> str:
+    """What the sender is told; why a signature is wrong is for our log only."""
+    return "the request is not verified" if verdict.status == 401 else verdict.reason
+
+
+def _live(webhook: Webhook) -> list[bytes]:
+    """The secrets that can be had now."""
+    found: list[bytes] = []
+    for secret in webhook.source.secrets:
+        try:
+            found.append(value_of(secret))
+        except SecretMissing as missing:
+            log.warning("webhook %s: %s", webhook.name, missing)
+    return found
+
+
+def _shown(headers: Headers, secrets: Sequence[bytes]) -> str:
+    """The headers as they are stored: none that holds a secret."""
+    texts = [secret.decode("utf-8", "replace") for secret in secrets if secret]
+    kept = {
+        name.encode("utf-8", "replace").decode(): value.encode("utf-8", "replace").decode()
+        for name, value in headers.joined().items()
+        if name not in NEVER_STORED
+        and not any(word in name for word in TELLING)
+        and not any(text in value for text in texts)
+    }
+    return msgspec.json.encode(kept).decode()
+
+
+def _ask(webhook: Webhook, option: str, ask: Callable[[], T], otherwise: T) -> T:
+    """Ask code of the user's; a body that it did not expect must not lose the event."""
+    try:
+        return ask()
+    except Exception:
+        log.exception("webhook %s: its %s raised; taken as %r", webhook.name, option, otherwise)
+        return otherwise
