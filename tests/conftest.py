@@ -66,12 +66,43 @@ def _worker_input(config: pytest.Config) -> dict[str, str] | None:
     return getattr(config, "workerinput", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if TORTURE in item.path.parents:
             item.add_marker("torture")
         if POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("postgres")
+    if not config.getoption("--long"):
+        _thin_out(config, items)
+
+
+# What is asked of SQLite with thirty values is asked of PostgreSQL with three of them: a refusal is
+# the same code. All of it runs with `--long`.
+THINNED = [Path(__file__).parent / folder for folder in ("jobs", "schedules", "server")]
+
+
+def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    families: dict[str, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        if any(folder in item.path.parents for folder in THINNED):
+            family, _, values = item.nodeid.partition("[")
+            store = next((name for name in ("sqlite", "postgres") if name in values), "")
+            families.setdefault(family, {}).setdefault(store, []).append(item)
+    left_out = {
+        item
+        for family in families.values()
+        if len(family.get("sqlite", ())) >= len(family.get("postgres", ()))
+        for item in _between(family.get("postgres", []))
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _between(family: list[pytest.Item]) -> list[pytest.Item]:
+    """All but the first, the last and the one in the middle."""
+    kept = {0, len(family) // 2, len(family) - 1}
+    return [item for place, item in enumerate(family) if place not in kept]
 
 
 # A test that is skipped proves nothing, so CI refuses it.

@@ -457,7 +457,7 @@ def note_by_id() -> AbstractContextManager[None]:
     return patched(Worker, "_note", note)
 
 
-@mutant("a full disk is taken for a result that cannot be stored", seed=62)
+@mutant("a full disk is taken for a result that cannot be stored", seed=4)
 def full_disk() -> AbstractContextManager[None]:
     return both(
         *(patched(module, "OUTAGE", StoreUnavailable) for module in (outbox, slots, worker))
@@ -481,7 +481,7 @@ def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
 
-@mutant("a cancel that leaves the descendants alone", seed=11)
+@mutant("a cancel that leaves the descendants alone", seed=17)
 def descendants_stay() -> AbstractContextManager[None]:
     return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
@@ -545,12 +545,12 @@ def bystanders() -> AbstractContextManager[None]:
     return patched(beat, "settle_lost", judge)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=11)
+@mutant("a claim whose answer was lost is never given back", seed=85)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
 
-@mutant("a worker that could not deregister keeps its lock", seed=172)
+@mutant("a worker that could not deregister keeps its lock", seed=35)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str) -> None:
         self._write(lambda s: s.deregister(worker_id))
@@ -599,17 +599,17 @@ def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: 0)
 
 
-@mutant("a worker that stops counts bodies whose end it could not store", seed=442)
+@mutant("a worker that stops counts bodies whose end it could not store", seed=35)
 def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=35)
+@mutant("a claim whose answer was lost keeps its slots", seed=26)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
 
-@mutant("a slot is freed with the end of its job, while the body goes on", seed=26)
+@mutant("a slot is freed with the end of its job, while the body goes on", seed=31)
 def freed_with_the_job() -> AbstractContextManager[None]:
     real = SqliteSession.settle
 
@@ -648,12 +648,12 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
 REAL_EXCHANGE = SqliteStore.exchange
 
 
-@mutant("what a limit leaves is looked up before the lock", seed=12)
+@mutant("what a limit leaves is looked up before the lock", seed=89)
 def unlocked_look() -> AbstractContextManager[None]:
     return patched(SqliteStore, "exchange", _look_before_the_lock)
 
 
-@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=12)
+@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=89)
 def unlocked_look_stored() -> AbstractContextManager[None]:
     return both(unlocked_look(), without(SLOT_KEY))
 
@@ -671,7 +671,7 @@ def queue_limit_ignored() -> AbstractContextManager[None]:
     return rewritten(sql.QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
 
 
-@mutant("a job that runs alone needs no slot", seed=30)
+@mutant("a job that runs alone needs no slot", seed=23)
 def alone_without_slot() -> AbstractContextManager[None]:
     def start_alone(session: Session, job_id: str, worker_id: str, now: int) -> Claim | None:
         if not session.run(sql.PICK_ALONE, {"id": job_id, "now": now}):
@@ -697,7 +697,7 @@ def starts_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
 
 
-@mutant("a rate counts whole windows, not sliding ones", seed=1)
+@mutant("a rate counts whole windows, not sliding ones", seed=7)
 def fixed_windows() -> AbstractContextManager[None]:
     def starts_at(self: Room, rules: Rules, now: int) -> int:
         if rules.rate is None or rules.per is None:
@@ -739,17 +739,17 @@ def keys_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
 
 
-@mutant("a call that was not stored keeps a key", seed=1)
+@mutant("a call that was not stored keeps a key", seed=4)
 def entries_kept() -> AbstractContextManager[None]:
     return rewritten(sql.DROP_KEY, ("WHERE", "WHERE 0 AND"))
 
 
-@mutant("a debounced job keeps its first arguments", seed=2)
+@mutant("a debounced job keeps its first arguments", seed=1)
 def first_arguments() -> AbstractContextManager[None]:
     return rewritten(sql.DEBOUNCE, ("args = :args", "args = iif(:args, args, args)"))
 
 
-@mutant("a debounced job does not wait for the last call", seed=2)
+@mutant("a debounced job does not wait for the last call", seed=1)
 def first_window() -> AbstractContextManager[None]:
     return rewritten(sql.DEBOUNCE, ("run_at = :run_at", "run_at = iif(:run_at, run_at, run_at)"))
 

@@ -29,7 +29,8 @@ BY_INDEX = ("index.advanced",)  # killed there in tests/index
 OF_SCHEDULES = ("ticker.", "expect.", "calendar.", "declared.")
 BY_TICKER = tuple(p for p in fault.POINTS if p.startswith(OF_SCHEDULES))
 BY_BULK_JOB = ("bulk.changed", "bulk.paged")  # in tests/jobs/test_bulk_jobs.py
-BY_OTHERS = ("enqueue.committed", *BY_PARENT, *BY_INDEX, *BY_TICKER, *BY_BULK_JOB)
+BY_INBOX = ("webhook.stored", "webhook.committed")  # in tests/server/test_webhooks.py
+BY_OTHERS = ("enqueue.committed", *BY_PARENT, *BY_INDEX, *BY_TICKER, *BY_BULK_JOB, *BY_INBOX)
 BY_WORKER = tuple(p for p in fault.POINTS if p not in BY_OTHERS)
 
 
