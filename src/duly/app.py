@@ -556,7 +556,7 @@ class Duly(Verbs, Registry):
 
         `auth`: "tokens"; or a function that is given the request and gives a
         `duly.server.Principal`, or None, for those who show no token; or "open" for everybody.
-        `only`: some of api, hooks, health, dashboard. `hosts`: the names it answers for.
+        `only`: some of api, hooks, health. `hosts`: the names it answers for.
         `metrics_open`: show metrics also to those who show no token.
         """
         if find_spec("fastapi") is None:

@@ -143,7 +143,6 @@ def test_a_token_is_asked_for_as_soon_as_there_is_one(shop, serve):
     [
         (),
         ("--only=api",),
-        ("--only=dashboard",),
         ("--only=hooks", "--only=api"),
         ("--auth=open",),
         ("--only=health", "--auth=open"),
@@ -154,6 +153,12 @@ def test_a_token_is_asked_for_as_soon_as_there_is_one(shop, serve):
 def test_beyond_loopback_it_refuses_to_start_without_tokens(start, options):
     line = said(start("--host=0.0.0.0", "--port=0", *options), 2)
     assert "needs authentication" in line
+
+
+def test_a_part_that_there_is_not_is_refused(start):
+    process = start("--only=dashboard")
+    assert process.wait(ENDS_WITHIN) == 2
+    assert "is not one of 'api', 'hooks', 'health'" in process.errors()
 
 
 def test_open_to_all_is_refused_beyond_loopback_also_with_tokens(shop, start):

@@ -13,13 +13,13 @@ import click
 from duly.cli.root import EXIT_USAGE, Root, fail
 from duly.cli.worker import greet, on_signals
 from duly.errors import MissingExtra
+from duly.model.access import PARTS
 
 if TYPE_CHECKING:
     from duly.app import Duly
 
 PORT = 8484
 GRACE_SECONDS = 5
-PARTS = ("api", "hooks", "health", "dashboard")
 OPEN_TO_ALL = {"hooks", "health"}
 """Parts that need no authentication of ours: signatures are theirs, or they say nothing."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")

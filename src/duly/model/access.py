@@ -7,6 +7,9 @@ from collections.abc import Collection
 
 import msgspec
 
+PARTS = ("api", "hooks", "health")
+"""What a server serves, all of it or some."""
+
 
 class Scope(enum.StrEnum):
     """What a token allows."""

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 import duly
 from duly.app import Duly
 from duly.errors import InvalidOption
+from duly.model.access import PARTS
 from duly.server import api as routes
 from duly.server import events, hooks
 from duly.server.answers import Answer, ErrorAnswer, install_errors
@@ -19,8 +20,6 @@ from duly.server.auth import Auth, Doorman
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
 from duly.server.guard import Guard
 from duly.server.health import health_router
-
-PARTS = ("api", "hooks", "health", "dashboard")
 
 
 def make_asgi(
@@ -34,9 +33,9 @@ def make_asgi(
     """An ASGI application with the server's parts.
 
     `auth`: "tokens", or a function that is given the request and gives a `Principal` or None for
-    those who show no token, or "open" for everybody. `only`: some of api, hooks, health and
-    dashboard. `hosts`: the names that it answers for; None: any. `metrics_open`: show metrics
-    also to those who show no token.
+    those who show no token, or "open" for everybody. `only`: some of api, hooks and health.
+    `hosts`: the names that it answers for; None: any. `metrics_open`: show metrics also to those
+    who show no token.
     """
     parts = _parts(only)
     server = FastAPI(
