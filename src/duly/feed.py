@@ -21,6 +21,7 @@ from duly.errors import StoreUnavailable
 from duly.model.job import State
 from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, TickNews
 from duly.store.base import Store
+from duly.watch import Listener
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +245,7 @@ class _Looker:
         self._bell = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duly-feed", daemon=True)
-        self._listener: threading.Thread | None = None
+        self._listener = Listener(self._bell, self._stop, "live events")
 
     def start_or_wake(self) -> None:
         self._bell.set()
@@ -266,8 +267,7 @@ class _Looker:
             # However many changes are told, not each of them is worth a look.
             self._stop.wait(AT_MOST_EVERY)
             self._bell.wait(max(0.0, until - os_monotonic()))
-        if self._listener is not None:
-            self._listener.join(5)
+        self._listener.join(5)
 
     def _pass_safely(self) -> float:
         """Look once; the seconds until the next look, if nothing is told before."""
@@ -289,7 +289,7 @@ class _Looker:
         new = changes._replace(news=self._seen.new(changes) + self._given_back())
         for follower in list(self.followers):
             follower.tell(new)
-        return AT_LATEST if self._is_told() else LOOK_SECONDS
+        return AT_LATEST if self._listener.hears(self._feed.store) else LOOK_SECONDS
 
     def _let_in(self) -> None:
         """Show those who are new here what happened since they were here last."""
@@ -311,20 +311,3 @@ class _Looker:
             for look in looks
             if look.state is State.PENDING
         ]
-
-    def _is_told(self) -> bool:
-        store = self._feed.store
-        if not store.tells_changes:
-            return False
-        if self._listener is None or not self._listener.is_alive():
-            self._listener = threading.Thread(
-                target=self._listen, args=(store,), name="duly-feed-listener", daemon=True
-            )
-            self._listener.start()
-        return True
-
-    def _listen(self, store: Store) -> None:
-        try:
-            store.watch(self._bell, self._stop)
-        except Exception as error:
-            log.warning("live events: %s; looking once a second", error)

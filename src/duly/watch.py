@@ -168,6 +168,37 @@ class _Desk:
             each.join(5)
 
 
+class Listener:
+    """A thread that rings a bell at every change, where the store tells of changes."""
+
+    def __init__(self, bell: threading.Event, stop: threading.Event, what: str) -> None:
+        self._bell = bell
+        self._stop = stop
+        self._what = what
+        self._thread: threading.Thread | None = None
+
+    def hears(self, store: Store) -> bool:
+        """Whether the bell rings at every change; see to it that it does."""
+        if not store.tells_changes:
+            return False
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._listen, args=(store,), name="duly-listener", daemon=True
+            )
+            self._thread.start()
+        return True
+
+    def join(self, seconds: float) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _listen(self, store: Store) -> None:
+        try:
+            store.watch(self._bell, self._stop)
+        except Exception as error:
+            log.warning("%s: %s; looking once a second", self._what, error)
+
+
 class _Watcher:
     """The thread that looks. It ends with its last subscription, and is not used again."""
 
@@ -177,7 +208,7 @@ class _Watcher:
         self._bell = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duly-watcher", daemon=True)
-        self._listener: threading.Thread | None = None
+        self._listener = Listener(self._bell, self._stop, "watching jobs")
 
     @property
     def is_alive(self) -> bool:
@@ -204,8 +235,7 @@ class _Watcher:
         while not self._stop.is_set():
             self._bell.clear()
             self._wait(self._pass_safely())
-        if self._listener is not None:
-            self._listener.join(5)
+        self._listener.join(5)
 
     def _wait(self, seconds: float) -> None:
         # However many changes are told, not each of them is worth a look.
@@ -224,7 +254,7 @@ class _Watcher:
             # Nothing that waiting would mend.
             self.fail_all(error)
             return AFTER_OUTAGE
-        return AT_LATEST if self._is_told(store) else LOOK_SECONDS
+        return AT_LATEST if self._listener.hears(store) else LOOK_SECONDS
 
     def _look(self, store: Store) -> None:
         watching = list(self.subscriptions)
@@ -236,23 +266,6 @@ class _Watcher:
                 subscription.tell(look)
             else:
                 subscription.fail(JobNotFound(subscription.job_id))
-
-    def _is_told(self, store: Store) -> bool:
-        """Whether the bell rings at every change; see to it that it does."""
-        if not store.tells_changes:
-            return False
-        if self._listener is None or not self._listener.is_alive():
-            self._listener = threading.Thread(
-                target=self._listen, args=(store,), name="duly-listener", daemon=True
-            )
-            self._listener.start()
-        return True
-
-    def _listen(self, store: Store) -> None:
-        try:
-            store.watch(self._bell, self._stop)
-        except Exception as error:
-            log.warning("watching jobs: %s; looking once a second", error)
 
 
 def _left(until: float | None) -> float | None:
