@@ -5,8 +5,9 @@
 - With CI set, a skipped test fails the run.
 """
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 
 from tests.postgres import fresh_database, join_server, server_folder
 
-TORTURE = Path(__file__).parent / "torture"
+HERE = Path(__file__).parent
+TORTURE = "torture"
 POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
 folder_key = pytest.StashKey[Path]()
@@ -66,25 +68,45 @@ def _worker_input(config: pytest.Config) -> dict[str, str] | None:
     return getattr(config, "workerinput", None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # What is collected stays to the end: the garbage collector need not look at it again and again.
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if TORTURE in item.path.parents:
+        if _folder(item) == TORTURE:
             item.add_marker("torture")
         if POSTGRES_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("postgres")
     if not config.getoption("--long"):
         _thin_out(config, items)
+    items.sort(key=lambda item: _place(item) not in BEGUN_FIRST)
+
+
+# Each has a test that takes long: begun last, all others would be waiting for it.
+BEGUN_FIRST = {
+    "server/test_schema.py",
+    "store/test_plans.py",
+    "test_bench.py",
+    "test_typing.py",
+}
 
 
 # What is asked of SQLite with thirty values is asked of PostgreSQL with three of them: a refusal is
 # the same code. All of it runs with `--long`.
-THINNED = [Path(__file__).parent / folder for folder in ("jobs", "schedules", "server")]
+THINNED = {"jobs", "schedules", "server"}
 
 
 def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     families: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
-        if any(folder in item.path.parents for folder in THINNED):
+        if _folder(item) in THINNED:
             family, _, values = item.nodeid.partition("[")
             store = next((name for name in ("sqlite", "postgres") if name in values), "")
             families.setdefault(family, {}).setdefault(store, []).append(item)
@@ -97,6 +119,15 @@ def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _folder(item: pytest.Item) -> str:
+    """The folder in tests/ that it is in."""
+    return _place(item).partition("/")[0]
+
+
+def _place(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
 
 
 def _between(family: list[pytest.Item]) -> list[pytest.Item]:

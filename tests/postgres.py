@@ -92,11 +92,12 @@ def join_server(
 
 
 @contextmanager
-def fresh_database(server_dsn: str) -> Iterator[str]:
-    """Create an empty database for the block and give its DSN."""
+def fresh_database(server_dsn: str, template: str = "template1") -> Iterator[str]:
+    """Create a database for the block, an empty one or a copy of another, and give its DSN."""
     name = f"test_{uuid4().hex[:16]}"
     identifier = sql.Identifier(name)
-    _execute(server_dsn, sql.SQL("CREATE DATABASE {}").format(identifier))
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+    _execute(server_dsn, create.format(identifier, sql.Identifier(template)))
     try:
         yield f"{server_dsn.rpartition('/')[0]}/{name}"
     finally:

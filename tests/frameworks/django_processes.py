@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +21,8 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.cli.processes import PYTHONPATH, TOP, environment
 
 PROJECT = TOP / "examples" / "django_shop"
+LIMIT = 60
+SAID = "said.txt"
 LIBPQ = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD"}
 
 
@@ -37,7 +42,7 @@ def manage(*arguments: str) -> list[str]:
 
 def run(command: list[str], env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        command, env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT, check=False
     )
 
 
@@ -48,13 +53,13 @@ def run_well(command: list[str], env: Mapping[str, str], cwd: Path) -> str:
     return ended.stdout
 
 
-def in_django(body: Callable[[], None]) -> Callable[[str, Path], None]:
+# Bodies of tests ---------------------------------------------------------------------------------
+
+
+def in_django(body: Callable[[], None]) -> Callable[[Host, str, Path], None]:
     @functools.wraps(body)
-    def test(url: str, tmp_path: Path) -> None:
-        paths = f"{PYTHONPATH}:{PROJECT}"
-        env = shop_environment(url, tmp_path, DJANGO_SETTINGS_MODULE="project.settings")
-        here = [sys.executable, "-W", "error", "-m", __name__, body.__module__, body.__name__]
-        run_well(here, env | {"PYTHONPATH": paths}, tmp_path)
+    def test(django_host: Host, shop_url: str, tmp_path: Path) -> None:
+        django_host.run(shop_url, tmp_path, body.__module__, body.__name__)
 
     test.__dict__["body"] = body
     # pytest would follow it to the body's parameters.
@@ -62,19 +67,87 @@ def in_django(body: Callable[[], None]) -> Callable[[str, Path], None]:
     return test
 
 
+class Host:
+    """A process that has imported Django, with no settings yet, and forks one for each body.
+
+    To import it takes most of a second, far longer than what most of them do.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", __name__],
+            env=environment() | {"PYTHONPATH": f"{PYTHONPATH}:{PROJECT}"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, url: str, folder: Path, *body: str) -> None:
+        """Run a body in a process of its own, in this folder; fail if it fails."""
+        env = shop_environment(url, folder, DJANGO_SETTINGS_MODULE="project.settings")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([env, str(folder), *body]), file=self._process.stdin, flush=True)
+        code = self._process.stdout.readline()
+        assert code == "0\n", f"exit code {code}{(folder / SAID).read_text()}"
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+# What follows runs in the host and in its children.
+
+
+def be_host() -> None:
+    from django.core import management  # noqa: F401
+    from django.db.backends.postgresql import base as postgresql  # noqa: F401
+    from django.db.backends.sqlite3 import base as sqlite3  # noqa: F401
+
+    from tests.frameworks import test_django  # noqa: F401
+
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            be_child(*json.loads(line))
+            return  # and end as any process ends
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+def be_child(env: dict[str, str], folder: str, module: str, name: str) -> None:
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    with open(os.devnull) as nothing, open(SAID, "w") as said:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    signal.alarm(LIMIT)
+    run_body(module, name)
+
+
 def run_body(module: str, name: str) -> None:
     import django
-    from django.core.management import call_command
 
     django.setup()
+    from duly.contrib.django import app
+
+    getattr(importlib.import_module(module), name).body()
+    app.close()
+
+
+@in_django
+def prepare() -> None:
+    """Make every table of the shop and of duly."""
+    from django.core.management import call_command
+
     from duly.contrib.django import app
 
     call_command("migrate", verbosity=0)
     call_command("loaddata", "products", verbosity=0)
     app.migrate()
-    getattr(importlib.import_module(module), name).body()
-    app.close()
 
 
 if __name__ == "__main__":
-    run_body(*sys.argv[1:])
+    be_host()

@@ -29,10 +29,12 @@ class Shop:
         self.sent = folder / "sent"
         self._stack = stack
         self.env = shop_environment(url, folder, SHOP_PAY_WITHIN="1")
-        for command in (["migrate"], ["duly", "migrate"], ["loaddata", "products"]):
-            self.manage(*command)
         where = f"sqlite:///{folder}/shop.db" if url.startswith("sqlite") else url
         self.app = stack.enter_context(closing(Duly(where)))
+
+    def prepare(self) -> None:
+        for command in (["migrate"], ["duly", "migrate"], ["loaddata", "products"]):
+            self.manage(*command)
 
     def manage(self, *arguments: str) -> str:
         # Not in the project's folder: manage.py is found by its path.
@@ -80,12 +82,22 @@ class Shop:
 
 
 @pytest.fixture
-def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
+def new_shop(url: str, tmp_path: Path) -> Iterator[Shop]:
+    """On an empty database."""
     with ExitStack() as stack:
         yield Shop(url, tmp_path, stack)
 
 
-def test_orders_receipts_and_their_end(shop: Shop):
+@pytest.fixture
+def shop(shop_url: str, tmp_path: Path) -> Iterator[Shop]:
+    """With every table made."""
+    with ExitStack() as stack:
+        yield Shop(shop_url, tmp_path, stack)
+
+
+def test_orders_receipts_and_their_end(new_shop: Shop):
+    shop = new_shop
+    shop.prepare()
     # Where mails are stored there is a file: the first attempt fails.
     shop.sent.touch()
     shop.serve()

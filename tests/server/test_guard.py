@@ -507,3 +507,32 @@ def test_the_rest_of_the_host_is_left_alone(app):
     assert client.get("/").json() == "home"
     assert "x-frame-options" not in client.get("/").headers
     assert refusal(client.get("/ops/healthz"), 421) == "wrong_host"
+
+
+def test_two_apps_in_one_host_answer_each_for_itself(house):
+    other = Duly("sqlite:///:memory:")
+
+    @other.mutation
+    def process(tx: Tx, event_id: str) -> None: ...
+
+    source = GitHub(secrets=["hush"])
+    other.webhook("own", source=source, process=process, path="/from/github")
+    other.functions.publish()
+    places = [Mount("/ours", make_asgi(house, auth="open")), Mount("/theirs", make_asgi(other))]
+    client = TestClient(Starlette(routes=places))
+    held = {"Authorization": f"Bearer {other.tokens.create('ci', ['read']).secret}"}
+
+    made = client.post(f"/ours{JOBS}", json=GREET).json()
+    assert made["id"] in [job["id"] for job in client.get(f"/ours{JOBS}").json()["items"]]
+    assert refusal(client.get(f"/theirs{JOBS}"), 401) == "unauthorized"
+    assert client.get(f"/theirs{JOBS}", headers=held).json()["items"] == []
+
+    sent = signed(b"{}", "d1")
+    assert client.post("/theirs/from/github", content=b"{}", headers=sent).status_code == 200
+    assert client.get("/theirs/from/github").status_code == 405
+    assert refusal(client.post("/ours/from/github", content=b"{}"), 404) == "not_found"
+
+    for place in ("/ours", "/theirs", "/ours"):
+        document = client.get(f"{place}/api/v1/openapi.json").json()
+        assert document["servers"] == [{"url": place}]
+    other.close()

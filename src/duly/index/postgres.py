@@ -104,7 +104,7 @@ class PostgresTransaction(Transaction):
     def _execute(self, text: bytes, parameters: Mapping[str, Any] | None) -> list[Row]:
         with self._cursor() as cursor:
             cursor.execute(text, parameters)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.rownumber is not None else []
 
     @contextmanager
     def _cursor(self) -> Generator[Any]:

@@ -185,21 +185,16 @@ def install_errors(api: FastAPI) -> None:
         body = ErrorBody(code=code, message=str(error.detail))
         return refusal(error.status_code, body, error.headers)
 
-    def broken(_: Request, error: Exception) -> Answer:
+    def unexpected(_: Request, error: Exception) -> Answer:
         # Whoever runs the server finds it in the log; those who ask need not know.
         return refusal(500, ErrorBody(code="internal", message="something went wrong here"))
 
-    def unexpected(_: Request, error: Exception) -> Answer:
-        # Whoever runs the server finds the error in its log.
-        return refusal(500, ErrorBody(code="internal", message="something went wrong here"))
-
-    api.add_exception_handler(Exception, unexpected)
     api.add_exception_handler(DulyError, of_duly)
     api.add_exception_handler(UnicodeEncodeError, unstorable)
     api.add_exception_handler(Refused, refused)
     api.add_exception_handler(RequestValidationError, invalid)
     api.add_exception_handler(HTTPException, other)
-    api.add_exception_handler(Exception, broken)
+    api.add_exception_handler(Exception, unexpected)
 
 
 def _is_about_values(error: DulyError) -> bool:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import duly
@@ -19,7 +23,8 @@ from duly.server.answers import Answer, ErrorAnswer, install_errors
 from duly.server.auth import Auth, Doorman
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
 from duly.server.guard import Guard
-from duly.server.health import health_router
+from duly.server.health import Readiness, health_router
+from duly.server.served import OwnRoutes, Served, serve
 
 
 def make_asgi(
@@ -38,10 +43,22 @@ def make_asgi(
     who show no token.
     """
     parts = _parts(only)
+    what = Served(app, Doorman(app, auth), Readiness(app), _own_routes(app, parts))
+    return Guard(serve(what, _routes(parts, metrics_open)), hosts, unread=hooks.paths(app))
+
+
+def _own_routes(app: Duly, parts: frozenset[str]) -> list[Route]:
+    dispatched = [dispatch_route(app)] if "api" in parts else []
+    return [*dispatched, *(hooks.routes(app) if "hooks" in parts else [])]
+
+
+@cache
+def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
+    """The routes of these parts, which every server of the process shares."""
     server = FastAPI(
         title="duly",
         version=duly.__version__,
-        openapi_url="/api/v1/openapi.json" if "api" in parts else None,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         default_response_class=Answer,
@@ -49,19 +66,15 @@ def make_asgi(
         separate_input_output_schemas=False,
         generate_unique_id_function=_operation_id,
     )
-    server.state.duly = app
-    server.state.doorman = Doorman(app, auth)
     install_errors(server)
     if "api" in parts:
         for router in (*routes.ROUTERS, events.router):
             server.include_router(router, prefix="/api/v1", responses=_ERRORS)
-        server.router.routes.append(dispatch_route(app))
-    _complete_document(server)
+        server.router.routes.append(_document_route(server))
     if "health" in parts:
-        server.include_router(health_router(app, metrics_open=metrics_open), responses=_ERRORS)
-    if "hooks" in parts:
-        server.router.routes.extend(hooks.routes(app))
-    return Guard(server, hosts, unread=hooks.paths(app))
+        server.include_router(health_router(metrics_open=metrics_open), responses=_ERRORS)
+    server.router.routes.append(OwnRoutes())
+    return server
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -69,22 +82,30 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _complete_document(server: FastAPI) -> None:
-    """Say what FastAPI cannot know: errors are JSON also where answers are not; one more route."""
-    describe = server.openapi
+def _document_route(server: FastAPI) -> Route:
+    """The OpenAPI document, with the address under which whoever asks has found the server."""
 
+    @cache
     def described() -> dict[str, Any]:
-        document = describe()
-        document["paths"].setdefault(DOCUMENTED_PATH, DOCUMENT)
-        error = {"$ref": "#/components/schemas/ErrorAnswer"}
-        for operations in document["paths"].values():
-            for operation in operations.values():
-                default = operation["responses"].get("default")
-                if default is not None:
-                    default["content"] = {"application/json": {"schema": error}}
-        return document
+        return _completed(server.openapi())
 
-    server.openapi = described  # type: ignore[method-assign]
+    async def document(request: Request) -> Response:
+        root = str(request.scope.get("root_path", "")).rstrip("/")
+        return JSONResponse(described() | ({"servers": [{"url": root}]} if root else {}))
+
+    return Route("/api/v1/openapi.json", document)
+
+
+def _completed(document: dict[str, Any]) -> dict[str, Any]:
+    """Say what FastAPI cannot know: one more route; errors are JSON also where answers are not."""
+    document["paths"][DOCUMENTED_PATH] = DOCUMENT
+    error = {"$ref": "#/components/schemas/ErrorAnswer"}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            default = operation["responses"].get("default")
+            if default is not None:
+                default["content"] = {"application/json": {"schema": error}}
+    return document
 
 
 def _parts(only: Collection[str] | None) -> frozenset[str]:

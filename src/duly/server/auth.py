@@ -16,6 +16,7 @@ from duly.app import Duly
 from duly.errors import InvalidOption
 from duly.model.access import Principal, Scope
 from duly.server.answers import Refused
+from duly.server.served import served
 from duly.tokens import PREFIX
 
 Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
@@ -74,8 +75,7 @@ async def _call(callback: Callback, request: Request) -> Principal | None:
 
 
 async def _principal(request: Request, _: Annotated[Any, Depends(_BEARER)]) -> Principal:
-    doorman: Doorman = request.app.state.doorman
-    return await doorman.who(request)
+    return await served(request).doorman.who(request)
 
 
 def _needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:

@@ -27,7 +27,8 @@ from duly.model.progress import Event
 from duly.server.answers import Refused, iso
 from duly.server.api.common import App, check_id, is_foreign, owner_of
 from duly.server.api.jobs import visible
-from duly.server.auth import Doorman, Reader, ScopedRoute
+from duly.server.auth import Reader, ScopedRoute
+from duly.server.served import served
 
 router = APIRouter(tags=["events"], route_class=ScopedRoute)
 
@@ -72,7 +73,7 @@ async def events(
 
 async def _while_allowed(stream: AsyncGenerator[str], request: Request) -> AsyncGenerator[str]:
     """The stream, as long as whoever asked for it would still be let in."""
-    doorman: Doorman = request.app.state.doorman
+    doorman = served(request).doorman
     asked_at = os_monotonic()
     async with contextlib.aclosing(stream) as texts:
         async for text in texts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from duly.app import Duly
 from duly.health import HealthReport
@@ -12,6 +12,7 @@ from duly.metrics import CONTENT_TYPE, metrics_text
 from duly.server.answers import Answer, Shape
 from duly.server.api.common import App
 from duly.server.auth import Reader, ScopedRoute, everybodys
+from duly.server.served import served
 
 FRESH_SECONDS = 1.0
 """Everybody may ask whether it is ready; the database is asked no more often than this."""
@@ -48,10 +49,9 @@ class Readiness:
             return self._seen[1]
 
 
-def health_router(app: Duly, *, metrics_open: bool = False) -> APIRouter:
+def health_router(*, metrics_open: bool) -> APIRouter:
     """The routes, with metrics for those who may read, or for everybody."""
     router = APIRouter(tags=["health"], route_class=ScopedRoute)
-    readiness = Readiness(app)
 
     @router.get("/healthz", name="alive")
     async def healthz() -> Ok:
@@ -59,9 +59,9 @@ def health_router(app: Duly, *, metrics_open: bool = False) -> APIRouter:
         return Ok(ok=True)
 
     @router.get("/readyz", name="ready", response_model=Ready, responses={503: {"model": Ready}})
-    def readyz() -> Answer:
+    def readyz(request: Request) -> Answer:
         """Whether the database can be used and due schedules are ticked; 503 if not."""
-        report = readiness.look()
+        report = served(request).readiness.look()
         checks = Checks(database=report.database, tables=report.schema, schedules=report.ticking)
         answer = Ready(ready=report.ready, checks=checks)
         return Answer(answer.model_dump(), 200 if report.ready else 503)

@@ -10,6 +10,7 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from duly.server.answers import Refused
+from duly.server.served import served
 
 T = TypeVar("T")
 
@@ -47,11 +48,10 @@ class Patience:
 
 async def _patience(request: Request) -> Patience:
     """The one of this server; it belongs to the event loop that serves."""
-    state = request.app.state
-    found: Patience | None = getattr(state, "patience", None)
-    if found is None:
-        found = state.patience = Patience()
-    return found
+    server = served(request)
+    if server.patience is None:
+        server.patience = Patience()
+    return server.patience
 
 
 Waiting = Annotated[Patience, Depends(_patience)]

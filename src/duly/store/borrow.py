@@ -244,7 +244,7 @@ class PsycopgHandle(Borrowed):
             text, parameters = _worded(ask, address, "pyformat")
             with PlainCursor(raw) as cursor:
                 cursor.execute(text.encode(), parameters)
-                return cursor.fetchall() if cursor.description else []
+                return cursor.fetchall() if cursor.rownumber is not None else []
 
         return drive(_checked(raw, address, verb), answer)
 
@@ -263,7 +263,7 @@ class AsyncPsycopgHandle(AsyncBorrowed):
             text, parameters = _worded(ask, address, "pyformat")
             async with PlainAsyncCursor(raw) as cursor:
                 await cursor.execute(text.encode(), parameters)
-                return await cursor.fetchall() if cursor.description else []
+                return await cursor.fetchall() if cursor.rownumber is not None else []
 
         return await steps.drive_async(_checked(raw, address, verb), answer)
 

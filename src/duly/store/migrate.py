@@ -11,7 +11,8 @@ import hashlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import resources
 
 import msgspec
@@ -34,12 +35,13 @@ class Migration(msgspec.Struct, frozen=True):
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def migrations(dialect: Dialect) -> list[Migration]:
+@cache
+def migrations(dialect: Dialect) -> Sequence[Migration]:
     """Every step that this code knows, oldest first."""
     folder = resources.files("duly.store.migrations")
     suffix = f".{dialect}.sql"
     names = sorted(f.name for f in folder.iterdir() if f.name.endswith(suffix))
-    return [_read(name.removesuffix(suffix), (folder / name).read_text()) for name in names]
+    return tuple(_read(name.removesuffix(suffix), (folder / name).read_text()) for name in names)
 
 
 def _read(name: str, text: str) -> Migration:

@@ -76,8 +76,10 @@ def render_for(
     return named_to_style(re.sub(r"@(\w+)", lambda match: words[match[1]], text), style)
 
 
-def compile_all(dialect: Dialect, words: dict[str, str]) -> dict[Statement, str]:
+@lru_cache(maxsize=16)
+def compile_all(dialect: Dialect, schema: str = "duly") -> dict[Statement, str]:
     """Every statement of this module, ready for the driver."""
+    words = words_for(dialect, schema)
     return {s: render(getattr(s, dialect), dialect, words) for _, s in named_statements()}
 
 

@@ -16,6 +16,7 @@ from duly.errors import DulyError, StoreError
 from duly.ids import is_id, new_id
 from duly.model.access import Principal, RequestClaim
 from duly.server.answers import Refused, Shape, status_of
+from duly.server.served import served
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -25,8 +26,7 @@ MAX_NAME = 200
 
 
 def _app(request: Request) -> Duly:
-    app: Duly = request.app.state.duly
-    return app
+    return served(request).app
 
 
 App = Annotated[Duly, Depends(_app)]

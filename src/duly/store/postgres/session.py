@@ -60,7 +60,8 @@ class PostgresSession(Session):
     ) -> list[Row]:
         with PlainCursor(self.raw) as cursor:
             cursor.execute(text, parameters or None, prepare=prepare)
-            return cursor.fetchall() if cursor.description else []
+            # Not `description`, which makes an object of every column.
+            return cursor.fetchall() if cursor.rownumber is not None else []
 
     def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
         self.run(sql.INSERT_JOBS_ONCE, columns(jobs, TRACKED))

@@ -73,7 +73,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         self._pooler = pooler
         self._follow_clock = follow_clock
         self.words = sql.words_for("postgres", schema)
-        texts = sql.compile_all("postgres", self.words)
+        texts = sql.compile_all("postgres", schema)
         self.sql = {statement: text.encode() for statement, text in texts.items()}
         self.sync_local = b""
         self.after_reset = b""

@@ -42,7 +42,7 @@ class PostgresTx:
         with psycopg.Cursor(self._open.raw) as cursor:
             # Parameters are always given, so that `%%` means the same with and without them.
             cursor.execute(to_psycopg(text).encode(), tuple(parameters))
-            rows = cursor.fetchall() if cursor.description else []
+            rows = cursor.fetchall() if cursor.rownumber is not None else []
             return Rows(rows, cursor.rowcount)
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:

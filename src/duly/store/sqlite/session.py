@@ -25,7 +25,7 @@ T = TypeVar("T")
 FIND_SECONDS = 10.0
 
 WORDS = sql.words_for("sqlite")
-SQL = sql.compile_all("sqlite", WORDS)
+SQL = sql.compile_all("sqlite")
 
 
 class SqliteSession(Session):
