@@ -30,6 +30,7 @@ from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
 from duly.replay import REMEMBERED_MS, again, why_not
 from duly.store.base import CLAIM_BYTES, CancelJobs, Change, MoveJobs, RepeatJobs
+from duly.store.schedules.audit import Deed
 from duly.times import Delay, Instant, after, at
 from duly.verbs import job_filter, name_of_function
 
@@ -117,14 +118,15 @@ class Bulk:
     why. Jobs that are stored later are left alone. `dry_run=True` only says what matches now.
     """
 
-    def __init__(self, core: Core, fixed_id: str | None = None) -> None:
+    def __init__(self, core: Core, fixed_id: str | None = None, deed: Deed | None = None) -> None:
         self._core = core
         self._fixed_id = fixed_id
+        self._deed = deed
         core.builtins.setdefault(NAME, bulk_function(core))
 
-    def under(self, job_id: str) -> Bulk:
-        """The same, where the next job gets this id; for requests that may be repeated."""
-        return Bulk(self._core, job_id)
+    def under(self, job_id: str, deed: Deed) -> Bulk:
+        """The same, where the next job gets this id, and is written down; for HTTP requests."""
+        return Bulk(self._core, job_id, deed)
 
     @overload
     def cancel(
@@ -217,7 +219,7 @@ class Bulk:
     def _do(self, order: Order, dry_run: bool) -> Job[Result] | BulkPreview:
         if dry_run:
             return look(self._core, order)
-        job_id = enqueue(self._core, order, self._fixed_id)
+        job_id = enqueue(self._core, order, self._fixed_id, self._deed)
         return Job(self._core, job_id, _decoder(self._core), self._core.get)
 
 
@@ -337,7 +339,7 @@ def count(core: Core, order: Order) -> int:
     return sum(store.count(part, live=live) for part in order.parts)
 
 
-def enqueue(core: Core, order: Order, fixed_id: str | None = None) -> str:
+def enqueue(core: Core, order: Order, fixed_id: str | None = None, deed: Deed | None = None) -> str:
     """Store the job that does it; its id. It belongs to whose jobs it is about."""
     function = core.builtins[NAME]
     call = function.bind(order)
@@ -345,7 +347,7 @@ def enqueue(core: Core, order: Order, fixed_id: str | None = None) -> str:
     job = tracked(new_job(call, now, now, None), actor=order.by, owner=order.parts[0].owner)
     if fixed_id is not None:
         job = msgspec.structs.replace(job, id=fixed_id)
-    core.insert([job])
+    core.insert([job], deed)
     return job.id
 
 

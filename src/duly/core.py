@@ -52,12 +52,13 @@ from duly.model.schedule import FLOOR_MS, ONE_BY_ONE, ScheduleRecord
 from duly.model.signature import check_against
 from duly.outbound import Client
 from duly.published import Declared, by_name, with_changes
-from duly.runtime.counts import Counts
+from duly.runtime.counts import FLUSH_SECONDS, Counts
 from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.janitor import Keep
 from duly.runtime.service import Service
 from duly.runtime.signals import SIGNAL_SECONDS
 from duly.store.base import Store
+from duly.store.schedules.audit import Deed
 from duly.store.schedules.ledger import Order
 from duly.threads import Threads
 from duly.watch import Watchers
@@ -114,6 +115,7 @@ class Core:
         self.threads = Threads()
         self.counts = Counts()
         self.watchers = Watchers(self.ready)
+        self._tell_at = 0.0
         self.feed = Feed(self.ready, self.now)
         self._imports = tuple(imports)
         self._auto_migrate = auto_migrate
@@ -332,8 +334,7 @@ class Core:
         """Use another store and another clock from now on; those used until now. For tests."""
         before = self.store, self.clock
         self.counts.forget()
-        self.watchers.close()
-        self.feed.close()
+        self.end_streams()
         self.store, self.clock = store, clock
         self._ready_in = None
         self._fresh_until = 0.0
@@ -341,9 +342,13 @@ class Core:
         self._elsewhere.clear()
         return before
 
-    def close(self) -> None:
+    def end_streams(self) -> None:
+        """Let everybody go who watches jobs or follows what happens."""
         self.watchers.close()
         self.feed.close()
+
+    def close(self) -> None:
+        self.end_streams()
         self.threads.close()
         self.tell_counts()
         self.store.close()
@@ -355,10 +360,17 @@ class Core:
             with contextlib.suppress(StoreError):
                 self.counts.flush(self.store)
 
-    def insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+    def tell_counts_in_time(self) -> None:
+        """The same, now and then, for processes in which no loop does so."""
+        if os_monotonic() >= self._tell_at:
+            self._tell_at = os_monotonic() + FLUSH_SECONDS
+            self.tell_counts()
+
+    def insert(self, jobs: Sequence[NewJob], deed: Deed | None = None) -> Mapping[str, str]:
         """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
         refuse_inside_mutation("run")
-        found = self.ready().enqueue(jobs)
+        store = self.ready()
+        found = store.enqueue(jobs) if deed is None else store.enqueue_audited(jobs, deed)
         self._wake_for(jobs)
         return found
 
@@ -499,10 +511,10 @@ class Core:
         self._redacted_elsewhere[name] = os_monotonic() + STATUS_SECONDS, names
         return names
 
-    def cancel(self, job_id: str, by: str) -> bool | None:
+    def cancel(self, job_id: str, by: str, deed: Deed | None = None) -> bool | None:
         """Cancel in somebody's name; None if there is no such job."""
         refuse_inside_mutation("cancel")
-        won = self.ready().cancel(job_id, by, self.now())
+        won = self.ready().cancel(job_id, by, self.now(), deed)
         if won:
             self.tell_bodies()
         return won

@@ -92,7 +92,7 @@ class Receiver:
         except _Refused as refusal:
             return refusal.answer
         except BadInput as error:
-            return _error(400, "bad_input", str(error), getattr(error, "field", None))
+            return _error(400, "bad_input", str(error), getattr(error, "field", None) or None)
         except StoreError as error:
             log.warning("dispatch of %s: %s", function, error)
             return _error(503, "store_unavailable", "the store is unavailable; try again")

@@ -45,7 +45,15 @@ class Told(NamedTuple):
     """One piece of news, and from where one goes on who has seen it."""
 
     news: News | Gap
-    cursor: Cursor
+    cursor: Cursor | None
+
+
+class Heard(NamedTuple):
+    """What is new for a follower, and from where one goes on who has seen all of it."""
+
+    told: list[Told]
+    cursor: Cursor | None
+    """None before it was let in."""
 
 
 Wanted = Callable[[News], bool]
@@ -55,28 +63,51 @@ class Follower:
     """One who looks on, from a thread of its own or an event loop."""
 
     def __init__(self, wanted: Wanted, cursor: Cursor | None, ring: Callable[[], None]) -> None:
-        self.cursor = cursor
+        self._cursor = cursor
         self.joined = False
         """Whether it has seen what happened between its cursor and now."""
+        self.ended = False
         self._wanted = wanted
         self._ring = ring
         self._guard = threading.Lock()
         self._waiting: deque[Told] = deque()
         self._shown: dict[object, int] = {}
 
+    def let_in(self, here: Cursor, look: Callable[[Cursor], Changes]) -> None:
+        """Show it what happened since it was here last; one who is new begins here."""
+        missed = None if self._cursor is None else look(self._cursor)
+        self._cursor = self._cursor or here
+        self.joined = True
+        if missed is not None:
+            self.tell(missed)
+        # So that it knows at once from where to go on, should it be cut off.
+        self._ring()
+
     def tell(self, changes: Changes) -> None:
         """From the thread that looks."""
-        told = [Told(news, changes.next) for news in changes.news if self._is_new(news, changes)]
-        if not changes.whole:
-            told.append(Told(Gap(), changes.next))
-        self._forget(changes.next.since)
-        if not told:
+        before, after = self._cursor, changes.next
+        if before is not None and not self.joined:
+            # It will be shown this with all that it missed.
             return
+        news: list[News | Gap] = [each for each in changes.news if self._is_new(each, changes)]
+        if not changes.whole:
+            news.append(Gap())
+        self._forget(after.since)
+        # One who was cut off within a look has to see the rest of it: only its end is past it.
+        last = len(news) - 1
+        told = [Told(each, after if n == last else before) for n, each in enumerate(news)]
         with self._guard:
+            self._cursor = after
             self._waiting.extend(told)
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.clear()
-                self._waiting.append(Told(Gap(), changes.next))
+                self._waiting.append(Told(Gap(), after))
+        if told:
+            self._ring()
+
+    def end(self) -> None:
+        """There is nobody any more who looks."""
+        self.ended = True
         self._ring()
 
     def _is_new(self, news: News, changes: Changes) -> bool:
@@ -93,11 +124,11 @@ class Follower:
         if len(self._shown) > MOST_WAITING:
             self._shown = {k: at for k, at in self._shown.items() if at > since - REMEMBERED_MS}
 
-    def take(self) -> list[Told]:
+    def take(self) -> Heard:
         with self._guard:
-            told = list(self._waiting)
+            heard = Heard(list(self._waiting), self._cursor if self.joined else None)
             self._waiting.clear()
-        return told
+        return heard
 
 
 def key_of(news: News) -> object:
@@ -166,6 +197,7 @@ class Feed:
         self._guard = threading.Lock()
         self._pid = os.getpid()
         self._looker: _Looker | None = None
+        self._warned = False
 
     @property
     def store(self) -> Store:
@@ -175,8 +207,17 @@ class Feed:
         """What has changed since; without a cursor, nothing, and where one begins."""
         store, now = self._ready(), self._now()
         if cursor is None:
+            self._warn_once(store)
             return Changes([], store.newest(now), whole=True)
         return store.changes(cursor, now, LIMIT)
+
+    def _warn_once(self, store: Store) -> None:
+        if not self._warned and not store.sees_writers():
+            self._warned = True
+            log.warning(
+                "live events: this role does not see how long others write, and misses what "
+                "they commit after more than 5 s; GRANT pg_read_all_stats to it"
+            )
 
     @contextlib.contextmanager
     def following(
@@ -192,8 +233,11 @@ class Feed:
 
     async def follow(
         self, wanted: Wanted, cursor: Cursor | None, *, idle: float
-    ) -> AsyncGenerator[list[Told]]:
-        """The same for async code: what is new, or an empty list when nothing was for a while."""
+    ) -> AsyncGenerator[Heard]:
+        """The same for async code: what is new, or that nothing was for a while.
+
+        It ends when the feed is closed.
+        """
         loop, bell = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
@@ -202,7 +246,7 @@ class Feed:
                 loop.call_soon_threadsafe(bell.set)
 
         with self.following(wanted, cursor, ring) as follower:
-            while True:
+            while not follower.ended:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(idle):
                         await bell.wait()
@@ -227,10 +271,14 @@ class Feed:
                 looker.stop()
 
     def close(self) -> None:
+        """Let everybody go who follows; whoever comes later begins anew."""
         with self._guard:
             looker, self._looker = self._looker, None
+            followers = [] if looker is None else list(looker.followers)
         if looker is not None and self._pid == os.getpid():
             looker.stop()
+            for follower in followers:
+                follower.end()
             looker.join(5)
 
 
@@ -283,20 +331,14 @@ class _Looker:
         # Before anybody is let in: what happens while that is done comes after it.
         if self._cursor is None:
             self._cursor = self._feed.look(None).next
-        self._let_in()
+        for follower in [each for each in list(self.followers) if not each.joined]:
+            follower.let_in(self._cursor, self._feed.look)
         changes = self._feed.look(self._cursor)
         self._cursor = changes.next
         new = changes._replace(news=self._seen.new(changes) + self._given_back())
         for follower in list(self.followers):
             follower.tell(new)
         return AT_LATEST if self._listener.hears(self._feed.store) else LOOK_SECONDS
-
-    def _let_in(self) -> None:
-        """Show those who are new here what happened since they were here last."""
-        for follower in [each for each in list(self.followers) if not each.joined]:
-            if follower.cursor is not None:
-                follower.tell(self._feed.look(follower.cursor))
-            follower.joined = True
 
     def _given_back(self) -> list[News]:
         """Jobs that ran and wait again; nothing else tells of those."""

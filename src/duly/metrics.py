@@ -17,6 +17,7 @@ from duly.model.measure import (
     LE,
     RESCUED,
     TICKS,
+    WEBHOOKS,
     Count,
     ScheduleCounts,
 )
@@ -31,6 +32,7 @@ _ENDS = ("succeeded", "failed")
 _TOTALS = {
     TICKS: "Ticks of schedules, by what was decided.",
     RESCUED: "Jobs whose worker died, and that were taken from it.",
+    WEBHOOKS: "Requests to declared webhooks, by what became of them.",
 }
 
 
@@ -45,6 +47,11 @@ def metrics_text(core: Core) -> str:
         except StoreError:
             report = HealthReport(False, False)
     return "".join(f"{line}\n" for line in _lines(report, counts))
+
+
+def down_text() -> str:
+    """What can be said without a database."""
+    return "".join(f"{line}\n" for line in _lines(HealthReport(False, False), ()))
 
 
 def _lines(report: HealthReport, counts: Iterable[Count]) -> Iterator[str]:

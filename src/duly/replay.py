@@ -12,6 +12,7 @@ from duly.ids import new_id
 from duly.jobs import Job, job_from
 from duly.model.function import Status
 from duly.model.job import JobFilter, JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.store.schedules.audit import Deed
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -32,7 +33,7 @@ class Replay(msgspec.Struct, frozen=True):
     """Left alone for another reason, which is said."""
 
 
-def replay_one(core: Core, job_id: str) -> Job[Any]:
+def replay_one(core: Core, job_id: str, audited_as: str | None = None) -> Job[Any]:
     """Run a failed or canceled job again, as a new one with the same arguments."""
     record = core.ready().get(job_id)
     if record is None:
@@ -41,7 +42,10 @@ def replay_one(core: Core, job_id: str) -> Job[Any]:
     if fault is not None:
         raise fault
     now = core.now()
-    repeated = core.ready().replay([again(core, record, now)], now + REMEMBERED_MS)
+    job, deed = again(core, record, now), None
+    if audited_as is not None:
+        deed = Deed("job.retry", f"job:{job_id}", audited_as, {"job_id": job.id}, now)
+    repeated = core.ready().replay([job], now + REMEMBERED_MS, deed)
     core.wake()
     new_record = core.get(repeated[job_id])
     if new_record is None:

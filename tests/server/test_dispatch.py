@@ -196,6 +196,7 @@ def test_bad_input_is_400_and_makes_nothing(shop, change, field):
     assert (answer.status, code(answer)) == (400, "bad_input")
     if field is not None:
         assert answer.body["error"]["field"] == field
+    assert answer.body["error"]["field"] != ""
     assert shop.jobs() == []
 
 

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 import pytest
 from standardwebhooks import Webhook
 
-from duly import Duly, ManualClock, Retry
+from duly import Duly, ManualClock, Retry, State
 from duly.clock import from_ms
 from duly.endpoints import Delivered, Dispatch
 from duly.errors import (
@@ -337,6 +337,21 @@ def test_what_says_that_it_is_our_fault_is_not_tried_again(app, clock, hire, sta
     assert len(listener.heard) == 1
 
 
+@pytest.mark.parametrize("text", [f"Fri, 01 Jan {10**20} 00:00:00 GMT", "never", "-1", "9" * 400])
+def test_a_retry_after_that_makes_no_sense_is_not_heeded(app, clock, hire, told, text):
+    with listening(Reply(503, b"", (("Retry-After", text),)), 200) as listener:
+        retry = Retry(attempts=2, base=1, jitter=0)
+        app.endpoints.create("billing", listener.url, retry=retry)
+        job = app.run(app.endpoint("billing"), {})
+        worker = hire()
+        worker.work()
+        assert job.state == State.PENDING
+        clock.advance(1)
+        worker.work()
+    assert [each.status for each in told] == [503, 200]
+    assert job.result().status == 200
+
+
 @pytest.mark.parametrize("form", ["seconds", "date", "too long"])
 def test_an_endpoint_may_say_when_it_wants_to_be_asked_again(app, clock, hire, form):
     text = {
@@ -387,9 +402,11 @@ def test_a_job_that_is_run_again_by_hand_keeps_its_key(app, hire):
     assert [heard.headers["webhook-id"] for heard in listener.heard] == [job.id, job.id]
 
 
-def test_no_secret_is_stored_logged_or_shown(app, hire, db: Database, told, caplog):
+@pytest.mark.parametrize("scheme", ["Bearer ", ""], ids=["whole", "without its scheme"])
+def test_no_secret_is_stored_logged_or_shown(app, hire, db: Database, told, caplog, scheme):
     def echo(heard):
-        return Reply(500, heard.headers["authorization"].encode())
+        shown = heard.headers["authorization"].removeprefix("Bearer ")
+        return Reply(500, f"{scheme}{shown} is not valid".encode())
 
     with listening() as listener:
         listener.reply = echo

@@ -1,11 +1,15 @@
 """Live events over real HTTP: what happens arrives, once, and no end is ever missed."""
 
+import asyncio
 import json
+import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from queue import Empty, Queue
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 import psycopg
@@ -13,12 +17,13 @@ import pytest
 import uvicorn
 
 from duly import Duly, ManualClock
-from duly.feed import MOST_WAITING, Follower, Seen
+from duly.feed import MOST_WAITING, Follower, Gap, Seen, Told
+from duly.ids import new_id
 from duly.model.job import State
 from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, read_cursor
-from duly.model.progress import revision_of
-from duly.server import make_asgi
-from tests.jobs.support import Hire, on_postgres, wait_until
+from duly.model.progress import Event, revision_of
+from duly.server import events, make_asgi
+from tests.jobs.support import Hire, on_postgres, on_sqlite, wait_until
 
 PATIENCE = 20.0
 
@@ -46,17 +51,17 @@ class Stream:
                     if line:
                         name, _, value = line.partition(": ")
                         fields[name] = value
-                    elif "event" in fields:
-                        self._put(fields)
-                        fields = {}
                     else:
+                        # As the standard has it: also without data the id is taken.
+                        self.last_id = fields.get("id", self.last_id)
+                        if "event" in fields:
+                            self._put(fields)
                         fields = {}
             except httpx2.TransportError:
                 pass
             self._opened.set()
 
     def _put(self, fields: dict[str, str]) -> None:
-        self.last_id = fields.get("id", self.last_id)
         self.events.put({"event": fields["event"], **json.loads(fields["data"])})
 
     def until(self, holds: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
@@ -83,9 +88,9 @@ def serve() -> Iterator[Callable[[Duly], str]]:
     """A real server in a thread; its address."""
     servers: list[uvicorn.Server] = []
 
-    def start(app: Duly) -> str:
+    def start(app: Duly, auth: Any = "open") -> str:
         config = uvicorn.Config(
-            make_asgi(app, auth="open"), port=0, log_config=None, timeout_graceful_shutdown=1
+            make_asgi(app, auth=auth), port=0, log_config=None, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         servers.append(server)
@@ -147,9 +152,113 @@ def test_whoever_comes_back_gets_the_ends_that_it_missed(shop: Duly, hire: Hire,
         client.until(arrived)
 
 
+def test_one_who_has_seen_nothing_yet_can_come_back(
+    shop: Duly, hire: Hire, clock: ManualClock, serve: Any
+):
+    address = serve(shop)
+    with stream(address) as client:
+        wait_until(lambda: client.last_id is not None, "an id without an event")
+        first_id = client.last_id
+        assert client.rest() == []
+    job = shop.run(shop.functions["greet"], "ann")
+    hire().work()
+    clock.advance(3600)
+    with stream(address, {"Last-Event-ID": str(first_id)}) as client:
+        assert client.until(ended)[-1]["id"] == job.id
+
+
+def test_one_who_is_cut_off_within_a_look_gets_the_rest(shop: Duly, hire: Hire, clock: ManualClock):
+    feed = shop.core.feed
+    begin = feed.look(None).next
+    jobs = shop.run_many(shop.functions["greet"].bind(name) for name in ("ann", "bob", "cy"))
+    hire().work()
+    clock.advance(3600)
+
+    def shown_since(cursor: Cursor | None) -> list[Told]:
+        follower = Follower(lambda news: True, cursor, lambda: None)
+        follower.let_in(begin, feed.look)
+        return follower.take().told
+
+    told = shown_since(begin)
+    assert len(told) >= len(jobs)
+    for place, cut_off in enumerate(told, 1):
+        seen = told[:place] + shown_since(cut_off.cursor)
+        assert ids([each.news for each in seen]) == {job.id for job in jobs}
+
+
+def test_one_who_comes_back_is_told_nothing_before_it_was_let_in():
+    missed, later = job("a", State.SUCCEEDED, 1), job("b", State.SUCCEEDED, 1)
+    follower = Follower(lambda news: True, Cursor(1), lambda: None)
+    follower.tell(look(later, since=9))
+    assert follower.take() == ([], None)
+    asked: list[Cursor] = []
+
+    def since(cursor: Cursor) -> Changes:
+        asked.append(cursor)
+        return look(missed, later, since=9)
+
+    follower.let_in(Cursor(8), since)
+    assert asked == [Cursor(1)]
+    assert follower.take() == ([Told(missed, Cursor(1)), Told(later, Cursor(9))], Cursor(9))
+
+
+@on_sqlite
+def test_where_retention_has_removed_what_was_seen_last_there_is_a_gap(
+    shop: Duly, hire: Hire, url: str
+):
+    """The numbers of ended jobs that are gone are given again."""
+    feed, greet, worker = shop.core.feed, shop.functions["greet"], hire()
+
+    def run(count: int) -> None:
+        shop.run_many(greet.bind(str(n)) for n in range(count))
+        worker.work()
+
+    def ended_in_order() -> list[str]:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw:
+            return [row[0] for row in raw.execute("SELECT id FROM duly_history ORDER BY seq")]
+
+    def remove(job_ids: list[str]) -> None:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as raw, raw:
+            raw.executemany("DELETE FROM duly_history WHERE id = ?", [(each,) for each in job_ids])
+
+    run(5)
+    seen = feed.look(None).next
+    remove(ended_in_order()[1:])
+    assert not feed.look(seen).whole
+    run(8)
+    changes = feed.look(seen)
+    assert not changes.whole
+    # It goes on from there.
+    after = feed.look(changes.next)
+    assert (after.whole, ids(after.news)) == (True, set())
+    # What is older than what was seen may go.
+    _, first, second, *later = ended_in_order()
+    remove([first])
+    found = feed.look(Cursor(seen.since, second))
+    assert (found.whole, ids(found.news)) == (True, set(later))
+
+
+def test_what_operators_do_is_for_operators(shop: Duly, hire: Hire, serve: Any):
+    made = {scope: shop.tokens.create(scope, [scope]) for scope in ("read", "operate")}
+    address = serve(shop, auth="tokens")
+
+    def opened(scope: str) -> Any:
+        return stream(address, {"Authorization": f"Bearer {made[scope].secret}"})
+
+    with opened("read") as reader, opened("operate") as operator:
+        for each in (reader, operator):
+            wait_until(lambda: each.last_id is not None, "that it is let in")  # noqa: B023
+        shop.queues.pause("other", by="somebody")
+        operator.until(lambda event: event["event"] == "change")
+        shop.run(shop.functions["greet"], "ann")
+        hire().work()
+        assert {event["event"] for event in reader.until(ended)} == {"job"}
+
+
 def test_an_id_that_makes_no_sense_is_a_gap(shop: Duly, serve: Any):
     with stream(serve(shop), {"Last-Event-ID": "what?"}) as client:
         assert client.until(lambda event: True) == [{"event": "gap"}]
+        assert read_cursor(client.last_id or "") is not None
 
 
 def test_a_named_job_says_where_it_stands_and_how_it_ends(shop: Duly, hire: Hire, serve: Any):
@@ -214,9 +323,10 @@ def test_two_hundred_followers_cost_one_look(shop: Duly, hire: Hire, monkeypatch
     followers = [each.__enter__() for each in with_all]
     try:
         shop.run(shop.functions["greet"], "ann")
-        for bell in bells:
-            assert bell.wait(PATIENCE)
-        assert all(len(follower.take()) >= 1 for follower in followers)
+        for follower, bell in zip(followers, bells, strict=True):
+            while not follower.take().told:
+                assert bell.wait(PATIENCE)
+                bell.clear()
         assert threading.active_count() <= before + 2
         assert looks < 100
     finally:
@@ -254,7 +364,7 @@ def test_an_end_that_commits_late_is_not_missed(
     assert late.id in ids(feed.look(seen.next).news)
 
 
-def ids(news: list[News]) -> set[str]:
+def ids(news: Sequence[News | Gap]) -> set[str]:
     """Of jobs that have ended."""
     return {each.id for each in news if isinstance(each, JobNews) and each.state.is_terminal}
 
@@ -283,7 +393,7 @@ def test_what_ends_while_somebody_is_let_in_is_told(
         seen: list[Any] = []
 
         def ended() -> bool:
-            seen.extend(told.news for told in follower.take())
+            seen.extend(told.news for told in follower.take().told)
             return job.id in ids([each for each in seen if isinstance(each, JobNews)])
 
         wait_until(ended, "the end of the job")
@@ -292,7 +402,8 @@ def test_what_ends_while_somebody_is_let_in_is_told(
 def test_a_stream_ends_with_the_token_that_opened_it(
     shop: Duly, bearer: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("duly.server.events.HEARTBEAT_SECONDS", 0.05)
+    # By a timer of its own, not when there is something to say.
+    monkeypatch.setattr("duly.server.events.CHECK_SECONDS", 0.05)
     made = shop.tokens.create("mine", ["read"])
     headers = {"Authorization": f"Bearer {made.secret}"}
     config = uvicorn.Config(make_asgi(shop), port=0, log_config=None, timeout_graceful_shutdown=1)
@@ -312,6 +423,34 @@ def test_a_stream_ends_with_the_token_that_opened_it(
             assert client.get(url, headers=headers).status_code == 401
     finally:
         server.should_exit = True
+
+
+@on_postgres
+def test_a_role_that_cannot_see_who_writes_is_told_so(
+    shop: Duly, url: str, caplog: pytest.LogCaptureFixture
+):
+    role = f"web_{new_id(0)[-12:]}"
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(
+            f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA duly TO {role};"
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA duly TO {role}"
+        )
+        try:
+            for _ in range(2):
+                with closing(Duly(_as(url, role))) as web:
+                    for _ in range(2):
+                        web.core.feed.look(None)
+                owner.execute(f"GRANT pg_read_all_stats TO {role}")
+            warned = [each for each in caplog.messages if "pg_read_all_stats" in each]
+            assert len(warned) == 1
+        finally:
+            owner.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def _as(url: str, role: str) -> str:
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{role}:x@{place}"))
 
 
 # Pure --------------------------------------------------------------------------------------------
@@ -351,14 +490,37 @@ def test_who_cannot_keep_up_gets_a_gap():
     follower = Follower(lambda news: True, None, lambda: None)
     flood = [AuditNews(str(n), 0, None, "x", "y") for n in range(MOST_WAITING + 1)]
     follower.tell(look(*flood))
-    (told,) = follower.take()
-    assert type(told.news).__name__ == "Gap"
+    (told,) = follower.take().told
+    assert isinstance(told.news, Gap)
 
 
-@pytest.mark.parametrize("text", ["", "1", "-", "1-", "-1", "1-x", "٣-1", "1" * 19 + "-1", "1--1"])
+def test_of_each_job_only_the_newest_waits_for_one_who_reads_slowly():
+    """Also its end, and the end of all of them."""
+    steps = 1_000
+
+    async def watch(job_id: str) -> AsyncIterator[Event]:
+        for step in range(steps):
+            yield Event(job_id, State.RUNNING, 1, None, None, step)
+        yield Event(job_id, State.SUCCEEDED, 1, None, None, steps)
+
+    async def read() -> list[str]:
+        app: Any = SimpleNamespace(aio=SimpleNamespace(watch=watch))
+        return [text async for text in events._jobs(app, ["a", "b"])]
+
+    _, *jobs, end = asyncio.run(read())
+    assert [json.loads(text.splitlines()[1].removeprefix("data: "))["state"] for text in jobs] == [
+        "succeeded"
+    ] * 2
+    assert end.startswith("event: end")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "-", "1-", "-1", "1-x", "1-1", "٣-0", "1" * 19 + "-0", "1--0"]
+)
 def test_what_is_no_cursor(text: str):
     assert read_cursor(text) is None
 
 
 def test_a_cursor_comes_back_as_it_was():
-    assert read_cursor(str(Cursor(12, 3))) == Cursor(12, 3)
+    for cursor in (Cursor(12), Cursor(12, new_id(0))):
+        assert read_cursor(str(cursor)) == cursor

@@ -692,6 +692,12 @@ def test_only_those_without_an_owner_register_gateways_and_the_owner_uses_them(
     path = f"/api/v1/gateways/{made.json()['id']}"
     found = guarded.get(f"{path}/crons", headers=ann).json()
     assert (found["stale"], found["owner"]) == (False, "ann")
+    # Where it is, and where its secret is, is for those who run it.
+    assert (found["url"], found["secret"]) == (None, None)
+    (seen,) = guarded.get("/api/v1/observe/schedules", headers=ann).json()["gateways"]
+    assert seen["url"] is None
+    shown = guarded.get(path, headers=everybody).json()
+    assert (shown["url"], shown["secret"]) == (process.url, "env:GATEWAY_SECRET")
     assert guarded.delete(path, headers=ann).status_code == 403
     assert guarded.delete(path, headers=everybody).status_code == 204
 

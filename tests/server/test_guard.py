@@ -46,6 +46,10 @@ def house() -> Iterator[Duly]:
     def greet(ctx: Ctx, name: str) -> str:
         return f"hello, {name}"
 
+    @app.action
+    def process(ctx: Ctx, event_id: str) -> None: ...
+
+    app.webhook("slow", source=GitHub(secrets=["s"]), process=process)
     app.functions.publish()
     yield app
     app.close()
@@ -58,7 +62,12 @@ def door(house: Duly) -> TestClient:
 
 
 def ask(
-    asgi: Any, path: str, chunks: list[bytes], headers: Mapping[str, str]
+    asgi: Any,
+    path: str,
+    chunks: list[bytes],
+    headers: Mapping[str, str],
+    *,
+    never_ends: bool = False,
 ) -> tuple[int, dict[str, Any], int]:
     """POST as a server hands it on: the status, the answer, and how many chunks were taken."""
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
@@ -82,9 +91,11 @@ def ask(
     async def receive() -> dict[str, Any]:
         nonlocal taken
         if taken == len(chunks):
+            if never_ends:
+                await asyncio.Event().wait()
             return {"type": "http.disconnect"}
         taken += 1
-        more = taken < len(chunks)
+        more = never_ends or taken < len(chunks)
         return {"type": "http.request", "body": chunks[taken - 1], "more_body": more}
 
     async def send(message: Any) -> None:
@@ -300,6 +311,29 @@ def test_json_is_nested_at_most_64_deep(door):
     objects = '{"a":' * 63 + "1" + "}" * 63
     assert refusal(explain(door, objects), 400) == "too_deep"
     assert refusal(explain(door, nested(200_000)), 400) == "too_deep"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-32-be", "latin-1"])
+def test_json_is_utf_8(door, encoding):
+    """Python would read it in any of these, and no depth is seen in them."""
+    body = json.dumps({"condition": "é", "context": "[" * 100}, ensure_ascii=False)
+    answer = door.post("/api/v1/conditions/explain", content=body.encode(encoding))
+    assert refusal(answer, 400) == "bad_request"
+
+
+def test_a_byte_order_mark_of_utf_8_is_no_harm(door):
+    body = json.dumps(GREET | {"run_after": 3600}).encode("utf-8-sig")
+    answer = door.post(JOBS, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 201
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(house, monkeypatch):
+    for place in ("guard", "hooks"):
+        monkeypatch.setattr(f"duly.server.{place}.READ_SECONDS", 0.05)
+    asgi = make_asgi(house, auth="open")
+    for path in (JOBS, "/hooks/slow"):
+        status, answer, _ = ask(asgi, path, [b"{"], {}, never_ends=True)
+        assert (status, answer["error"]["code"]) == (408, "too_slow")
 
 
 @pytest.mark.parametrize("kind", ["Application/JSON", "application/vnd.x+JSON", "text/plain", ""])

@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -150,6 +152,37 @@ def test_readyz_asks_the_database_once_a_second_at_most(shop, clock, monkeypatch
     assert answer.status_code == 503
     assert answer.json()["checks"]["database"] is False
     assert "canary" not in answer.text
+
+
+def test_a_database_that_hangs_holds_one_thread_and_nobody_up(shop, bearer, monkeypatch):
+    monkeypatch.setattr("duly.server.health.ANSWER_SECONDS", 0.2)
+    token, ready, goes_on = bearer("read"), shop.core.ready, threading.Event()
+    door = TestClient(make_asgi(shop))
+    open_door = TestClient(make_asgi(shop, auth="open", only={"health"}, metrics_open=True))
+
+    def hangs():
+        goes_on.wait(30)
+        return ready()
+
+    monkeypatch.setattr(shop.core, "ready", hangs)
+    try:
+        with ThreadPoolExecutor(50) as pool:
+            answers = list(pool.map(lambda _: door.get("/readyz"), range(50)))
+        assert {answer.status_code for answer in answers} == {503}
+        assert {answer.json()["checks"]["database"] for answer in answers} == {False}
+        looking = [each for each in threading.enumerate() if each.name == "duly-health"]
+        assert len(looking) == 1
+        assert door.get("/healthz").status_code == 200
+        answer = door.get("/metrics", headers=token)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+        answer = open_door.get("/metrics")
+        assert (answer.status_code, "duly_up 0\n" in answer.text) == (200, True)
+    finally:
+        goes_on.set()
+    for thread in looking:
+        thread.join(20)
+    assert door.get("/readyz").status_code == 200
+    assert "duly_up 1\n" in door.get("/metrics", headers=token).text
 
 
 def test_an_app_without_tables_is_not_ready(tmp_path):

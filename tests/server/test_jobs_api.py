@@ -1,5 +1,6 @@
 """The API for jobs, functions, queues, workers, the kill switch, the audit log and tokens."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duly import Ctx, Duly, ManualClock
+from duly import Ctx, Duly, ManualClock, State, Unique
+from duly.errors import StoreUnavailable
 from tests.server.contract import Api, check
 
 GREET = {"function": "greet", "args": {"name": "ann"}}
@@ -212,10 +214,59 @@ def test_a_job_is_canceled_and_run_again(api: Api, shop: Duly, job: dict[str, An
     assert api.post("/jobs/{id}/retry", id=job["id"], status=201)["id"] == again["id"]
 
     entries = shop.ready().audit_of(f"job:{job['id']}")
-    assert {(entry.action, entry.actor) for entry in entries} == {
-        ("job.cancel", "local"),
+    assert [(entry.action, entry.actor) for entry in entries] == [
         ("job.retry", "local"),
+        ("job.cancel", "local"),
+    ], "once each: the second time nothing changed"
+    assert json.loads(entries[0].detail or "") == {"job_id": again["id"]}
+
+
+def test_what_cannot_be_written_down_is_not_done(
+    client: TestClient, shop: Duly, monkeypatch: pytest.MonkeyPatch
+):
+    shop.endpoints.allow = ["127.0.0.1"]
+    endpoint = shop.endpoints.create("here", "http://127.0.0.1:9/")
+    waits, gone = (shop.run_after(60, shop.functions["greet"], name) for name in ("a", "b"))
+    shop.cancel(gone)
+
+    def full(*_: object) -> None:
+        raise StoreUnavailable("there is no room for it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("duly.store.session.write_down", full)
+        for path, body in (
+            (f"/jobs/{waits.id}/cancel", None),
+            (f"/jobs/{gone.id}/retry", None),
+            ("/jobs/bulk", {"verb": "cancel", "function": "greet"}),
+            (f"/endpoints/{endpoint.id}/send", {}),
+        ):
+            assert client.post(f"/api/v1{path}", json=body).status_code == 503
+    assert {job.id: job.state for job in shop.jobs()} == {
+        waits.id: State.PENDING,
+        gone.id: State.CANCELED,
     }
+    for path in (f"/jobs/{waits.id}/cancel", f"/jobs/{gone.id}/retry"):
+        assert client.post(f"/api/v1{path}").is_success
+
+
+def test_one_who_may_only_call_is_told_little_of_a_job_that_was_there(
+    guarded: TestClient, shop: Duly, bearer: Any
+):
+    @shop.action(unique=Unique("one", scope="unfinished"))
+    def sync(ctx: Ctx, who: str) -> None: ...
+
+    shop.functions.publish()
+    first = shop.run(sync, "somebody else's")
+    call = {"function": "sync", "args": {"who": "me"}}
+    caller, reader = (Api(guarded, bearer(*scopes)) for scopes in (["enqueue"], ["operate"]))
+    assert caller.post("/jobs", call, status=200) == {
+        "id": first.id,
+        "function": "sync",
+        "state": "pending",
+    }
+    assert reader.post("/jobs", call, status=200)["args"] == {"who": "somebody else's"}
+    new = caller.post("/jobs", GREET, status=201)
+    assert new["args"] == GREET["args"]
 
 
 def test_what_a_job_has_said_and_called(api: Api, shop: Duly, hire: Any):
@@ -257,6 +308,36 @@ def test_many_at_once(api: Api, shop: Duly, job: dict[str, Any]):
     assert api.post("/jobs/bulk", later, status=202)["job"]["state"] == "pending"
     assert api.error("POST", "/jobs/bulk", {"verb": "cancel"}, status=422)
     assert api.error("POST", "/jobs/bulk", {"verb": "burn", "queue": "x"}, status=422)
+
+
+@pytest.mark.parametrize(
+    ("verb", "field", "value"),
+    [
+        ("cancel", "dead", True),
+        ("reschedule", "dead", True),
+        ("reschedule", "state", "pending"),
+        ("cancel", "run_after", 0),
+        ("retry", "run_after", 60),
+        ("cancel", "run_at", "2030-01-01T00:00:00Z"),
+        ("retry", "run_at", "2030-01-01T00:00:00Z"),
+    ],
+)
+def test_a_verb_for_many_refuses_words_of_another(api: Api, verb: str, field: str, value: object):
+    """Who meant dead letters only must not get all of them canceled."""
+    body = {"verb": verb, "function": "greet", field: value}
+    for dry_run in (True, False):
+        error = api.error("POST", "/jobs/bulk", body | {"dry_run": dry_run}, status=422)
+        assert error["field"] == field
+    assert api.get("/jobs")["items"] == []
+
+
+def test_what_is_done_to_many_is_written_down_once(api: Api, shop: Duly):
+    body = {"verb": "cancel", "function": "greet"}
+    first = api.post("/jobs/bulk", body, key="one", status=202)["job"]
+    assert api.post("/jobs/bulk", body, key="one", status=200)["job"]["id"] == first["id"]
+    (entry,) = shop.ready().audit_of(f"job:{first['id']}")
+    assert (entry.action, entry.actor) == ("jobs.cancel", "local")
+    assert json.loads(entry.detail or "")["function"] == "greet"
 
 
 def test_for_an_owner_there_are_no_jobs_of_others(

@@ -23,6 +23,7 @@ from duly.errors import (
     UseTx,
     WebhookEventNotFound,
 )
+from duly.metrics import metrics_text
 from duly.server import make_asgi
 from duly.server.hooks import routes
 from duly.webhooks import (
@@ -436,12 +437,16 @@ def test_secrets_are_found_in_no_row(hooks: Duly, url: str, db: Database):
         "Authorization": "Bearer canary",
         "Cookie": "canary",
         "X-Api-Key": "canary",
+        "X-Functions-Key": "canary",
+        "X-Auth": "canary",
+        "X-Authentication": "canary",
         "X-Odd": f"has {SECRET} in it",
         "X-Fine": "fine",
+        "X-Keyword": "fine",
     }
     event_id = hooks.webhooks.receive("github", headers, BODY).event_id or ""
     kept = hooks.webhooks.get(event_id).headers
-    assert kept["x-fine"] == "fine"
+    assert kept["x-fine"] == kept["x-keyword"] == "fine"
     assert "x-github-event" in kept
     rows = db.execute("SELECT * FROM @inbox") + db.execute("SELECT * FROM @jobs")
     assert "canary" not in str(rows)
@@ -538,8 +543,11 @@ def test_ten_retries_at_once_are_one(hooks: Duly, db: Database):
     event_id = issue(hooks, "one")
     hooks.cancel(hooks.webhooks.get(event_id).job_id or "")
     with ThreadPoolExecutor(10) as pool:
-        list(pool.map(lambda _: hooks.webhooks.retry(event_id), range(10)))
+        done = list(pool.map(lambda _: hooks.webhooks.retry(event_id), range(10)))
     assert db.count("@jobs") == 1
+    assert sum(each.retried for each in done) == 1
+    assert len({each.job_id for each in done}) == 1
+    assert len(hooks.store.audit_of(f"webhook:{event_id}")) == 1
 
 
 def test_an_unknown_event_is_not_found(hooks: Duly):
@@ -1038,6 +1046,23 @@ def test_nothing_malformed_is_a_server_error(client: TestClient):
     ):
         for body in (b"", b"\xff" * 10, BODY):
             assert client.post("/hooks/github", content=body, headers=headers).status_code == 401
+
+
+def test_what_becomes_of_requests_is_counted(client: TestClient, hooks: Duly):
+    for body, headers in (
+        (BODY, signed(BODY, "d-1")),
+        (BODY, signed(BODY, "d-1")),
+        (BODY, {}),
+        (b"{", signed(b"{", "d-2")),
+        (BODY, signed(BODY, "d-3") | {"X-GitHub-Event": "ping"}),
+    ):
+        client.post("/hooks/github", content=body, headers=headers)
+    client.post("/hooks/nobody", content=BODY)
+    lines = [each for each in metrics_text(hooks.core).splitlines() if "duly_webhooks" in each]
+    assert {line for line in lines if line[0] != "#"} == {
+        f'duly_webhooks_total{{webhook="github",verdict="{verdict}"}} 1'
+        for verdict in ("stored", "duplicate", "unverified", "invalid", "filtered")
+    }
 
 
 def test_a_database_that_is_away_is_503(client: TestClient, hooks: Duly, monkeypatch):

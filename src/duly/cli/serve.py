@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from importlib import import_module
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PORT = 8484
 GRACE_SECONDS = 5
+MOST_CONNECTIONS = 1_000
+"""Whoever comes when there are so many gets 503; a process may often open 1,024 files only."""
 OPEN_TO_ALL = {"hooks", "health"}
 """Parts that need no authentication of ours: signatures are theirs, or they say nothing."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -83,7 +86,7 @@ def serve(
         _bind(listener, host, port)
         bound = listener.getsockname()[1]
         greet(f"duly serve: http://{_shown(host)}:{bound} (auth: {chosen}); Ctrl-C stops")
-        server = _server(asgi, root_path)
+        server = _server(app, asgi, root_path)
         if with_worker:
             app.start()
         try:
@@ -101,9 +104,16 @@ def _publish(app: Duly) -> None:
     app.ready().publish(app.core.published(), app.core.now())
 
 
-def _server(asgi: Any, root_path: str) -> Any:
+def _server(app: Duly, asgi: Any, root_path: str) -> Any:
     """The server, not running; from now on a signal ends it, and not the process."""
     uvicorn: Any = import_module("uvicorn")
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            # They would not end by themselves, and it waits for them.
+            await asyncio.to_thread(app.core.end_streams)
+            await super().shutdown(sockets)  # pyright: ignore[reportUnknownMemberType]
+
     config = uvicorn.Config(
         asgi,
         log_config=None,
@@ -111,8 +121,9 @@ def _server(asgi: Any, root_path: str) -> Any:
         proxy_headers=False,
         root_path=root_path,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        limit_concurrency=MOST_CONNECTIONS,
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
 
     def stop() -> None:
         server.should_exit = True

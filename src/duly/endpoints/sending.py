@@ -29,6 +29,8 @@ QUOTED = 500
 """So much of an answer is repeated in an error."""
 NOT_NOW = (408, 425, 429)
 """Of the answers that say whose fault it is, those that say: later."""
+SHORTEST = 6
+"""What is shorter and stands after a word is taken for words, and not hidden by itself."""
 EMPTY: dict[str, Any] = {}
 MOST_REPEATS = 100
 
@@ -122,7 +124,9 @@ class _Sending:
         if not is_reference(value):
             return value
         secret = resolve(value).decode("latin-1")
-        self._hidden.append(secret)
+        # Whoever repeats it may leave out the scheme: "Bearer …".
+        after_scheme = secret.partition(" ")[2].strip()
+        self._hidden += [secret, after_scheme] if len(after_scheme) >= SHORTEST else [secret]
         return secret
 
     def _shown(self, answer: Answer) -> Answer:
@@ -176,9 +180,9 @@ def _seconds(retry_after: str | None, now: int) -> float | None:
         return float(text)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+        return None if when.tzinfo is None else max(0.0, (to_ms(when) - now) / 1000)
+    except (ValueError, OverflowError):
         return None
-    return None if when.tzinfo is None else max(0.0, (to_ms(when) - now) / 1000)
 
 
 def _words(error: Exception) -> str:

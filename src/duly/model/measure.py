@@ -11,6 +11,7 @@ DURATION = "duly_job_duration_seconds"
 DURATION_SUM = "duly_job_duration_seconds_sum"
 TICKS = "duly_ticks_total"
 RESCUED = "duly_jobs_rescued_total"
+WEBHOOKS = "duly_webhooks_total"
 
 LABELS: dict[str, tuple[str, ...]] = {
     # How many fell between this bound and the one before it.
@@ -19,6 +20,7 @@ LABELS: dict[str, tuple[str, ...]] = {
     DURATION_SUM: ("function", "outcome"),
     TICKS: ("outcome", "reason"),
     RESCUED: (),
+    WEBHOOKS: ("webhook", "verdict"),
 }
 """The counts that are stored, each with the names of its labels."""
 

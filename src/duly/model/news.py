@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from duly.ids import is_id
 from duly.model.job import State
 from duly.model.progress import Look
 
@@ -13,19 +14,19 @@ class Cursor(NamedTuple):
 
     since: int
     """No change is older that one has not seen."""
-    seq: int = 0
-    """The same for ended jobs, where a store numbers them."""
+    ended: str = ""
+    """Where a store keeps ended jobs in order, the last one that one has seen."""
 
     def __str__(self) -> str:
-        return f"{self.since}-{self.seq}"
+        return f"{self.since}-{self.ended or 0}"
 
 
 def read_cursor(text: str) -> Cursor | None:
     """The cursor that was written like that; None for any other text."""
-    since, dash, seq = text.partition("-")
-    if not dash or not all(_is_number(part) for part in (since, seq)):
+    since, _, ended = text.partition("-")
+    if not _is_number(since) or not (ended == "0" or is_id(ended)):
         return None
-    return Cursor(int(since), int(seq))
+    return Cursor(int(since), "" if ended == "0" else ended)
 
 
 def _is_number(text: str) -> bool:

@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
 
 from duly.app import Duly
-from duly.clock import from_ms, os_monotonic
-from duly.errors import JobNotFound
+from duly.clock import from_ms
+from duly.errors import JobNotFound, StoreError
 from duly.feed import Gap, Told, Wanted
-from duly.model.access import Principal
+from duly.model.access import Principal, Scope
 from duly.model.job import Trigger
-from duly.model.news import AuditNews, JobNews, News, TickNews, read_cursor
+from duly.model.news import AuditNews, Cursor, JobNews, News, TickNews, read_cursor
 from duly.model.progress import Event
 from duly.server.answers import Refused, iso
 from duly.server.api.common import App, check_id, is_foreign, owner_of
@@ -30,9 +31,12 @@ from duly.server.api.jobs import visible
 from duly.server.auth import Reader, ScopedRoute
 from duly.server.served import served
 
+log = logging.getLogger(__name__)
 router = APIRouter(tags=["events"], route_class=ScopedRoute)
 
 HEARTBEAT_SECONDS = 15.0
+CHECK_SECONDS = 15.0
+"""As long as that, one who may not look any more may still see what happens."""
 MOST_JOBS = 100
 RETRY_MS = 1_000
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -60,30 +64,53 @@ async def events(
     if job:
         for job_id in job:
             await asyncio.to_thread(visible, app, who, job_id)
-        stream = _jobs(app, list(job))
+        stream = _jobs(app, job)
     else:
         if schedule is not None:
             await asyncio.to_thread(_check_schedule, app, who, schedule)
-        wanted = _wanted(owner_of(who, owner), schedule)
+        wanted = _wanted(who, owner_of(who, owner), schedule)
         stream = _feed(app, wanted, last_event_id)
     headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    watched = _while_allowed(stream, request)
+    watched = _while_allowed(stream, request, who)
     return StreamingResponse(watched, media_type="text/event-stream", headers=headers)
 
 
-async def _while_allowed(stream: AsyncGenerator[str], request: Request) -> AsyncGenerator[str]:
-    """The stream, as long as whoever asked for it would still be let in."""
+async def _while_allowed(
+    stream: AsyncGenerator[str], request: Request, who: Principal
+) -> AsyncGenerator[str]:
+    """The stream, as long as whoever asked for it would still be let in as the same."""
+    refused = asyncio.ensure_future(_refused(request, who))
+    try:
+        async with contextlib.aclosing(stream) as texts:
+            while (text := await _unless(refused, anext(texts, None))) is not None:
+                yield text
+    finally:
+        await _stopped(refused)
+
+
+async def _unless(refused: asyncio.Future[None], text: Awaitable[str | None]) -> str | None:
+    coming = asyncio.ensure_future(text)
+    either: set[asyncio.Future[Any]] = {coming, refused}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return None if refused.done() else coming.result()
+    finally:
+        await _stopped(coming)
+
+
+async def _refused(request: Request, who: Principal) -> None:
+    """Ends when who asked for a stream would not be let in any more."""
     doorman = served(request).doorman
-    asked_at = os_monotonic()
-    async with contextlib.aclosing(stream) as texts:
-        async for text in texts:
-            if os_monotonic() - asked_at >= HEARTBEAT_SECONDS:
-                asked_at = os_monotonic()
-                try:
-                    await doorman.who(request)
-                except Refused:
-                    return
-            yield text
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        try:
+            if await doorman.who(request) != who:
+                return
+        except Refused:
+            return
+        except StoreError as error:
+            # Without a database there is nothing to tell either.
+            log.warning("live events: %s; asking again who follows", error)
 
 
 def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
@@ -92,11 +119,13 @@ def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
         raise Refused(404, "schedule_not_found", f"no schedule has the id {schedule_id!r}")
 
 
-def _wanted(owner: str | None, schedule: str | None) -> Wanted:
+def _wanted(who: Principal, owner: str | None, schedule: str | None) -> Wanted:
+    # What operators do does not say whose things it is about.
+    sees_changes = owner is None and who.may(Scope.OPERATE)
+
     def wanted(news: News) -> bool:
         if isinstance(news, AuditNews):
-            # It does not say whose things it is about.
-            return owner is None and (schedule is None or news.target == f"schedule:{schedule}")
+            return sees_changes and (schedule is None or news.target == f"schedule:{schedule}")
         if owner is not None and (news.owner or "") != owner:
             return False
         return schedule is None or _schedule_of(news) == schedule
@@ -116,20 +145,28 @@ def _schedule_of(news: JobNews | TickNews) -> str | None:
 async def _feed(app: Duly, wanted: Wanted, last: str | None) -> AsyncGenerator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     cursor = None if last is None else read_cursor(last)
-    if last is not None and cursor is None:
-        yield _event("gap", {}, None)
+    lost = last is not None and cursor is None
     feed = app.core.feed.follow(wanted, cursor, idle=HEARTBEAT_SECONDS)
-    async with contextlib.aclosing(feed) as told:
-        async for some in told:
-            yield "".join(map(_text, some)) or ": still here\n\n"
+    async with contextlib.aclosing(feed) as heard:
+        async for told, here in heard:
+            if lost and here is not None:
+                # Not before: what happens while the client loads anew must be told.
+                lost = False
+                yield _event("gap", {}, here)
+            yield "".join(map(_text, told)) or _still_here(here)
 
 
 def _text(told: Told) -> str:
     news = told.news
     if isinstance(news, Gap):
-        return _event("gap", {}, str(told.cursor))
+        return _event("gap", {}, told.cursor)
     name = {JobNews: "job", TickNews: "tick", AuditNews: "change"}[type(news)]
-    return _event(name, _content(news), str(told.cursor))
+    return _event(name, _content(news), told.cursor)
+
+
+def _still_here(cursor: Cursor | None = None) -> str:
+    """No event, but clients remember its id as that of the last one."""
+    return ": still here\n" + ("" if cursor is None else f"id: {cursor}\n") + "\n"
 
 
 def _content(news: News) -> dict[str, Any]:
@@ -167,33 +204,46 @@ def _content(news: News) -> dict[str, Any]:
 async def _jobs(app: Duly, job_ids: Sequence[str]) -> AsyncGenerator[str]:
     """Each of these jobs: its state now, every newer one, and its last; `end` after all of them."""
     yield f"retry: {RETRY_MS}\n\n"
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
+    # For one who reads slowly only the newest of each job waits.
+    newest: dict[str, Event] = {}
+    bell = asyncio.Event()
 
     async def watch(job_id: str) -> None:
         with contextlib.suppress(JobNotFound):
             async for event in app.aio.watch(job_id):
-                queue.put_nowait(_event("job", _state(job_id, event), None))
-        queue.put_nowait(None)
+                newest[job_id] = event
+                bell.set()
 
     watchers = [asyncio.ensure_future(watch(job_id)) for job_id in dict.fromkeys(job_ids)]
-    left = len(watchers)
+    for watcher in watchers:
+        watcher.add_done_callback(lambda _: bell.set())
     try:
-        while left:
-            try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    said = await queue.get()
-            except TimeoutError:
-                yield ": still here\n\n"
-                continue
-            if said is None:
-                left -= 1
-            else:
-                yield said
-        yield _event("end", {}, None)
+        while not all(watcher.done() for watcher in watchers) or newest:
+            if not await _rings(bell):
+                yield _still_here()
+            bell.clear()
+            while newest:
+                job_id = next(iter(newest))
+                yield _event("job", _state(job_id, newest.pop(job_id)))
+        if not any(watcher.exception() for watcher in watchers):
+            yield _event("end", {})
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        await _stopped(*watchers)
+
+
+async def _rings(bell: asyncio.Event) -> bool:
+    """Whether it rings before a sign of life is due."""
+    try:
+        async with asyncio.timeout(HEARTBEAT_SECONDS):
+            return await bell.wait()
+    except TimeoutError:
+        return False
+
+
+async def _stopped(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _state(job_id: str, event: Event) -> dict[str, Any]:
@@ -207,8 +257,8 @@ def _state(job_id: str, event: Event) -> dict[str, Any]:
     }
 
 
-def _event(name: str, content: dict[str, Any], event_id: str | None) -> str:
+def _event(name: str, content: dict[str, Any], cursor: Cursor | None = None) -> str:
     lines = [f"event: {name}", f"data: {json.dumps(content)}"]
-    if event_id is not None:
-        lines.append(f"id: {event_id}")
+    if cursor is not None:
+        lines.append(f"id: {cursor}")
     return "\n".join(lines) + "\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Collection
 
@@ -14,6 +15,8 @@ from duly.server.answers import ErrorBody, refusal
 
 MAX_BODY = 1 << 20
 MAX_DIGITS = 20
+READ_SECONDS = 30.0
+"""A body is there by then, or not read any further."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -50,7 +53,7 @@ class Guard:
         headers = Headers(scope=scope)
         refused = self._refuse(scope, headers)
         if refused is None and scope["method"] not in SAFE and not self._unread(_path(scope)):
-            body, refused = await _read(headers, receive)
+            body, refused = await _read_in_time(headers, receive)
             receive = _replay(body, receive)
         if refused is not None:
             status, code, message = refused
@@ -93,6 +96,16 @@ def _is_foreign(headers: Headers) -> bool:
     return origin.partition("://")[2].lower() != headers.get("host", "").lower()
 
 
+async def _read_in_time(
+    headers: Headers, receive: Receive
+) -> tuple[bytes, tuple[int, str, str] | None]:
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            return await _read(headers, receive)
+    except TimeoutError:
+        return b"", (408, "too_slow", f"a body arrives within {READ_SECONDS:g} seconds")
+
+
 async def _read(headers: Headers, receive: Receive) -> tuple[bytes, tuple[int, str, str] | None]:
     too_large = (413, "too_large", f"a body has at most {MAX_BODY:,} bytes")
     declared = headers.get("content-length", "")
@@ -108,10 +121,21 @@ async def _read(headers: Headers, receive: Receive) -> tuple[bytes, tuple[int, s
             return b"", too_large
         if not message.get("more_body", False):
             break
-    # Whatever it says it is: nothing but JSON is read from here on.
+    # Whatever it says it is: nothing but JSON is read from here on. Python reads it in any encoding
+    # of Unicode, in which depth would not be seen.
+    if not _is_utf8(body):
+        return b"", (400, "bad_request", "JSON is UTF-8, and holds no NUL")
     if depth_of(body) > MAX_DEPTH:
         return b"", (400, "too_deep", f"JSON is nested at most {MAX_DEPTH} deep")
     return bytes(body), None
+
+
+def _is_utf8(body: bytearray) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return 0 not in body
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -134,6 +158,9 @@ def _with_headers(send: Send) -> Send:
             headers = MutableHeaders(raw=message.setdefault("headers", []))
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
+            if message["status"] == 408:
+                # The rest of what it sends is read by nobody.
+                headers.setdefault("Connection", "close")
         await send(message)
 
     return sending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from duly.errors import StoreError
+from duly.server.guard import READ_SECONDS
 from duly.webhooks import Received
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ CODES = {
     400: "bad_request",
     401: "unauthorized",
     404: "not_found",
+    408: "too_slow",
     413: "too_large",
     500: "not_configured",
     503: "unavailable",
@@ -68,9 +71,12 @@ async def _receive(app: Duly, name: str, request: Request) -> Response:
     if webhook is None:
         return _answer(Received(404, "there is no such webhook"))
     try:
-        body = await _read(request, webhook.max_bytes)
+        async with asyncio.timeout(READ_SECONDS):
+            body = await _read(request, webhook.max_bytes)
     except ClientDisconnect:
         return _answer(Received(400, "the body did not arrive"))
+    except TimeoutError:
+        return _answer(Received(408, "the body did not arrive in time"))
     if body is None:
         return _answer(Received(413, "the body is too large"))
     headers = [

@@ -38,7 +38,7 @@ from duly.store.declared import Settle, Stored
 from duly.store.expectations import MakeAlert
 from duly.store.inbox import MakeEventJobs
 from duly.store.inbox import Stored as StoredEvent
-from duly.store.schedules.audit import AuditEntry
+from duly.store.schedules.audit import AuditEntry, Deed
 from duly.store.schedules.calendars import CalendarRecord
 from duly.store.schedules.data import Edit, ScheduleFilter, TickFilter
 from duly.store.schedules.facts import Range
@@ -332,6 +332,10 @@ class Store(Protocol):
         """
         ...
 
+    def enqueue_audited(self, jobs: Sequence[NewJob], deed: Deed) -> Mapping[str, str]:
+        """As enqueue, and write down who wanted it if the first of them is stored."""
+        ...
+
     def enqueue_child(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
     ) -> Mapping[str, str] | None:
@@ -369,8 +373,11 @@ class Store(Protocol):
     def mutation_lane(self) -> MutationLane: ...
 
     # Cancel
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        """Cancel a job and its unfinished descendants in one transaction; as StoreTx.cancel."""
+    def cancel(self, job_id: str, by: str, now: int, deed: Deed | None = None) -> bool | None:
+        """Cancel a job and its unfinished descendants in one transaction; as StoreTx.cancel.
+
+        The deed is written down if it won.
+        """
         ...
 
     def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
@@ -415,11 +422,13 @@ class Store(Protocol):
         """Those of these jobs that were repeated by others."""
         ...
 
-    def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> Mapping[str, str]:
+    def replay(
+        self, jobs: Sequence[TrackedJob], expires_at: int, deed: Deed | None = None
+    ) -> Mapping[str, str]:
         """Insert jobs that repeat others (`retry_of`), all or none.
 
         One that was repeated before is not repeated again until then; by the id of the repeated
-        job, the id of the one that does.
+        job, the id of the one that does. The deed is written down if there is a new one.
         """
         ...
 
@@ -905,6 +914,10 @@ class Store(Protocol):
     # Live events
     def newest(self, now: int) -> Cursor:
         """Where one begins who wants to see what comes."""
+        ...
+
+    def sees_writers(self) -> bool:
+        """Whether one can know of everybody who writes now; if not, `changes` may miss ends."""
         ...
 
     def changes(self, cursor: Cursor, now: int, limit: int) -> Changes:

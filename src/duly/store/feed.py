@@ -26,8 +26,11 @@ RUNNING = 500
 
 def newest(session: Session, now: int) -> Cursor:
     """Where one begins who wants to see what comes."""
-    seq = session.run(sql.NEWEST_ENDED)[0][0] if session.dialect == "sqlite" else 0
-    return Cursor(_horizon(session, now), seq)
+    return Cursor(_horizon(session, now), _newest_ended(session))
+
+
+def sees_writers(session: Session) -> bool:
+    return bool(session.run(sql.SEES_WRITERS)[0][0])
 
 
 def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
@@ -38,7 +41,7 @@ def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
         "since_id": first_id_at(cursor.since),
         "limit": limit,
     }
-    ended, seq = _ended(session, cursor, given, now)
+    ended, last = _ended(session, cursor, given, now)
     created = [_job(row) for row in session.run(sql.CREATED_SINCE, given)]
     ticks = [TickNews(*row) for row in session.run(sql.TICKS_SINCE, given)]
     audited = [AuditNews(*row) for row in session.run(sql.AUDITED_SINCE, given)]
@@ -46,7 +49,8 @@ def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
     most = max(len(ended), len(created), len(ticks), len(audited))
     news: list[News] = [*ended, *created, *ticks, *audited, *running]
     # A look that begins earlier than the last one would show nothing new.
-    return Changes(news, Cursor(max(horizon, cursor.since), seq), whole=most < limit)
+    after = Cursor(max(horizon, cursor.since), _newest_ended(session) if last is None else last)
+    return Changes(news, after, whole=most < limit and last is not None)
 
 
 def _horizon(session: Session, now: int) -> int:
@@ -54,19 +58,26 @@ def _horizon(session: Session, now: int) -> int:
     return now - round(milliseconds) - SLACK_MS
 
 
+def _newest_ended(session: Session) -> str:
+    rows = session.run(sql.NEWEST_ENDED) if session.dialect == "sqlite" else []
+    return rows[0][0] if rows else ""
+
+
 def _ended(
     session: Session, cursor: Cursor, given: dict[str, Any], now: int
-) -> tuple[list[JobNews], int]:
+) -> tuple[list[JobNews], str | None]:
+    """Jobs that have ended, and the last of them; None where nobody knows which they are."""
     if session.dialect == "sqlite":
-        # Where all of them were removed, numbers begin anew.
-        newest = session.run(sql.NEWEST_ENDED)[0][0]
-        seq = cursor.seq if newest >= cursor.seq else 0
-        rows = session.run(sql.ENDED_SINCE, given | {"seq": seq})
-        return [_job(row) for row in rows], rows[-1][-1] if rows else max(newest, 0)
+        place = session.run(sql.PLACE_OF_ENDED, {"id": cursor.ended}) if cursor.ended else [(0,)]
+        if not place:
+            # Retention has removed it, and perhaps others that ended later.
+            return [], None
+        rows = session.run(sql.ENDED_SINCE, given | {"seq": place[0][0]})
+        return [_job(row) for row in rows], rows[-1][0] if rows else cursor.ended
     days = range(cursor.since // DAY_MS, now // DAY_MS + 1)
     buckets = sorted({day % HISTORY_BUCKETS for day in days[-HISTORY_BUCKETS:]})
     rows = session.run(sql.ENDED_SINCE, given | {"buckets": buckets})
-    return [_job(row) for row in rows], 0
+    return [_job(row) for row in rows], ""
 
 
 def _job(row: Row) -> JobNews:

@@ -6,8 +6,14 @@ from duly.store.statements import each
 
 _JOB = "function, state, queue, owner, attempt, token, trigger, actor"
 
-# Only SQLite numbers them.
-NEWEST_ENDED = each(sqlite="SELECT coalesce(max(seq), 0) FROM @history", postgres="SELECT 0")
+# Only SQLite numbers them, in the order in which they ended. Numbers of those that retention has
+# removed are given again, so one goes on behind a job, and not behind a number.
+NEWEST_ENDED = each(
+    sqlite="SELECT id FROM @history ORDER BY seq DESC LIMIT 1", postgres="SELECT NULL WHERE false"
+)
+PLACE_OF_ENDED = each(
+    sqlite="SELECT seq FROM @history WHERE id = :id", postgres="SELECT NULL WHERE false"
+)
 ENDED_SINCE = each(
     sqlite=f"""SELECT id, {_JOB}, completed_at, NULL, NULL, NULL, seq FROM @history
         WHERE seq > :seq ORDER BY seq LIMIT :limit""",
@@ -27,6 +33,13 @@ CREATED_SINCE = each(
         WHERE id >= :since_id AND state = 'pending' ORDER BY id LIMIT :limit""",
     postgres=f"""SELECT id::text, {_JOB}, created_at, NULL, NULL, NULL, 0 FROM @jobs
         WHERE id >= :since_id::uuid AND state = 'pending' ORDER BY jobs.id LIMIT :limit""",
+)
+# Without that right one does not see for how long other roles have been writing.
+SEES_WRITERS = each(
+    sqlite="SELECT 1",
+    postgres="""SELECT pg_has_role('pg_read_all_stats', 'USAGE') OR NOT EXISTS (
+            SELECT 1 FROM pg_stat_activity
+            WHERE datname = current_database() AND usename <> current_user)""",
 )
 _TICK = "kind, tick_at, outcome, reason, {job_id}, decided_at, s.owner, s.key"
 TICKS_SINCE = each(

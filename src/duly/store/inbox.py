@@ -86,8 +86,8 @@ def retry(
     now: int,
 ) -> str | None:
     """Run the job of an event again, if it failed or was canceled: the new job."""
-    rows = session.run(sql.GET_EVENT, {"id": event_id})
-    job_id = rows[0][8] if rows else None
+    rows = session.run(sql.LOCK_EVENT, {"id": event_id})
+    job_id = rows[0][0] if rows else None
     record = None if job_id is None else session.get(job_id)
     if record is None or record.state not in (State.FAILED, State.CANCELED):
         return None

@@ -26,6 +26,11 @@ GET_EVENT = each(
     sqlite=f"SELECT {_READ.sqlite}, +body FROM @inbox WHERE id = :id",
     postgres=f"SELECT {_READ.postgres}, body FROM @inbox WHERE id = :id",
 )
+# Of many who retry it at once, one after the other sees what the others have done.
+LOCK_EVENT = each(
+    sqlite="SELECT job_id FROM @inbox WHERE id = :id",
+    postgres="SELECT job_id::text FROM @inbox WHERE id = :id FOR UPDATE",
+)
 
 # The newest unfinished job of an entity. It is written to, so that whoever ends it at the same time
 # is done before this looks, or sees afterwards who waits for it, in whatever isolation.

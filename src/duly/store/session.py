@@ -35,7 +35,7 @@ from duly.store.base import (
     RepeatJobs,
     WorkerInfo,
 )
-from duly.store.schedules.audit import audit, audit_gone
+from duly.store.schedules.audit import Deed, audit, audit_gone, write_down
 from duly.store.statements import Dialect, Statement
 from duly.store.steps import Ask, Row, Steps, drive
 
@@ -113,8 +113,11 @@ class Session(ABC):
 
     # Cancel
 
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self.take(steps.cancel(self.dialect, job_id, by, now))
+    def cancel(self, job_id: str, by: str, now: int, deed: Deed | None = None) -> bool | None:
+        won = self.take(steps.cancel(self.dialect, job_id, by, now))
+        if won:
+            write_down(self, deed)
+        return won
 
     def cancel_live(
         self, job_ids: Iterable[str], by: str, now: int, *, only_pending: bool = False
@@ -149,6 +152,12 @@ class Session(ABC):
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         return self.take(steps.insert(self.dialect, jobs))
+
+    def insert_audited(self, jobs: Sequence[NewJob], deed: Deed) -> dict[str, str]:
+        existing = self.insert_jobs(jobs)
+        if jobs[0].id not in existing:
+            write_down(self, deed)
+        return existing
 
     def insert_children(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
@@ -226,7 +235,9 @@ class Session(ABC):
         where = {"scope": RETRY_OF, "keys": self.array(job_ids)}
         return {row[0] for row in self.run(sql.KEYS_TAKEN, where)}
 
-    def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> dict[str, str]:
+    def replay(
+        self, jobs: Sequence[TrackedJob], expires_at: int, deed: Deed | None = None
+    ) -> dict[str, str]:
         """Insert jobs that repeat others, unless those were repeated before; who repeats whom."""
         fresh: list[TrackedJob] = []
         repeated: dict[str, str] = {}
@@ -239,6 +250,8 @@ class Session(ABC):
             else:
                 repeated[job.retry_of] = self.run(sql.HOLDER_OF_KEY, key)[0][0]
         self.insert_jobs(fresh)
+        if fresh:
+            write_down(self, deed)
         return repeated
 
     # Bulk jobs

@@ -62,7 +62,7 @@ from duly.store.schedules import (
     ticking,
     zone_data,
 )
-from duly.store.schedules.audit import AuditEntry
+from duly.store.schedules.audit import AuditEntry, Deed
 from duly.store.schedules.calendars import CalendarRecord
 from duly.store.schedules.data import Edit, ScheduleFilter, TickFilter
 from duly.store.schedules.facts import Range
@@ -102,6 +102,9 @@ class SharedVerbs(ABC, Generic[S]):
 
     # Enqueue
 
+    def enqueue_audited(self, jobs: Sequence[NewJob], deed: Deed) -> Mapping[str, str]:
+        return self._write(lambda s: s.insert_audited(jobs, deed))
+
     def enqueue_child(
         self, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
     ) -> dict[str, str] | None:
@@ -120,8 +123,8 @@ class SharedVerbs(ABC, Generic[S]):
 
     # Cancel
 
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._write(lambda s: s.cancel(job_id, by, now))
+    def cancel(self, job_id: str, by: str, now: int, deed: Deed | None = None) -> bool | None:
+        return self._write(lambda s: s.cancel(job_id, by, now, deed))
 
     def cancel_matching(self, filter: JobFilter, by: str, now: int) -> int:
         canceled, after = self._write(lambda s: s.cancel_page(filter, FIRST_ID, by, now))
@@ -160,8 +163,10 @@ class SharedVerbs(ABC, Generic[S]):
     def repeated(self, job_ids: Sequence[str]) -> set[str]:
         return self._read(lambda s: s.repeated(job_ids))
 
-    def replay(self, jobs: Sequence[TrackedJob], expires_at: int) -> Mapping[str, str]:
-        return self._write(lambda s: s.replay(jobs, expires_at))
+    def replay(
+        self, jobs: Sequence[TrackedJob], expires_at: int, deed: Deed | None = None
+    ) -> Mapping[str, str]:
+        return self._write(lambda s: s.replay(jobs, expires_at, deed))
 
     # Bulk jobs
 
@@ -519,6 +524,9 @@ class SharedVerbs(ABC, Generic[S]):
 
     def newest(self, now: int) -> Cursor:
         return self._read(lambda s: feed.newest(s, now))
+
+    def sees_writers(self) -> bool:
+        return self._read(feed.sees_writers)
 
     def changes(self, cursor: Cursor, now: int, limit: int) -> Changes:
         return self._read(lambda s: feed.changes(s, cursor, now, limit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,7 @@ from duly.making import new_jobs, tracked
 from duly.model.function import Status
 from duly.model.inbox import EventState, FoundEvent, InboxFilter, InboxRecord, JobOfEvent, storable
 from duly.model.job import JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.model.measure import WEBHOOKS
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.replay import REMEMBERED_MS, again, why_not
 from duly.secrets import value_of
@@ -35,7 +37,7 @@ T = TypeVar("T")
 NEVER_STORED = frozenset({"authorization", "proxy-authorization", "cookie"})
 """Headers that may hold secrets of others."""
 NOT_BEGUN = JobOfEvent(State.PENDING, 0, None, None)
-TELLING = ("token", "secret", "password", "api-key", "apikey")
+TELLING = re.compile(r"token|secret|password|apikey|-key$|^key$|^x-auth")
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -176,12 +178,18 @@ class Webhooks:
         webhook = self._declared.get(name)
         if webhook is None:
             return Received(404, "there is no such webhook")
+        received = self._judged(webhook, headers, body)
+        self._core.counts.add(WEBHOOKS, name, _verdict(received))
+        self._core.tell_counts_in_time()
+        return received
+
+    def _judged(self, webhook: Webhook, headers: GivenHeaders, body: bytes) -> Received:
         if len(body) > webhook.max_bytes:
             return Received(413, "the body is too large")
         try:
             return self._receive(webhook, pairs_of(headers), body)
         except Refused as verdict:
-            log.info("webhook %s refused: %s", name, verdict.reason)
+            log.info("webhook %s refused: %s", webhook.name, verdict.reason)
             return Received(verdict.status, _told(verdict))
 
     def _receive(
@@ -306,6 +314,13 @@ def _state(state: EventState | str | None) -> EventState | None:
         raise InvalidOption("state", f"{state!r} is none of {', '.join(EventState)}") from None
 
 
+def _verdict(received: Received) -> str:
+    """What became of a request, as a label: one of few."""
+    if received.accepted:
+        return received.outcome
+    return {401: "unverified", 400: "invalid", 413: "invalid"}.get(received.status, "unavailable")
+
+
 def _told(verdict: Refused) -> str:
     """What the sender is told; why a signature is wrong is for our log only."""
     return "the request is not verified" if verdict.status == 401 else verdict.reason
@@ -329,7 +344,7 @@ def _shown(headers: Headers, secrets: Sequence[bytes]) -> str:
         name.encode("utf-8", "replace").decode(): value.encode("utf-8", "replace").decode()
         for name, value in headers.joined().items()
         if name not in NEVER_STORED
-        and not any(word in name for word in TELLING)
+        and not TELLING.search(name)
         and not any(text in value for text in texts)
     }
     return msgspec.json.encode(kept).decode()

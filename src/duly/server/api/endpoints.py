@@ -19,6 +19,7 @@ from duly.server.answers import Ms, Shape, Time
 from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
 from duly.server.api.jobs import JobShape, run_once, shape_of
 from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys
+from duly.store.schedules.audit import Deed
 
 router = APIRouter(prefix="/endpoints", tags=["endpoints"], route_class=ScopedRoute)
 
@@ -165,13 +166,14 @@ def send(
     found = _of(app, who).get(check_id(endpoint_id, "endpoint"))
     target = app.endpoint(found.name, owner=found.owner).using(owner=found.owner)
     args = {"body": body.body} if "body" in body.model_fields_set else {}
-    job = run_once(app, who, once, body, target, args, app.clock.now())
+    now = app.clock.now()
+
+    def deed(job_id: str) -> Deed:
+        return Deed("endpoint.send", f"endpoint:{found.id}", who.name, {"job_id": job_id}, now)
+
+    job = run_once(app, who, once, body, target, args, now, deed)
     if job.existed:
         response.status_code = 200
-        return shape_of(job)
-    app.store.audit(
-        "endpoint.send", f"endpoint:{found.id}", who.name, {"job_id": job.id}, app.clock.now()
-    )
     return shape_of(job)
 
 

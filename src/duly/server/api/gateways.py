@@ -53,8 +53,8 @@ class GatewayShape(Shape):
     id: str
     name: str
     owner: str | None
-    url: str
-    secret: str | None = Field(description="Where it is: env:NAME or file:PATH.")
+    url: str | None = Field(description="Null for a token of an owner.")
+    secret: str | None = Field(description="Where it is; null for a token of an owner.")
     version: int
     stale: bool = Field(description="Whether it gave no answer when it was last asked.")
     stale_since: Time | None
@@ -131,7 +131,7 @@ class ObservedGatewayShape(Shape):
     id: str
     name: str
     owner: str | None
-    url: str
+    url: str | None = Field(description="Null for a token of an owner.")
     seen_at: Time | None
     stale_since: Time | None
     error: str | None
@@ -337,13 +337,18 @@ def _why(who: Principal, error: str | None) -> str | None:
     return error if error is None or who.owner is None else UNREACHABLE
 
 
+def _where(who: Principal, place: str | None) -> str | None:
+    """Where a gateway or its secret is, for those who may say so themselves."""
+    return place if who.owner is None else None
+
+
 def _shape(who: Principal, gateway: RegisteredGateway) -> GatewayShape:
     return GatewayShape(
         id=gateway.id,
         name=gateway.name,
         owner=gateway.owner,
-        url=gateway.url,
-        secret=gateway.secret,
+        url=_where(who, gateway.url),
+        secret=_where(who, gateway.secret),
         version=gateway.version,
         stale=gateway.stale,
         stale_since=gateway.stale_since,
@@ -406,7 +411,7 @@ def _observed_gateway(who: Principal, gateway: ObservedGateway) -> ObservedGatew
         id=gateway.id,
         name=gateway.name,
         owner=gateway.owner,
-        url=gateway.url,
+        url=_where(who, gateway.url),
         seen_at=gateway.seen,
         stale_since=gateway.stale_since,
         error=_why(who, gateway.error),

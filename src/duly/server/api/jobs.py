@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,14 +14,15 @@ from duly.bulk import BulkPreview
 from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, JobNotFound, UnknownFunction
 from duly.functions import Call, Function
-from duly.ids import is_id
+from duly.ids import is_id, new_id
 from duly.jobs import Job, JobFailure, job_from
 from duly.making import keys_of_owner, new_jobs, tracked
-from duly.model.access import Principal
+from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import State, Trigger
 from duly.model.why import Cause
-from duly.server.answers import SAFE_INTEGER, Ms, Refused, Shape, Time, time_of
+from duly.replay import replay_one
+from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, time_of
 from duly.server.api.common import (
     App,
     Limit,
@@ -34,6 +35,7 @@ from duly.server.api.common import (
 )
 from duly.server.auth import Caller, Operator, Reader, ScopedRoute
 from duly.server.guard import MAX_DEPTH, depth_of
+from duly.store.schedules.audit import Deed
 from duly.times import after as in_seconds
 from duly.times import at
 
@@ -41,6 +43,8 @@ router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ScopedRoute)
 
 MAX_LINES = 1_000
 NAME_OR_ID = "Its name, or its id."
+DeedOf = Callable[[str], Deed]
+"""What is written down about a job, by its id."""
 TOO_DEEP = {"…": "nested too deep to be shown"}
 """Instead of arguments and results that Python code may have given, and few clients could read."""
 
@@ -127,6 +131,14 @@ class JobShape(Shape):
     completed_at_ms: Ms | None
 
 
+class KnownJob(Shape):
+    """What somebody is told of a job who may call, but not look."""
+
+    id: str
+    function: str
+    state: State
+
+
 class JobWithProgress(JobShape):
     progress: ProgressOfJob | None
 
@@ -188,14 +200,19 @@ class BulkBody(BulkFilter):
     dry_run: bool = False
 
 
+Known: Any = JobShape | KnownJob
+
 # Routes ------------------------------------------------------------------------------------------
 
 
-@router.post("", status_code=201, responses={200: {"model": JobShape}})
-def create(app: App, who: Caller, once: Once, body: NewJobBody, response: Response) -> JobShape:
+@router.post("", status_code=201, response_model=JobShape, responses={200: {"model": Known}})
+def create(
+    app: App, who: Caller, once: Once, body: NewJobBody, response: Response
+) -> JobShape | Answer:
     """Call a function, or POST to an endpoint.
 
-    201 with the new job, 200 with the one that its key already has.
+    201 with the new job, 200 with the one that its key already has; of that one, whoever may not
+    read is told only which it is and its state.
     """
     owner = owner_of(who, body.owner)
     function = callee(app, who, body.function, body.endpoint, owner)
@@ -208,6 +225,9 @@ def create(app: App, who: Caller, once: Once, body: NewJobBody, response: Respon
     job = run_once(app, who, once, body, function, body.args, _due(app, body))
     if job.existed:
         response.status_code = 200
+        if not who.may(Scope.READ):
+            known = KnownJob(id=job.id, function=job.record.function, state=job.record.state)
+            return Answer(known.model_dump(), 200)
     return shape_of(job)
 
 
@@ -248,8 +268,8 @@ def get(app: App, who: Reader, job_id: str) -> JobWithProgress:
 def cancel(app: App, who: Operator, job_id: str) -> Canceled:
     """Cancel it and its unfinished descendants; false if it was finished."""
     job = visible(app, who, job_id)
-    canceled = app.core.cancel(job.id, who.name)
-    app.store.audit("job.cancel", f"job:{job.id}", who.name, None, app.clock.now())
+    deed = Deed("job.cancel", f"job:{job.id}", who.name, None, app.clock.now())
+    canceled = app.core.cancel(job.id, who.name, deed)
     return Canceled(canceled=bool(canceled))
 
 
@@ -257,9 +277,7 @@ def cancel(app: App, who: Operator, job_id: str) -> Canceled:
 def retry(app: App, who: Operator, job_id: str) -> JobShape:
     """Run a failed or canceled job again: the new job."""
     job = visible(app, who, job_id)
-    again = app.retry(job)
-    app.store.audit("job.retry", f"job:{job.id}", who.name, {"job_id": again.id}, app.clock.now())
-    return shape_of(again)
+    return shape_of(replay_one(app.core, job.id, audited_as=who.name))
 
 
 @router.get("/{job_id}/children")
@@ -306,14 +324,19 @@ def why(app: App, who: Reader, job_id: str) -> WhyShape:
 @router.post("/bulk", status_code=202, responses={200: {"model": BulkAnswer}})
 def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
     """Cancel, repeat or move every job that matches, as one job whose progress can be watched."""
+    _check_words(body)
     which = body.model_dump(exclude_none=True, include=set(BulkFilter.model_fields) - {"owner"})
     which["by"] = who.name
     if (owner := owner_of(who, body.owner)) is not None:
         which["owner"] = owner
     given: dict[str, Any] = {"dry_run": body.dry_run, **which}
 
-    def make(job_id: str | None) -> Job[Any] | BulkPreview:
-        bulk: Any = app.bulk if job_id is None else app.bulk.under(job_id)
+    def make(fixed_id: str | None) -> Job[Any] | BulkPreview:
+        now = app.core.now()
+        job_id = fixed_id or new_id(now)
+        detail = {name: str(value) for name, value in which.items()}
+        deed = Deed(f"jobs.{body.verb}", f"job:{job_id}", who.name, detail, now)
+        bulk: Any = app.bulk.under(job_id, deed)
         done: Job[Any] | BulkPreview
         match body.verb:
             case "cancel":
@@ -321,21 +344,26 @@ def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
             case "retry":
                 done = bulk.retry(dead=body.dead, **given)
             case "reschedule":
-                given.pop("state", None)
                 done = bulk.reschedule(run_at=body.run_at, run_after=body.run_after, **given)
         return done
 
     done = make(None) if body.dry_run else once.make(who, body, make, app.job)
     if isinstance(done, BulkPreview):
         return BulkAnswer(job=None, matched=done.matched, sample=list(done.sample))
-    app.store.audit(
-        f"jobs.{body.verb}",
-        f"job:{done.id}",
-        who.name,
-        {name: str(value) for name, value in which.items()},
-        app.clock.now(),
-    )
     return BulkAnswer(job=shape_of(done), matched=None, sample=[])
+
+
+def _check_words(body: BulkBody) -> None:
+    """Refuse what the verb would not look at: somebody meant it."""
+    unread = {
+        "cancel": ("dead", "run_at", "run_after"),
+        "retry": ("run_at", "run_after"),
+        "reschedule": ("dead", "state"),
+    }
+    for name in unread[body.verb]:
+        given: object = getattr(body, name)
+        if given is not None and given is not False:
+            raise Refused(422, "invalid", f"{body.verb} takes no {name}", field=name)
 
 
 # What they are made of ---------------------------------------------------------------------------
@@ -395,16 +423,22 @@ def run_once(
     function: Function[..., Any],
     args: dict[str, Any],
     due: int,
+    deed: DeedOf | None = None,
 ) -> Job[Any]:
     """The call as a job, or the one that the key of the request already has."""
     if once.key is None:
-        return _run(app, who, function, args, due)
+        return _run(app, who, function, args, due, deed)
     with once.claimed(who, body):
-        return _run(app, who, function.using(idempotency_key=once.digest(who)), args, due)
+        return _run(app, who, function.using(idempotency_key=once.digest(who)), args, due, deed)
 
 
 def _run(
-    app: Duly, who: Principal, function: Function[..., Any], args: dict[str, Any], due: int
+    app: Duly,
+    who: Principal,
+    function: Function[..., Any],
+    args: dict[str, Any],
+    due: int,
+    deed: DeedOf | None,
 ) -> Job[Any]:
     """The call as a job that says who asked for it."""
     core = app.core
@@ -414,7 +448,8 @@ def _run(
     job, *hooks = new_jobs(call, due, core.now(), None, core.idempotency_ms)
     asked = tracked(job, trigger=Trigger.API, actor=who.name)
     made = keys_of_owner(asked, call.function.options.owner)
-    existing = core.insert([made, *hooks]).get(made.id)
+    rows = [made, *hooks]
+    existing = core.insert(rows, None if deed is None else deed(made.id)).get(made.id)
     record = core.get(existing or made.id)
     if record is None or is_foreign(who, record.owner):
         raise JobNotFound(existing or made.id)

@@ -26,6 +26,21 @@ class AuditEntry(NamedTuple):
     detail: str | None
 
 
+class Deed(NamedTuple):
+    """Who does what to what: written down in the transaction in which it is done."""
+
+    action: str
+    target: str
+    actor: str | None
+    detail: Mapping[str, Any] | None
+    at: int
+
+
+def write_down(session: Session, deed: Deed | None) -> None:
+    if deed is not None:
+        audit(session, *deed)
+
+
 def audit_of(session: Session, target: str, limit: int) -> list[AuditEntry]:
     rows = session.run(sql.AUDIT_OF, {"target": target, "limit": limit})
     return [AuditEntry(*row) for row in rows]

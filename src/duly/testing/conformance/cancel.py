@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from duly.model.job import JobFilter, State
+from duly.store.schedules.audit import Deed
 from duly.testing.conformance.ground import NOBODY, NOW, Ground, at_the_same_time, succeeded
 
 
@@ -37,6 +38,16 @@ class Canceling(Ground):
         assert self.store.cancel(job_id, "first", NOW) is True
         assert self.store.cancel(job_id, "second", NOW) is False
         assert self.get(job_id).canceled_by == "first"
+
+    def test_who_canceled_it_is_written_down_if_it_won(self) -> None:
+        job_id = self.enqueue_one()
+        deed = Deed("job.cancel", f"job:{job_id}", "ann", {"why": "x"}, NOW)
+        assert self.store.cancel(NOBODY, "ann", NOW, deed) is None
+        assert self.store.audit_of(deed.target) == []
+        assert self.store.cancel(job_id, "ann", NOW, deed) is True
+        assert self.store.cancel(job_id, "ann", NOW, deed) is False
+        (entry,) = self.store.audit_of(deed.target)
+        assert (entry.action, entry.actor, entry.at) == ("job.cancel", "ann", NOW)
 
     def test_an_unknown_job_cannot_be_canceled(self) -> None:
         for unknown in (NOBODY, "", "no id", NOBODY.upper() + "x"):

@@ -10,6 +10,7 @@ import msgspec
 from duly.ids import new_ids
 from duly.model.job import Claim, Hold, KeyedJob, KeyEntry, State, TrackedJob
 from duly.store.base import ClaimRequest
+from duly.store.schedules.audit import Deed
 from duly.testing.conformance.ground import (
     NOW,
     Ground,
@@ -45,6 +46,13 @@ class Keys(Ground):
 
     def held(self) -> int:
         return sum(jobs.count for jobs in self.store.held() if jobs.hold == Hold.KEY)
+
+    def test_who_wanted_a_job_is_written_down_if_it_is_stored(self) -> None:
+        first, second = (self.keyed(id=each, unique_key="k") for each in new_ids(NOW, 2))
+        deed = Deed("endpoint.send", "endpoint:x", "ann", None, NOW)
+        assert self.store.enqueue_audited([first], deed) == {}
+        assert self.store.enqueue_audited([second], deed) == {second.id: first.id}
+        assert len(self.store.audit_of(deed.target)) == 1
 
     def test_a_job_whose_key_is_held_is_not_stored(self) -> None:
         for field in ("pending_key", "unique_key"):
