@@ -5,6 +5,9 @@ SCOPE ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What the demo needs is in the development environment; where there is none, it gets less.
+SERVER_READY := $(VENV)/.server-ready
+DEMO_READY := $(SERVER_READY)
 
 export VENV PYTHON
 # Pyright does not look on the network for a newer pyright.
@@ -14,22 +17,33 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: $(READY) ## build the development environment in .venv
 
 # A copied or moved tree brings an environment that still points at the old place.
-ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+ifeq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))
+DEMO_READY := $(READY)
+else
 .PHONY: $(READY)
+endif
+ifneq ($(shell cat $(SERVER_READY) 2>/dev/null),$(CURDIR))
+.PHONY: $(SERVER_READY)
 endif
 
 $(READY): pyproject.toml tools/setup.sh
-	@sh tools/setup.sh $(VENV) $(PYTHON)
+	@sh tools/setup.sh $(VENV) $(PYTHON) dev
 
+$(SERVER_READY): pyproject.toml tools/setup.sh
+	@sh tools/setup.sh $(VENV) $(PYTHON) server
+
+# Where nobody can press Ctrl-C it ends by itself.
 .PHONY: demo
-demo: $(READY) ## run the first example
-	$(BIN)/python examples/first.py
+demo: $(DEMO_READY) ## see duly work; ARGS go to `duly dev`: ARGS="--for 20s"
+	@if [ -t 1 ] && [ -z "$${CI-}" ]; then args='$(ARGS)'; else args='$(or $(ARGS),--for 20s)'; fi; \
+	echo "$(BIN)/duly dev $$args"; \
+	unset DULY_APP DULY_URL DULY_TOKEN; exec $(BIN)/duly dev $$args
 
 .PHONY: test
 test: ## everything CI runs: lint, types, tests, a slice of torture, docs, demo
@@ -49,7 +63,14 @@ lint: $(READY)
 
 .PHONY: types
 types: $(READY)
+	@$(MAKE) --no-print-directory --jobs=2 mypy pyright
+
+.PHONY: mypy
+mypy: $(READY)
 	$(BIN)/mypy
+
+.PHONY: pyright
+pyright: $(READY)
 	$(BIN)/pyright
 
 .PHONY: format
@@ -69,11 +90,23 @@ torture: $(READY) ## the torture tests at full length; ARGS go to pytest
 bench: $(READY) ## measure; ARGS go to bench/run.py
 	$(BIN)/python bench/run.py $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(READY) ## make docs/images: the dashboard in Debian's Chromium
+	$(BIN)/python tools/screenshots.py $(ARGS)
+
 .PHONY: docs
 docs: $(READY) ## check every link in the documentation and print its index
 	@$(BIN)/python tools/docs.py
 
+.PHONY: pictures
+pictures: $(READY) ## draw the pictures of the documentation anew
+	$(BIN)/python tools/pictures.py
+
+.PHONY: fresh
+fresh: ## try the goals in ARGS on a new Debian 12 with only python3, make and git; needs root
+	@sh tools/fresh-machine.sh $(ARGS)
+
 .PHONY: clean
 clean: ## remove the environments and everything generated
-	rm -rf .venv .venv-3.* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-3.* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache duly-dev.db*
 	find . -name .git -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -40,17 +40,23 @@ def parts(venv: str, python: str) -> list[Part]:
     unhurried = with_workers(venv, min(max(2, cores), MOST_WORKERS))
     web = ["tests/lifecycle", "tests/frameworks", "tests/server", "tests/gateway"]
     elsewhere = [
-        f"--ignore={folder}" for folder in ("tests/torture", "tests/docs", "tests/cli", *web)
+        f"--ignore={folder}"
+        for folder in ("tests/torture", "tests/docs", "tests/cli", "tests/browser", *web)
     ]
     return [
         Part("set-up", [[*make, "setup"]]),
         Part("check", [[*make, "check"]]),
         Part("tests", [[*pytest, "tests", *elsewhere]]),
         Part("web", [[*pytest, *web]]),
+        Part("browser", [[*unhurried, "tests/browser"]]),
         Part("torture", [[*unhurried, "tests/torture"]]),
         Part(
             "docs-cli-demo",
-            [[*make, "docs"], [*pytest, "tests/docs", "tests/cli"], [*make, "demo"]],
+            [
+                [*make, "docs"],
+                [*pytest, "tests/docs", "tests/cli"],
+                [*make, "demo", "ARGS=--for 10s"],
+            ],
         ),
     ]
 

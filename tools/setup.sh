@@ -1,9 +1,14 @@
 #!/bin/sh
-# Build the development environment:  tools/setup.sh VENV PYTHON
-# VENV/.ready, written last, says that VENV is complete; a failed set-up leaves no VENV.
+# Build an environment:  tools/setup.sh VENV PYTHON EXTRA
+# With the extra `dev` it is for development; VENV/.ready, written last, says that it is complete.
+# With another one it has only what that needs, and VENV/.EXTRA-ready says so.
+# A set-up that fails leaves no VENV.
 set -eu
 venv=$1
 python=$2
+extra=$3
+ready=$venv/.ready
+[ "$extra" = dev ] || ready=$venv/.$extra-ready
 
 say() { printf '%s\n' "$*"; }
 run() { say "+ $*"; "$@"; }
@@ -21,10 +26,23 @@ if ! can_make_venv; then
         say "    sudo apt-get update && sudo apt-get install -y python3-venv"
         exit 1
     fi
+    say "$python cannot make virtual environments: installing python3-venv"
     export DEBIAN_FRONTEND=noninteractive
     run apt-get update
     run apt-get install -y --no-install-recommends python3-venv
     can_make_venv || { say "$python still cannot make virtual environments"; exit 1; }
+fi
+
+if [ "$extra" = dev ] && ! command -v chromium >/dev/null; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        say "no chromium, which the tests of the dashboard need: installing it"
+        export DEBIAN_FRONTEND=noninteractive
+        run apt-get update
+        run apt-get install -y --no-install-recommends chromium
+    else
+        say "no chromium: the tests of the dashboard will be skipped. On Debian or Ubuntu, type:"
+        say "    sudo apt-get update && sudo apt-get install -y --no-install-recommends chromium"
+    fi
 fi
 
 complete=no
@@ -33,12 +51,14 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 # A complete environment of this folder is brought up to date; anything else is built anew.
-[ "$(cat "$venv/.ready" 2>/dev/null)" = "$PWD" ] || rm -rf "$venv"
-rm -f "$venv/.ready"
+[ "$(cat "$ready" 2>/dev/null)" = "$PWD" ] || rm -rf "$venv"
+rm -f "$ready"
+say "installing duly and what '.[$extra]' in pyproject.toml names into $venv, and nothing elsewhere"
 [ -d "$venv" ] || run "$python" -m venv "$venv"
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
-run "$venv/bin/python" -m pip install --quiet --upgrade --editable '.[dev]'
+# What is never imported need not be compiled.
+run "$venv/bin/python" -m pip install --quiet --no-compile --upgrade --editable ".[$extra]"
 
-printf '%s\n' "$PWD" >"$venv/.ready"
+printf '%s\n' "$PWD" >"$ready"
 complete=yes

@@ -68,6 +68,7 @@ from duly.model.trigger import (
     weekly,
 )
 from duly.model.why import Cause, Reason
+from duly.model.why_schedule import ScheduleCause, ScheduleReason
 from duly.on import AsyncOn, On
 from duly.published import Declared
 from duly.registry import Group
@@ -81,6 +82,7 @@ from duly.schedules import (
     Schedule,
     SchedulePlan,
     Schedules,
+    ScheduleWhy,
     Tick,
 )
 from duly.store.base import Rows
@@ -166,9 +168,12 @@ __all__ = [
     "RetryAfter",
     "Rows",
     "Schedule",
+    "ScheduleCause",
     "ScheduleExists",
     "ScheduleNotFound",
     "SchedulePlan",
+    "ScheduleReason",
+    "ScheduleWhy",
     "Schedules",
     "StaleVersion",
     "State",

@@ -551,19 +551,26 @@ class Duly(Verbs, Registry):
         only: Collection[str] | None = None,
         hosts: Collection[str] | None = None,
         metrics_open: bool = False,
+        read_only: bool = False,
     ) -> ASGIApp:
         """The server as an ASGI application: `api.mount("/ops", app.asgi(auth=who))`.
 
         `auth`: "tokens"; or a function that is given the request and gives a
         `duly.server.Principal`, or None, for those who show no token; or "open" for everybody.
-        `only`: some of api, hooks, health. `hosts`: the names it answers for.
-        `metrics_open`: show metrics also to those who show no token.
+        `only`: some of dashboard, api, hooks, health. `hosts`: the names it answers for.
+        `metrics_open`: show metrics also to those who show no token. `read_only`: whoever asks may
+        look, and nothing else.
         """
         if find_spec("fastapi") is None:
             raise MissingExtra("server", "app.asgi")
         server = importlib.import_module("duly.server")
         made: ASGIApp = server.make_asgi(
-            self, auth=auth, only=only, hosts=hosts, metrics_open=metrics_open
+            self,
+            auth=auth,
+            only=only,
+            hosts=hosts,
+            metrics_open=metrics_open,
+            read_only=read_only,
         )
         return made
 

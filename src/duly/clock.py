@@ -62,6 +62,11 @@ class SystemClock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return event.wait(seconds)
 
+    def ahead_of_server(self) -> float | None:
+        """By how many seconds the machine's own clock is ahead; None if no server was asked."""
+        offset = self._server_offset
+        return None if offset is None else self._wall() - self._monotonic() - offset
+
     def follow_server(self, server_seconds: float, asked_at: float, answered_at: float) -> None:
         """Take the server's clock as the truth: it answered between two monotonic instants."""
         if self._server_offset is None:

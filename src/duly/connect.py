@@ -58,4 +58,9 @@ def without_password(url: str) -> str:
         password = urlsplit(url).password
         if password:
             return url.replace(f":{password}@", ":***@")
-    return url
+    # No URL, and yet with something before the @ that may be a password.
+    before, at, after = url.rpartition("@")
+    name, colon, _ = before.rpartition("/")[2].partition(":")
+    if not at or not colon:
+        return url
+    return f"{before[: before.rfind(name + colon)]}{name}:***@{after}"

@@ -59,6 +59,7 @@ DulyError
 ├── SignatureMismatch               stored arguments no longer fit the function
 ├── StoreError
 │   ├── StoreUnavailable            no connection; the operation may be repeated
+│   │   └── StoreMoved              it is being copied to another database, or was moved there
 │   ├── StoreMissing                the database file does not exist
 │   ├── StoreReadOnly               the database cannot be written
 │   ├── StoreFull                   the disk is full
@@ -66,7 +67,9 @@ DulyError
 │   ├── NoScheduleTable             the table of a schedule index is missing; carries its DDL
 │   ├── StoreTooNew                 the store needs newer code than this
 │   ├── StoreTooOld                 the database engine is too old
-│   └── QueryTooBroad               no index serves the filter
+│   ├── QueryTooBroad               no index serves the filter
+│   ├── CopyRefused                 a store cannot be copied there, or not now
+│   └── CopyDiffers                 what arrived is not what was sent; nothing was handed over
 └── MissingExtra                    an optional dependency is not installed
 
 CalendarEnds (UserWarning)          no error: a calendar was attached whose last date comes soon
@@ -602,6 +605,10 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached, or answered that it is busy; trying again may help."""
 
 
+class StoreMoved(StoreUnavailable):
+    """The store is being copied to another database, or was moved there: nothing can be written."""
+
+
 class StoreMissing(StoreError):
     """The database file does not exist."""
 
@@ -647,6 +654,21 @@ class StoreTooOld(StoreError):
 
 class QueryTooBroad(StoreError):
     """No index serves the filter, and scanning took too long."""
+
+
+class CopyRefused(StoreError):
+    """A store cannot be copied to that place, or not now; the source goes on as before."""
+
+
+class CopyDiffers(StoreError):
+    """What has arrived is not what was sent, so that nothing was handed over."""
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self.tables = list(tables)
+        super().__init__(
+            f"the copy differs from the source in {', '.join(self.tables)}; the source is closed "
+            "and whole: give the copy up with `duly copy --abort`, then begin again"
+        )
 
 
 class MissingExtra(DulyError):

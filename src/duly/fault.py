@@ -48,6 +48,14 @@ POINTS = (
     "bulk.paged",
     "webhook.stored",
     "webhook.committed",
+    "copy.marked",
+    "copy.drained",
+    "copy.closed",
+    "copy.paged",
+    "copy.filled",
+    "copy.verified",
+    "copy.handed_over",
+    "copy.opened",
 )
 
 _handler: Handler | None = None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 import msgspec
 
+from duly.checks import check_stored_text
 from duly.clock import from_ms
 from duly.core import Core
-from duly.errors import DulyError, InvalidOption
+from duly.errors import InvalidOption
 from duly.gateway.crons import GatewayCron
-from duly.gateway.registered import ASK_SECONDS, Gateways, RegisteredGateway
+from duly.gateway.registered import ASK_SECONDS, MOST_ASKED, Gateways, RegisteredGateway
 from duly.ids import is_id
 from duly.model.schedule import ScheduleRecord
 from duly.model.trigger import At, Cron, Every, Trigger
@@ -22,8 +23,20 @@ from duly.schedules.ahead import zone_info
 from duly.schedules.views import Schedule
 from duly.store.base import Store
 from duly.store.schedules.data import ScheduleFilter
+from duly.times import Delay, length_ms
 
 MAX_PAGE = 1_000
+MOST_DIGITS = 15
+STATUSES = ("enabled", "disabled", "parked", "orphaned", "ended", "late")
+
+
+class Which(TypedDict, total=False):
+    """Which schedules a view is about; None means any."""
+
+    status: str | None
+    search: str | None
+    function: str | None
+    due_within: Delay | None
 
 
 class ObservedSchedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,33 +123,41 @@ class Observe:
         after: str | None = None,
         limit: int = 100,
         wait: float = ASK_SECONDS,
+        **which: Unpack[Which],
     ) -> ObservedPage:
         """All schedules, and the crons of all gateways, with times in the zone of whoever looks.
 
         Schedules come in pages, oldest first: `after` is that of the page before. Gateways are
         asked with the first page, all at the same time, for `wait` seconds at most; one that gives
-        no answer is shown as stale with what it said last.
+        no answer is shown as stale with what it said last. With a `wait` of 0 none is asked.
+
+        Only some of them: `status`, as the column says it, or late; `search`, a part of the key or
+        of what is called; `function`; `due_within`, in the order in which they are due.
         """
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
             raise InvalidOption("limit", f"must be 1 to {MAX_PAGE:,}, not {limit!r}")
-        if after is not None and not is_id(after):
-            raise InvalidOption("after", f"must be that of the page before, not {after!r}")
         viewer = zone_info(tz)
         store = self._core.ready()
-        found = store.schedules(ScheduleFilter(owner=owner, after_id=after, limit=limit + 1))
+        chosen = _filter(which, after, self._core.now())._replace(owner=owner, limit=limit + 1)
+        found = store.schedules(chosen)
+        shown = found[:limit]
+        states = _states(store, shown)
         gateways = self._look(owner, wait) if after is None else ()
+        crons = tuple(_cron(g, cron, viewer) for g in gateways for cron in g.crons)
         return ObservedPage(
-            schedules=tuple(self._schedule(store, each, viewer) for each in found[:limit]),
-            crons=tuple(_cron(g, cron, viewer) for g in gateways for cron in g.crons),
+            schedules=tuple(self._schedule(each, viewer, states) for each in shown),
+            crons=tuple(cron for cron in crons if _is_wanted(cron, which, self._core.now())),
             gateways=tuple(_gateway(gateway) for gateway in gateways),
-            after=found[limit - 1].id if len(found) > limit else None,
+            after=_cursor(shown[-1], which) if len(found) > limit else None,
         )
 
     def _look(self, owner: str | None, wait: float) -> Iterable[RegisteredGateway]:
         gateways = self._gateways if owner is None else self._gateways.of(owner)
-        return gateways.look(wait)
+        return gateways.look(wait) if wait > 0 else gateways.list(limit=MOST_ASKED)
 
-    def _schedule(self, store: Store, record: ScheduleRecord, viewer: ZoneInfo) -> ObservedSchedule:
+    def _schedule(
+        self, record: ScheduleRecord, viewer: ZoneInfo, states: Mapping[str, str]
+    ) -> ObservedSchedule:
         schedule = Schedule(self._core, record)
         return ObservedSchedule(
             source="schedule",
@@ -147,15 +168,57 @@ class Observe:
             status=schedule.status,
             next_run=_in(viewer, record.due_at),
             last_run=_in(viewer, record.last_dispatch_at),
-            last_status=_last_status(store, record),
+            last_status=states.get(record.last_job_id or ""),
             error=record.error,
             **_described(lambda: schedule.trigger),
         )
 
 
-def _last_status(store: Store, record: ScheduleRecord) -> str | None:
-    job = None if record.last_job_id is None else store.get(record.last_job_id)
-    return None if job is None else str(job.state)
+def _states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, str]:
+    """How the last jobs of these schedules stand, by their ids."""
+    job_ids = [record.last_job_id for record in records if record.last_job_id is not None]
+    return {look.job_id: str(look.state) for look in store.look(job_ids)}
+
+
+def _filter(which: Which, after: str | None, now: int) -> ScheduleFilter:
+    status = which.get("status")
+    if status is not None and status not in STATUSES:
+        raise InvalidOption("status", f"give one of {', '.join(STATUSES)}, not {status!r}")
+    search, function, within = which.get("search"), which.get("function"), which.get("due_within")
+    for option, text in (("search", search), ("function", function)):
+        if text is not None:
+            check_stored_text(option, text, "text")
+    # What leads to the next page says also when its last one is due, where that is the order.
+    due, _, last = ("", "", after or "") if within is None else (after or "").rpartition(".")
+    if after is not None and not (
+        is_id(last) and due.isdecimal() == (within is not None) and len(due) <= MOST_DIGITS
+    ):
+        raise InvalidOption("after", f"must be that of the page before, not {after!r}")
+    return ScheduleFilter(
+        function=function,
+        status=status,
+        search=None if search is None else search.lower(),
+        due_before=None if within is None else now + length_ms("due_within", within),
+        after_due=int(due) if due else None,
+        after_id=last or None,
+    )
+
+
+def _cursor(last: ScheduleRecord, which: Which) -> str:
+    return last.id if which.get("due_within") is None else f"{last.due_at}.{last.id}"
+
+
+def _is_wanted(cron: ObservedSchedule, which: Which, now: int) -> bool:
+    """Whether a cron of a gateway is among those that were asked for."""
+    status, search, within = which.get("status"), which.get("search"), which.get("due_within")
+    if which.get("function") is not None or status not in (None, cron.status):
+        return False
+    if search is not None and search.lower() not in cron.resource.lower():
+        return False
+    if within is None:
+        return True
+    until = from_ms(now + length_ms("due_within", within))
+    return cron.next_run is not None and cron.next_run < until
 
 
 def _cron(gateway: RegisteredGateway, cron: GatewayCron, viewer: ZoneInfo) -> ObservedSchedule:
@@ -191,7 +254,7 @@ def _described(read: Callable[[], Trigger]) -> dict[str, Any]:
     """Type, expression, words and zone; one that cannot be read is shown without them."""
     try:
         trigger = read()
-    except DulyError:
+    except Exception:  # whatever is wrong with it
         return {"type": "", "expression": "", "words": "", "tz": ""}
     kind, expression = _expression(trigger)
     zone_name = trigger.tz if isinstance(trigger, Cron) else "UTC"
@@ -233,10 +296,17 @@ class AsyncObserve:
         after: str | None = None,
         limit: int = 100,
         wait: float = ASK_SECONDS,
+        **which: Unpack[Which],
     ) -> ObservedPage:
         """All schedules, and the crons of all gateways."""
         return await self._core.threads.call(
             partial(
-                self._observe.schedules, owner=owner, tz=tz, after=after, limit=limit, wait=wait
+                self._observe.schedules,
+                owner=owner,
+                tz=tz,
+                after=after,
+                limit=limit,
+                wait=wait,
+                **which,
             )
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -253,7 +253,15 @@ def test_what_fails_on_a_worker_fails_here(error: type[BaseException]):
         assert states == [State.FAILED, State.FAILED]
 
 
-def test_ctrl_c_ends_an_async_action_and_the_drain(app: Duly):
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """As in a shell's foreground: who is started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_ends_an_async_action_and_the_drain(app: Duly, ctrl_c: None):
     with kit.override(Duly("sqlite:///unused.db")) as fresh:
 
         @fresh.action

@@ -11,13 +11,41 @@ from typing import Any
 import pytest
 
 from duly import Duly, Job
+from tests.cli.places import place as place
 from tests.cli.processes import TOP, Process, duly, environment, wait_until
 from tests.cli.shop import make
+from tests.cli.terminal import Terminal
 from tests.jobs.support import Database
 from tests.torture.kill.trace import Trace
 
 APP = "tests.cli.shop:app"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+# What is tried in place and through a server is tried so on one database each; every pair of them
+# with --long.
+CROSSED = ({"here", "postgres"}, {"server", "sqlite"})
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    here = Path(__file__).parent
+    tried: dict[str, set[str]] = {}
+    values = {item: set(item.name.partition("[")[2].rstrip("]").split("-")) for item in items}
+    for item in items:
+        tried.setdefault(item.nodeid.partition("[")[0], set()).update(values[item])
+    left_out = [
+        item
+        for item in items
+        if item.path.is_relative_to(here)
+        and {"sqlite", "postgres"} <= tried[item.nodeid.partition("[")[0]]
+        and any(crossed <= values[item] for crossed in CROSSED)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        dropped = set(left_out)
+        items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture
@@ -96,3 +124,11 @@ def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(url, tmp_path)
     yield shop
     shop.close()
+
+
+@pytest.fixture(scope="session")
+def terminal() -> Iterator[Terminal]:
+    """Runs `duly` quickly, on a terminal or not."""
+    terminal = Terminal()
+    yield terminal
+    terminal.close()

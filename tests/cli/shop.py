@@ -48,6 +48,19 @@ def make(url: str | None, folder: Path) -> Duly:
     def fail(ctx: Ctx, text: str) -> None:
         raise ValueError("always")
 
+    @app.action
+    def run_command(ctx: Ctx, command: str) -> str:
+        return command
+
+    @app.action
+    def tidy(ctx: Ctx) -> None: ...
+
+    # One a line: a key and a cron expression.
+    declared = folder / "schedules"
+    for line in declared.read_text().splitlines() if declared.exists() else ():
+        key, _, cron = line.partition(" ")
+        app.schedule(key, touch.bind("declared"), cron=cron)
+
     return app
 
 

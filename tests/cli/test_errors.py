@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+
+from tests.cli.places import Place
+from tests.cli.processes import PYTHONPATH, environment
+from tests.cli.terminal import Ran, Terminal
 
 APP = "tests.cli.shop:app"
 SECRET = "hunter2"
@@ -31,13 +40,13 @@ def only_line(answer: subprocess.CompletedProcess[str]) -> str:
 def test_an_app_that_is_not_there(run, app, says, tmp_path):
     url = f"sqlite:///{tmp_path}/x.db"
     answer = run("--app", app, "worker", url=url, env={"SHOP_FOLDER": str(tmp_path)})
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert says in only_line(answer)
 
 
 def test_no_app_at_all(run, tmp_path):
     answer = run("worker", cwd=tmp_path)
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert "--app module:name" in only_line(answer)
 
 
@@ -87,3 +96,242 @@ def test_a_wrong_command_line_is_exit_2(run, arguments):
     assert answer.returncode == 2
     assert "Traceback" not in answer.stderr
     assert answer.stdout == ""
+
+
+# The user's own code -----------------------------------------------------------------------------
+
+BROKEN = {
+    "typo": ("x = 1\ndef f(:\n", 1, "typo.py:2: SyntaxError: invalid syntax"),
+    "boom": ("import json\n\njson.loads('{')\n", 1, "boom.py:3: JSONDecodeError: "),
+    "needs": ("import nothing_like_it\n", 1, "needs.py:1: ModuleNotFoundError: No module named"),
+    "leaves": ("import sys\nsys.exit('no')\n", 1, "leaves.py:2 ends the program"),
+    "wrong_url": (
+        f"from duly import Duly\napp = Duly('mysql://me:{SECRET}@host/x')\n",
+        1,
+        "wrong_url.py:2: InvalidURL: ",
+    ),
+    "wrong_cron": (
+        "from duly import Ctx, Duly\napp = Duly('sqlite:///x.db')\n@app.action\n"
+        "def f(ctx: Ctx) -> None: ...\napp.schedule('x', f, cron='61 * * * *')\n",
+        1,
+        "wrong_cron.py:5: InvalidCron: ",
+    ),
+    "..nowhere": ("", 2, "no module '..nowhere'"),
+}
+
+
+def said(ran: Ran) -> str:
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert SECRET not in ran.err
+    return ran.err
+
+
+def test_an_app_that_cannot_be_imported(terminal: Terminal, tmp_path: Path) -> None:
+    for name, (code, exit_code, says) in BROKEN.items():
+        (tmp_path / f"{name}.py").write_text(code)
+        wrong = terminal.run("--app", name, "jobs", "list", cwd=tmp_path, code=exit_code)
+        [line] = said(wrong).splitlines()
+        assert line.startswith("duly: ")
+        assert says in line
+    by_file = terminal.run("--app", "boom.py:app", "worker", cwd=tmp_path, code=1)
+    assert "boom.py:3: JSONDecodeError" in said(by_file)
+    whole = terminal.run("--debug", "--app", "boom", "jobs", "list", cwd=tmp_path, code=1)
+    assert "json/decoder.py" in whole.err
+    assert "boom.py" in whole.err
+
+
+@pytest.mark.parametrize(
+    ("project", "says"),
+    [
+        (b"[tool.duly\napp = 1", "cannot read pyproject.toml"),
+        (b"\xff\xfe", "cannot read pyproject.toml"),
+        (b"[tool.duly]\napp = 5", "Expected `str | null`, got `int` - at `tool.duly.app`"),
+        (b"tool = 5", "at `tool`"),
+        (b"[tool]\nduly = 'x'", "at `tool.duly`"),
+    ],
+)
+def test_a_project_that_makes_no_sense(
+    terminal: Terminal, tmp_path: Path, project: bytes, says: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_bytes(project)
+    assert says in said(terminal.run("jobs", "list", cwd=tmp_path, code=1))
+    # Whoever names the app needs no project.
+    assert "no module" in said(terminal.run("--app", "x", "jobs", "list", cwd=tmp_path, code=2))
+
+
+def test_a_zone_that_is_none(terminal: Terminal) -> None:
+    for how in (
+        {"env": {"DULY_TZ": "Europe/Istambul"}},
+        {"arguments": ("--tz", "istanbul")},
+    ):
+        wrong = terminal.run(*how.get("arguments", ()), "version", env=how.get("env"), code=2)  # type: ignore[arg-type]
+        assert "did you mean 'Europe/Istanbul'?" in said(wrong)
+    assert "no time zone" in said(terminal.run("version", "--tz", "x", code=2))
+    assert terminal.run("version", env={"DULY_TZ": "Europe/Istanbul"}).code == 0
+
+
+# Servers -----------------------------------------------------------------------------------------
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Something else than duly; the first part of the path says how it answers."""
+
+    def do_GET(self) -> None:
+        how = self.path.split("/")[1]
+        if how == "silent":
+            threading.Event().wait(60)
+        if how == "rude":
+            self.wfile.write(b"220 smtp.example.com\r\n")
+            return
+        answers = {
+            "page": (200, b"<html>hi</html>"),
+            "gone": (404, b"<html>no</html>"),
+            "json": (200, b'{"hello": "world"}'),
+            "list": (200, b"[1, 2]"),
+            "moved": (302, b""),
+        }
+        status, body = answers[how]
+        self.send_response(status)
+        self.send_header("Location", "https://elsewhere.example.com/\x1b]0;evil\x07")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stranger)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_server_that_is_not_duly(terminal: Terminal, stranger: str) -> None:
+    for how in ("page", "gone", "json", "list"):
+        wrong = said(terminal.run("--url", f"{stranger}/{how}", "jobs", "list", code=1))
+        assert "not how duly answers" in wrong
+        assert "--url" in wrong
+    moved = said(terminal.run("--url", f"{stranger}/moved", "jobs", "list", code=1))
+    assert "sends to https://elsewhere.example.com/" in moved
+    assert "\x1b" not in moved
+    rude = said(terminal.run("--url", f"{stranger}/rude", "jobs", "list", code=1))
+    assert "cannot reach" in rude
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "says"),
+    [
+        ("ftp://host", 2, "no address of a server"),
+        ("host:8484", 2, "no address of a server"),
+        ("http://[::1", 2, "no address"),
+        (f"http://me:{SECRET}@127.0.0.1:1", 2, "more than host, port and path"),
+        ("http://127.0.0.1:1", 1, "Connection refused"),
+        ("http://nowhere.invalid", 1, "no host 'nowhere.invalid'"),
+        ("https://127.0.0.1:1", 1, "Connection refused"),
+    ],
+)
+def test_a_server_that_is_not_there(terminal: Terminal, url: str, code: int, says: str) -> None:
+    wrong = said(terminal.run("jobs", "list", env={"DULY_URL": url}, code=code))
+    assert says in wrong
+
+
+def test_tokens_that_are_wrong(terminal: Terminal, tmp_path: Path) -> None:
+    place = Place(terminal, f"sqlite:///{tmp_path}/shop.db", tmp_path)
+    reader = place.app.tokens.create("reader", ["read"]).secret
+    place.move_to_a_server()
+    wrong = said(place.duly("jobs", "list", env={"DULY_TOKEN": "duly_nonsense"}, code=1))
+    assert "token" in wrong
+    assert "duly_nonsense" not in wrong
+    assert "token" in said(place.duly("jobs", "list", env={"DULY_TOKEN": ""}, code=1))
+    assert "--token" in said(place.duly("jobs", "list", env={"DULY_TOKEN": "a\x1b"}, code=2))
+    may_not = said(place.duly("pause", env={"DULY_TOKEN": reader}, code=1))
+    assert "operate" in may_not
+    assert place.duly("jobs", "list", env={"DULY_TOKEN": reader}).out == "no jobs\n"
+    assert "--url" in said(terminal.run("--token", "x", "jobs", "list", code=2))
+    place.close()
+
+
+# What is not installed ---------------------------------------------------------------------------
+
+BLOCKER = """
+import os, sys
+
+class Blocker:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["BLOCKED"].split():
+            return None
+        return self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = map(Blocker, sys.meta_path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "arguments", "says"),
+    [
+        ("fastapi starlette pydantic", ["jobs", "list"], 'pip install "duly[server]"'),
+        ("fastapi starlette pydantic uvicorn", ["serve"], 'pip install "duly[server]"'),
+        ("psycopg psycopg_pool", ["worker"], 'pip install "duly[postgres]"'),
+        ("psycopg psycopg_pool", ["migrate"], 'pip install "duly[postgres]"'),
+    ],
+)
+def test_a_missing_extra(tmp_path: Path, blocked: str, arguments: list[str], says: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
+    url = f"sqlite:///{tmp_path}/x.db" if "fastapi" in blocked else "postgresql://host/x"
+    (tmp_path / "tiny.py").write_text(f"from duly import Duly\napp = Duly({url!r})\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "duly", "--app", "tiny", *arguments],
+        env=environment(BLOCKED=blocked, PYTHONPATH=f"{tmp_path}:{PYTHONPATH}"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert says in only_line(ended)
+
+
+def test_no_password_is_shown(terminal: Terminal, tmp_path: Path) -> None:
+    for arguments in (
+        ("--url", "postgresql://u:s3cret@h/db", "jobs", "list"),
+        ("--url", "http://u:s3cret@h:port/", "jobs", "list"),
+        ("copy", "sqlite:///a.db", "u:s3cret@127.0.0.1:1/x"),
+        ("copy", "sqlite:///a.db", "mysql://u:s3cret@127.0.0.1:1/x"),
+    ):
+        ran = terminal.run(*arguments, cwd=tmp_path, code=None)
+        assert ran.code in (1, 2), arguments
+        assert "s3cret" not in ran.out + ran.err, arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--url", "http://127.0.0.1:9/é", "jobs", "list"),
+        ("--url", f"http://{'a' * 70}.example/", "jobs", "list"),
+        ("cron", "0 9 * * 1-5", "--after", "9999-12-31"),
+        ("cron", "0 9 * * 1-5", "--after", "0001-01-01", "--tz", "Asia/Tokyo"),
+        ("run", "touch", "text=\udcff"),
+        ("init", "email.py"),
+        ("init", "class.py"),
+    ],
+)
+def test_odd_input_is_refused_in_words(
+    terminal: Terminal, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    ran = terminal.run(*arguments, cwd=tmp_path, code=None)
+    assert ran.code in (1, 2)
+    assert "--debug" not in ran.err, "it was foreseen"
+    assert "Traceback" not in ran.err
+    assert list(tmp_path.iterdir()) == []

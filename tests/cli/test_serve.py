@@ -40,7 +40,7 @@ class Served:
 
     def _answers(self) -> bool:
         try:
-            return self.client.get("/").status_code in (404, 421)
+            return self.client.get("/").status_code in (200, 303, 404, 421)
         except httpx2.TransportError:
             assert self.process.is_running, self.process.errors()
             return False
@@ -157,9 +157,18 @@ def test_beyond_loopback_it_refuses_to_start_without_tokens(start, options):
 
 
 def test_a_part_that_there_is_not_is_refused(start):
-    process = start("--only=dashboard")
+    process = start("--only=cellar")
     assert process.wait(ENDS_WITHIN) == 2
-    assert "is not one of 'api', 'hooks', 'health'" in process.errors()
+    assert "is not one of 'dashboard', 'api', 'hooks', 'health'" in process.errors()
+
+
+def test_the_dashboard_alone(serve):
+    served = serve("--only=dashboard", "--read-only", "--root-path=/ops")
+    page = served.client.get("/schedules")
+    assert page.status_code == 200
+    assert 'href="/ops/schedules"' in page.text
+    assert "may only look" in page.text
+    assert {served.status(path) for path in (JOBS, "/healthz", "/metrics")} == {404}
 
 
 def test_open_to_all_is_refused_beyond_loopback_also_with_tokens(shop, start):

@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-FIRST = ROOT / "examples/first.py"
 
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 
@@ -94,7 +93,7 @@ def test_what_is_not_run_says_why(record_property):
     for page, block in left_out:
         record_property(f"{name(page)}:{block.line}", block.not_run)
 
-    assert [name(page) for page, _ in left_out] == ["README.md"]
+    assert [name(page) for page, _ in left_out] == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
@@ -103,14 +102,6 @@ def test_an_example_runs_and_leaves_nothing_behind(example: Path, tmp_path: Path
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert list(tmp_path.iterdir()) == []
-    if example == FIRST:
-        assert f"```text\n{ended.stdout}```\n" in README.read_text(encoding="utf-8")
-
-
-def test_the_readme_shows_the_first_example():
-    code = FIRST.read_text(encoding="utf-8")
-
-    assert f"```python\n{code}```\n" in README.read_text(encoding="utf-8")
 
 
 def test_every_example_is_in_the_index():

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -203,7 +204,11 @@ class Database:
         self.is_sqlite = url.startswith("sqlite")
         self._url = url
         self._open: list[Any] = []
-        self._own = self.connect()
+
+    @cached_property
+    def _own(self) -> Any:
+        # Not before it is needed: on PostgreSQL a connection takes longer than many a test.
+        return self.connect()
 
     def connect(self) -> Any:
         """One more connection, in autocommit."""

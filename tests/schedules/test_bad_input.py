@@ -129,6 +129,7 @@ SCHEDULES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]] =
     ),
     "forecast": ({"days": 1}, {"days": COUNT, "start": TIME, "most_ticks": COUNT}),
     "explain": ({}, KEY | {"condition": MAPPING}),
+    "why": ({}, KEY),
     "health": ({}, KEY),
     "run": ({}, KEY | BY | {"inputs": [*MAPPING, [], {"n": HALF}, {"whatever": 1}]}),
     "backfill": (

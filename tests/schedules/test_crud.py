@@ -559,6 +559,7 @@ VERBS: dict[str, Callable[[Schedules, str], object]] = {
     "clear_rotation": lambda s, key: s.clear_rotation(key),
     "health": lambda s, key: s.health(key),
     "explain": lambda s, key: s.explain(key),
+    "why": lambda s, key: s.why(key),
 }
 FOR_ALL = {"of", "create", "list", "forecast", "plan", "apply", "prune"}
 

@@ -34,6 +34,7 @@ BODIES: dict[str, Any] = {
     "jobs_bulk": {"verb": "cancel", "function": "greet", "dry_run": True},
     "functions_set_status": {"verb": "pause"},
     "schedules_create": {"key": "new", **CALL, "every": 3600},
+    "schedules_check": {"key": "new", **CALL, "every": 3600},
     "schedules_update": {"version": 1, "every": 7200},
     "schedules_move_next": {"to": "2026-01-01T00:30:00Z"},
     "schedules_attach": {"calendar": "weekends"},
@@ -73,7 +74,12 @@ BODIES: dict[str, Any] = {
     "gateways_cron_update": {"enabled": False},
 }
 # What needs more than a path.
-QUERIES = {"forecast_cron": {"expression": "0 9 * * *"}}
+QUERIES = {
+    "forecast_cron": {"expression": "0 9 * * *"},
+    "schedules_named": {"key": "hourly", "owner": "ann"},
+}
+# What says whose things it asks for.
+SAYS_WHOSE = {"schedules_named"}
 # What is everybody's, so that a token of an owner may not use it at all.
 EVERYBODYS = {
     "functions_set_status",
@@ -84,6 +90,7 @@ EVERYBODYS = {
     "operations_resume_queue",
     "operations_limit_queue",
     "operations_workers",
+    "operations_doctor",
     "operations_pause",
     "operations_resume",
     "operations_audit",
@@ -266,7 +273,7 @@ def test_the_things_of_another_owner_are_not_there(
     for operation in ASKED:
         answer = operation.ask(guarded, ids, headers)
         said = f"{operation.name}: {answer.status_code} {answer.text}"
-        if operation.name in EVERYBODYS:
+        if operation.name in EVERYBODYS | SAYS_WHOSE:
             assert answer.status_code == 403, said
         elif operation.is_owned:
             assert answer.status_code == 404, said

@@ -429,6 +429,14 @@ def test_the_workers(api: Api, shop: Duly, hire: Any):
     assert found["slots"] >= 1
 
 
+def test_the_doctor(api: Api):
+    found = api.get("/doctor")
+    assert not found["healthy"]
+    [workers] = [each for each in found["findings"] if each["check"] == "workers"]
+    assert (workers["level"], workers["hint"]) == ("wrong", "start one: `duly worker`")
+    assert {"database", "ticker", "jobs"} <= {each["check"] for each in found["findings"]}
+
+
 def test_the_kill_switch(api: Api):
     assert api.post("/kill-switch/pause", {"note": "fire"})["paused"]["note"] == "fire"
     assert api.get("/kill-switch")["paused"]["by"] == "local"

@@ -35,6 +35,22 @@ def made(api: Api) -> dict[str, Any]:
 # Making ------------------------------------------------------------------------------------------
 
 
+def test_a_schedule_is_checked_and_not_made(api: Api, shop: Duly):
+    options = {"options": {"queue": "mail"}}
+    checked = api.post("/schedules/check", {**NINE, **options})
+    assert api.get("/schedules")["items"] == []
+    made = api.post("/schedules", {**NINE, **options}, status=201)
+    passing = {"id", "created_at", "created_at_ms", "updated_at", "updated_at_ms"}
+    assert {k: v for k, v in checked.items() if k not in passing} == {
+        k: v for k, v in made.items() if k not in passing
+    }
+    assert made["options"] == {"queue": "mail"}
+    # It says whether one could be made, not whether there is one.
+    assert api.post("/schedules/check", NINE)["key"] == NINE["key"]
+    for wrong in ({"cron": "61 * * * *"}, {"args": {"nothing": 1}}):
+        api.error("POST", "/schedules/check", {**NINE, **wrong}, status=422)
+
+
 def test_a_schedule_is_made_with_every_option(api: Api, shop: Duly):
     @shop.action
     def tell(ctx: Ctx, schedule_id: str, problem: str) -> None: ...
@@ -468,6 +484,18 @@ def test_how_one_does(api: Api, made: dict[str, Any]):
     assert (health["state"], health["why"]) == ("paused", "holidays")
 
 
+@pytest.mark.spec("N6")
+def test_why_one_has_not_run(api: Api, shop: Duly, made: dict[str, Any]):
+    why = api.get("/schedules/{id}/why", id=made["id"])
+    assert (why["schedule_id"], why["key"]) == (made["id"], "daily")
+    assert [reason["cause"] for reason in why["reasons"]] == ["never_ticked", "next_tick"]
+    assert why["reasons"][1]["until_ms"] == made["next_tick_at_ms"]
+    api.post("/schedules/{id}/disable", {"note": "holidays"}, id=made["id"])
+    why = api.get("/schedules/{id}/why", id=made["id"])
+    assert why["reasons"][0]["text"] == "it is disabled by local (holidays)"
+    assert why["text"].startswith("daily does not run: it is disabled by local (holidays);")
+
+
 def test_a_condition_is_explained_operator_by_operator(api: Api, made: dict[str, Any]):
     assert api.get("/schedules/{id}/explain", id=made["id"]) == {
         "passes": True,
@@ -564,6 +592,7 @@ def test_for_an_owner_there_are_no_schedules_of_others(
         ("GET", "/ticks", None),
         ("GET", "/preview", None),
         ("GET", "/health", None),
+        ("GET", "/why", None),
         ("GET", "/explain", None),
         ("POST", "/explain", {"condition": {}}),
         ("GET", "/audit", None),

@@ -227,7 +227,10 @@ def read_everything(ask: Recorded, admin: dict[str, str]) -> None:
     paths = ask("GET", f"{V1}/openapi.json").json()["paths"]
     lists = [path for path, methods in paths.items() if "get" in methods and "{" not in path]
     lists.remove(f"{V1}/events")
-    parameters = {f"{V1}/cron": {"expression": "0 9 * * *"}}
+    parameters = {
+        f"{V1}/cron": {"expression": "0 9 * * *"},
+        f"{V1}/schedules/named": {"key": "quietly"},
+    }
     things = [path for path, methods in paths.items() if "get" in methods and path.count("{") == 1]
     for path in lists:
         answer = ask("GET", path, params=parameters.get(path), headers=admin)

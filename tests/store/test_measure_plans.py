@@ -9,10 +9,12 @@ import pytest
 
 from duly.model.measure import MOST, Count
 from duly.store import measure_statements as sql
-from duly.store import measures, system
+from duly.store import measures, system, views
 from duly.store import statements as jobs_sql
 from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
+    HISTORY_FUNCTION,
+    HISTORY_ID,
     WASTE,
     Bench,
     Case,
@@ -25,7 +27,7 @@ from tests.store.test_plans import (
     load_sqlite,
     sqlite_session,
 )
-from tests.store.test_schedule_plans import LOAD_SCHEDULES
+from tests.store.test_schedule_plans import LOAD_SCHEDULES, SCHEDULES
 
 __all__ = ["benches", "database", "sqlite_session"]
 
@@ -55,6 +57,9 @@ CASES = {
     "what is held": Case(
         lambda s: s.run(sql.HELD_BY_QUEUE), {"HELD_BY_QUEUE": ({"jobs_hold"}, 2 * MOST)}
     ),
+    "what is waited for": Case(
+        measures.waiting_functions, {"WAITING_FUNCTIONS": ({"jobs_function"}, 1_000)}
+    ),
     "schedules": Case(
         measures.schedule_counts,
         {
@@ -77,6 +82,34 @@ CASES = {
     "rows of the history": Case(
         lambda s: system.rows(s, "history", [job_id(100)], 100),
         {"LIST history": ({f"history_{n:02d}_id_bucket_idx" for n in range(16)}, 600)},
+    ),
+    "the tally": Case(
+        lambda s: views.tally(s, NOW, NOW - 60_000, NOW, None),
+        {
+            "TALLY": (
+                {
+                    "schedules_due",
+                    "schedules_expect",
+                    "schedules_pkey",
+                    "schedules_owner",
+                    "jobs_worker",
+                },
+                6 * MOST,
+            ),
+            "FAILED_SINCE": (HISTORY_FUNCTION | {"functions_pkey"}, 200),
+        },
+    ),
+    "recent runs": Case(
+        lambda s: views.recent_runs(s, SCHEDULES[:50], 30),
+        {"RECENT_RUNS": ({f"history_{n:02d}_actor_id_idx" for n in range(16)}, 50 * 16 * 4)},
+    ),
+    "runs of functions": Case(
+        lambda s: views.function_runs(s, ["send", *(f"other{n}" for n in range(49))], 50),
+        {"FUNCTION_RUNS": (HISTORY_FUNCTION, 50 * 2 * 16 * 4)},
+    ),
+    "throughput": Case(
+        lambda s: views.throughput(s, 0, 60_000, None),
+        {"THROUGHPUT": (HISTORY_ID, 3 * MOST)},
     ),
 }
 
@@ -116,6 +149,27 @@ SQLITE_CASES: dict[str, tuple[Callable[[Any], object], str, str]] = {
     "held": (lambda s: s.run(sql.HELD_BY_QUEUE), "HELD_BY_QUEUE", "duly_jobs_hold"),
     "due": (lambda s: s.run(sql.OLDEST_DUE), "OLDEST_DUE", "duly_schedules_due"),
     "parked": (measures.schedule_counts, "COUNT_SCHEDULES", "duly_schedules_parked"),
+    "tally": (lambda s: views.tally(s, NOW, NOW, NOW, None), "TALLY", "duly_schedules_due"),
+    "failed": (
+        lambda s: views.tally(s, NOW, NOW, NOW, None),
+        "FAILED_SINCE",
+        "duly_history_function",
+    ),
+    "runs": (
+        lambda s: views.recent_runs(s, SCHEDULES[:50], 30),
+        "RECENT_RUNS",
+        "duly_history_schedule",
+    ),
+    "runs of functions": (
+        lambda s: views.function_runs(s, ["send", "other"], 50),
+        "FUNCTION_RUNS",
+        "duly_history_function",
+    ),
+    "throughput": (
+        lambda s: views.throughput(s, 0, 60_000, None),
+        "THROUGHPUT",
+        "duly_history_id",
+    ),
     "jobs": (
         lambda s: system.rows(s, "jobs", [job_id(100)], 100),
         "LIST jobs",

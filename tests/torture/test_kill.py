@@ -30,7 +30,9 @@ OF_SCHEDULES = ("ticker.", "expect.", "calendar.", "declared.")
 BY_TICKER = tuple(p for p in fault.POINTS if p.startswith(OF_SCHEDULES))
 BY_BULK_JOB = ("bulk.changed", "bulk.paged")  # in tests/jobs/test_bulk_jobs.py
 BY_INBOX = ("webhook.stored", "webhook.committed")  # in tests/server/test_webhooks.py
-BY_OTHERS = ("enqueue.committed", *BY_PARENT, *BY_INDEX, *BY_TICKER, *BY_BULK_JOB, *BY_INBOX)
+BY_COPIER = tuple(p for p in fault.POINTS if p.startswith("copy."))  # in tests/copying
+OF_THEIR_OWN = (*BY_INDEX, *BY_TICKER, *BY_BULK_JOB, *BY_INBOX, *BY_COPIER)
+BY_OTHERS = ("enqueue.committed", *BY_PARENT, *OF_THEIR_OWN)
 BY_WORKER = tuple(p for p in fault.POINTS if p not in BY_OTHERS)
 
 
@@ -55,7 +57,7 @@ def test_a_kill_at_any_point_loses_nothing_and_doubles_nothing(fleet, long_run, 
             fleet.expect_kill(fleet.enqueuer(fault=armed), armed)
         for point in BY_PARENT:
             parent = fleet.worker(fault=f"{point}:1")
-            fleet.kill_a_child(parent)
+            fleet.kill_children(parent)
             fleet.expect_kill(parent, point)
         fleet.kill(enqueuer.kill)
     fleet.drain()

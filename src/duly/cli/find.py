@@ -7,11 +7,17 @@ import importlib.util
 import os
 import sys
 import tomllib
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import msgspec
 
 from duly.app import Duly
-from duly.errors import InvalidOption
+from duly.errors import DulyError, InvalidOption
 from duly.gateway import Gateway
 
 HINT = (
@@ -21,7 +27,7 @@ HINT = (
 
 def find_app(path: str | None) -> Duly:
     """The app named on the command line, else the one that the project names."""
-    path = path or _from_pyproject()
+    path = named(path)
     if not path:
         raise InvalidOption("--app", f"no app is named; {HINT}")
     module_name, attribute = _split(path, "app")
@@ -30,6 +36,11 @@ def find_app(path: str | None) -> Duly:
         raise InvalidOption("--app", f"{module_name} has no duly app called {attribute!r}")
     app.found_at = f"{module_name}:{attribute}"
     return app
+
+
+def named(path: str | None) -> str | None:
+    """Where the app is: as the command line says, else as the project does."""
+    return path or _from_pyproject()
 
 
 def find_gateway(path: str) -> Gateway:
@@ -49,13 +60,53 @@ def _split(path: str, default: str) -> tuple[str, str]:
     return (module_name, attribute) if module_name else (path, default)
 
 
+def find_object(path: str, option: str) -> Any:
+    """Whatever a module of the user's calls so, or what is within it: `module:name.part`."""
+    module_name, attribute = _split(path, "")
+    if not attribute:
+        raise InvalidOption(option, f"{path!r} names no object; write module:name")
+    found: Any = _load(module_name, option, "name it as module:name")
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InvalidOption(option, f"{module_name} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
+
+
 def _from_pyproject() -> str | None:
     file = Path("pyproject.toml")
     if not file.is_file():
         return None
-    tool = tomllib.loads(file.read_text()).get("tool", {})
-    app = tool.get("duly", {}).get("app")
-    return app if isinstance(app, str) else None
+    try:
+        project = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise LoadFailed(f"cannot read {file}: {error}; give --app, or correct it") from error
+    try:
+        return msgspec.convert(project, _Project).tool.duly.app
+    except msgspec.ValidationError as error:
+        said = str(error).replace("`$.", "`")
+        raise LoadFailed(f'{file}: {said}; write app = "module:name" under [tool.duly]') from error
+
+
+class _Ours(msgspec.Struct):
+    app: str | None = None
+
+
+class _Tools(msgspec.Struct):
+    duly: _Ours = msgspec.field(default_factory=_Ours)
+
+
+class _Project(msgspec.Struct):
+    """What of pyproject.toml is duly's."""
+
+    tool: _Tools = msgspec.field(default_factory=_Tools)
+
+
+# Importing ---------------------------------------------------------------------------------------
+
+
+class LoadFailed(DulyError):
+    """The user's own code or project cannot be read; the message says where."""
 
 
 def _load(name: str, option: str = "--app", hint: str = HINT) -> ModuleType:
@@ -65,11 +116,19 @@ def _load(name: str, option: str = "--app", hint: str = HINT) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
+        with _loading(name):
+            return importlib.import_module(name)
+    except LoadFailed as error:
+        if not _is_absent(name, error.__cause__):
             raise
         raise InvalidOption(option, f"there is no module {name!r} here; {hint}") from error
+
+
+def _is_absent(name: str, error: BaseException | None) -> bool:
+    """Whether it is the module itself that is not there, or has no such name."""
+    if isinstance(error, ModuleNotFoundError):
+        return error.name is not None and f"{name}.".startswith(f"{error.name}.")
+    return isinstance(error, TypeError | ValueError) and _line_of(error) is None
 
 
 def _load_file(file: Path, option: str) -> ModuleType:
@@ -82,5 +141,49 @@ def _load_file(file: Path, option: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    with _loading(str(file)):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def _loading(name: str) -> Generator[None]:
+    """Say in one line what is wrong with the user's code, and where."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        raise _load_failed(name, error) from error
+
+
+def _load_failed(name: str, error: BaseException) -> LoadFailed:
+    where = _line_of(error) or name
+    if isinstance(error, SystemExit):
+        return LoadFailed(f"{where} ends the program when it is imported")
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    first = said.strip().split("\n")[0]
+    kind = type(error).__name__
+    return LoadFailed(f"{where}: {kind}: {first}" if first else f"{where}: {kind}")
+
+
+def _line_of(error: BaseException) -> str | None:
+    """The last line of the user's own that led to it, as file:line."""
+    if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
+        return f"{_shown(error.filename)}:{error.lineno}"
+    lines = [
+        f"{_shown(frame.filename)}:{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_users(frame.filename)
+    ]
+    return lines[-1] if lines else None
+
+
+def _is_users(file: str) -> bool:
+    if file.startswith("<") or "site-packages" in file:
+        return False
+    not_theirs = (Path(__file__).parents[1], Path(os.__file__).parent)
+    return not any(Path(file).is_relative_to(folder) for folder in not_theirs)
+
+
+def _shown(file: str) -> str:
+    here = Path.cwd()
+    return str(Path(file).relative_to(here)) if Path(file).is_relative_to(here) else file

@@ -1,91 +1,336 @@
-"""`duly gateways serve`: run a gateway and its REST API until told to stop."""
+"""`duly gateways`: runtimes with crons of their own."""
 
 from __future__ import annotations
 
-import importlib
-import socket
-from typing import Any
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from duly.cli.find import find_gateway
-from duly.cli.root import EXIT_USAGE, fail
-from duly.cli.worker import greet
-from duly.errors import MissingExtra, SecretMissing
-from duly.gateway.runtime import Gateway
-from duly.secrets import resolve
+from duly.cli.ask import force_option, missing, named, owner_option, sure
+from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
+from duly.cli.out import Column, Item, Out, pretty
+from duly.cli.root import Root
+from duly.cli.values import Pair, together
+from duly.cli.when import Length, Moment, length, ms_of
 
-PORT = 8700
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SERVE = (
+    "duly.cli.gateway_serve:serve",
+    "Run the crons of a gateway, and its REST API, until SIGTERM or Ctrl-C.",
+)
 
 
-@click.group()
+@click.group(cls=Group, lazy={"serve": SERVE})
 def gateways() -> None:
     """Runtimes with crons of their own."""
 
 
-@gateways.command()
-@click.argument("path", metavar="MODULE:GATEWAY")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=PORT,
-    show_default=True,
-    help="0 takes a free one.",
-)
-def serve(path: str, host: str, port: int) -> None:
-    """Run the crons of a gateway, and its REST API, until SIGTERM or Ctrl-C.
+# Gateways ----------------------------------------------------------------------------------------
 
-    Without a secret it binds only to the machine's own addresses.
+
+@gateways.command("list")
+@owner_option
+@click.pass_obj
+def list_(root: Root, owner: str | None) -> None:
+    """The gateways, with what they said last; nobody is asked.
 
     \b
-    duly gateways serve edge.runtime:gateway --port 8700
+    duly gateways list
     """
-    gateway = find_gateway(path)
-    server = _server(gateway, host)
-    with _bound(host, port) as listener:
-        # What is wrong with its store is said here, in one line.
-        gateway.open()
-        name = f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{listener.getsockname()[1]}"
-        greet(f"duly gateway {gateway.name!r}: {address}; Ctrl-C stops")
-        server.run(sockets=[listener])
+    out = root.out
+    columns = [
+        Column("name", "name"),
+        Column("url", "url", flexible=True),
+        Column("state", None, _state),
+        Column("crons", "crons", len, right=True),
+        Column("seen", "seen_at", out.ago_of, right=True),
+        Column("owner", "owner"),
+    ]
+    found = list(root.api.pages("/gateways", owner=owner))
+    out.table(found, columns, empty="no gateways; `duly gateways add` makes one known")
 
 
-def _server(gateway: Gateway, host: str) -> Any:
-    try:
-        uvicorn = importlib.import_module("uvicorn")
-        server = importlib.import_module("duly.gateway.server")
-    except ModuleNotFoundError as error:
-        raise MissingExtra("server", "the API of a gateway") from error
-    _require_secret(gateway, host, server.is_loopback(host))
-    config = uvicorn.Config(
-        gateway.asgi(),
-        lifespan="on",
-        log_config=None,
-        # Whoever asks is who it seems to be, whatever its headers say.
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
+def _state(gateway: Item) -> str:
+    if gateway["stale"]:
+        return "stale"
+    return "ok" if gateway["seen_at"] else "never asked"
+
+
+@gateways.command()
+@click.argument("name")
+@click.argument("url")
+@click.option("--secret", metavar="REFERENCE", help="env:NAME or file:PATH, read by the server.")
+@owner_option
+@click.pass_obj
+def add(root: Root, name: str, url: str, secret: str | None, owner: str | None) -> None:
+    """Make a gateway known, so that its crons are seen and changed from here.
+
+    \b
+    duly gateways add edge http://10.1.0.7:8700 --secret env:EDGE_SECRET
+    """
+    body = {"name": name, "url": url, "secret": secret, "owner": owner}
+    made = root.api.post("/gateways", body=body)
+    said = f"{made['name']} is known; `duly gateways crons {made['name']}` asks it"
+    root.out.show(made, lambda: root.out.cell(said))
+
+
+@gateways.command()
+@click.argument("name", metavar="NAME|ID")
+@owner_option
+@force_option
+@click.pass_obj
+def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
+    """Forget a gateway; the gateway itself and its crons go on.
+
+    \b
+    duly gateways remove edge
+    """
+    gateway = _get(root, name, owner)
+    sure(f"Forget gateway {gateway['name']!r} ({gateway['url']})?", force=force)
+    root.api.delete("/gateways/{}", gateway["id"])
+    removed = {"id": gateway["id"], "removed": True}
+    root.out.show(removed, lambda: root.out.cell(f"{gateway['name']} is forgotten"))
+
+
+def _get(root: Root, name: str, owner: str | None) -> Item:
+    return named(root.api, "/gateways", "gateway", name, owner)
+
+
+# Their crons -------------------------------------------------------------------------------------
+
+
+class Crons(NamedTuple):
+    """What the commands about the crons of a gateway get."""
+
+    root: Root
+    gateway: Item
+
+
+@gateways.group(cls=Group, invoke_without_command=True)
+@click.argument("name", metavar="GATEWAY")
+@owner_option
+@click.pass_context
+def crons(ctx: click.Context, name: str, owner: str | None) -> None:
+    """Ask a gateway for its crons; if it gives no answer, what it said last, and exit 1.
+
+    \b
+    duly gateways crons edge
+    duly gateways crons edge add backup --cron "0 3 * * *"
+    duly gateways crons edge run backup
+    """
+    root: Root = ctx.obj
+    gateway = _get(root, name, owner)
+    ctx.obj = Crons(root, gateway)
+    if ctx.invoked_subcommand is None:
+        _list_crons(root, gateway)
+
+
+def _list_crons(root: Root, gateway: Item) -> None:
+    out = root.out
+    gateway = root.api.get("/gateways/{}/crons", gateway["id"])
+    columns = [
+        Column("name", "name"),
+        Column("handler", "handler", flexible=True),
+        Column("schedule", "schedule", _when, flexible=True),
+        Column("state", None, _cron_state),
+        Column("next", "next_at", out.ago_of, right=True),
+    ]
+    out.table(gateway["crons"], columns, empty="it has no crons", value=gateway)
+    if gateway["stale"]:
+        out.note(f"{gateway['name']} gives no answer: {gateway['error']}")
+        seen = gateway["seen_at"]
+        out.note(f"this is how it was {out.ago_of(seen)}" if seen else "it never gave one")
+        raise SystemExit(EXIT_ERROR)
+
+
+def _when(schedule: Item) -> str:
+    kind = schedule.get("kind")
+    if kind == "cron":
+        tz = schedule.get("tz") or "UTC"
+        return f"{schedule['cron']}{'' if tz == 'UTC' else f' {tz}'}"
+    if kind == "every":
+        return f"every {length(schedule['every_ms'] / 1000)}"
+    return f"at {schedule.get('at')}"
+
+
+def _cron_state(cron: Item) -> str:
+    if cron["running_at"]:
+        return "running"
+    if not cron["enabled"]:
+        return "disabled"
+    return cron["last_status"] or "enabled"
+
+
+def _schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--cron", metavar="EXPRESSION", help="When: a cron expression."),
+        click.option("--zone", metavar="ZONE", help="In which zone, with --cron; else UTC."),
+        click.option("--every", type=Length(), help="When: again and again, as 5m or 2h."),
+        click.option("--at", type=Moment(), help="When: once."),
     )
-    return uvicorn.Server(config)
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {error.strerror or error}")
+PAYLOAD = "[NAME=TEXT | NAME:=JSON]..."
 
 
-def _require_secret(gateway: Gateway, host: str, local: bool) -> None:
-    if gateway.secret is None:
-        if not local:
-            reason = f"without a secret a gateway cannot bind to {host}"
-            fail(f"{reason}; give Gateway(secret='env:NAME'), or --host 127.0.0.1", EXIT_USAGE)
-        return
-    try:
-        resolve(gateway.secret)
-    except SecretMissing as error:
-        fail(str(error), EXIT_USAGE)
+@crons.command("add")
+@click.argument("handler")
+@click.argument("payload", metavar=PAYLOAD, nargs=-1, type=Pair())
+@_schedule_options
+@click.option("--name", "cron_name", metavar="NAME", help="Of the cron; else its handler's.")
+@click.option("--disabled", is_flag=True, help="Made, but not run yet.")
+@click.pass_obj
+def cron_add(
+    of: Crons,
+    handler: str,
+    payload: tuple[tuple[str, Any], ...],
+    cron: str | None,
+    zone: str | None,
+    every: float | None,
+    at: datetime | None,
+    cron_name: str | None,
+    disabled: bool,
+) -> None:
+    """Make a cron on a gateway.
+
+    \b
+    duly gateways crons edge add backup --cron "0 3 * * *" --zone Europe/Istanbul
+    duly gateways crons edge add probe --every 5m host=db1
+    """
+    schedule = _schedule(cron, zone, every, at)
+    if schedule is None:
+        fail("say when: --cron, --every or --at", EXIT_USAGE)
+    body = {
+        "handler": handler,
+        "schedule": schedule,
+        "name": cron_name,
+        "payload": together(payload) or None,
+        "enabled": not disabled,
+    }
+    made = of.root.api.post("/gateways/{}/crons", of.gateway["id"], body=body)
+    of.root.out.show(made, lambda: _shown(of.root.out, made))
+
+
+@crons.command("update")
+@click.argument("cron_id", metavar="CRON")
+@click.argument("payload", metavar=PAYLOAD, nargs=-1, type=Pair())
+@_schedule_options
+@click.option("--handler", metavar="NAME")
+@click.option("--name", "cron_name", metavar="NAME", help="What it is called from now on.")
+@click.option("--enable/--disable", "enabled", default=None, help="Run it, or do not.")
+@click.pass_obj
+def cron_update(
+    of: Crons,
+    cron_id: str,
+    payload: tuple[tuple[str, Any], ...],
+    cron: str | None,
+    zone: str | None,
+    every: float | None,
+    at: datetime | None,
+    handler: str | None,
+    cron_name: str | None,
+    enabled: bool | None,
+) -> None:
+    """Change a cron of a gateway; a payload replaces the one that it has.
+
+    \b
+    duly gateways crons edge update backup --disable
+    """
+    changes = {
+        "handler": handler,
+        "schedule": _schedule(cron, zone, every, at),
+        "name": cron_name,
+        "payload": together(payload) or None,
+        "enabled": enabled,
+    }
+    given = {field: value for field, value in changes.items() if value is not None}
+    if not given:
+        fail("say what is to be different: --cron, --disable …", EXIT_USAGE)
+    gateway, found = _cron(of, cron_id)
+    changed = of.root.api.patch("/gateways/{}/crons/{}", gateway, found["id"], body=given)
+    of.root.out.show(changed, lambda: _shown(of.root.out, changed))
+
+
+@crons.command("run")
+@click.argument("cron_id", metavar="CRON")
+@click.option("--if-due", is_flag=True, help="Only if it is due.")
+@click.pass_obj
+def cron_run(of: Crons, cron_id: str, if_due: bool) -> None:
+    """Run a cron of a gateway now; exit 1 if it was not run.
+
+    \b
+    duly gateways crons edge run backup --if-due
+    """
+    gateway, found = _cron(of, cron_id)
+    body = {"mode": "due" if if_due else "force"}
+    answer = of.root.api.post("/gateways/{}/crons/{}/run", gateway, found["id"], body=body)
+    said = "was started" if answer["ran"] else f"was not run: {answer['reason']}"
+    of.root.out.show(answer, lambda: of.root.out.cell(f"{found['name']} {said}"))
+    if not answer["ran"]:
+        raise SystemExit(EXIT_ERROR)
+
+
+@crons.command("remove")
+@click.argument("cron_id", metavar="CRON")
+@force_option
+@click.pass_obj
+def cron_remove(of: Crons, cron_id: str, force: bool) -> None:
+    """Remove a cron of a gateway.
+
+    \b
+    duly gateways crons edge remove backup
+    """
+    gateway, found = _cron(of, cron_id)
+    sure(f"Remove cron {found['name']!r} of gateway {of.gateway['name']!r}?", force=force)
+    answer = of.root.api.delete("/gateways/{}/crons/{}", gateway, found["id"])
+    of.root.out.show(answer, lambda: of.root.out.cell(f"{found['name']} is removed"))
+
+
+def _schedule(
+    cron: str | None, zone: str | None, every: float | None, at: datetime | None
+) -> Item | None:
+    given = sum(value is not None for value in (cron, every, at))
+    if given > 1:
+        fail("give one of --cron, --every and --at", EXIT_USAGE)
+    if zone is not None and cron is None:
+        fail("--zone goes with --cron", EXIT_USAGE)
+    if cron is not None:
+        return {"kind": "cron", "cron": cron, **({} if zone is None else {"tz": zone})}
+    if every is not None:
+        return {"kind": "every", "every_ms": round(every * 1000)}
+    return None if at is None else {"kind": "at", "at": at.isoformat()}
+
+
+def _cron(of: Crons, cron: str) -> tuple[str, Item]:
+    """The id of a gateway, and its cron of that name or id as it is now."""
+    gateway = of.root.api.get("/gateways/{}/crons", of.gateway["id"])
+    if gateway["stale"]:
+        fail(f"gateway {gateway['name']!r} gives no answer: {gateway['error']}")
+    known: list[Item] = gateway["crons"]
+    found = next((each for each in known if cron in (each["id"], each["name"])), None)
+    if found is None:
+        missing(f"cron of {gateway['name']!r} called", cron, (each["name"] for each in known))
+    return gateway["id"], found
+
+
+def _shown(out: Out, cron: Item) -> RenderableType:
+    return out.fields(
+        [
+            ("id", cron["id"]),
+            ("name", cron["name"]),
+            ("handler", cron["handler"]),
+            ("schedule", _when(cron["schedule"])),
+            ("payload", pretty(cron["payload"]) if cron["payload"] else None),
+            ("state", _cron_state(cron)),
+            ("next", out.moment(ms_of(cron["next_at"]))),
+            ("last run", out.moment(ms_of(cron["last_run_at"]))),
+            ("error", cron["last_error"]),
+        ]
+    )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
+from duly.cli.command import Command
 from duly.cli.root import Root
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--check", is_flag=True, help="Change nothing; exit 1 if something is to be done.")
 @click.option("--sql", is_flag=True, help="Change nothing; print the SQL that would run.")
 @click.pass_obj
 def migrate(root: Root, check: bool, sql: bool) -> None:
-    """Create duly's tables, or bring them up to date. A missing SQLite file is created.
+    """Create or upgrade duly's tables. A missing SQLite file is created.
 
     \b
     duly --app shop.tasks:app migrate
@@ -22,15 +24,21 @@ def migrate(root: Root, check: bool, sql: bool) -> None:
     """
     app = root.app
     if check:
-        pending = app.store.pending_migrations()
-        for name, _ in pending:
-            click.echo(f"to do: {name}")
+        pending = [name for name, _ in app.store.pending_migrations()]
+        _tell(root, "to do", pending)
         sys.exit(1 if pending else 0)
     if sql:
         click.echo(app.store.migration_script(app.clock.now()), nl=False)
         return
     taken = app.migrate()
-    for name in taken:
-        click.echo(f"applied {name}")
+    _tell(root, "applied", taken)
     if not taken:
-        click.echo("nothing to do")
+        root.out.say("nothing to do")
+
+
+def _tell(root: Root, what: str, names: Sequence[str]) -> None:
+    if root.out.as_json:
+        root.out.data({what.replace(" ", "_"): list(names)})
+    sign = ":" if what == "to do" else ""
+    for name in names:
+        root.out.say(f"{what}{sign} {name}")

@@ -1,4 +1,4 @@
-"""`duly serve`: the HTTP API, webhooks, health and metrics."""
+"""`duly serve`: the dashboard, the HTTP API, webhooks, health and metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.root import EXIT_USAGE, Root, fail
-from duly.cli.worker import greet, on_signals
+from duly.cli.worker import end_with_parent, greet, on_signals
 from duly.errors import MissingExtra
 from duly.model.access import PARTS
 
@@ -49,8 +49,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
     is_flag=True,
     help="Show metrics without a token; only with --only health, on an address of its own.",
 )
+@click.option("--read-only", is_flag=True, help="Whoever asks may look, and nothing else.")
 @click.option("--root-path", default="", help="The path under which a proxy serves it.")
 @click.option("--with-worker", is_flag=True, help="Also run jobs and schedules in this process.")
+@click.option("--with-parent", "file", type=int, hidden=True)
 @click.pass_obj
 def serve(
     root: Root,
@@ -60,12 +62,15 @@ def serve(
     auth: str | None,
     allow_host: tuple[str, ...],
     open_metrics: bool,
+    read_only: bool,
     root_path: str,
     with_worker: bool,
+    file: int | None,
 ) -> None:
-    """Serve the HTTP API, webhooks, health and metrics until SIGTERM or Ctrl-C.
+    """Serve the dashboard, the HTTP API, webhooks, health and metrics.
 
-    Without tokens it binds to loopback only; webhooks have signatures and may bind anywhere.
+    Until SIGTERM or Ctrl-C. Without tokens it binds to loopback only; webhooks have signatures and
+    may bind anywhere.
 
     \b
     duly --app shop.tasks:app serve
@@ -81,12 +86,17 @@ def serve(
     chosen = _auth(app, host, frozenset(only or PARTS), auth)
     hosts = allow_host or ((host, *LOOPBACK_NAMES) if chosen == "open" else None)
     _publish(app)
-    asgi = app.asgi(auth=chosen, only=only or None, hosts=hosts, metrics_open=open_metrics)
-    with socket.socket(_family(host)) as listener:
-        _bind(listener, host, port)
+    asgi = app.asgi(
+        auth=chosen,
+        only=only or None,
+        hosts=hosts,
+        metrics_open=open_metrics,
+        read_only=read_only,
+    )
+    with _listener(host, port, file) as listener:
         bound = listener.getsockname()[1]
         greet(f"duly serve: http://{_shown(host)}:{bound} (auth: {chosen}); Ctrl-C stops")
-        server = _server(app, asgi, root_path)
+        server = _server(app, asgi, root_path, with_parent=file is not None)
         if with_worker:
             app.start()
         try:
@@ -104,7 +114,7 @@ def _publish(app: Duly) -> None:
     app.ready().publish(app.core.published(), app.core.now())
 
 
-def _server(app: Duly, asgi: Any, root_path: str) -> Any:
+def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
     """The server, not running; from now on a signal ends it, and not the process."""
     uvicorn: Any = import_module("uvicorn")
 
@@ -131,6 +141,8 @@ def _server(app: Duly, asgi: Any, root_path: str) -> Any:
     # While it runs it listens for signals itself, and raises them again at its end, when there is
     # still an app to close.
     on_signals(stop)
+    if with_parent:
+        end_with_parent(stop)
     return server
 
 
@@ -163,13 +175,26 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _bind(listener: socket.socket, host: str, port: int) -> None:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _listener(host: str, port: int, file: int | None) -> socket.socket:
+    """A socket that listens; `file` is that of a parent, which has bound it."""
+    if file is not None:
+        return socket.socket(fileno=file)
     try:
-        listener.bind((host.strip("[]"), port))
+        return bind(host, port)
     except OSError as error:
         fail(f"cannot bind to {host}:{port}: {error.strerror or error}")
-    listener.listen(2048)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    listener = socket.socket(_family(host))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _shown(host: str) -> str:

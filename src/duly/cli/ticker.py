@@ -11,7 +11,7 @@ from duly.cli.worker import Stop, greet, on_signals
 @click.command()
 @click.pass_obj
 def ticker(root: Root) -> None:
-    """Turn due schedules into jobs until SIGTERM or Ctrl-C; workers run them.
+    """Tick schedules, and run no jobs: until SIGTERM or Ctrl-C.
 
     Any number of tickers may run, beside those of the workers. It also keeps the tables in order.
 

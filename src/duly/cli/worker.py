@@ -49,6 +49,7 @@ LOOK_EVERY = 0.05
     help="Seconds that running jobs get after SIGTERM.",
 )
 @click.option("--no-ticker", is_flag=True, help="Leave schedules to other processes.")
+@click.option("--with-parent", is_flag=True, hidden=True)
 @click.option("--child", "lifeline", type=int, hidden=True)
 @click.option("--alone", "alone", hidden=True)
 @click.option("--isolated", "pipes", type=int, nargs=2, hidden=True)
@@ -60,13 +61,14 @@ def worker(
     queues: tuple[str, ...],
     drain: float,
     no_ticker: bool,
+    with_parent: bool,
     lifeline: int | None,
     alone: str | None,
     pipes: tuple[int, int] | None,
 ) -> None:
-    """Run jobs, and tick schedules, until SIGTERM or Ctrl-C.
+    """Run jobs, and tick schedules, until Ctrl-C.
 
-    Nothing new is started after the signal; running jobs get --drain seconds to end.
+    Nothing new is started after Ctrl-C or SIGTERM; running jobs get --drain seconds to end.
 
     \b
     duly --app shop.tasks:app worker --processes 2
@@ -94,7 +96,7 @@ def worker(
         command = _child_command(duly, concurrency, queues, drain)
         if no_ticker:
             command.append("--no-ticker")
-        _supervise(root, processes, drain, command)
+        _supervise(root, processes, drain, command, with_parent=with_parent)
 
 
 def _child_command(
@@ -102,12 +104,12 @@ def _child_command(
 ) -> list[str]:
     options = [f"--queue={queue}" for queue in queues]
     return [
-        *(*duly, *_log_options(), "worker"),
+        *(*duly, *log_options(), "worker"),
         *(f"--concurrency={concurrency}", f"--drain={drain}", *options),
     ]
 
 
-def _log_options() -> list[str]:
+def log_options() -> list[str]:
     """Pass the root's own options on to the children."""
     root = click.get_current_context().find_root()
     return [
@@ -115,7 +117,9 @@ def _log_options() -> list[str]:
     ]
 
 
-def _supervise(root: Root, processes: int, drain: float, command: list[str]) -> None:
+def _supervise(
+    root: Root, processes: int, drain: float, command: list[str], *, with_parent: bool
+) -> None:
     def spawn(file: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*command, f"--child={file}"], pass_fds=[file], stdin=subprocess.PIPE
@@ -123,6 +127,8 @@ def _supervise(root: Root, processes: int, drain: float, command: list[str]) -> 
 
     supervisor = Supervisor(root.app.core, spawn, processes, drain)
     on_signals(supervisor.stop)
+    if with_parent:
+        end_with_parent(supervisor.stop)
     greet(f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops")
     supervisor.run()
 
@@ -147,7 +153,7 @@ def _work(
     """A child: work until the parent says stop, or is gone."""
     stop = Stop()
     on_signals(stop.ask)
-    threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+    end_with_parent(stop.ask)
     service = root.app.service(
         concurrency=concurrency,
         queues=queues or None,
@@ -178,11 +184,16 @@ class Stop:
             os_sleep(LOOK_EVERY)
 
 
-def _stop_with_parent(stop: Stop) -> None:
-    """The parent never writes: the end of its pipe is the end of the parent."""
-    # Not through sys.stdin: a thread that waits in its buffer aborts the interpreter's shutdown.
-    os.read(sys.stdin.fileno(), 1)
-    stop.ask()
+def end_with_parent(stop: Callable[[], None]) -> None:
+    """Stop when the parent is gone. It never writes: the end of its pipe is its own end."""
+
+    def wait() -> None:
+        # Not through sys.stdin: a thread that waits in its buffer aborts the interpreter's
+        # shutdown.
+        os.read(sys.stdin.fileno(), 1)
+        stop()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def on_signals(stop: Callable[[], None]) -> None:

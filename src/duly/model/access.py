@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import msgspec
 
-PARTS = ("api", "hooks", "health")
+PARTS = ("dashboard", "api", "hooks", "health")
 """What a server serves, all of it or some."""
 
 
@@ -46,6 +46,11 @@ class Principal(msgspec.Struct, frozen=True):
 
     def may(self, scope: Scope) -> bool:
         return any(scope in _IMPLIED[held] for held in self.scopes)
+
+    def reading(self) -> Principal:
+        """The same one, who may look and nothing else."""
+        scopes = frozenset({Scope.READ}) if self.may(Scope.READ) else frozenset[Scope]()
+        return Principal(self.name, scopes, self.owner)
 
 
 def scopes_of(names: Collection[str]) -> frozenset[Scope]:

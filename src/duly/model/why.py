@@ -102,7 +102,7 @@ def _of_everything(facts: Facts) -> list[Reason]:
     pause = facts.kill_switch
     if pause is None:
         return []
-    return [Reason(Cause.EVERYTHING_PAUSED, f"everything is paused{_by(pause.by, pause.note)}")]
+    return [Reason(Cause.EVERYTHING_PAUSED, f"everything is paused{by_whom(pause.by, pause.note)}")]
 
 
 def _of_function(facts: Facts) -> list[Reason]:
@@ -111,10 +111,10 @@ def _of_function(facts: Facts) -> list[Reason]:
         return []
     cause = Cause.FUNCTION_DELETED if info.status == Status.DELETED else Cause.FUNCTION_PAUSED
     word = "deleted" if info.status == Status.DELETED else "paused"
-    return [Reason(cause, f"its function is {word}{_by(info.status_by, info.status_note)}")]
+    return [Reason(cause, f"its function is {word}{by_whom(info.status_by, info.status_note)}")]
 
 
-def _by(by: str | None, note: str | None) -> str:
+def by_whom(by: str | None, note: str | None) -> str:
     return (f" by {by}" if by else "") + (f" ({note})" if note else "")
 
 
@@ -166,7 +166,9 @@ def _of_time(job: JobRecord, now: int) -> list[Reason]:
 def _of_queue(facts: Facts) -> list[Reason]:
     queue, pause = facts.job.queue, facts.queue_pause
     if pause is not None:
-        return [Reason(Cause.QUEUE_PAUSED, f"queue {queue!r} is paused{_by(pause.by, pause.note)}")]
+        return [
+            Reason(Cause.QUEUE_PAUSED, f"queue {queue!r} is paused{by_whom(pause.by, pause.note)}")
+        ]
     serving = [worker for worker in _able(facts) if _serves(worker, queue)]
     if serving or not _has_it(facts):
         return []

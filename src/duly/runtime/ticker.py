@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from duly import zones
-from duly.errors import StoreError
+from duly.errors import StoreError, StoreUnavailable
 from duly.model.decide import Signal
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.program import Program
@@ -148,5 +148,7 @@ def _is_about_a_row(error: Exception) -> bool:
     """Whether what was to be written is at fault, and not the store as a whole."""
     if not isinstance(error, StoreError):
         return True
+    if isinstance(error, StoreUnavailable):
+        return False
     names = {each.__name__ for each in type(error.__cause__).__mro__}
     return bool(names & {"DataError", "IntegrityError"})

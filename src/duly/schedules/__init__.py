@@ -6,6 +6,7 @@ from duly.schedules.health import Health
 from duly.schedules.twin import AsyncSchedules
 from duly.schedules.verbs import Schedules
 from duly.schedules.views import Foreseen, Schedule, Tick
+from duly.schedules.why import ScheduleWhy
 
 __all__ = [
     "AsyncSchedules",
@@ -16,6 +17,7 @@ __all__ = [
     "Schedule",
     "ScheduleOptions",
     "SchedulePlan",
+    "ScheduleWhy",
     "Schedules",
     "Tick",
 ]

@@ -14,6 +14,7 @@ import msgspec
 
 from duly.checks import check_flag, check_stored_text
 from duly.clock import from_ms
+from duly.core import Core
 from duly.errors import InvalidCondition, InvalidOption
 from duly.functions import Function
 from duly.model.condition import Explanation
@@ -28,18 +29,22 @@ from duly.schedules.define import find_calendar, from_json, instant
 from duly.schedules.found import Found, Key, Ticks
 from duly.schedules.health import Health, health_of, understood
 from duly.schedules.views import Foreseen, Schedule, Tick
+from duly.schedules.why import ScheduleWhy, explain_schedule
 from duly.store.base import Store
 from duly.store.schedules.data import ScheduleFilter, TickFilter
 from duly.times import Instant
 
 MAX_PREVIEW = 10_000
 MAX_FORECAST_DAYS = 92
+LOOK_AHEAD = 100
+"""So many ticks are looked at to find the first that would be dispatched."""
 PAGE = 1_000
 
 
 # Inside the class, `list` is a verb.
 Foresight = list[Foreseen]
 Healths = list[Health]
+Decisions = list[Decided]
 
 
 class Reading(Found):
@@ -131,23 +136,8 @@ class Reading(Found):
         check_flag("simulate", simulate)
         check_result(result)
         plan = read(self._record(key))
-        now = self._core.now()
-        late = None if after is None else instant("after", after, now)
-        viewer = zone_info(zone_of(plan) if tz is None else tz)
-        signals = ask_for_signals(self._core, [plan.record])
-        facts = self._core.ready().facts([plan], now, signals)
-        since, standing = decided_until(plan, facts, now)
-        walk = foresee(
-            plan,
-            facts,
-            since,
-            sys.maxsize,
-            now,
-            simulate=simulate,
-            result=result,
-            standing=standing,
-        )
-        return [self._foreseen(plan, tick, viewer) for tick in in_time(walk, n, late)]
+        late = None if after is None else instant("after", after, self._core.now())
+        return ahead(self._core, plan, n, late, tz, simulate=simulate, result=result)
 
     def forecast(
         self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MOST_TICKS
@@ -187,18 +177,24 @@ class Reading(Found):
         Missed are those that are overdue, whose last tick was missed, that are parked, or that
         have broken what they promise.
         """
-        store = self._core.ready()
-        now = self._core.now()
         pages = self._pages() if key is None else [[self._record(key)]]
-        paused = store.statuses()
-        killed = store.kill_switch() is not None
-        return [
-            health_of(record, paused.get(record.function), killed, _newest(store, record), now)
-            for page in pages
-            for record in page
-        ]
+        return [health for page in pages for health in healths(self._core, page)]
+
+    def why(self, key: Key) -> ScheduleWhy:
+        """Why it has not run: paused by whom, what its last tick came to, and when it is next."""
+        record = self._record(key)
+        return explain_schedule(self._core, record, self._coming(record))
 
     # Inside
+
+    def _coming(self, record: ScheduleRecord) -> Decisions:
+        """The next ticks of one that ticks and makes sense."""
+        plan = next(understood([record]), None)
+        return (
+            []
+            if plan is None
+            else in_time(_walk(self._core, plan, self._core.now()), LOOK_AHEAD, None)
+        )
 
     def _pages(self, enabled: bool | None = None) -> Iterator[Sequence[ScheduleRecord]]:
         """All schedules, a page at a time."""
@@ -212,28 +208,82 @@ class Reading(Found):
                 return
             after = page[-1].id
 
-    def _foreseen(self, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen:
-        utc = from_ms(tick.tick_at)
-        return Foreseen(
-            tick_ms=tick.tick_at,
-            utc=utc,
-            local=utc.astimezone(zone_info(zone_of(plan))),
-            viewer=utc.astimezone(viewer),
-            due=from_ms(tick.due_at),
-            dst_adjusted=tick.dst_adjusted,
-            **self._decided(plan, tick.decision),
-        )
 
-    def _decided(self, plan: Plan, decision: Decision) -> dict[str, Any]:
-        if isinstance(decision, Skip):
-            # As the ledger will have it.
-            detail = from_json(encode_detail(decision.detail))
-            return {"decision": "skip", "reason": str(decision.reason), "detail": detail}
-        return {
-            "decision": "dispatch",
-            "inputs": self._core.shown_arguments(plan.record.function, decision.args),
-            "rotation_index": decision.rotation_index,
-        }
+def ahead(
+    core: Core,
+    plan: Plan,
+    n: int,
+    after: int | None = None,
+    tz: str | None = None,
+    *,
+    simulate: bool = False,
+    result: Mapping[str, Any] | None = None,
+) -> Foresight:
+    """What the next ticks of a schedule would come to, stored as it is or not."""
+    viewer = zone_info(zone_of(plan) if tz is None else tz)
+    walk = _walk(core, plan, core.now(), simulate=simulate, result=result)
+    return [_foreseen(core, plan, tick, viewer) for tick in in_time(walk, n, after)]
+
+
+def _walk(
+    core: Core,
+    plan: Plan,
+    now: int,
+    *,
+    simulate: bool = False,
+    result: Mapping[str, Any] | None = None,
+) -> Iterator[Decided]:
+    """The coming ticks, each decided as things stand now."""
+    signals = ask_for_signals(core, [plan.record])
+    facts = core.ready().facts([plan], now, signals)
+    since, standing = decided_until(plan, facts, now)
+    return foresee(
+        plan,
+        facts,
+        since,
+        sys.maxsize,
+        now,
+        simulate=simulate,
+        result=result,
+        standing=standing,
+    )
+
+
+def _foreseen(core: Core, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen:
+    utc = from_ms(tick.tick_at)
+    return Foreseen(
+        tick_ms=tick.tick_at,
+        utc=utc,
+        local=utc.astimezone(zone_info(zone_of(plan))),
+        viewer=utc.astimezone(viewer),
+        due=from_ms(tick.due_at),
+        dst_adjusted=tick.dst_adjusted,
+        **_decided(core, plan, tick.decision),
+    )
+
+
+def _decided(core: Core, plan: Plan, decision: Decision) -> dict[str, Any]:
+    if isinstance(decision, Skip):
+        # As the ledger will have it.
+        detail = from_json(encode_detail(decision.detail))
+        return {"decision": "skip", "reason": str(decision.reason), "detail": detail}
+    return {
+        "decision": "dispatch",
+        "inputs": core.shown_arguments(plan.record.function, decision.args),
+        "rotation_index": decision.rotation_index,
+    }
+
+
+def healths(core: Core, records: Sequence[ScheduleRecord]) -> list[Health]:
+    """How these schedules do."""
+    store = core.ready()
+    now = core.now()
+    statuses = store.statuses()
+    killed = store.kill_switch() is not None
+    return [
+        health_of(record, statuses.get(record.function), killed, _newest(store, record), now)
+        for record in records
+    ]
 
 
 def _newest(store: Store, record: ScheduleRecord) -> TickRecord | None:

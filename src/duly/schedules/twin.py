@@ -16,6 +16,7 @@ from duly.schedules.found import Key, Ticks
 from duly.schedules.reading import Foresight, Healths
 from duly.schedules.verbs import Schedules
 from duly.schedules.views import Schedule, Tick
+from duly.schedules.why import ScheduleWhy
 from duly.times import Instant
 
 
@@ -158,6 +159,10 @@ class AsyncSchedules:
     async def health(self, key: Key | None = None) -> Healths:
         """How schedules do: ok, missed, paused or never ran; and since when, and why."""
         return await self._core.threads.read(partial(self._schedules.health, key))
+
+    async def why(self, key: Key) -> ScheduleWhy:
+        """Why it has not run: paused by whom, what its last tick came to, and when it is next."""
+        return await self._core.threads.call(partial(self._schedules.why, key))
 
     # Running
 

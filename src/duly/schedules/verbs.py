@@ -9,11 +9,11 @@ from typing import Any, Unpack
 import msgspec
 
 from duly.checks import check_flag, check_text
+from duly.core import Core
 from duly.errors import InvalidOption, ScheduleExists, StaleVersion
 from duly.functions import Call, Function
 from duly.inside import refuse_inside_mutation
-from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
-from duly.model.trigger import Cron
+from duly.model.schedule import ScheduleRecord
 from duly.schedules.checks import check_by, check_key, read
 from duly.schedules.declared import Declarations, SchedulePlan
 from duly.schedules.define import ScheduleOptions, bound, check_note, define
@@ -21,19 +21,49 @@ from duly.schedules.found import Key
 from duly.schedules.reading import Reading
 from duly.schedules.rows import (
     adopted,
-    as_given,
     asleep,
     awake,
     changed,
     check_times,
     check_version,
     new_record,
-    with_zone,
 )
 from duly.schedules.running import Running
+from duly.schedules.update import defined
 from duly.schedules.views import Schedule
 
 UPDATES = 10
+
+
+def drafted(
+    core: Core,
+    key: str,
+    call: Call[Any],
+    options: Mapping[str, Any],
+    owner: str,
+    *,
+    by: str | None = None,
+    fixed_id: str | None = None,
+) -> ScheduleRecord:
+    """The row that a schedule would have, with everything checked; nothing is stored."""
+    check_key(key)
+    definition = define(
+        core, core.admit(call), options, owner=owner, floor_ms=core.interval_floor_ms
+    )
+    record = new_record(
+        core,
+        definition,
+        key,
+        core.now(),
+        owner=owner,
+        enabled=options.get("enabled", True),
+        fire_at_once=options.get("fire_at_once", False),
+        note=options.get("note"),
+        by=by,
+        fixed_id=fixed_id,
+    )
+    check_times(record)
+    return record
 
 
 class Schedules(Reading, Running):
@@ -61,25 +91,11 @@ class Schedules(Reading, Running):
     ) -> Schedule:
         """Make a schedule that calls a function, with the arguments that `bind` gave it."""
         refuse_inside_mutation("schedules.create")
-        check_key(key)
         check_by(by)
-        chosen = self._owner_for(owner)
-        admitted = self._core.admit(call if isinstance(call, Call) else bound(call))
-        floor = self._core.interval_floor_ms
-        definition = define(self._core, admitted, options, owner=chosen, floor_ms=floor)
-        record = new_record(
-            self._core,
-            definition,
-            key,
-            self._core.now(),
-            owner=chosen,
-            enabled=options.get("enabled", True),
-            fire_at_once=options.get("fire_at_once", False),
-            note=options.get("note"),
-            by=by,
-            fixed_id=self._fixed_id,
+        call = call if isinstance(call, Call) else bound(call)
+        record = drafted(
+            self._core, key, call, options, self._owner_for(owner), by=by, fixed_id=self._fixed_id
         )
-        check_times(record)
         if not self._core.ready().add_schedule(record, by, record.created_at):
             raise ScheduleExists(key)
         self._core.wake_ticker()
@@ -122,27 +138,7 @@ class Schedules(Reading, Running):
         before = self._record(key)
         if version is not None:
             check_version(before, version)
-        merged = as_given(before, options.keys()) | dict(options)
-        retimed = bool({"cron", "every", "at", "trigger"} & options.keys())
-        if retimed and "trigger" not in options:
-            trigger = merged.pop("trigger", None)
-            if options.get("cron") is not None and isinstance(trigger, Cron):
-                merged.setdefault("tz", trigger.tz)
-        elif "tz" in options and not retimed:
-            merged = with_zone(merged, options["tz"])
-        chosen = self._call_of(before) if call is None else call
-        admitted = self._core.admit(chosen if isinstance(chosen, Call) else bound(chosen))
-        # What stands already was allowed when it was written.
-        floor = self._core.interval_floor_ms if retimed and not before.app else CODE_FLOOR_MS
-        definition = define(
-            self._core,
-            admitted,
-            merged,
-            owner=before.owner,
-            floor_ms=floor,
-            attached=before.calendar,
-            told=before.alert,
-        )
+        definition = defined(self._core, before, call, options)
 
         def change(record: ScheduleRecord) -> ScheduleRecord | None:
             check_version(record, before.version)

@@ -18,7 +18,7 @@ from duly.app import Duly
 from duly.errors import InvalidOption
 from duly.model.access import PARTS
 from duly.server import api as routes
-from duly.server import events, hooks
+from duly.server import dashboard, events, hooks
 from duly.server.answers import Answer, ErrorAnswer, install_errors
 from duly.server.auth import Auth, Doorman
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
@@ -34,16 +34,20 @@ def make_asgi(
     only: Collection[str] | None = None,
     hosts: Collection[str] | None = None,
     metrics_open: bool = False,
+    read_only: bool = False,
 ) -> ASGIApp:
     """An ASGI application with the server's parts.
 
     `auth`: "tokens", or a function that is given the request and gives a `Principal` or None for
-    those who show no token, or "open" for everybody. `only`: some of api, hooks and health.
-    `hosts`: the names that it answers for; None: any. `metrics_open`: show metrics also to those
-    who show no token.
+    those who show no token, or "open" for everybody. `only`: some of dashboard, api, hooks and
+    health. `hosts`: the names that it answers for; None: any. `metrics_open`: show metrics also to
+    those who show no token. `read_only`: whoever asks may look, and nothing else;
+    neither webhooks nor dispatches are taken.
     """
     parts = _parts(only)
-    what = Served(app, Doorman(app, auth), Readiness(app), _own_routes(app, parts))
+    doorman = Doorman(app, auth, read_only=read_only)
+    own = [] if read_only else _own_routes(app, parts)
+    what = Served(app, doorman, Readiness(app), own)
     return Guard(serve(what, _routes(parts, metrics_open)), hosts, unread=hooks.paths(app))
 
 
@@ -74,6 +78,9 @@ def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
     if "health" in parts:
         server.include_router(health_router(metrics_open=metrics_open), responses=_ERRORS)
     server.router.routes.append(OwnRoutes())
+    if "dashboard" in parts:
+        # Last, so that a webhook with a path of its own comes first.
+        server.include_router(dashboard.router, include_in_schema=False)
     return server
 
 

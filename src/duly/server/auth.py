@@ -22,6 +22,8 @@ from duly.tokens import PREFIX
 Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
 Auth: TypeAlias = Literal["tokens", "open"] | Callback
 
+SESSION = "duly_session"
+"""The cookie in which a browser shows the token that somebody has logged in with."""
 EVERYBODY = Principal("local", frozenset(Scope))
 """Whoever reaches a server without authentication, which binds to loopback only."""
 _BEARER = HTTPBearer(auto_error=False, description="A token, as `app.tokens.create` makes it.")
@@ -30,11 +32,17 @@ _BEARER = HTTPBearer(auto_error=False, description="A token, as `app.tokens.crea
 class Doorman:
     """Finds out who asks."""
 
-    def __init__(self, app: Duly, auth: Auth) -> None:
+    def __init__(self, app: Duly, auth: Auth, *, read_only: bool = False) -> None:
+        """`read_only`: whoever asks may look, and nothing else."""
         if not callable(auth) and auth not in ("tokens", "open"):
             raise InvalidOption("auth", f'give "tokens", "open" or a function, not {auth!r}')
         self._app = app
         self._auth = auth
+        self._read_only = read_only
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self._auth != "open"
 
     async def who(self, request: Request) -> Principal:
         """Whoever asks; Refused with 401 if that is nobody."""
@@ -47,7 +55,7 @@ class Doorman:
                 hint="send Authorization: Bearer …; app.tokens.create makes one",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        return principal
+        return principal.reading() if self._read_only else principal
 
     async def _find(self, request: Request) -> Principal | None:
         if self._auth == "open":
@@ -56,7 +64,11 @@ class Doorman:
         shown = secret.strip() if kind.lower() == "bearer" else ""
         # A bearer token of another kind is the business of the application around.
         if callable(self._auth) and not shown.startswith(PREFIX):
-            return await _call(self._auth, request)
+            found = await _call(self._auth, request)
+            if found is not None:
+                return found
+            shown = ""
+        shown = shown or request.cookies.get(SESSION, "")
         return await run_in_threadpool(self._app.tokens.check, shown) if shown else None
 
 
@@ -74,8 +86,12 @@ async def _call(callback: Callback, request: Request) -> Principal | None:
     return found
 
 
+def doorman_of(request: Request) -> Doorman:
+    return served(request).doorman
+
+
 async def _principal(request: Request, _: Annotated[Any, Depends(_BEARER)]) -> Principal:
-    return await served(request).doorman.who(request)
+    return await doorman_of(request).who(request)
 
 
 def _needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:

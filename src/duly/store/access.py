@@ -69,9 +69,14 @@ def give_up_request(session: Session, claim: RequestClaim) -> None:
 
 
 def audit_page(
-    session: Session, target: str | None, before: str | None, limit: int
+    session: Session,
+    target: str | None,
+    before: str | None,
+    limit: int,
+    actor: str | None,
+    action: str | None,
 ) -> list[AuditEntry]:
-    given = {"target": target, "before": before, "limit": limit}
+    given = {"target": target, "before": before, "actor": actor, "action": action, "limit": limit}
     return [AuditEntry(*row) for row in session.run(sql.AUDIT_PAGE, given)]
 
 

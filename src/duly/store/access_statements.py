@@ -69,12 +69,17 @@ FORGET_REQUESTS = each(
             FOR UPDATE SKIP LOCKED) RETURNING 1""",
 )
 
+# An action, or all that begin with it: schedule stands for schedule.create too.
 AUDIT_PAGE = each(
     sqlite="""SELECT id, at, actor, action, target, detail FROM @audit
         WHERE (:target IS NULL OR target = :target) AND (:before IS NULL OR id < :before)
+            AND (:actor IS NULL OR actor = :actor)
+            AND (:action IS NULL OR substr(action || '.', 1, length(:action) + 1) = :action || '.')
         ORDER BY id DESC LIMIT :limit""",
     postgres="""SELECT id::text, at, actor, action, target, detail FROM @audit
         WHERE (:target::text IS NULL OR target = :target)
             AND (:before::uuid IS NULL OR id < :before::uuid)
+            AND (:actor::text IS NULL OR actor = :actor)
+            AND (:action::text IS NULL OR starts_with(action || '.', :action || '.'))
         ORDER BY audit.id DESC LIMIT :limit""",
 )

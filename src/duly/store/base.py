@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -48,6 +48,10 @@ from duly.store.schedules.runs import Choose
 from duly.store.schedules.ticking import Ticked
 from duly.store.statements import Dialect
 from duly.store.system import SystemTable
+from duly.store.views import Ended, Run, Tally
+
+if TYPE_CHECKING:
+    from duly.store.copying import CopyEnd
 
 CLAIM_BYTES = 8 << 20
 """A claim takes at most so many bytes of arguments (but always one job)."""
@@ -132,6 +136,19 @@ class HeldJobs(msgspec.Struct, frozen=True):
     function: str
     count: int
     oldest_run_at: int
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """The database as those see it who look after it."""
+
+    name: str
+    version: str
+    journal_mode: str | None = None
+    """Of SQLite."""
+    network_file_system: str | None = None
+    """On which the file of SQLite is, if it is on one."""
+    longest_transaction_ms: int | None = None
+    """For how long somebody's transaction has been open, as far as PostgreSQL tells us."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -322,6 +339,11 @@ class Store(Protocol):
 
     def address(self) -> Address:
         """Which database it is in; known once it is open."""
+        ...
+
+    # Copy
+    def copy_end(self) -> CopyEnd:
+        """The store as one end of a copy; it need not be open, and may be closed to all others."""
         ...
 
     # Enqueue
@@ -633,6 +655,39 @@ class Store(Protocol):
         """How many schedules there are, counted up to a limit."""
         ...
 
+    def waiting_functions(self) -> Sequence[str]:
+        """The functions that unfinished jobs call which do not run, up to 1,000 of them."""
+        ...
+
+    def engine(self) -> Engine:
+        """What kind of database it is, and how that is set up."""
+        ...
+
+    def required_zone_data(self) -> str:
+        """The version of the zone data that a ticker must have; "" if any will do."""
+        ...
+
+    def tally(self, now: int, overdue: int, day: int, owner: str | None) -> Tally:
+        """How many there are of what operators look for; of all owners if it is None.
+
+        `overdue`: schedules that were due before it count as such; `day`: since when failed jobs
+        are counted.
+        """
+        ...
+
+    def recent_runs(self, schedule_ids: Sequence[str], limit: int) -> Mapping[str, list[Run]]:
+        """The newest finished jobs of each of these schedules, newest first."""
+        ...
+
+    def function_runs(self, functions: Sequence[str], limit: int) -> Mapping[str, list[Run]]:
+        """The newest jobs of each of these functions that succeeded or failed, newest first."""
+        ...
+
+    def throughput(self, since: int, step: int, owner: str | None) -> Sequence[Ended]:
+        """How many jobs have ended in which step of time, and how: of the newest 10,000 that were
+        stored since then."""
+        ...
+
     def add_counts(self, counts: Sequence[Count]) -> None:
         """Add to the counts that all processes share."""
         ...
@@ -814,6 +869,10 @@ class Store(Protocol):
         """What is left of ticks and jobs that are gone: one row for every day (UTC) with any."""
         ...
 
+    def ledger_days(self, schedule_id: str) -> Sequence[Day]:
+        """The same of the ticks and jobs that are still there: of the newest 10,000 of a kind."""
+        ...
+
     def calendars_of(self, plans: Sequence[Plan]) -> Mapping[str, Calendar]:
         """The calendars that are attached to these schedules, by what they call them."""
         ...
@@ -906,9 +965,19 @@ class Store(Protocol):
         ...
 
     def audit_page(
-        self, target: str | None, before: str | None, limit: int
+        self,
+        target: str | None,
+        before: str | None,
+        limit: int,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
     ) -> Sequence[AuditEntry]:
-        """What was done to anything, or to one thing, before an entry; newest first."""
+        """What was done to anything, or to one thing, before an entry; newest first.
+
+        `action`: one, or the first words of some: schedule stands for schedule.create too.
+        QueryTooBroad if too many others were done or did something.
+        """
         ...
 
     # Live events

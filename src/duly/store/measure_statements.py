@@ -29,6 +29,17 @@ HELD_BY_QUEUE = both(
         ORDER BY hold, function, id LIMIT {MOST}) held GROUP BY queue"""
 )
 
+_NEXT_FUNCTION = "SELECT function FROM @jobs WHERE token % 2 = 0{} ORDER BY function LIMIT 1"
+# From each name to the next one along the index, however many jobs have the same.
+WAITING_FUNCTIONS = both(
+    f"""WITH RECURSIVE names (function) AS (
+            SELECT ({_NEXT_FUNCTION.format("")})
+            UNION ALL
+            SELECT ({_NEXT_FUNCTION.format(" AND function > names.function")})
+            FROM names WHERE names.function IS NOT NULL)
+        SELECT function FROM names WHERE function IS NOT NULL LIMIT :limit"""
+)
+
 
 def _schedules(where: str, order: str) -> str:
     return f"""(SELECT count(*) FROM

@@ -18,6 +18,8 @@ MOST_QUEUES = 100
 """The jobs of so many queues are counted, of those that are most behind; of others only how late
 they are is said."""
 
+MOST_FUNCTIONS = 1_000
+
 
 def depths(session: Session, now: int) -> list[Depth]:
     """How many jobs wait and run, by queue."""
@@ -54,6 +56,10 @@ def _count(
 def schedule_counts(session: Session) -> ScheduleCounts:
     ((active, parked, every),) = session.run(sql.COUNT_SCHEDULES)
     return ScheduleCounts(active, parked, max(0, every - active - parked))
+
+
+def waiting_functions(session: Session) -> list[str]:
+    return [name for (name,) in session.run(sql.WAITING_FUNCTIONS, {"limit": MOST_FUNCTIONS})]
 
 
 def add_counts(session: Session, counts: Sequence[Count]) -> None:

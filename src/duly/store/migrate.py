@@ -19,6 +19,7 @@ import msgspec
 
 from duly.errors import NotMigrated, StoreError, StoreTooNew
 from duly.store import statements as sql
+from duly.store.copy_mark import refuse_moved
 from duly.store.statements import Dialect, Statement
 
 
@@ -124,6 +125,7 @@ def check(dialect: Dialect, meta: Mapping[str, str]) -> None:
             f"duly's tables are of version {meta['version']}, this code needs {code}; "
             "run `duly migrate`"
         )
+    refuse_moved(meta)
 
 
 def split(text: str) -> Iterator[str]:

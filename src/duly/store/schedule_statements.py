@@ -368,16 +368,46 @@ _SCHEDULE_TERMS = {
     "enabled": "enabled = :enabled",
     "calendar": "calendar = :calendar",
     "after_id": "s.id > :after_id",
+    "due_before": "due_at < :due_before",
 }
+_STATUS_TERMS = {
+    "enabled": "due_at IS NOT NULL",
+    "disabled": "NOT enabled AND orphaned_at IS NULL",
+    "parked": "parked_at IS NOT NULL AND enabled AND orphaned_at IS NULL",
+    "orphaned": "orphaned_at IS NOT NULL",
+    "ended": "enabled AND next_tick_at IS NULL AND parked_at IS NULL AND orphaned_at IS NULL",
+    "late": "expect_at IS NOT NULL AND late IS NOT NULL",
+}
+_SEARCHED = each(
+    sqlite="(instr(lower(key), :search) > 0 OR instr(lower(function), :search) > 0)",
+    postgres="(strpos(lower(key), :search) > 0 OR strpos(lower(function), :search) > 0)",
+)
 
 
 def list_schedules(given: dict[str, object]) -> Statement:
-    """The statement that lists schedules, oldest first; only what is asked for is in it."""
+    """The statement that lists schedules; only what is asked for is in it.
+
+    Oldest first; those that are due by a time in the order in which they are.
+    """
     terms = [term for name, term in _SCHEDULE_TERMS.items() if name in given]
     if "parked" in given:
         terms.append("parked_at IS NOT NULL" if given["parked"] else "parked_at IS NULL")
-    where = "WHERE " + " AND ".join(terms) if terms else ""
-    return _of_schedules("", f"{where} ORDER BY s.id LIMIT :limit")
+    if "status" in given:
+        terms.append(_STATUS_TERMS[str(given["status"])])
+    order = "s.id"
+    if "due_before" in given:
+        order = "due_at, s.id"
+        if "after_due" in given:
+            terms.remove(_SCHEDULE_TERMS["after_id"])
+            terms.append("(due_at, s.id) > (:after_due, :after_id)")
+    searched = "search" in given
+
+    def rest(term: str) -> str:
+        all_terms = [*terms, term] if searched else terms
+        where = "WHERE " + " AND ".join(all_terms) if all_terms else ""
+        return f"{where} ORDER BY {order} LIMIT :limit"
+
+    return _of_schedules("", rest(_SEARCHED.postgres), sqlite_rest=rest(_SEARCHED.sqlite))
 
 
 # Calendars ---------------------------------------------------------------------------------------

@@ -40,12 +40,14 @@ from duly.store import (
     limits,
     measures,
     system,
+    views,
 )
 from duly.store import access_statements as access_sql
 from duly.store import measure_statements as measure_sql
 from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
 from duly.store.base import Change, HeldJobs, Lane, QueuePause, WorkerInfo
+from duly.store.copying import CopyEnd
 from duly.store.declared import Settle, Stored
 from duly.store.expectations import MakeAlert
 from duly.store.inbox import MakeEventJobs
@@ -73,6 +75,7 @@ from duly.store.schedules.runs import Choose
 from duly.store.schedules.ticking import Ticked
 from duly.store.session import Session
 from duly.store.system import SystemTable
+from duly.store.views import Ended, Run, Tally
 
 S = TypeVar("S", bound=Session)
 T = TypeVar("T")
@@ -99,6 +102,11 @@ class SharedVerbs(ABC, Generic[S]):
     def _single(self, work: Callable[[S], T]) -> T:
         """The same for a single statement."""
         return self._write(work)
+
+    # Copy
+
+    def copy_end(self) -> CopyEnd:
+        return CopyEnd(self._read, self._write)
 
     # Enqueue
 
@@ -396,7 +404,8 @@ class SharedVerbs(ABC, Generic[S]):
         return self._read(lambda s: data.find_one(s, app, owner, key))
 
     def schedules(self, filter: ScheduleFilter) -> Sequence[ScheduleRecord]:
-        return self._read(lambda s: data.find(s, filter))
+        read = self._read if filter.search is None else self._read_in_time
+        return read(lambda s: data.find(s, filter))
 
     def is_scheduled(self, functions: Sequence[str]) -> bool:
         return self._read(
@@ -423,6 +432,9 @@ class SharedVerbs(ABC, Generic[S]):
 
     def days(self, schedule_id: str) -> Sequence[Day]:
         return self._read(lambda s: retention.days_of(s, schedule_id))
+
+    def ledger_days(self, schedule_id: str) -> Sequence[Day]:
+        return self._read(lambda s: views.ledger_days(s, schedule_id))
 
     def calendars_of(self, plans: Sequence[Plan]) -> Mapping[str, Calendar]:
         return self._read(lambda s: calendars.calendars_of(s, plans))
@@ -514,11 +526,19 @@ class SharedVerbs(ABC, Generic[S]):
         return self._read(lambda s: audit.audit_of(s, target, limit))
 
     def audit_page(
-        self, target: str | None, before: str | None, limit: int
+        self,
+        target: str | None,
+        before: str | None,
+        limit: int,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
     ) -> Sequence[AuditEntry]:
         if before is not None and not is_id(before):
             return []
-        return self._read(lambda s: access.audit_page(s, target, before, limit))
+        # No index serves these.
+        read = self._read if actor is None and action is None else self._read_in_time
+        return read(lambda s: access.audit_page(s, target, before, limit, actor, action))
 
     # Live events
 
@@ -675,6 +695,24 @@ class SharedVerbs(ABC, Generic[S]):
 
     def schedule_counts(self) -> ScheduleCounts:
         return self._read(measures.schedule_counts)
+
+    def waiting_functions(self) -> Sequence[str]:
+        return self._read(measures.waiting_functions)
+
+    def required_zone_data(self) -> str:
+        return self._read(zone_data.required_zone_data)
+
+    def tally(self, now: int, overdue: int, day: int, owner: str | None) -> Tally:
+        return self._read(lambda s: views.tally(s, now, overdue, day, owner))
+
+    def recent_runs(self, schedule_ids: Sequence[str], limit: int) -> Mapping[str, list[Run]]:
+        return self._read(lambda s: views.recent_runs(s, schedule_ids, limit))
+
+    def function_runs(self, functions: Sequence[str], limit: int) -> Mapping[str, list[Run]]:
+        return self._read(lambda s: views.function_runs(s, functions, limit))
+
+    def throughput(self, since: int, step: int, owner: str | None) -> Sequence[Ended]:
+        return self._read(lambda s: views.throughput(s, since, step, owner))
 
     def add_counts(self, counts: Sequence[Count]) -> None:
         if counts:

@@ -87,12 +87,14 @@ def named_statements() -> Iterator[tuple[str, Statement]]:
     """Every statement with its name."""
     from duly.store import (
         access_statements,
+        copy_statements,
         endpoint_statements,
         feed_statements,
         gateway_statements,
         inbox_statements,
         measure_statements,
         schedule_statements,
+        view_statements,
     )
 
     modules = (
@@ -103,6 +105,8 @@ def named_statements() -> Iterator[tuple[str, Statement]]:
         gateway_statements,
         feed_statements,
         measure_statements,
+        copy_statements,
+        view_statements,
     )
     for names in (globals(), *map(vars, modules)):
         yield from ((name, s) for name, s in names.items() if isinstance(s, Statement))
@@ -1000,6 +1004,10 @@ AWAITED_KEYS = each(
     sqlite=_awaited_keys("@jobs INDEXED BY duly_jobs_limit"), postgres=_awaited_keys("@jobs")
 )
 
+# SQLite only -------------------------------------------------------------------------------------
+
+JOURNAL_MODE = both("PRAGMA journal_mode")
+
 # PostgreSQL only ---------------------------------------------------------------------------------
 
 SERVER_TIME = both("SELECT extract(epoch FROM clock_timestamp())::float8")
@@ -1011,6 +1019,14 @@ LONGEST_WRITE = each(
             * 1000
         FROM pg_stat_activity
         WHERE datname = current_database() AND backend_xid IS NOT NULL""",
+)
+# For how long a transaction of anybody is open whom this role may look at, in milliseconds.
+LONGEST_TRANSACTION = each(
+    sqlite="SELECT 0",
+    postgres="""SELECT (extract(epoch FROM max(clock_timestamp() - xact_start)) * 1000)::int8
+        FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_type = 'client backend'
+            AND pid <> pg_backend_pid()""",
 )
 SYNCHRONOUS_COMMIT = both("SELECT current_setting('synchronous_commit')")
 CURRENT_XID = both("SELECT pg_current_xact_id()::text")

@@ -29,7 +29,7 @@ from duly.model.job import (
 from duly.model.progress import LogEntry
 from duly.on import On
 from duly.store import steps
-from duly.store.base import Address, ClaimRequest, Rows, Store, StoreTx, WorkerInfo
+from duly.store.base import Address, ClaimRequest, Engine, Rows, Store, StoreTx, WorkerInfo
 from duly.store.borrow import (
     AlchemyConnection,
     AlchemySession,
@@ -150,6 +150,9 @@ class InsideStore(SharedVerbs[Session]):
 
     def address(self) -> Address:
         return self._own.address()
+
+    def engine(self) -> Engine:
+        return self._own.engine()
 
     # Jobs
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.torture.kill.audit import Auditor, Verdict
 from tests.torture.kill.trace import Trace
 
 APP = "tests.torture.kill.app:app"
+BETWEEN_CHILDREN = 3.0
 LINE = len("00000000-0000-0000-0000-000000000000\n")
 
 
@@ -70,6 +72,22 @@ class Fleet:
         assert code == -signal.SIGKILL, f"{where}: exit {code}, no kill\n{process.errors()}"
         self.kills += 1
         self.auditor.look()
+
+    def kill_children(self, parent: Process) -> None:
+        """Kill what the parent starts until it is dead itself.
+
+        A child that runs nothing just then leaves nothing to rescue, and another has to die.
+        """
+        next_at = time.monotonic()
+
+        def is_dead() -> bool:
+            nonlocal next_at
+            if parent.is_running and time.monotonic() >= next_at and self._children_of(parent):
+                self.kill_a_child(parent)
+                next_at = time.monotonic() + BETWEEN_CHILDREN
+            return not parent.is_running
+
+        wait_until(is_dead, "the parent is dead", patience=60)
 
     def kill_a_child(self, parent: Process) -> None:
         """SIGKILL to a registered worker process that the parent has started."""

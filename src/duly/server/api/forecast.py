@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import merge
 from itertools import islice
 from typing import Annotated
@@ -15,6 +15,7 @@ from duly.app import Duly
 from duly.clock import from_ms, to_ms
 from duly.errors import InvalidOption
 from duly.model.access import Principal
+from duly.model.fires import Fire, fires
 from duly.model.forecast import HOUR_MS, dispatches
 from duly.model.ical_feed import Event, feed
 from duly.model.schedule import Plan
@@ -27,7 +28,6 @@ from duly.server.api.common import App, check_id, owner_of
 from duly.server.auth import Reader, ScopedRoute
 from duly.store.schedules.data import ScheduleFilter
 from duly.times import at
-from duly.zones import zone
 
 router = APIRouter(tags=["forecast"], route_class=ScopedRoute)
 
@@ -60,7 +60,7 @@ class ForecastShape(Shape):
     complete: bool = Field(description="False: these are the figures of only some schedules.")
 
 
-class Fire(Shape):
+class FireShape(Shape):
     at: Time
     at_ms: Ms
     local: str
@@ -72,7 +72,7 @@ class CronShape(Shape):
     expression: str
     tz: str
     description: str
-    fires: list[Fire]
+    fires: list[FireShape]
 
 
 # Routes ------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def cron(
         expression=expression,
         tz=trigger.tz,
         description=trigger.describe(),
-        fires=list(_fires(trigger, trigger.upcoming(n, since), since)),
+        fires=[_fire(fire) for fire in fires(trigger, n, since)],
     )
 
 
@@ -223,32 +223,11 @@ class Coming:
                 yield Event(dispatch[1], uid, record.key, description)
 
 
-def _fires(trigger: Cron, ticks: list[int], since: int) -> Iterator[Fire]:
-    clock = zone(trigger.tz)
-    before = clock.offset(since // 1000)
-    for tick in ticks:
-        adjusted = trigger.adjusted(tick)
-        offset = clock.offset(tick // 1000)
-        local = from_ms(tick).astimezone(clock.info)
-        yield Fire(
-            at=from_ms(tick),
-            at_ms=tick,
-            local=local.isoformat(timespec="seconds"),
-            dst_adjusted=adjusted,
-            note=_note(adjusted, local, offset - before),
-        )
-        before = offset
-
-
-def _note(adjusted: bool, local: datetime, change: int) -> str | None:
-    """What there is to say of a fire near a change of clocks."""
-    if adjusted:
-        return "clocks are set forward over its time; it fires when that is done"
-    other = local.replace(fold=1 - local.fold)
-    if other.utcoffset() != local.utcoffset():
-        which = "second" if local.fold else "first"
-        return f"clocks show this time twice; this is the {which} time"
-    if change:
-        way = "forward" if change > 0 else "back"
-        return f"clocks are set {way} by {timedelta(seconds=abs(change))} before it"
-    return None
+def _fire(fire: Fire) -> FireShape:
+    return FireShape(
+        at=from_ms(fire.at_ms),
+        at_ms=fire.at_ms,
+        local=fire.local.isoformat(timespec="seconds"),
+        dst_adjusted=fire.dst_adjusted,
+        note=fire.note,
+    )

@@ -15,6 +15,7 @@ from duly.errors import GatewayUnavailable, SecretMissing
 from duly.gateway import GatewayCron, Gateways, RegisteredGateway
 from duly.model.access import Principal
 from duly.observe import ObservedGateway, ObservedSchedule
+from duly.observe import ObservedPage as Observed
 from duly.server.answers import Ms, Refused, Shape, Time
 from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
 from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys
@@ -294,14 +295,18 @@ async def observe(
     of = owner_of(who, owner)
 
     def look() -> ObservedPage:
-        found = app.observe.schedules(owner=of, tz=tz, after=after, limit=limit)
-        return ObservedPage(
-            rows=[_observed(who, row) for row in found.rows],
-            gateways=[_observed_gateway(who, gateway) for gateway in found.gateways],
-            next=found.after,
-        )
+        return shown(who, app.observe.schedules(owner=of, tz=tz, after=after, limit=limit))
 
     return await waiting("views", look, MOST_VIEWS)
+
+
+def shown(who: Principal, found: Observed) -> ObservedPage:
+    """A page of the view as this one may see it."""
+    return ObservedPage(
+        rows=[_observed(who, row) for row in found.rows],
+        gateways=[_observed_gateway(who, gateway) for gateway in found.gateways],
+        next=found.after,
+    )
 
 
 # What they are made of ---------------------------------------------------------------------------

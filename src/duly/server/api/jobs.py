@@ -15,11 +15,11 @@ from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, JobNotFound, UnknownFunction
 from duly.functions import Call, Function
 from duly.ids import is_id, new_id
-from duly.jobs import Job, JobFailure, job_from
+from duly.jobs import MOST_CHILDREN, Job, JobFailure, job_from
 from duly.making import keys_of_owner, new_jobs, tracked
 from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
-from duly.model.job import State, Trigger
+from duly.model.job import JobFilter, State, Trigger
 from duly.model.why import Cause
 from duly.replay import replay_one
 from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, time_of
@@ -214,15 +214,7 @@ def create(
     201 with the new job, 200 with the one that its key already has; of that one, whoever may not
     read is told only which it is and its state.
     """
-    owner = owner_of(who, body.owner)
-    function = callee(app, who, body.function, body.endpoint, owner)
-    if isinstance(function, EndpointTarget):
-        owner = owner or function.owner or None
-    options: dict[str, Any] = {
-        name: value for name, value in body.options.model_dump().items() if value is not None
-    }
-    function = function.using(owner=owner, **options)
-    job = run_once(app, who, once, body, function, body.args, _due(app, body))
+    job = called(app, who, once, body)
     if job.existed:
         response.status_code = 200
         if not who.may(Scope.READ):
@@ -283,8 +275,7 @@ def retry(app: App, who: Operator, job_id: str) -> JobShape:
 @router.get("/{job_id}/children")
 def children(app: App, who: Reader, job_id: str) -> list[JobShape]:
     """The jobs that its code has called."""
-    children = visible(app, who, job_id).children()
-    return [shape_of(child) for child in children if not is_foreign(who, child.record.owner)]
+    return children_of(app, who, job_id, MOST_CHILDREN)
 
 
 @router.get("/{job_id}/logs")
@@ -307,18 +298,18 @@ def logs(
 def why(app: App, who: Reader, job_id: str) -> WhyShape:
     """Why it has not run yet."""
     said = app.why(visible(app, who, job_id))
-    hidden = _hidden(app, who, [job for reason in said.reasons for job in reason.jobs])
+    hidden = hidden_jobs(app, who, [job for reason in said.reasons for job in reason.jobs])
     reasons = [
         ReasonShape(
             cause=reason.cause,
-            text=_without(hidden, reason.text),
+            text=without_jobs(hidden, reason.text),
             jobs=[job for job in reason.jobs if job not in hidden],
             until=time_of(reason.until),
             until_ms=reason.until,
         )
         for reason in said.reasons
     ]
-    return WhyShape(job_id=said.job_id, text=_without(hidden, said.text), reasons=reasons)
+    return WhyShape(job_id=said.job_id, text=without_jobs(hidden, said.text), reasons=reasons)
 
 
 @router.post("/bulk", status_code=202, responses={200: {"model": BulkAnswer}})
@@ -408,6 +399,19 @@ def called_with(function: Function[..., Any], args: dict[str, Any]) -> Call[Any]
     return Call(function, function.signature.encode((), args))
 
 
+def called(app: Duly, who: Principal, once: Repeatable, body: NewJobBody) -> Job[Any]:
+    """The call that somebody asks for, as a job."""
+    owner = owner_of(who, body.owner)
+    function = callee(app, who, body.function, body.endpoint, owner)
+    if isinstance(function, EndpointTarget):
+        owner = owner or function.owner or None
+    options: dict[str, Any] = {
+        name: value for name, value in body.options.model_dump().items() if value is not None
+    }
+    function = function.using(owner=owner, **options)
+    return run_once(app, who, once, body, function, body.args, _due(app, body))
+
+
 def _due(app: Duly, body: NewJobBody) -> int:
     if body.run_at is not None and body.run_after is not None:
         raise Refused(422, "invalid", "give run_at or run_after, not both", field="run_after")
@@ -464,7 +468,15 @@ def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
     return job
 
 
-def _hidden(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
+def children_of(app: Duly, who: Principal, job_id: str, limit: int) -> list[JobShape]:
+    """The newest children of a job, as far as they are for those who ask."""
+    parent = visible(app, who, job_id)
+    found = app.core.find(JobFilter(parent_id=parent.id, limit=limit))
+    mine = [record for record in found if not is_foreign(who, record.owner)]
+    return [shape_of(job_from(app.core, record, app.core.get)) for record in mine]
+
+
+def hidden_jobs(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
     """Which of them are others': limits of functions are everybody's, and so are their holders."""
     if who.owner is None:
         return set()
@@ -472,7 +484,7 @@ def _hidden(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
     return {each for each, job in found.items() if job is None or is_foreign(who, job.owner)}
 
 
-def _without(hidden: set[str], text: str) -> str:
+def without_jobs(hidden: set[str], text: str) -> str:
     for job_id in hidden:
         text = text.replace(f"job {job_id}", "another job")
     return text

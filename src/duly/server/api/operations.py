@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from duly.clock import from_ms
+from duly.doctor import Level, examine
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import App, Limit, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
@@ -54,6 +55,18 @@ class WorkerShape(Shape):
     alone: bool
     started_at: Time
     started_at_ms: Ms
+
+
+class FindingShape(Shape):
+    check: str
+    level: Level
+    text: str
+    hint: str | None = Field(description="What to do.")
+
+
+class DiagnosisShape(Shape):
+    healthy: bool = Field(description="Whether nothing is wrong; notes do not count.")
+    findings: list[FindingShape]
 
 
 class SwitchShape(Shape):
@@ -148,6 +161,15 @@ def workers(app: App, who: Reader) -> list[WorkerShape]:
     ]
 
 
+@router.get("/doctor")
+def doctor(app: App, who: Reader) -> DiagnosisShape:
+    """What is wrong, as far as the server can tell, and what to do; takes some seconds at most."""
+    everybodys(who)
+    found = examine(app.core)
+    findings = [FindingShape(**msgspec.structs.asdict(each)) for each in found.findings]
+    return DiagnosisShape(healthy=found.healthy, findings=findings)
+
+
 @router.get("/kill-switch")
 def kill_switch(app: App, who: Reader) -> SwitchShape:
     """By whom, when and why everything is paused, if it is."""
@@ -183,10 +205,17 @@ def audit(
     return audited(app, target, before, limit)
 
 
-def audited(app: App, target: str | None, before: str | None, limit: int) -> Page[AuditShape]:
+def audited(
+    app: App,
+    target: str | None,
+    before: str | None,
+    limit: int,
+    actor: str | None = None,
+    action: str | None = None,
+) -> Page[AuditShape]:
     """A page of the audit log."""
     check_cursor("before", before)
-    entries = app.ready().audit_page(target, before, limit + 1)
+    entries = app.ready().audit_page(target, before, limit + 1, actor=actor, action=action)
     shapes = [
         AuditShape(
             id=entry.id,

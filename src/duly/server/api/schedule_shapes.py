@@ -27,6 +27,7 @@ from duly.model.schedule import (
     read_trigger,
 )
 from duly.model.trigger import At, Cron, Every, Trigger
+from duly.model.why_schedule import ScheduleCause
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState
@@ -151,6 +152,7 @@ class ScheduleShape(Shape):
     declared: bool = Field(description="Whether code declares it.")
     function: str
     args: dict[str, Any]
+    options: dict[str, Any] = Field(description="What its jobs have that others have not.")
     description: str | None = Field(description="When it ticks, in words.")
     cron: str | None
     tz: str
@@ -241,6 +243,22 @@ class HealthShape(Shape):
     lag_ms: int
 
 
+class ScheduleReasonShape(Shape):
+    cause: ScheduleCause
+    text: str
+    reason: Reason | None = Field(description="Why a tick was skipped, or would be.")
+    jobs: list[str]
+    until: Time | None
+    until_ms: Ms | None
+
+
+class ScheduleWhyShape(Shape):
+    schedule_id: str
+    key: str
+    text: str
+    reasons: list[ScheduleReasonShape]
+
+
 class CheckShape(Shape):
     """One operator, what it found and whether that is enough."""
 
@@ -300,7 +318,8 @@ class Shown:
             owner=schedule.owner,
             declared=schedule.declared,
             function=record.function,
-            args=schedule.arguments,
+            args=_arguments(schedule),
+            options=_readable(from_json, record.options) or {},
             **_trigger(_readable(read_trigger, record.trigger)),
             calendar=self._calendar(schedule),
             calendar_id=record.calendar,
@@ -331,7 +350,7 @@ class Shown:
             changed_by=record.changed_by,
             error=record.error,
             late=schedule.late,
-            override=_override(record.override),
+            override=_readable(_override, record.override) if record.override else None,
             last_job_id=record.last_job_id,
             version=record.version,
         )
@@ -343,6 +362,13 @@ class Shown:
         if calendar not in self._names:
             self._names[calendar] = schedule.calendar
         return self._names[calendar]
+
+
+def _arguments(schedule: Schedule) -> dict[str, Any]:
+    try:
+        return schedule.arguments
+    except Exception:  # whatever is wrong with them
+        return {}
 
 
 def _rotation(schedule: Schedule) -> list[dict[str, Any]] | None:
@@ -391,9 +417,7 @@ def _seconds(milliseconds: int | None) -> float | None:
     return milliseconds / 1000 if milliseconds else None
 
 
-def _override(text: str | None) -> OverrideShape | None:
-    if text is None:
-        return None
+def _override(text: str) -> OverrideShape:
     said: Mapping[str, Any] = msgspec.json.decode(text)
     return OverrideShape(by=said.get("by"), **_instants(tick=said["tick_at"], to=said.get("to")))
 

@@ -16,8 +16,10 @@ from duly.functions import Call
 from duly.model.access import Principal
 from duly.model.function import is_reserved
 from duly.model.schedule import Outcome, Reason
-from duly.schedules import Schedule, Schedules, Tick
-from duly.server.answers import Shape, iso
+from duly.schedules import Health, Schedule, Schedules, Tick
+from duly.schedules.reading import healths
+from duly.schedules.verbs import drafted
+from duly.server.answers import Shape, iso, time_of
 from duly.server.api.common import (
     App,
     Limit,
@@ -28,7 +30,13 @@ from duly.server.api.common import (
     owner_of,
     page,
 )
-from duly.server.api.jobs import callable_by_http, called_with, callee
+from duly.server.api.jobs import (
+    callable_by_http,
+    called_with,
+    callee,
+    hidden_jobs,
+    without_jobs,
+)
 from duly.server.api.operations import AuditShape, audited
 from duly.server.api.schedule_shapes import (
     ExplanationShape,
@@ -38,7 +46,9 @@ from duly.server.api.schedule_shapes import (
     Note,
     PlanShape,
     ScheduleChangesBody,
+    ScheduleReasonShape,
     ScheduleShape,
+    ScheduleWhyShape,
     Shown,
     TickShape,
     explanation_shape,
@@ -149,6 +159,16 @@ def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> Schedu
     return Shown(app)(once.make(who, body, make, app.schedules.get))
 
 
+@router.post("/check")
+def check(app: App, who: Reader, body: NewScheduleBody) -> ScheduleShape:
+    """The schedule that the same request to make one would give; nothing is made."""
+    owner = owner_of(who, body.owner)
+    function = callee(app, who, body.function, body.endpoint, owner)
+    call = called_with(function.using(**job_options(body.options)), body.args)
+    record = drafted(app.core, body.key, call, options_of(app, body), owner or "", by=who.name)
+    return Shown(app)(Schedule(app.core, record))
+
+
 @router.get("/plan")
 def plan(app: App, who: Reader) -> PlanShape:
     """What applying the schedules that this server's code declares would change."""
@@ -170,6 +190,28 @@ def prune(app: App, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
     return plan_shape(app.schedules.prune(by=who.name, dry_run=body.dry_run))
 
 
+@router.get("/health")
+def health_of_all(
+    app: App,
+    who: Reader,
+    owner: str | None = None,
+    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    limit: Limit = 100,
+) -> Page[HealthShape]:
+    """How all of them do: ok, missed, paused or never ran; and why."""
+    found = app.schedules.list(owner=owner_of(who, owner), after=after, limit=limit + 1)
+    states = healths(app.core, [each.record for each in found])
+    return page([_health(each) for each in states], limit, lambda each: each.id)
+
+
+@router.get("/named")
+def named(app: App, who: Reader, key: str, owner: str | None = None) -> ScheduleShape:
+    """The one that is called so; of an owner, or of nobody."""
+    found = owner_of(who, owner)
+    schedules = app.schedules if found is None else app.schedules.of(found)
+    return Shown(app)(schedules.get(key))
+
+
 # One of them -------------------------------------------------------------------------------------
 
 
@@ -181,11 +223,7 @@ def get(app: App, who: Reader, schedule_id: str) -> ScheduleShape:
 @router.patch("/{schedule_id}")
 def update(app: App, who: Operator, schedule_id: str, body: ScheduleChangesBody) -> ScheduleShape:
     """Change what is given, and nothing else; null takes an option away."""
-    schedule = _visible(app, who, schedule_id)
-    call = _call(app, who, schedule, body)
-    if body.rotation is not None and body.function is None and body.endpoint is None:
-        _check_open(app, who, schedule)
-    options = options_of(app, body)
+    schedule, call, options = change_of(app, who, schedule_id, body)
     schedules = _schedules(app, who)
     changed = schedules.update(schedule.id, call, by=who.name, version=body.version, **options)
     return Shown(app)(changed)
@@ -332,9 +370,27 @@ def preview(
 def health(app: App, who: Reader, schedule_id: str) -> HealthShape:
     """How it does: ok, missed, paused or never ran; and why."""
     [found] = _schedules(app, who).health(_visible(app, who, schedule_id))
-    return HealthShape(
-        id=found.id, key=found.key, state=found.state, why=found.why, lag_ms=found.lag_ms
-    )
+    return _health(found)
+
+
+@router.get("/{schedule_id}/why")
+def why(app: App, who: Reader, schedule_id: str) -> ScheduleWhyShape:
+    """Why it has not run: paused by whom, what its last tick came to, and when it is next."""
+    said = _schedules(app, who).why(_visible(app, who, schedule_id))
+    hidden = hidden_jobs(app, who, [job for reason in said.reasons for job in reason.jobs])
+    reasons = [
+        ScheduleReasonShape(
+            cause=reason.cause,
+            text=without_jobs(hidden, reason.text),
+            reason=None if reason.reason is None else Reason(reason.reason),
+            jobs=[job for job in reason.jobs if job not in hidden],
+            until=time_of(reason.until),
+            until_ms=reason.until,
+        )
+        for reason in said.reasons
+    ]
+    text = without_jobs(hidden, said.text)
+    return ScheduleWhyShape(schedule_id=said.schedule_id, key=said.key, text=text, reasons=reasons)
 
 
 @router.get("/{schedule_id}/explain")
@@ -369,6 +425,12 @@ def audit(
 # What they are made of ---------------------------------------------------------------------------
 
 
+def _health(found: Health) -> HealthShape:
+    return HealthShape(
+        id=found.id, key=found.key, state=found.state, why=found.why, lag_ms=found.lag_ms
+    )
+
+
 def _schedules(app: Duly, who: Principal) -> Schedules:
     return app.schedules if who.owner is None else app.schedules.of(who.owner)
 
@@ -376,6 +438,17 @@ def _schedules(app: Duly, who: Principal) -> Schedules:
 def _visible(app: Duly, who: Principal, schedule_id: str) -> Schedule:
     """The schedule of that id, if there is one for those who ask."""
     return _schedules(app, who).get(check_id(schedule_id, "schedule"))
+
+
+def change_of(
+    app: Duly, who: Principal, schedule_id: str, body: ScheduleChangesBody
+) -> tuple[Schedule, Call[Any] | None, dict[str, Any]]:
+    """A schedule, what it is to call from now on (None: the same), and its other options."""
+    schedule = _visible(app, who, schedule_id)
+    call = _call(app, who, schedule, body)
+    if body.rotation is not None and body.function is None and body.endpoint is None:
+        _check_open(app, who, schedule)
+    return schedule, call, options_of(app, body)
 
 
 def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 import psycopg
 
 from duly import errors
+from duly.store.copy_mark import PREFIX
 
 # What makes a transaction fail through no fault of its own.
 CONFLICTS = (
@@ -51,6 +52,8 @@ def translated_if_ours(schema: str) -> Generator[None]:
 
 def _translate(error: psycopg.Error) -> Exception:
     text = first_line(error)
+    if text.startswith(PREFIX):
+        return errors.StoreMoved(text.removeprefix("duly: "))
     match error:
         case psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
             return errors.NotMigrated(f"{text}; run `duly migrate`")

@@ -24,7 +24,7 @@ from duly.clock import os_monotonic, os_sleep
 from duly.model.job import Claim, KeyedJob, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
-from duly.store.base import Address, ClaimRequest, WorkerInfo
+from duly.store.base import Address, ClaimRequest, Engine, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.postgres.bell import Bell
 from duly.store.postgres.connection import Connection, is_hung_up
@@ -296,6 +296,9 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def address(self) -> Address:
         return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
 
+    def engine(self) -> Engine:
+        return self._read(_engine)
+
     def close(self) -> None:
         with self._lock:
             bell, self._bell = self._bell, None
@@ -457,6 +460,12 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             while not stop.is_set():
                 for _ in raw.notifies(timeout=0.5, stop_after=1):
                     bell.set()
+
+
+def _engine(session: PostgresSession) -> Engine:
+    version = session.raw.info.parameter_status("server_version") or "?"
+    ((longest,),) = session.run(sql.LONGEST_TRANSACTION)
+    return Engine("PostgreSQL", version, longest_transaction_ms=longest)
 
 
 def _check_url(url: str) -> None:

@@ -93,6 +93,13 @@ class ScheduleFilter(NamedTuple):
     enabled: bool | None = None
     calendar: str | None = None
     parked: bool | None = None
+    status: str | None = None
+    """As `Schedule.status` says it; or late: its promise is broken."""
+    search: str | None = None
+    """A part of the key or of the function's name, in small letters."""
+    due_before: int | None = None
+    """Only those, in the order in which they are due; `after_due` goes with `after_id`."""
+    after_due: int | None = None
     after_id: str | None = None
     limit: int = 100
 

@@ -34,6 +34,11 @@ def has_zone_data(session: Session, version: str) -> bool:
     return meta.get(ZONE_DATA, "") > version or meta.get(ZONE_DATA_DONE, "") == version
 
 
+def required_zone_data(session: Session) -> str:
+    meta: dict[str, str] = dict(session.run(READ_META))
+    return meta.get(ZONE_DATA, "")
+
+
 def take_zone_data(session: Session, version: str) -> bool:
     """From now on only those who have this version, or a later one, decide about zoned schedules.
 

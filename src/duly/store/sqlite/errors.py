@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Generator
 
 from duly import errors
+from duly.store.copy_mark import PREFIX
 from duly.store.turnstile import PATIENCE
 
 
@@ -35,6 +36,8 @@ def translate(error: Exception, where: str) -> Exception:
     if not isinstance(error, sqlite3.Error):
         return error
     name, text = code_of(error), str(error)
+    if text.startswith(PREFIX):
+        return errors.StoreMoved(text.removeprefix("duly: "))
     if "no such table" in text and "duly_" in text:
         return errors.NotMigrated(f"{where}: {text}; run `duly migrate`")
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"):

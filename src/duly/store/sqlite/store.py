@@ -24,10 +24,11 @@ from duly import errors, fault
 from duly.model.job import Claim, Lost, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
-from duly.store.base import Address, ClaimRequest, WorkerInfo
+from duly.store.base import Address, ClaimRequest, Engine, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
 from duly.store.shared import SharedVerbs
+from duly.store.sqlite import mounts
 from duly.store.sqlite.commits import Write, alone, together
 from duly.store.sqlite.connection import Connection
 from duly.store.sqlite.errors import translate, translated, translated_if_ours
@@ -238,6 +239,11 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     def address(self) -> Address:
         return Address("sqlite", "", self._store_id, self.where)
+
+    def engine(self) -> Engine:
+        mode: str = self._read(lambda s: s.run(sql.JOURNAL_MODE)[0][0])
+        network = mounts.network_file_system(self.path)
+        return Engine("SQLite", sqlite3.sqlite_version, mode, network)
 
     def _meta(self) -> dict[str, str]:
         try:

@@ -6,9 +6,13 @@ from typing import Any
 
 import msgspec
 
-from duly.model.job import KeyedJob
+from duly.model.job import Claim, Finish, KeyedJob, State, TrackedJob
 from duly.model.measure import Count, Depth
 from duly.testing.conformance.ground import NOW, SECOND, Ground, again, new_job, succeeded
+
+
+def failed(claim: Claim) -> Finish:
+    return Finish(claim.id, claim.token, State.FAILED)
 
 
 class Measures(Ground):
@@ -47,6 +51,29 @@ class Measures(Ground):
         counts = self.store.schedule_counts()
         assert (counts.active, counts.parked, counts.inactive) == (0, 0, 0)
 
+    def test_the_functions_that_jobs_wait_for(self) -> None:
+        assert list(self.store.waiting_functions()) == []
+        self.enqueue(3, function="send", run_at=NOW + SECOND)
+        self.enqueue(2, function="gone")
+        assert list(self.store.waiting_functions()) == ["gone", "send"]
+        self.register("send")
+        self.store.hold_unknown(NOW)
+        assert list(self.store.waiting_functions()) == ["gone", "send"]
+
+    def test_what_runs_waits_for_nobody(self) -> None:
+        self.claim_new(function="send")
+        assert list(self.store.waiting_functions()) == []
+
+    def test_a_store_names_its_database(self) -> None:
+        engine = self.store.engine()
+        assert engine.name
+        assert engine.version
+
+    def test_a_store_says_which_zone_data_is_required(self) -> None:
+        assert self.store.required_zone_data() == ""
+        self.store.take_zone_data("2026a")
+        assert self.store.required_zone_data() == "2026a"
+
     def test_counts_only_grow(self) -> None:
         self.store.add_counts([])
         self.store.add_counts([Count("b", "{}", 2), Count("a", '{"x":"1"}', 1)])
@@ -78,3 +105,63 @@ class Measures(Ground):
         assert [row["id"] for row in (*first, *rest)] == ids
         assert not {"args", "error_message"} & set(first[0])
         assert list(self.store.system_rows("jobs", ["no id"], 2)) == []
+
+    def test_recent_runs_are_those_of_schedules(self) -> None:
+        schedule = "11111111-1111-7111-8111-111111111111"
+        runs: list[str] = []
+        for _ in range(3):
+            values = msgspec.structs.asdict(new_job())
+            self.store.enqueue([TrackedJob(**values, trigger="schedule", actor=schedule)])
+            (claim,) = self.claim()
+            self.settle(succeeded(claim))
+            runs.append(claim.id)
+        self.settle(succeeded(self.claim_new()))
+        found = self.store.recent_runs([schedule, runs[0]], 2)
+        assert {key: [run.job_id for run in its] for key, its in found.items()} == {
+            schedule: sorted(runs, reverse=True)[:2]
+        }
+        assert self.store.recent_runs([], 2) == {}
+
+    def test_the_runs_of_a_function_are_the_newest_of_both_outcomes(self) -> None:
+        ended: list[tuple[str, str]] = []
+        for end in (succeeded, failed, succeeded, succeeded):
+            claim = self.claim_new()
+            self.settle(end(claim))
+            ended.append((claim.id, str(end(claim).state)))
+        function = new_job().function
+        found = self.store.function_runs([function, "other"], 3)
+        assert {key: [(run.job_id, run.state) for run in its] for key, its in found.items()} == {
+            function: sorted(ended, reverse=True)[:3]
+        }
+        assert self.store.function_runs([], 3) == {}
+
+    def test_the_audit_log_is_filtered(self) -> None:
+        for action, actor in (("queue.pause", "ann"), ("queue.resume", "bob"), ("queues.x", None)):
+            self.store.audit(action, "queue:a", actor, None, NOW)
+
+        def actions(**filters: Any) -> list[str]:
+            return [entry.action for entry in self.store.audit_page(None, None, 10, **filters)]
+
+        assert sorted(actions(action="queue")) == ["queue.pause", "queue.resume"]
+        assert actions(action="queue.resume") == ["queue.resume"]
+        assert actions(actor="ann") == ["queue.pause"]
+        assert actions(actor="ann", action="queues") == []
+
+    def test_what_has_ended_is_counted_by_the_step(self) -> None:
+        self.settle(succeeded(self.claim_new()))
+        self.settle(failed(self.claim_new(owner="ann")))
+        found = self.store.throughput(0, SECOND, None)
+        assert sorted((each.at, each.state, each.jobs) for each in found) == [
+            (NOW, "failed", 1),
+            (NOW, "succeeded", 1),
+        ]
+        assert [each.state for each in self.store.throughput(0, SECOND, "ann")] == ["failed"]
+
+    def test_a_tally_counts_what_operators_look_for(self) -> None:
+        self.claim_new()
+        self.claim_new(owner="ann")
+        self.settle(failed(self.claim_new(owner="ann")))
+        everybody = self.store.tally(NOW, NOW - 60 * SECOND, 0, None)
+        assert (everybody.running, everybody.due_soon, everybody.overdue) == (2, 0, 0)
+        hers = self.store.tally(NOW, NOW - 60 * SECOND, 0, "ann")
+        assert (hers.running, hers.failed) == (1, 1)

@@ -1,0 +1,167 @@
+"""What the commands ask: the HTTP API, over the wire or within this process.
+
+Every command that operates is written once, against the API. So it means the same for the app of
+this folder as for a server far away, follows the same rules, and prints the same JSON.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from duly.errors import DulyError
+
+BASE = "/api/v1"
+PAGE = 200
+
+
+class ApiError(DulyError):
+    """The API has refused; `hint` says what to do."""
+
+    def __init__(
+        self, message: str, *, status: int = 0, code: str = "", hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.hint = status, code, hint
+
+
+class Reply(NamedTuple):
+    """An answer as it came."""
+
+    status: int
+    body: bytes
+
+
+class Event(NamedTuple):
+    """One of the live events: job, tick, change or gap."""
+
+    name: str
+    data: Any
+
+
+class Api(ABC):
+    """The verbs that commands use.
+
+    `path` holds `{}` for each of `names`, which may be any text: `get("/jobs/{}/logs", job_id)`.
+    """
+
+    where: str
+    """What it is asked of, for people."""
+
+    @abstractmethod
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """One request and its answer."""
+
+    @abstractmethod
+    def stream(self, target: str) -> Generator[bytes]:
+        """The lines of an answer that goes on and on."""
+
+    def get(self, path: str, *names: str, **query: Any) -> Any:
+        return self._ask("GET", _target(path, names, query))
+
+    def post(self, path: str, *names: str, body: Any = None, key: str | None = None) -> Any:
+        return self._ask("POST", _target(path, names), body, key)
+
+    def patch(self, path: str, *names: str, body: Any) -> Any:
+        return self._ask("PATCH", _target(path, names), body)
+
+    def put(self, path: str, *names: str, body: Any) -> Any:
+        return self._ask("PUT", _target(path, names), body)
+
+    def delete(self, path: str, *names: str) -> Any:
+        return self._ask("DELETE", _target(path, names))
+
+    def text(self, path: str, **query: Any) -> str:
+        """An answer that is no JSON."""
+        return self._sent("GET", _target(path, (), query), {}, b"").decode()
+
+    def pages(
+        self, path: str, *names: str, most: int | None = None, cursor: str = "after", **query: Any
+    ) -> Iterator[Any]:
+        """The items of a list over all its pages, at most so many. `cursor`: what asks for more."""
+        left = most
+        following: str | None = None
+        while left is None or left > 0:
+            limit = PAGE if left is None else min(left, PAGE)
+            more = {} if following is None else {cursor: following}
+            page: Any = self.get(path, *names, **query, **more, limit=limit)
+            if not isinstance(page, dict) or not {"items", "next"} <= page.keys():
+                raise stranger(self.where, "with another JSON")
+            found = cast("dict[str, Any]", page)
+            yield from found["items"]
+            following = found["next"]
+            if following is None:
+                return
+            left = None if left is None else left - len(found["items"])
+
+    def events(self, **query: Any) -> Generator[Event]:
+        """What happens, until the caller stops asking."""
+        return read_events(self.stream(_target("/events", (), query)))
+
+    def _ask(self, method: str, target: str, body: Any = None, key: str | None = None) -> Any:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        content = b"" if body is None else msgspec.json.encode(body)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        answer = self._sent(method, target, headers, content)
+        try:
+            return msgspec.json.decode(answer) if answer else None
+        except msgspec.DecodeError as error:
+            raise stranger(self.where, "with what is no JSON") from error
+
+    def _sent(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        reply = self.send(method, target, headers, body)
+        if reply.status >= 400:
+            raise refusal(reply, self.where)
+        return reply.body
+
+
+def refusal(reply: Reply, where: str) -> ApiError:
+    """What the API says of a request that it does not answer."""
+    try:
+        error = msgspec.json.decode(reply.body)["error"]
+        message, code, hint = str(error["message"]), str(error["code"]), error["hint"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return stranger(where, f"with status {reply.status}", reply.status)
+    said = hint if isinstance(hint, str) else None
+    return ApiError(message, status=reply.status, code=code, hint=said)
+
+
+def stranger(where: str, how: str, status: int = 0) -> ApiError:
+    """Something else than duly has answered."""
+    return ApiError(
+        f"{where} answered {how}, which is not how duly answers",
+        status=status,
+        hint="give --url the address under which `duly serve` is reached, prefix included",
+    )
+
+
+def read_events(lines: Generator[bytes]) -> Generator[Event]:
+    """Server-sent events out of the lines that carry them."""
+    name, data = "message", ""
+    try:
+        for line in lines:
+            field, _, value = line.decode().rstrip("\r\n").partition(":")
+            if field == "event":
+                name = value.strip()
+            elif field == "data":
+                data += value.strip()
+            elif not field and not value and data:
+                yield Event(name, msgspec.json.decode(data))
+                name, data = "message", ""
+    finally:
+        lines.close()
+
+
+def _target(path: str, names: tuple[str, ...], query: Mapping[str, Any] | None = None) -> str:
+    filled = path.format(*(quote(name, safe="") for name in names))
+    given = {name: _text(value) for name, value in (query or {}).items() if value is not None}
+    return f"{BASE}{filled}?{urlencode(given, doseq=True)}" if given else f"{BASE}{filled}"
+
+
+def _text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,82 @@
+"""Things by the names that people have for them, and questions before what cannot be undone."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from duly.cli.api import Api, ApiError
+from duly.cli.command import fail
+from duly.cli.safe import safe
+from duly.ids import is_id
+
+MOST_LOOKED_AT = 1_000
+
+
+def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
+    """The id of a schedule that is called by its key, or by its id."""
+    if is_id(name):
+        return name
+    try:
+        return str(api.get("/schedules/named", key=name, owner=owner)["id"])
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        found = list(api.pages("/schedules", most=MOST_LOOKED_AT, owner=owner))
+        _check_owner(name, [each["owner"] for each in found if each["key"] == name])
+        missing("schedule", name, (each["key"] for each in found))
+
+
+def _check_owner(name: str, owners: Sequence[str | None]) -> None:
+    if owners:
+        whose = ", ".join(sorted(owner or "another app" for owner in owners))
+        fail(f"{name!r} is a schedule of {whose}", hint="say whose with --owner, or give its id")
+
+
+def named(api: Api, path: str, what: str, name: str, owner: str | None = None) -> dict[str, Any]:
+    """The one of a list that has this name, or this id; the names of two owners may be the same."""
+    found = list(api.pages(path, owner=owner))
+    same = [each for each in found if name in (each["name"], each["id"])]
+    if not same:
+        missing(what, name, (each["name"] for each in found))
+    if len(same) > 1:
+        owners = ", ".join(str(each["owner"] or "nobody") for each in same)
+        fail(
+            f"there are {len(same)} {what}s called {name!r}, of {owners}",
+            hint="give --owner, or the id of one",
+        )
+    return dict(same[0])
+
+
+def missing(what: str, name: str, names: Iterable[str]) -> NoReturn:
+    """End: there is nothing of that name; the nearest is suggested."""
+    near = difflib.get_close_matches(name, list(names), 1)
+    fail(f"there is no {what} {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
+
+
+def or_nearest(error: ApiError, what: str, name: str, names: Iterable[str]) -> NoReturn:
+    """End with the refusal of the API; if nothing has that name, with the nearest that there is."""
+    if error.status == 404:
+        missing(what, name, names)
+    raise error
+
+
+def sure(question: str, *, force: bool) -> None:
+    """Go on only if whoever runs this says so: by --force, or when asked."""
+    if force:
+        return
+    if not sys.stdin.isatty():
+        fail(
+            f"{question} Nobody can be asked here", hint="give --force to go on without a question"
+        )
+    if not click.confirm(safe(question), err=True):
+        fail("nothing was changed")
+
+
+force_option = click.option("--force", is_flag=True, help="Do not ask.")
+owner_option = click.option("--owner", metavar="OWNER", help="Whose it is, or they are.")
+note_option = click.option("--note", metavar="TEXT", help="Why; others see it.")

@@ -1,0 +1,481 @@
+"""`duly calendars`: on which dates schedules tick."""
+
+from __future__ import annotations
+
+import calendar as months
+from collections.abc import Iterator
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.ask import force_option, named, owner_option, sure
+from duly.cli.command import EXIT_USAGE, Group, fail
+from duly.cli.out import Column, Item, Out
+from duly.cli.root import Root
+from duly.cli.when import now
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from duly.model.calendar import Calendar
+
+KINDS = ["skip_dates", "only_dates"]
+KIND_WORDS = {
+    "skip_dates": "nothing ticks on the marked dates",
+    "only_dates": "schedules tick on the marked dates only",
+}
+MONTHS = 3
+COMPARED = 50
+"""Of each schedule so many ticks are compared before a change."""
+MOST_SHOWN = 20
+MONTH_WIDTH = 20
+
+
+@click.group(cls=Group)
+def calendars() -> None:
+    """On which dates schedules tick."""
+
+
+_kind = click.option(
+    "--kind",
+    type=click.Choice(KINDS),
+    help="skip_dates: no ticks on its dates; only_dates: ticks on no others.",
+)
+_zone = click.option("--zone", metavar="ZONE", help="In which its days begin and end.")
+_rules = click.option(
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="NAME",
+    help="Dates of every year: weekends, us-federal-holidays, tr-public-holidays.",
+)
+_name = click.argument("name", metavar="NAME|ID")
+
+
+# Looking -----------------------------------------------------------------------------------------
+
+
+@calendars.command("list")
+@owner_option
+@click.pass_obj
+def list_(root: Root, owner: str | None) -> None:
+    """Those that come with duly, then the others.
+
+    \b
+    duly calendars list
+    """
+    columns = [
+        Column("name", "name"),
+        Column("until", None, _until),
+        Column("kind", "kind", flexible=True),
+        Column("zone", "tz", flexible=True),
+        Column("owner", None, _whose, flexible=True),
+    ]
+    root.out.table(list(root.api.pages("/calendars", owner=owner)), columns, empty="no calendars")
+
+
+def _until(calendar: Item) -> str:
+    return calendar["last_date"] or "no end"
+
+
+def _whose(calendar: Item) -> str:
+    return "duly's own" if calendar["read_only"] else calendar["owner"] or ""
+
+
+@calendars.command()
+@_name
+@owner_option
+@click.option("--from", "first", metavar="DATE", help="From this month on; else from the present.")
+@click.option("--months", "count", type=click.IntRange(1, 24), default=MONTHS, show_default=True)
+@click.pass_obj
+def show(root: Root, name: str, owner: str | None, first: str | None, count: int) -> None:
+    """One calendar: the coming months with its dates marked, and who uses it.
+
+    \b
+    duly calendars show tr-public-holidays
+    duly calendars show "plant closed" --from 2027-01 --months 12
+    """
+    start = _month(first)
+    found = _get(root, name, owner)
+    used = [each["key"] for each in root.api.pages("/schedules", calendar=found["id"])]
+    root.out.show({**found, "schedules": used}, lambda: _shown(root.out, found, used, start, count))
+
+
+def _get(root: Root, name: str, owner: str | None) -> Item:
+    return named(root.api, "/calendars", "calendar", name, owner)
+
+
+def _month(text: str | None) -> date:
+    if text is None:
+        return now().date().replace(day=1)
+    try:
+        return date.fromisoformat(text if len(text) > 7 else f"{text}-01").replace(day=1)
+    except ValueError:
+        fail(f"--from {text!r} is no date; give 2027-01 or 2027-01-31", EXIT_USAGE)
+
+
+def _shown(out: Out, found: Item, used: list[str], start: date, count: int) -> RenderableType:
+    from rich.columns import Columns
+    from rich.console import Group as Lines
+
+    calendar = _understood(found)
+    fields = [
+        ("id", None if found["read_only"] else found["id"]),
+        ("name", found["name"]),
+        ("kind", f"{found['kind']}: {KIND_WORDS.get(found['kind'], '')}"),
+        ("zone", found["tz"]),
+        ("rules", ", ".join(found["rules"]) or None),
+        ("dates", f"{len(found['dates']):,}" if found["dates"] else None),
+        ("until", _until(found)),
+        ("owner", _whose(found) or None),
+        ("used by", ", ".join(used) or "no schedule"),
+        ("version", None if found["read_only"] else found["version"]),
+        ("updated", out.moment(found["updated_at_ms"])),
+    ]
+    starts = list(_months(start, count))
+    grids = [month_grid(out, calendar, each) for each in starts]
+    lines: list[RenderableType] = [
+        out.fields(fields),
+        out.cell(""),
+        Columns(grids, padding=(1, 3), width=MONTH_WIDTH),
+    ]
+    lines += [out.cell(f"{day} {label}") for day, label in _labels(calendar, starts)]
+    return Lines(*lines)
+
+
+def _understood(found: Item) -> Calendar:
+    from duly.model.calendar import Calendar
+
+    fields = ("name", "kind", "tz", "dates", "rules")
+    return Calendar.decode({name: found[name] for name in fields})
+
+
+def _months(start: date, count: int) -> Iterator[date]:
+    for _ in range(count):
+        yield start
+        start = (start + timedelta(days=31)).replace(day=1)
+
+
+def _days(start: date) -> Iterator[date]:
+    for day in range(1, months.monthrange(start.year, start.month)[1] + 1):
+        yield start.replace(day=day)
+
+
+def month_grid(out: Out, calendar: Calendar, start: date) -> Text:
+    """A month, Monday first: seven columns, a marked date in brackets or in colour."""
+    from rich.text import Text
+
+    title = f"{start:%B %Y}".center(MONTH_WIDTH).rstrip()
+    grid = Text(f"{title}\n", style="")
+    grid.stylize("bold")
+    grid.append("Mo Tu We Th Fr Sa Su", style="dim")
+    grid.append("\n" + "   " * start.weekday())
+    for day in _days(start):
+        grid.append(*_cell(out, day, calendar))
+        grid.append("\n" if day.weekday() == 6 else " ")
+    return grid
+
+
+def _cell(out: Out, day: date, calendar: Calendar) -> tuple[str, str]:
+    if calendar.label(day) is None:
+        return f"{day.day:2}", ""
+    # A terminal has colours; in a file the day gives way to a sign.
+    style = "bold white on red" if calendar.kind == "skip_dates" else "bold black on green"
+    return (f"{day.day:2}", style) if out.has_colours else ("##", "")
+
+
+def _labels(calendar: Calendar, starts: list[date]) -> Iterator[tuple[date, str]]:
+    """What the marked dates are called; weekends and the like need no words."""
+    named_days = [
+        (day, label)
+        for start in starts
+        for day in _days(start)
+        if (label := calendar.label(day)) is not None
+    ]
+    if len(named_days) <= MOST_SHOWN:
+        yield from named_days
+
+
+# Making ------------------------------------------------------------------------------------------
+
+
+@calendars.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="What its dates do.")
+@_zone
+@click.option("--date", "dates", multiple=True, metavar="DATE[=LABEL]", help="May be repeated.")
+@_rules
+@owner_option
+@click.pass_obj
+def create(
+    root: Root,
+    name: str,
+    kind: str,
+    zone: str | None,
+    dates: tuple[str, ...],
+    rules: tuple[str, ...],
+    owner: str | None,
+) -> None:
+    """Make a calendar.
+
+    \b
+    duly calendars create "plant closed" --kind skip_dates --zone Europe/Istanbul \\
+        --date "2026-08-03=summer break" --date 2026-08-04
+    """
+    body = {
+        "name": name,
+        "kind": kind,
+        "tz": zone or "UTC",
+        "dates": _dates(dates),
+        "rules": list(rules),
+        "owner": owner,
+    }
+    _say_made(root, root.api.post("/calendars", body=body))
+
+
+@calendars.command()
+@_name
+@click.argument("new_name", metavar="NEW_NAME")
+@_kind
+@_zone
+@click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="A date more.")
+@click.option("--remove", multiple=True, metavar="DATE", help="A date less.")
+@owner_option
+@click.pass_obj
+def clone(
+    root: Root,
+    name: str,
+    new_name: str,
+    kind: str | None,
+    zone: str | None,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    owner: str | None,
+) -> None:
+    """Make a calendar out of another one, changed where something is given.
+
+    \b
+    duly calendars clone tr-public-holidays-2026 ours --add "2026-12-31=inventory"
+    """
+    source = _get(root, name, None)
+    body = {"name": new_name, "owner": owner, **_content(kind, zone, add, remove, ())}
+    _say_made(root, root.api.post("/calendars/{}/clone", source["id"], body=body))
+
+
+@calendars.command("import")
+@click.argument("name")
+@click.argument("file", type=click.File(encoding="utf-8-sig"))
+@_kind
+@_zone
+@click.option("--from", "first", metavar="DATE", help="From this day on; else from this year on.")
+@click.option("--to", "last", metavar="DATE", help="To this day; else for five years.")
+@owner_option
+@click.pass_obj
+def import_(
+    root: Root,
+    name: str,
+    file: Any,
+    kind: str | None,
+    zone: str | None,
+    first: str | None,
+    last: str | None,
+    owner: str | None,
+) -> None:
+    """Take the dates of an iCalendar file: make the calendar, or replace its dates.
+
+    \b
+    duly calendars import "school holidays" holidays.ics --kind skip_dates \\
+        --zone Europe/Berlin
+    curl -s https://example.com/cal.ics | duly calendars import shared -
+    """
+    try:
+        text = file.read()
+    except UnicodeDecodeError:
+        fail(f"{file.name} is no text", EXIT_USAGE)
+    body = {"name": name, "ical": text, "kind": kind, "tz": zone, "owner": owner}
+    body |= {"first": first, "last": last}
+    _say_made(root, root.api.post("/calendars/import", body=body))
+
+
+@calendars.command()
+@click.argument("name")
+@click.argument("country", metavar="COUNTRY")
+@click.option("--year", "years", type=int, multiple=True, help="May be repeated; else this one.")
+@click.option("--subdivision", metavar="CODE", help="A state or province, such as BY.")
+@_kind
+@_zone
+@owner_option
+@click.pass_obj
+def holidays(
+    root: Root,
+    name: str,
+    country: str,
+    years: tuple[int, ...],
+    subdivision: str | None,
+    kind: str | None,
+    zone: str | None,
+    owner: str | None,
+) -> None:
+    """Take the public holidays of a country: make the calendar, or replace its dates.
+
+    \b
+    duly calendars holidays bavaria DE --subdivision BY --year 2026 --year 2027 \\
+        --kind skip_dates --zone Europe/Berlin
+    """
+    body = {
+        "name": name,
+        "country": country,
+        "years": list(years) or [now().year],
+        "subdivision": subdivision,
+        "kind": kind,
+        "tz": zone,
+        "owner": owner,
+    }
+    _say_made(root, root.api.post("/calendars/holidays", body=body))
+
+
+def _say_made(root: Root, made: Item) -> None:
+    dates = len(made["dates"])
+    rules = f", {', '.join(made['rules'])}" if made["rules"] else ""
+    said = f"{made['name']}: {made['kind']}, {dates} date{'' if dates == 1 else 's'}{rules}"
+    root.out.show(made, lambda: root.out.cell(said))
+
+
+# Changing ----------------------------------------------------------------------------------------
+
+
+@calendars.command()
+@_name
+@click.option("--name", "new_name", metavar="NAME", help="What it is called from now on.")
+@_kind
+@_zone
+@click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="A date more.")
+@click.option("--remove", multiple=True, metavar="DATE", help="A date less.")
+@_rules
+@owner_option
+@click.option("--dry-run", is_flag=True, help="Only show which ticks would change.")
+@force_option
+@click.pass_obj
+def update(
+    root: Root,
+    name: str,
+    new_name: str | None,
+    kind: str | None,
+    zone: str | None,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    rules: tuple[str, ...],
+    owner: str | None,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Change a calendar for all who use it; ask first if that changes coming ticks.
+
+    \b
+    duly calendars update "plant closed" --add "2026-12-24=half day" --dry-run
+    duly calendars update "plant closed" --remove 2026-08-04
+    """
+    content = _content(kind, zone, add, remove, rules)
+    if not content and new_name is None:
+        fail("say what is to be different: --add, --remove, --kind …", EXIT_USAGE)
+    found = _get(root, name, owner)
+    changes = _compared(root, found, content) if content else []
+    if dry_run:
+        root.out.show(changes, lambda: _changes_shown(root.out, changes))
+        return
+    if changes:
+        _show_before(root.out, changes)
+        sure(f"Change calendar {found['name']!r}?", force=force)
+    body = {**content, "version": found["version"]}
+    if new_name is not None:
+        body["name"] = new_name
+    _say_made(root, root.api.patch("/calendars/{}", found["id"], body=body))
+
+
+@calendars.command()
+@_name
+@owner_option
+@click.option("--dry-run", is_flag=True, help="Only show which ticks would change.")
+@force_option
+@click.pass_obj
+def remove(root: Root, name: str, owner: str | None, dry_run: bool, force: bool) -> None:
+    """Remove a calendar; the schedules that use it go on without it.
+
+    Which of their ticks that changes is shown first.
+
+    \b
+    duly calendars remove "plant closed"
+    """
+    found = _get(root, name, owner)
+    # Without it a schedule ticks as with one that forbids nothing.
+    nothing: Item = {"kind": "skip_dates", "dates": [], "rules": []}
+    changes = _compared(root, found, nothing)
+    if dry_run:
+        root.out.show(changes, lambda: _changes_shown(root.out, changes))
+        return
+    _show_before(root.out, changes)
+    sure(f"Remove calendar {found['name']!r}?", force=force)
+    root.api.delete("/calendars/{}", found["id"])
+    removed = {"id": found["id"], "removed": True}
+    root.out.show(removed, lambda: root.out.cell(f"{found['name']} is removed"))
+
+
+def _compared(root: Root, found: Item, content: Item) -> list[Item]:
+    body = {**content, "n": COMPARED}
+    changes: list[Item] = root.api.post("/calendars/{}/changes", found["id"], body=body)
+    return changes
+
+
+def _show_before(out: Out, changes: list[Item]) -> None:
+    """On standard error, beside the question; programs are not asked and read nothing of it."""
+    if not out.as_json:
+        from rich.console import Console
+
+        Console(stderr=True, highlight=False).print(_changes_shown(out, changes))
+
+
+def _changes_shown(out: Out, changes: list[Item]) -> RenderableType:
+    from rich.console import Group as Lines
+
+    if not changes:
+        return out.cell(f"none of the next {COMPARED} ticks of its schedules changes")
+    columns = [
+        Column("schedule", "key", flexible=True),
+        Column("tick at", "tick_at_ms", out.at),
+        Column("now", "before", str),
+        Column("then", "after", str),
+        Column("why", "why", flexible=True),
+    ]
+    title = f"of the next {COMPARED} ticks of each of its schedules, {len(changes)} would change:"
+    lines: list[RenderableType] = [out.cell(title), out.grid(changes[:MOST_SHOWN], columns)]
+    if len(changes) > MOST_SHOWN:
+        lines.append(out.cell(f"and {len(changes) - MOST_SHOWN} more"))
+    return Lines(*lines)
+
+
+# What is given -----------------------------------------------------------------------------------
+
+
+def _content(
+    kind: str | None,
+    zone: str | None,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    rules: tuple[str, ...],
+) -> dict[str, Any]:
+    """What of a calendar is to be different."""
+    given: dict[str, Any] = {
+        "kind": kind,
+        "tz": zone,
+        "add": _dates(add),
+        "remove": list(remove),
+        "rules": list(rules),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _dates(texts: tuple[str, ...]) -> dict[str, str]:
+    """Days with their labels."""
+    return {day.strip(): label.strip() for day, _, label in (text.partition("=") for text in texts)}

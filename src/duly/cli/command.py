@@ -1,0 +1,203 @@
+"""How commands behave: they load when they are used, guess what was meant, and never show a
+traceback unless asked to.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+import click
+from click.shell_completion import CompletionItem
+
+from duly.cli.safe import safe
+from duly.cli.when import ZoneName
+from duly.errors import DulyError, InvalidOption, UnknownZone
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    it could not be done, or what was asked about is not well
+  2    the command was not understood
+  130  Ctrl-C"""
+
+
+class Command(click.Command):
+    """A command that takes --json and --tz also at its end."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        named = {name for parameter in self.params for name in parameter.opts}
+        self.params += [option for option in _shared() if not named & set(option.opts)]
+
+
+def _shared() -> list[click.Option]:
+    def remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value:
+            ctx.find_root().params[str(parameter.name)] = value
+
+    return [
+        click.Option(
+            ["--json", "as_json"],
+            is_flag=True,
+            expose_value=False,
+            callback=remember,
+            help="Print JSON.",
+        ),
+        click.Option(
+            ["--tz"],
+            type=ZoneName(),
+            # Before the times that are read in it.
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+            help="Show times in this zone.",
+        ),
+    ]
+
+
+class Group(click.Group):
+    """Commands; those in `lazy` are imported when they are used.
+
+    `lazy`: name → (module:attribute, what it does). The words stand here too, so that --help needs
+    no import; a test compares them with those of the command.
+    """
+
+    command_class = Command
+
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy or {}
+        if self.invoke_without_command:
+            self.params += _shared()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self.invoke_without_command and not set(args) & set(self.list_commands(ctx)):
+            # No command follows to which options at the end could belong.
+            ctx.allow_interspersed_args = True
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.lazy, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.lazy:
+            module, _, attribute = self.lazy[cmd_name][0].partition(":")
+            return cast("click.Command", getattr(importlib.import_module(module), attribute))
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        known = self.get_command(ctx, name) is not None
+        if not known and not ctx.resilient_parsing and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"There is no command {name!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self._short_help(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without loading what is lazy."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._short_help(ctx, name)) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _short_help(self, ctx: click.Context, name: str) -> str:
+        if name in self.lazy:
+            return self.lazy[name][1]
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return command.get_short_help_str(100)
+
+
+# Groups within groups are of the same kind.
+Group.group_class = Group
+
+
+class RootGroup(Group):
+    """Turns every error into a line on stderr and an exit code."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        _never_fail_to_print()
+        try:
+            code: Any = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("duly: interrupted", err=True)
+            code = EXIT_INTERRUPTED
+        except BrokenPipeError:
+            _leave_pipe()
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except click.Abort:
+            # Whatever was asked, the answer was Ctrl-C: its line has not ended.
+            click.echo(err=True)
+            raise
+        except Exception as error:
+            if ctx.params.get("debug"):
+                raise
+            _fail_with(error)
+
+
+def _fail_with(error: Exception) -> NoReturn:
+    if isinstance(error, DulyError):
+        fail(str(error), _exit_code(error), hint=getattr(error, "hint", None))
+    fail(f"{type(error).__name__}: {error}", hint="--debug shows where this comes from")
+
+
+def _exit_code(error: DulyError) -> int:
+    """What was typed is wrong, or what is to be done cannot be."""
+    # An option of the command line, or the name of an argument.
+    typed = isinstance(error, InvalidOption) and (
+        error.option.startswith("--") or error.option.isupper()
+    )
+    return EXIT_USAGE if typed or isinstance(error, UnknownZone) else EXIT_ERROR
+
+
+def _never_fail_to_print() -> None:
+    """Show what the terminal has no characters for by their numbers; where is none, nothing."""
+    # Files that were closed before the start are None, whatever the types say.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _leave_pipe() -> NoReturn:
+    """Whoever read has had enough; nothing more is written, also not by Python at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(EXIT_ERROR)
+
+
+def fail(message: str, code: int = EXIT_ERROR, *, hint: str | None = None) -> NoReturn:
+    """End with a line that says what happened, and one that says what to do."""
+    click.echo(f"duly: {safe(message)}", err=True)
+    if hint and hint not in message:
+        click.echo(f"      {safe(hint)}", err=True)
+    sys.exit(code)

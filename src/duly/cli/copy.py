@@ -1,0 +1,153 @@
+"""`duly copy`: move a store to another database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+import msgspec
+
+from duly.cli.command import EXIT_ERROR, Command
+from duly.cli.out import Column, Out
+from duly.cli.root import Root
+from duly.clock import SystemClock
+from duly.connect import make_store
+from duly.copying import (
+    WAIT_SECONDS,
+    CopyPlan,
+    CopyProgress,
+    CopyReport,
+    copy_store,
+    give_up_copy,
+    plan_copy,
+)
+from duly.errors import InvalidURL, StoreError
+from duly.store.base import Store
+from duly.store.copy_mark import Stage
+
+WORDS = {"wait": "waiting for running jobs", "copy": "copying", "verify": "verifying"}
+COLUMNS = (Column("table", "table"), Column("rows", "rows", right=True))
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be copied.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=WAIT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Let running jobs end for so long; then SRC goes on as before.",
+)
+@click.option("--abort", is_flag=True, help="Give a copy up: open SRC again, empty DST.")
+@click.option(
+    "--schema", default="duly", show_default=True, help="Where duly's tables are in PostgreSQL."
+)
+@click.pass_obj
+def copy(
+    root: Root, source: str, target: str, dry_run: bool, wait: float, abort: bool, schema: str
+) -> None:
+    """Move a store to another database, with nothing lost.
+
+    SRC and DST are database URLs; DST holds nothing of duly's yet. SRC is closed for good: whoever
+    still writes to it is told where it is now. Your own tables are not copied. A copy that was cut
+    off goes on when the command is run again.
+
+    \b
+    duly copy sqlite:///shop.db postgresql://shop@db/shop --dry-run
+    duly copy sqlite:///shop.db postgresql://shop@db/shop --wait 60
+    duly copy sqlite:///shop.db postgresql://shop@db/shop --abort
+    """
+    clock = SystemClock()
+    with _store(source, clock, schema) as src, _store(target, clock, schema) as dst:
+        if abort:
+            reopened = give_up_copy(src, dst, clock)
+            said = "the source is open again" if reopened else "nothing was being copied"
+            root.out.show({"reopened": reopened}, lambda: root.out.cell(said))
+        elif dry_run:
+            _show_plan(root.out, plan_copy(src, dst, clock))
+        else:
+            with _saying_how_it_stands(src, root.out), _progress(root.out) as tell:
+                report = copy_store(src, dst, clock, wait=wait, tell=tell)
+            _show_report(root.out, report)
+
+
+@contextmanager
+def _store(url: str, clock: SystemClock, schema: str) -> Generator[Store]:
+    if url.endswith(":memory:"):
+        raise InvalidURL("a temporary file would be gone with this command; name a file")
+    store = make_store(url, Path.cwd(), clock, schema, pooler=False, synchronous="FULL")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _saying_how_it_stands(source: Store, out: Out) -> Generator[None]:
+    """Whatever cuts the copy off may leave the source closed."""
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):
+            mark = source.copy_end().mark()
+            if mark is not None and mark.stage in (Stage.DRAINING, Stage.CLOSED):
+                out.note(
+                    "the source is closed: run this again to go on, or with --abort to open it"
+                )
+        raise
+
+
+@contextmanager
+def _progress(out: Out) -> Generator[Callable[[CopyProgress], None]]:
+    """A bar on a terminal; elsewhere a line for each step."""
+    begun: set[str] = set()
+    with out.progress("duly copy") as advance:
+
+        def tell(progress: CopyProgress) -> None:
+            word = WORDS[progress.step]
+            if sys.stderr.isatty():
+                total = None if progress.step == "wait" else progress.total
+                advance(progress.done, total, f"{word} {progress.table}")
+            elif progress.step not in begun:
+                begun.add(progress.step)
+                out.note(f"{word}: {progress.total:,} {_noun(progress.step)}")
+
+        yield tell
+
+
+def _noun(step: str) -> str:
+    return "jobs" if step == "wait" else "rows"
+
+
+def _show_plan(out: Out, plan: CopyPlan) -> None:
+    if out.as_json:
+        out.data(msgspec.to_builtins(plan))
+        if plan.refused:
+            raise SystemExit(EXIT_ERROR)
+        return
+    rows = [{"table": name, "rows": f"{count:,}"} for name, count in plan.tables.items() if count]
+    out.table(rows, COLUMNS, empty="there is nothing to copy")
+    out.say(f"{sum(plan.tables.values()):,} rows from {plan.source} to {plan.target}")
+    if plan.running:
+        out.say(f"{plan.running} jobs run now, and would be waited for")
+    if plan.resumes:
+        out.say("the source is closed for a copy that is not done")
+    if plan.refused:
+        out.say(f"it would be refused: {plan.refused}")
+        raise SystemExit(EXIT_ERROR)
+
+
+def _show_report(out: Out, report: CopyReport) -> None:
+    total = sum(report.tables.values())
+    done = "was moved before" if report.already_done else f"moved {total:,} rows, verified"
+    out.show(
+        {**msgspec.to_builtins(report), "rows": total},
+        lambda: out.cell(f"{done}: {report.source} -> {report.target}"),
+    )
+    out.note("the source is closed for good; start workers and servers with the new URL")

@@ -1,0 +1,146 @@
+"""The processes that `duly dev` starts. However it ends, they end with it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from duly.clock import os_monotonic
+
+DRAIN_SECONDS = 5
+GRACE_SECONDS = DRAIN_SECONDS + 12
+"""A worker lets jobs drain, and has ten seconds more for what does not end by itself."""
+WORKER = ["worker", "--with-parent", f"--drain={DRAIN_SECONDS}"]
+GREETINGS = ("duly serve: ", "duly worker: ")
+
+
+class Line(NamedTuple):
+    """What a process has printed."""
+
+    who: str
+    text: str
+
+
+Tell = Callable[[Line], None]
+
+
+class Child:
+    """One process.
+
+    It reads from a pipe that nobody writes to: the end of the pipe is the end of its parent, also
+    of one that was killed. Its group is its own, so that Ctrl-C is for us alone.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], tell: Tell, files: Sequence[int] = ()
+    ) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            pass_fds=files,
+            process_group=0,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, args=(tell,), daemon=True)
+        self._reader.start()
+
+    def _read(self, tell: Tell) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            tell(Line(self.name, line.rstrip()))
+
+    @property
+    def code(self) -> int | None:
+        """How it ended, if it has."""
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def ask_to_end(self) -> None:
+        if self.code is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to it and to whatever it has started."""
+        if self.code is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def close(self) -> None:
+        """Hear the last of it; it has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._reader.join(1)
+        if not self._reader.is_alive():
+            self._process.stdout.close()
+
+
+class Children:
+    """All of them, and what they say."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._running: list[Child] = []
+        self._heard: queue.SimpleQueue[Line] = queue.SimpleQueue()
+
+    def start_server(self, file: int) -> None:
+        """On a socket that listens already."""
+        self._start("server", ["serve", f"--with-parent={file}"], file)
+
+    def start_worker(self) -> None:
+        self._start("worker", WORKER)
+
+    def start_second_worker(self) -> Child:
+        return self._start("second worker", [*WORKER, "--no-ticker"])
+
+    def _start(self, name: str, arguments: Sequence[str], *files: int) -> Child:
+        child = Child(name, [*self._command, *arguments], self._heard.put, files)
+        self._running.append(child)
+        return child
+
+    def heard(self) -> Iterator[Line]:
+        """What they have said since."""
+        while not self._heard.empty():
+            line = self._heard.get()
+            if not line.text.startswith(GREETINGS):
+                yield line
+
+    def ended(self) -> list[Child]:
+        """Those that have ended since, though nobody asked them to."""
+        found = [child for child in self._running if child.code is not None]
+        for child in found:
+            self._forget(child)
+        return found
+
+    def kill(self, child: Child) -> None:
+        if child in self._running:
+            child.kill()
+            self._forget(child)
+
+    def end(self, hurry: Callable[[], bool]) -> None:
+        """Let them end, all at the same time; kill who takes too long, or when there is a hurry."""
+        for child in self._running:
+            child.ask_to_end()
+        until = os_monotonic() + GRACE_SECONDS
+        for child in list(self._running):
+            while child.code is None and os_monotonic() < until and not hurry():
+                child.wait(0.05)
+            self.kill(child)
+
+    def _forget(self, child: Child) -> None:
+        self._running.remove(child)
+        child.close()

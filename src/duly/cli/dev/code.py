@@ -1,0 +1,138 @@
+"""Has the code of an app changed, and can it be loaded?
+
+It is tried in a process of its own before anything is stopped: whoever saves a file in the middle
+of a thought keeps the workers that run the last good code.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from duly.app import Duly
+from duly.clock import os_monotonic
+from duly.errors import DulyError
+
+LOOK_EVERY = 0.3
+INSTALLED = {"site-packages", "dist-packages"}
+LOADED = "duly-dev-loaded: "
+"""Tells the answer from what modules print when they are imported."""
+
+Stamps = Mapping[Path, tuple[int, int]]
+
+
+# In the process that tries -----------------------------------------------------------------------
+
+
+class Loaded(NamedTuple):
+    """What became of loading an app: the folders of its modules, and what is not well."""
+
+    folders: list[str]
+    warning: str | None
+
+
+def load(app: Duly) -> Loaded:
+    """Import everything of an app, and let its declared schedules be what the code says.
+
+    A worker leaves alone a set that was replaced before; whoever edits goes back and forth.
+    """
+    app.core.import_modules()
+    app.core.runnables()
+    warning = None
+    if app.core.apply == "start" and app.core.declarations:
+        try:
+            app.schedules.apply()
+        except DulyError as error:
+            warning = f"the declared schedules were not applied: {error}"
+    return Loaded(sorted({str(file.parent) for file in _own_files()}), warning)
+
+
+def _own_files() -> Iterable[Path]:
+    """The files of the modules that are neither Python's, nor installed, nor ours."""
+    not_ours = (Path(sys.base_prefix) / "lib", Path(__file__).parents[2])
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if name and not INSTALLED & set(Path(name).parts):
+            file = Path(name).resolve()
+            if not any(file.is_relative_to(folder) for folder in not_ours):
+                yield file
+
+
+# In `duly dev` -----------------------------------------------------------------------------------
+
+
+class Failure(NamedTuple):
+    """The code cannot be loaded, and why."""
+
+    why: str
+
+
+class Code:
+    """The files of an app, and the last attempt to load them."""
+
+    def __init__(self, command: Sequence[str], folders: Sequence[str]) -> None:
+        self._command = [*command, "dev", "--load"]
+        self._folders = folders
+        self._stamps = _stamps(folders)
+        self._settled = True
+        self._look_at = 0.0
+        self._trial: subprocess.Popen[str] | None = None
+
+    def look(self) -> Loaded | Failure | None:
+        """Something when the code has changed and an attempt to load it has ended."""
+        if self._trial is not None:
+            return None if self._trial.poll() is None else self._end(self._trial)
+        if os_monotonic() < self._look_at:
+            return None
+        self._look_at = os_monotonic() + LOOK_EVERY
+        stamps = _stamps(self._folders)
+        if stamps != self._stamps:
+            # Not yet: an editor may be writing.
+            self._stamps, self._settled = stamps, False
+        elif not self._settled:
+            self._begin()
+        return None
+
+    def close(self) -> None:
+        if self._trial is not None:
+            self._trial.kill()
+            self._trial.communicate()
+
+    def _begin(self) -> None:
+        self._settled = True
+        self._trial = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def _end(self, trial: subprocess.Popen[str]) -> Loaded | Failure:
+        self._trial = None
+        out, err = trial.communicate()
+        answers = [line for line in out.splitlines() if line.startswith(LOADED)]
+        if trial.returncode or not answers:
+            return Failure(err.strip().removeprefix("duly: ") or f"exit code {trial.returncode}")
+        loaded = Loaded(**json.loads(answers[0].removeprefix(LOADED)))
+        if loaded.folders != self._folders:
+            self._folders, self._stamps = loaded.folders, _stamps(loaded.folders)
+        return loaded
+
+
+def _stamps(folders: Iterable[str]) -> Stamps:
+    """When the Python files of some folders were written; also those that nobody imports yet."""
+    found: dict[Path, tuple[int, int]] = {}
+    for folder in folders:
+        for file in Path(folder).glob("*.py"):
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                continue
+            found[file] = (stat.st_mtime_ns, stat.st_size)
+    return found

@@ -1,0 +1,235 @@
+"""`duly dev`: run everything of an app on this machine, and see what happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from duly.app import Duly
+from duly.cli.command import EXIT_ERROR, EXIT_USAGE, fail
+from duly.cli.dev.children import Children
+from duly.cli.dev.code import LOADED, Code, Failure, Loaded, load
+from duly.cli.dev.view import View
+from duly.cli.root import Root
+from duly.cli.serve import PORT, bind
+from duly.cli.when import Length
+from duly.cli.worker import Stop, end_with_parent, log_options, on_signals
+from duly.clock import os_monotonic, os_sleep
+from duly.errors import DulyError, MissingExtra
+from duly.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from duly.cli.dev.story import Story
+
+HOST = "127.0.0.1"
+PORTS_TRIED = 100
+LOOK_EVERY = 0.05
+DATABASE = "duly-dev.db"
+SLACK = 3
+"""So much longer the demo may take on a machine that has no time for it."""
+
+Steps = Generator[None]
+"""What is done besides, a little at a time."""
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    default=PORT,
+    show_default=True,
+    help="Of the server; the next free one if it is taken.",
+)
+@click.option("--for", "seconds", type=Length(), help="End by itself after so long: 20s, 5m.")
+@click.option("--load", "load_only", is_flag=True, hidden=True)
+@click.pass_obj
+def dev(root: Root, port: int, seconds: float | None, load_only: bool) -> None:
+    """Run worker, ticker and server here, with reload on change.
+
+    Ctrl-C ends them. Without an app it makes duly-dev.db in this folder and runs a demo there.
+    Meanwhile the other commands, in another terminal, look at what it does.
+
+    \b
+    duly dev
+    duly --app shop.tasks:app dev
+    duly dev --for 20s              exit 1 if the demo has not succeeded by then
+    """
+    if find_spec("uvicorn") is None or find_spec("fastapi") is None:
+        raise MissingExtra("server", "duly dev")
+    if load_only:
+        _try_to_load(root)
+    else:
+        raise SystemExit(_run(root, port, seconds))
+
+
+def _try_to_load(root: Root) -> None:
+    """Whether the code can be loaded, and where it is."""
+    # One that hangs in an import ends with its parent, too.
+    end_with_parent(lambda: os._exit(EXIT_ERROR))
+    app = root.app
+    click.echo(LOADED + json.dumps(load(app)._asdict()))
+    app.close()
+
+
+def _run(root: Root, port: int, seconds: float | None) -> int:
+    is_demo = not root.is_named
+    app = _demo() if is_demo else root.app
+    if not is_demo and isinstance(app.store, SqliteStore):
+        # What a database server holds is changed by `duly migrate` alone.
+        app.migrate()
+    app.ready()
+    command = app.command()
+    if command is None:
+        fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
+    try:
+        with _listener(port) as listener:
+            running = Dev(root, app, command, listener)
+            return running.demo(seconds) if is_demo else running.app(seconds)
+    finally:
+        app.close()
+
+
+def _demo() -> Duly:
+    """The demo on a database of its own, whatever the environment says: it writes there."""
+    os.environ["DULY_DATABASE_URL"] = f"sqlite:///{os.path.abspath(DATABASE)}"
+    os.environ.setdefault("ORDERS_WEBHOOK_SECRET", secrets.token_hex(16))
+    from duly import demo
+    from duly.cli.find import find_app
+
+    demo.set_up()
+    demo.app.schedules.apply()
+    return find_app(f"{demo.__name__}:app")
+
+
+def _listener(first: int) -> socket.socket:
+    """The server's socket, which stays open while the server is started again."""
+    for port in range(first, min(first + PORTS_TRIED, 65_536)):
+        with suppress(OSError):
+            return bind(HOST, port)
+    return fail(f"none of the ports from {first} on is free", hint="give another --port")
+
+
+class Asked(Stop):
+    """How often somebody has asked to stop: the second time there is a hurry."""
+
+    times = 0
+
+    def ask(self) -> None:
+        self.asked = True
+        self.times += 1
+
+    def hurry(self) -> bool:
+        return self.times > 1
+
+
+class Dev:
+    """The processes of an app, the code that they run, and the view of what they do."""
+
+    def __init__(self, root: Root, app: Duly, command: list[str], listener: socket.socket) -> None:
+        self._app = app
+        self._out = root.out
+        self._listener = listener
+        self._command = [*command, *log_options()]
+        self._children = Children(self._command)
+        self._url = "http://{}:{}".format(*listener.getsockname())
+        self._view = View(app, root.out, self._url)
+        self._stop = Asked()
+        self._is_well = True
+        self._remedy = ""
+
+    def app(self, seconds: float | None) -> int:
+        """Run the user's app until somebody asks to stop, or time is up; the exit code."""
+        self._remedy = "; it starts again when the code changes"
+        loaded = load(self._app)
+        code = Code(self._command, loaded.folders)
+        try:
+            self._until_stopped(self._follow(code, loaded), seconds)
+        finally:
+            code.close()
+        return 0 if self._is_well else EXIT_ERROR
+
+    def demo(self, seconds: float | None) -> int:
+        """The same for the demo; where its time was limited, it must have shown its main job."""
+        from duly.cli.dev.story import Story
+
+        story = Story(self._view, self._out, self._url, self._children)
+        self._until_stopped(self._tell(story), seconds, lambda: story.shown)
+        return 0 if story.shown or seconds is None else EXIT_ERROR
+
+    def _until_stopped(
+        self, steps: Steps, seconds: float | None, is_done: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Take one step after the other, and show what happens meanwhile."""
+        began = os_monotonic()
+
+        def is_over() -> bool:
+            lasted = os_monotonic() - began
+            return seconds is not None and lasted >= (seconds if is_done() else SLACK * seconds)
+
+        on_signals(self._stop.ask)
+        with self._view.shown():
+            where = self._app.ready().address().where
+            self._view.say(f"duly dev: {self._url} on {where}; Ctrl-C ends")
+            try:
+                while not self._stop.asked and not is_over():
+                    next(steps, None)
+                    self._look_at_children()
+                    self._view.update()
+                    os_sleep(LOOK_EVERY)
+            finally:
+                self._children.end(self._stop.hurry)
+                self._hear()
+
+    # What is done besides ------------------------------------------------------------------------
+
+    def _tell(self, story: Story) -> Steps:
+        self._children.start_server(self._listener.fileno())
+        try:
+            yield from story.tell()
+        except DulyError as error:
+            self._view.say(f"the demo has failed: {error}", "red")
+
+    def _follow(self, code: Code, loaded: Loaded) -> Steps:
+        """Start what there is, and start it again whenever the code is another."""
+        self._start(loaded)
+        while True:
+            match code.look():
+                case Failure(why):
+                    self._is_well = False
+                    self._view.say(f"{why}\nthe processes that run go on as they are", "red")
+                case Loaded() as loaded:
+                    self._view.say("the code has changed")
+                    self._children.end(self._stop.hurry)
+                    self._start(loaded)
+                case None:
+                    pass
+            yield
+
+    def _start(self, loaded: Loaded) -> None:
+        self._is_well = True
+        if loaded.warning:
+            self._view.say(loaded.warning, "yellow")
+        self._children.start_server(self._listener.fileno())
+        self._children.start_worker()
+
+    # Processes -----------------------------------------------------------------------------------
+
+    def _look_at_children(self) -> None:
+        self._hear()
+        for child in self._children.ended():
+            self._is_well = False
+            self._hear()
+            said = f"the {child.name} has ended with exit code {child.code}"
+            self._view.say(f"{said}{self._remedy}", "red")
+
+    def _hear(self) -> None:
+        for line in self._children.heard():
+            self._view.heard(line)

@@ -1,0 +1,235 @@
+"""What happens, as `duly dev` shows it: live on a terminal, as lines anywhere else."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from duly.app import Duly
+from duly.cli import when
+from duly.cli.dev.children import Line
+from duly.cli.out import Column, Out, safe
+from duly.clock import os_monotonic
+from duly.errors import DulyError
+from duly.feed import Follower, Gap
+from duly.health import HealthReport
+from duly.model.job import State
+from duly.model.news import AuditNews, JobNews, News, TickNews
+from duly.schedules import Schedule
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+READ_EVERY = 1.0
+DRAW_EVERY = 0.2
+MOST_RUNNING = 6
+MOST_TICKS = 5
+MOST_EVENTS = 8
+MOST_LINES = 20
+"""So many events of one moment are printed as lines; the others are only counted."""
+
+
+class Happened(NamedTuple):
+    """One event, for people."""
+
+    at_ms: int
+    what: str
+    outcome: str
+    why: str
+
+
+def happened(news: News, now_ms: int) -> Happened | None:
+    """What is worth a line of its own: ends, second attempts, ticks, and what operators do."""
+    match news:
+        case JobNews(state=State.PENDING) if news.attempt:
+            return Happened(now_ms, news.function, "pending", f"after attempt {news.attempt}")
+        case JobNews() if news.state.is_terminal:
+            again = f"at attempt {news.attempt}" if news.attempt > 1 else ""
+            return Happened(news.at, news.function, str(news.state), again)
+        case TickNews():
+            return Happened(news.at, news.key or "a schedule", news.outcome, news.reason or "")
+        case AuditNews() if news.actor:
+            return Happened(news.at, news.target, news.action, f"by {news.actor}")
+        case _:
+            return None
+
+
+class Standing(NamedTuple):
+    """How things stand in the database."""
+
+    health: HealthReport
+    schedules: Sequence[Schedule]
+
+
+class View:
+    """Keeps what has happened since the start, and shows it."""
+
+    def __init__(self, app: Duly, out: Out, title: str) -> None:
+        self._app, self._out, self._title = app, out, title
+        self._ended: Counter[State] = Counter()
+        self._running: dict[str, JobNews] = {}
+        self._events: deque[Happened] = deque(maxlen=MOST_EVENTS)
+        self._standing: Standing | None = None
+        self._read_at = self._draw_at = 0.0
+        self._follower: Follower | None = None
+        self._live: Live | None = None
+
+    @contextmanager
+    def shown(self) -> Generator[None]:
+        """Follow what happens; on a terminal, with a picture that changes."""
+        with ExitStack() as stack:
+            feed = self._app.core.feed
+            self._follower = stack.enter_context(feed.following(lambda _: True, None, lambda: None))
+            if self._out.is_terminal:
+                from rich.live import Live
+
+                self._live = Live(console=self._out.console, auto_refresh=False)
+                stack.enter_context(self._live)
+            try:
+                yield
+            finally:
+                self.update(now=True)
+                self._live = None
+
+    # Lines that stay -----------------------------------------------------------------------------
+
+    def say(self, text: str, style: str = "bold") -> None:
+        self.print(self._out.styled(text, style))
+
+    def print(self, shown: RenderableType) -> None:
+        # A line may be longer than the terminal, which knows best how to break it.
+        self._out.console.print(shown, soft_wrap=True)
+        self._out.console.file.flush()
+
+    def heard(self, line: Line) -> None:
+        """A process has printed something."""
+        self.print(self._out.styled(f"{line.who} | {line.text}", "dim"))
+
+    # What changes --------------------------------------------------------------------------------
+
+    def update(self, *, now: bool = False) -> None:
+        """Take in what is new, and show it."""
+        new = self._take()
+        if self._live is None:
+            self._print_events(new)
+            return
+        if now or os_monotonic() >= self._read_at:
+            self._read_at = os_monotonic() + READ_EVERY
+            self._standing = self._read()
+        if now or os_monotonic() >= self._draw_at:
+            self._draw_at = os_monotonic() + DRAW_EVERY
+            self._live.update(self._picture(), refresh=True)
+
+    def _take(self) -> list[Happened]:
+        assert self._follower is not None
+        found: list[Happened] = []
+        for told in self._follower.take().told:
+            if isinstance(told.news, Gap):
+                self._running.clear()
+                continue
+            if isinstance(told.news, JobNews):
+                self._count(told.news)
+            if event := happened(told.news, self._app.clock.now()):
+                found.append(event)
+        self._events.extend(found)
+        return found
+
+    def _count(self, news: JobNews) -> None:
+        if news.state is State.RUNNING:
+            self._running[news.id] = news
+            return
+        self._running.pop(news.id, None)
+        if news.state.is_terminal:
+            self._ended[news.state] += 1
+
+    def _read(self) -> Standing | None:
+        try:
+            return Standing(self._app.health(), self._app.schedules.list(enabled=True))
+        except DulyError:
+            return None
+
+    def _print_events(self, new: Sequence[Happened]) -> None:
+        for event in new[:MOST_LINES]:
+            self.print(self._line(event))
+        if len(new) > MOST_LINES:
+            self.say(f"… and {len(new) - MOST_LINES} more", "dim")
+
+    def _line(self, event: Happened) -> Text:
+        text = self._out.styled(f"{self._out.at(event.at_ms)}  {event.what} ", "")
+        text.append_text(self._out.cell(event.outcome))
+        return text.append(f" {safe(event.why)}".rstrip(), style="dim")
+
+    # The picture ---------------------------------------------------------------------------------
+
+    def _picture(self) -> RenderableType:
+        from rich.console import Group
+        from rich.rule import Rule
+
+        parts: list[RenderableType] = [Rule(self._title, style="dim"), self._counts()]
+        if self._running:
+            parts.append(self._bars())
+        if self._standing is not None and self._standing.schedules:
+            parts.append(self._ticks(self._standing.schedules))
+        parts += [self._line(event) for event in self._events]
+        return Group(*parts)
+
+    def _counts(self) -> Text:
+        from rich.text import Text
+
+        if self._standing is None:
+            return self._out.styled("the database cannot be read now", "red")
+        health = self._standing.health
+        waiting = sum(queue.due + queue.held for queue in health.queues)
+        later = sum(queue.later for queue in health.queues)
+        shown = [
+            (waiting, "waiting", "cyan"),
+            (later, "later", "cyan"),
+            (len(self._running), "running", "blue"),
+            *((self._ended[state], str(state), COLOURS[state]) for state in COLOURS),
+        ]
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for number, word, style in shown:
+            text.append(f"{number} ", style="bold").append(f"{word}  ", style=style)
+        for warning in health.warnings:
+            text.append(f"\n{safe(warning)}", style="yellow")
+        return text
+
+    def _bars(self) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(no_wrap=True, ratio=2, overflow="ellipsis")
+        table.add_column(ratio=3)
+        table.add_column(no_wrap=True, ratio=2, overflow="ellipsis")
+        for news in list(self._running.values())[:MOST_RUNNING]:
+            again = f", try {news.attempt}" if news.attempt > 1 else ""
+            bar = ProgressBar(total=1, completed=news.value or 0)
+            table.add_row(self._out.cell(f"{news.function}{again}"), bar, safe(news.note or ""))
+        return table
+
+    def _ticks(self, schedules: Sequence[Schedule]) -> RenderableType:
+        coming = [each for each in schedules if each.record.due_at is not None]
+        coming.sort(key=lambda each: each.record.due_at or 0)
+        now_ms = self._app.clock.now()
+        rows = [
+            {
+                "key": each.key,
+                "next": when.relative(each.record.due_at or 0, now_ms),
+                "at": self._out.at(each.record.due_at),
+            }
+            for each in coming[:MOST_TICKS]
+        ]
+        columns = [
+            Column("next ticks", "key", flexible=True),
+            Column("", "next", right=True),
+            Column("", "at", right=True),
+        ]
+        return self._out.grid(rows, columns)
+
+
+COLOURS = {State.SUCCEEDED: "green", State.FAILED: "red", State.CANCELED: "yellow"}

@@ -1,0 +1,87 @@
+"""`duly gateways serve`: run a gateway and its REST API until told to stop."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from typing import Any
+
+import click
+
+from duly.cli.command import Command
+from duly.cli.find import find_gateway
+from duly.cli.root import EXIT_USAGE, fail
+from duly.cli.worker import greet
+from duly.errors import MissingExtra, SecretMissing
+from duly.gateway.runtime import Gateway
+from duly.secrets import resolve
+
+PORT = 8700
+
+
+@click.command(cls=Command)
+@click.argument("path", metavar="MODULE:GATEWAY")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="0 takes a free one.",
+)
+def serve(path: str, host: str, port: int) -> None:
+    """Run the crons of a gateway, and its REST API, until SIGTERM or Ctrl-C.
+
+    Without a secret it binds only to the machine's own addresses.
+
+    \b
+    duly gateways serve edge.runtime:gateway --port 8700
+    """
+    gateway = find_gateway(path)
+    server = _server(gateway, host)
+    with _bound(host, port) as listener:
+        # What is wrong with its store is said here, in one line.
+        gateway.open()
+        name = f"[{host}]" if ":" in host else host
+        address = f"http://{name}:{listener.getsockname()[1]}"
+        greet(f"duly gateway {gateway.name!r}: {address}; Ctrl-C stops")
+        server.run(sockets=[listener])
+
+
+def _server(gateway: Gateway, host: str) -> Any:
+    try:
+        uvicorn = importlib.import_module("uvicorn")
+        server = importlib.import_module("duly.gateway.server")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("server", "the API of a gateway") from error
+    _require_secret(gateway, host, server.is_loopback(host))
+    config = uvicorn.Config(
+        gateway.asgi(),
+        lifespan="on",
+        log_config=None,
+        # Whoever asks is who it seems to be, whatever its headers say.
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    return uvicorn.Server(config)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def _require_secret(gateway: Gateway, host: str, local: bool) -> None:
+    if gateway.secret is None:
+        if not local:
+            reason = f"without a secret a gateway cannot bind to {host}"
+            fail(f"{reason}; give Gateway(secret='env:NAME'), or --host 127.0.0.1", EXIT_USAGE)
+        return
+    try:
+        resolve(gateway.secret)
+    except SecretMissing as error:
+        fail(str(error), EXIT_USAGE)

@@ -1,0 +1,303 @@
+"""`duly import`: take over schedules from cron and other systems."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
+from duly.cli.imports.entry import Found, is_mapping
+from duly.cli.imports.plan import Change, Planner, Rule, write
+from duly.cli.out import Out, brief
+from duly.cli.root import Root
+from duly.cli.when import ZoneName, local_zone
+from duly.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+KINDS = {"new": "green", "change": "yellow", "unchanged": "dim", "cannot": "red"}
+NO_PICKLES = "a job store holds pickles, and reading one runs whatever code it holds"
+
+
+class Mapped(click.ParamType[Rule]):
+    """`regex=function`."""
+
+    name = "REGEX=FUNCTION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Rule:
+        pattern, sign, function = str(value).rpartition("=")
+        if not sign or not function:
+            self.fail(f"{value!r} is no rule; give 'regex=function'", param, ctx)
+        try:
+            return Rule(re.compile(pattern), function)
+        except re.error as error:
+            self.fail(f"{pattern!r} is no regular expression: {error}", param, ctx)
+
+
+def _zone(otherwise: str) -> Callable[..., Any]:
+    """The zone of what is read is also the one in which times are shown."""
+
+    def remember(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        params = ctx.find_root().params
+        params["tz"] = value or params.get("tz")
+        return value
+
+    return click.option(
+        "--tz",
+        type=ZoneName(),
+        is_eager=True,
+        callback=remember,
+        help=f"The zone in which it counts; else {otherwise}.",
+    )
+
+
+def _common(prefix: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        options = (
+            click.option(
+                "--map",
+                "rules",
+                type=Mapped(),
+                multiple=True,
+                help="What matches calls this function; may be repeated.",
+            ),
+            click.option("--prefix", default=prefix, show_default=True, help="Of the keys."),
+            click.option("--yes", is_flag=True, help="Write; else it is only shown."),
+        )
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.group(cls=Group)
+def imports() -> None:
+    """Take over schedules from cron and other systems.
+
+    Shows what is new and what would change, and writes it with --yes. The same import again
+    changes nothing. Exit 1 if something cannot be taken over.
+    """
+
+
+# Where they come from ----------------------------------------------------------------------------
+
+
+@imports.command()
+@click.argument("file", type=click.File(encoding="utf-8", errors="surrogateescape"))
+@click.option("--system", is_flag=True, help="With a column for the user, as /etc/crontab.")
+@click.option("--function", metavar="NAME", help="Calls this, with command=<what the line runs>.")
+@_common("crontab:")
+@_zone("this machine's")
+@click.pass_obj
+def crontab(
+    root: Root,
+    file: Any,
+    system: bool,
+    function: str | None,
+    rules: tuple[Rule, ...],
+    prefix: str,
+    yes: bool,
+    tz: str | None,
+) -> None:
+    """Take over the lines of a crontab: a file, or - for standard input.
+
+    Each calls a function, which gets what the line runs as `command`, and with --system the
+    `user`, if it takes them. Variables are not taken over, apart from CRON_TZ.
+
+    \b
+    crontab -l | duly import crontab - --function run_command
+    duly import crontab cron.txt --map 'backup\\.sh=backup' --yes
+    duly import crontab /etc/crontab --system --function run_command
+    """
+    from duly.cli.imports.from_crontab import read_crontab
+
+    if function is None and not rules:
+        fail("say what the lines call: --function NAME, or --map 'regex=function'", EXIT_USAGE)
+    if not system and file.name.startswith(("/etc/crontab", "/etc/cron.d/")):
+        fail(f"{file.name} has a column for the user; give --system", EXIT_USAGE)
+    zone = tz or root.out.given_tz or local_zone()
+    found = read_crontab(file.read(), zone, system=system)
+    if found.settings:
+        names = ", ".join(f"{name} (line {line})" for name, line in found.settings.items())
+        root.out.note(f"set for the commands, and not taken over: {names}")
+    _take_over(root, found.found, _planner(root, prefix, rules, function), yes=yes)
+
+
+@imports.command("celery-beat")
+@click.argument("source", metavar="MODULE:NAME|FILE.json")
+@_common("beat:")
+@_zone("the app's `timezone`, else UTC")
+@click.pass_obj
+def celery_beat(
+    root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool, tz: str | None
+) -> None:
+    """Take over the `beat_schedule` of Celery: that of an app, or a dict.
+
+    A task calls the function of the same name, or of the part after its last dot, unless --map
+    says otherwise. Celery need not be installed if the module does not need it.
+
+    \b
+    duly import celery-beat shop.celery:app
+    duly import celery-beat beat.json --map '^shop\\.tasks\\.mail=send_mail' --yes
+    """
+    from duly.cli.imports.from_celery import beat_of, read_beat
+
+    beat = beat_of(_json_file(source) if source.endswith(".json") else _object(source))
+    if beat is None:
+        raise InvalidOption("SOURCE", f"{source} has no beat_schedule")
+    zone = tz or beat.tz or "UTC"
+    found = read_beat(beat.schedule, zone)
+    _take_over(root, found, _planner(root, prefix, rules), yes=yes)
+
+
+@imports.command()
+@click.argument("source", metavar="MODULE:SCHEDULER")
+@_common("apscheduler:")
+@click.pass_obj
+def apscheduler(root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool) -> None:
+    """Take over the jobs of an APScheduler 3 scheduler.
+
+    It is asked for its jobs with get_jobs(), so it may have to be started by its module. The
+    database of a job store is not read: it holds pickles, which run code when they are read.
+
+    \b
+    duly import apscheduler shop.jobs:scheduler
+    duly import apscheduler shop.jobs:scheduler --map 'jobs:tidy=clean_up' --yes
+    """
+    from duly.cli.imports.from_apscheduler import read_jobs
+
+    if "://" in source or (Path(source).is_file() and not source.endswith(".py")):
+        fail(f"{NO_PICKLES}; name the scheduler as module:scheduler", EXIT_USAGE)
+    scheduler = _object(source)
+    if not callable(getattr(scheduler, "get_jobs", None)):
+        raise InvalidOption("SOURCE", f"{source} is no scheduler: it has no get_jobs()")
+    _take_over(root, read_jobs(scheduler), _planner(root, prefix, rules), yes=yes)
+
+
+def _object(source: str) -> Any:
+    from duly.cli.find import find_object
+
+    return find_object(source, "SOURCE")
+
+
+def _json_file(source: str) -> Any:
+    try:
+        found = json.loads(Path(source).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidOption("SOURCE", f"cannot read {source}: {error}") from error
+    if not is_mapping(found):
+        raise InvalidOption("SOURCE", f"{source} holds no object")
+    return found
+
+
+def _planner(
+    root: Root, prefix: str, rules: tuple[Rule, ...], function: str | None = None
+) -> Planner:
+    known = {
+        each["name"]: each["arguments"].get("properties", {})
+        for each in root.api.get("/functions")
+        if not each["internal"]
+    }
+    if not root.is_remote:
+        # An app that no worker has run yet has published nothing.
+        for info in (each for each in root.app.core.published() if not each.internal):
+            schema = json.loads(info.schema)
+            known.setdefault(info.name, schema.get("properties", {}))
+    return Planner(root.api, known, prefix, rules, function)
+
+
+# What becomes of them ----------------------------------------------------------------------------
+
+
+def _take_over(root: Root, found: Iterable[Found], planner: Planner, *, yes: bool) -> None:
+    out = root.out
+    changes = list(planner.plan(found))
+    to_write = [change for change in changes if change.kind in ("new", "change")]
+    for change in changes:
+        if not out.as_json:
+            _show(out, change)
+    written = _written(root, to_write) if yes else 0
+    out.show({"written": written, "entries": [_data(change) for change in changes]}, lambda: None)
+    out.say(_summary(changes, written, len(to_write)))
+    if any(change.kind == "cannot" for change in changes):
+        raise SystemExit(EXIT_ERROR)
+
+
+def _written(root: Root, changes: list[Change]) -> int:
+    done = 0
+    with root.out.progress("Writing") as advance:
+        try:
+            for change in write(root.api, changes):
+                done += 1
+                advance(done, len(changes), str(change.key))
+        except BaseException:
+            root.out.note(
+                f"{done} of {len(changes)} are written; the same again goes on from there"
+            )
+            raise
+    return done
+
+
+def _summary(changes: list[Change], written: int, to_write: int) -> str:
+    counts = {kind: sum(change.kind == kind for change in changes) for kind in KINDS}
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    if not changes:
+        return "nothing to take over"
+    if written:
+        return f"{said}: {written} written"
+    return f"{said}: nothing is written without --yes" if to_write else f"{said}: nothing to write"
+
+
+def _show(out: Out, change: Change) -> None:
+    head = out.styled(f"{change.kind:<9} ", KINDS[change.kind])
+    head.append_text(out.cell(change.key or change.where))
+    out.print(head)
+    for line in _lines(out, change):
+        out.print(line)
+
+
+def _lines(out: Out, change: Change) -> Iterable[Text]:
+    if change.reason is not None:
+        yield _indented(out, f"{change.where}: {change.text}" if change.key else change.text)
+        yield _indented(out, change.reason)
+    if change.would is None:
+        return
+    yield _indented(out, f"{change.would['function']} {brief(change.would['args'])}")
+    yield _indented(out, change.would["description"])
+    if change.kind == "change":
+        for name, (before, after) in change.changed.items():
+            yield _indented(out, f"{name}: {brief(before)} → {brief(after)}")
+    if change.kind != "unchanged":
+        yield _indented(out, f"next {out.moment(change.would['next_tick_at_ms']) or 'never'}")
+    if change.lost:
+        yield _indented(out, f"not taken over: {', '.join(change.lost)}")
+
+
+def _indented(out: Out, text: str) -> Text:
+    return out.cell(f"          {text}")
+
+
+def _data(change: Change) -> dict[str, Any]:
+    would = change.would or {}
+    return {
+        "kind": change.kind,
+        "where": change.where,
+        "text": change.text,
+        "key": change.key,
+        "reason": change.reason,
+        **{name: would.get(name) for name in ("function", "args", "options", "description")},
+        "next_tick_at": would.get("next_tick_at"),
+        "next_tick_at_ms": would.get("next_tick_at_ms"),
+        "changed": {
+            name: {"before": before, "after": after}
+            for name, (before, after) in change.changed.items()
+        },
+        "not_taken_over": list(change.lost),
+    }

@@ -1,0 +1,165 @@
+"""Reads the jobs of an APScheduler 3 scheduler, without APScheduler.
+
+Its crontabs count the days of the week from Monday, and all their fields have to match: both the
+day of the month and that of the week. What is read is an object of the user's own module. The
+database of a job store is not: it holds pickles, and reading one runs whatever code it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, cast
+
+from duly.cli.imports import fields
+from duly.cli.imports.entry import Cannot, Entry, Found, Numbered
+from duly.cli.imports.from_celery import BOTH_DAYS, NAMES, Refused, zone_name
+
+FROM_MONDAY = {name: (number - 1) % 7 for name, number in NAMES[fields.WEEKDAY].items()}
+POSITIONS = {"1st": "#1", "2nd": "#2", "3rd": "#3", "4th": "#4", "5th": "#5", "last": "L"}
+_ID_OF_ITS_OWN = re.compile(r"[0-9a-f]{32}")
+_POSITION = re.compile(r"(1st|2nd|3rd|4th|5th|last) ([a-z]{3})")
+
+
+def read_jobs(scheduler: Any) -> Iterator[Found]:
+    """All jobs of a scheduler."""
+    numbered = Numbered()
+    for job in scheduler.get_jobs():
+        where = f"job {job.id}"
+        try:
+            yield _entry(job, where, numbered)
+        except Refused as refused:
+            yield Cannot(where, str(job.trigger), str(refused))
+
+
+def _entry(job: Any, where: str, numbered: Numbered) -> Entry:
+    times, more = _times(job.trigger)
+    calls = str(getattr(job, "func_ref", None) or job.name)
+    # An id that nobody has chosen is another one each time.
+    name = calls if _ID_OF_ITS_OWN.fullmatch(str(job.id)) else str(job.id)
+    # One that was not started yet has no such attribute; one that is paused has None.
+    if getattr(job, "next_run_time", job) is None:
+        more["enabled"] = False
+    return Entry(
+        where=where,
+        text=str(job.trigger),
+        key=numbered(name),
+        times=times,
+        calls=calls,
+        args=tuple(job.args or ()),
+        kwargs=dict(job.kwargs or {}),
+        made_with=more,
+    )
+
+
+def _times(trigger: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """When it fires, and what a new schedule has besides."""
+    more: dict[str, Any] = {
+        name: _instant(value)
+        for name, value in (
+            ("start_at", getattr(trigger, "start_date", None)),
+            ("end_at", getattr(trigger, "end_date", None)),
+        )
+        if value is not None
+    }
+    if jitter := getattr(trigger, "jitter", None):
+        more["jitter"] = float(jitter)
+    if hasattr(trigger, "run_date"):
+        return {"at": _instant(trigger.run_date)}, {}
+    if hasattr(trigger, "interval"):
+        # Its start is one of its ticks, and the first.
+        if start := more.pop("start_at", None):
+            more["anchor_at"] = start
+        return {"every": trigger.interval.total_seconds()}, more
+    named = {str(getattr(field, "name", "")): str(field) for field in _fields(trigger)}
+    if {"minute", "hour", "day_of_week"} <= named.keys():
+        return {"cron": expression_of(named), "tz": zone_name(trigger.timezone)}, more
+    raise Refused(f"{type(trigger).__name__} is neither a cron, an interval nor a date")
+
+
+def _fields(trigger: Any) -> list[Any]:
+    found = getattr(trigger, "fields", None)
+    return list(cast("list[Any]", found)) if isinstance(found, list | tuple) else []
+
+
+def _instant(value: Any) -> str:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise Refused(f"{value} has no zone")
+    return value.isoformat()
+
+
+def expression_of(named: dict[str, str]) -> str:
+    """An expression that fires when a cron trigger with these fields does."""
+    for name in ("year", "week"):
+        if named.get(name, "*") != "*":
+            raise Refused(f"duly has no field for its {name}")
+    days, weekdays = _days(named.get("day", "*"))
+    weekday = _weekdays(named["day_of_week"])
+    if weekday != "*":
+        if days != "*":
+            raise Refused(BOTH_DAYS)
+        weekdays = weekday
+    second = _plain(named.get("second", "0"), fields.SECOND)
+    words = [
+        _plain(named["minute"], fields.MINUTE),
+        _plain(named["hour"], fields.HOUR),
+        days,
+        _plain(named.get("month", "*"), fields.MONTH),
+        weekdays,
+    ]
+    return " ".join(words if second == "0" else [second, *words])
+
+
+def _plain(text: str, field: int) -> str:
+    return fields.write(_expand(text, field, NAMES.get(field, {})), field, text)
+
+
+def _weekdays(text: str) -> str:
+    numbers = _expand(text, fields.WEEKDAY, FROM_MONDAY)
+    return fields.write({(number + 1) % 7 for number in numbers}, fields.WEEKDAY)
+
+
+def _days(text: str) -> tuple[str, str]:
+    """The field for days of a month as the two of a cron expression, one of which is enough."""
+    days: list[str] = []
+    weekdays: list[str] = []
+    plain: list[str] = []
+    for item in text.split(","):
+        if item == "last":
+            days.append("L")
+        elif found := _POSITION.fullmatch(item):
+            weekdays.append(f"{NAMES[fields.WEEKDAY][found[2]]}{POSITIONS[found[1]]}")
+        else:
+            plain.append(item)
+    if plain:
+        written = _plain(",".join(plain), fields.DAY)
+        if written == "*":
+            return "*", "*"
+        days.insert(0, written)
+    # With `?` in the one field the other decides alone.
+    return ",".join(days) or ("?" if weekdays else "*"), ",".join(weekdays) or "*"
+
+
+def _expand(text: str, field: int, names: dict[str, int]) -> frozenset[int]:
+    return frozenset(number for part in text.split(",") for number in _part(part, field, names))
+
+
+def _part(part: str, field: int, names: dict[str, int]) -> range:
+    every = sorted(fields.all_values(field))
+    base, slash, step = part.partition("/")
+    first, dash, last = base.partition("-")
+    try:
+        start = every[0] if base == "*" else _number(first, names)
+        # With a step, a number alone goes on to the end.
+        end = every[-1] if base == "*" or (slash and not dash) else _number(last or first, names)
+        numbers = range(start, end + 1, int(step) if slash else 1)
+    except (KeyError, ValueError) as error:
+        raise Refused(f"{part!r} is no value of its trigger") from error
+    if not numbers or not set(numbers) <= set(every):
+        raise Refused(f"{part!r} is no value of its trigger")
+    return numbers
+
+
+def _number(text: str, names: dict[str, int]) -> int:
+    return int(text) if text.isdigit() else names[text.lower()]

@@ -1,0 +1,156 @@
+"""Reads crontabs: those of users, and with a column for the user those of the system.
+
+A line means what Debian's cron and cronie take it to mean. That is how duly reads expressions too,
+with one difference: where the day of the month or of the week begins with `*`, cron wants both to
+match, while duly does so only where one of them is exactly `*`. See `_days`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from duly.cli.imports import fields
+from duly.cli.imports.entry import Cannot, Entry, Found, Numbered
+from duly.errors import InvalidCron, UnknownZone
+from duly.model.cron import MACROS
+from duly.model.trigger import Cron
+from duly.zones import zone
+
+_SETTING = re.compile(r"""\s*(["']?)([A-Za-z_]\w*)\1\s*=\s*(.*?)\s*""")
+_VALUE = r"(?:\d+|[A-Za-z]{3})"
+_ITEM = rf"(?:\*|{_VALUE}(?:-{_VALUE})?)(?:/\d+)?"
+_FIELD = re.compile(rf"{_ITEM}(?:,{_ITEM})*", re.ASCII)
+_PERCENT = re.compile(r"(?<!\\)%")
+LONGEST_NAME = 40
+
+
+class Crontab(NamedTuple):
+    """What a crontab holds, line by line."""
+
+    found: list[Found]
+    settings: dict[str, int]
+    """Variables that are set for the commands, with their lines: they are not taken over."""
+
+
+class _Refused(Exception):
+    """Why a line cannot be taken over."""
+
+
+def read_crontab(text: str, tz: str, *, system: bool = False) -> Crontab:
+    """All lines of a crontab that call something; `tz` is the zone of cron itself."""
+    settings: dict[str, int] = {}
+    found = list(_found(text, tz, system, settings))
+    return Crontab(found, settings)
+
+
+def _found(text: str, tz: str, system: bool, settings: dict[str, int]) -> Iterator[Found]:
+    numbered = Numbered()
+    current = tz
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if setting := _SETTING.fullmatch(line):
+            name, value = setting[2], setting[3].strip("\"'")
+            if name == "CRON_TZ":
+                current = value or tz
+            else:
+                settings[name] = number
+            continue
+        where = f"line {number}"
+        try:
+            yield _entry(where, line, current, system, numbered)
+        except _Refused as refused:
+            yield Cannot(where, line, str(refused))
+
+
+def _entry(where: str, line: str, tz: str, system: bool, numbered: Numbered) -> Entry:
+    expression, rest = _macro(line) if line.startswith("@") else _five_fields(line)
+    user, command = _parted(rest) if system else ("", rest)
+    if not command:
+        raise _Refused("it has no user or no command" if system else "it has no command")
+    if _PERCENT.search(command):
+        raise _Refused("what stands after % is the input of the command; put it into the command")
+    command = command.replace("\\%", "%")
+    offered = {"command": command, "user": user} if system else {"command": command}
+    name = numbered(_name(command, user))
+    times = {"cron": expression, "tz": _checked(expression, tz)}
+    return Entry(where, line, name, times, calls=command, offered=offered)
+
+
+def _macro(line: str) -> tuple[str, str]:
+    macro, rest = _parted(line)
+    if macro.lower() == "@reboot":
+        raise _Refused("cron runs it when the machine starts, which is no time")
+    if macro.upper() not in MACROS:
+        raise _Refused(f"duly has no {macro}")
+    return macro.lower(), rest
+
+
+def _five_fields(line: str) -> tuple[str, str]:
+    # A minus before the minute keeps cronie from logging.
+    words = line.removeprefix("-").split(None, 5)
+    if len(words) < 6:
+        raise _Refused("it has no five fields and a command")
+    for field, word in enumerate(words[:5], fields.MINUTE):
+        _check(word, field)
+    minute, hour, day, month, weekday = words[:5]
+    day, weekday = _days(day, weekday)
+    return f"{minute} {hour} {day} {month} {weekday}", words[5]
+
+
+def _check(word: str, field: int) -> None:
+    if "~" in word:
+        raise _Refused(f"{word} is a random time; write H({word.replace('~', '-')}) for it in duly")
+    if not _FIELD.fullmatch(word) or fields.read(word, field) is None:
+        raise _Refused(_what_is_wrong(word, field))
+
+
+def _what_is_wrong(word: str, field: int) -> str:
+    words = ["*"] * 5
+    words[field - fields.MINUTE] = word
+    try:
+        Cron(" ".join(words))
+    except InvalidCron as error:
+        return f"{error.field}: {error.reason}; {error.hint}"
+    return f"cron has no {word!r}"
+
+
+def _days(day: str, weekday: str) -> tuple[str, str]:
+    """The two day fields as duly has to read them.
+
+    If one begins with `*`, cron wants both to match; else one of them is enough. In duly both have
+    to match only if one is exactly `*`, that is if it names every day.
+    """
+    if not day.startswith("*") and not weekday.startswith("*"):
+        return day, weekday
+    if fields.read(day, fields.DAY) == fields.all_values(fields.DAY):
+        return "*", weekday
+    if fields.read(weekday, fields.WEEKDAY) == fields.all_values(fields.WEEKDAY):
+        return day, "*"
+    raise _Refused("cron wants both its days to match, for one begins with *; duly takes either")
+
+
+def _checked(expression: str, tz: str) -> str:
+    try:
+        name = zone(tz).name
+        Cron(expression, name)
+    except (InvalidCron, UnknownZone) as error:
+        raise _Refused(f"{error.reason}; {error.hint}") from error
+    return name
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """The first word, and the rest."""
+    first, *rest = text.split(None, 1)
+    return first, rest[0] if rest else ""
+
+
+def _name(command: str, user: str) -> str:
+    """The same for the same command, wherever and however often it stands."""
+    words = re.sub(r"[^\w.]+", "-", command, flags=re.ASCII)[:LONGEST_NAME].strip("-.")
+    digest = hashlib.sha256(f"{user}\0{command}".encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{words}-{digest[:6]}"

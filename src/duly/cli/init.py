@@ -1,0 +1,106 @@
+"""`duly init`: write a first app to start from."""
+
+from __future__ import annotations
+
+import keyword
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from duly.cli.command import EXIT_USAGE, Command, fail
+from duly.cli.root import Root
+
+PROJECT = Path("pyproject.toml")
+
+
+class Project(NamedTuple):
+    """What pyproject.toml is to hold: None where it is to stay as it is."""
+
+    text: str | None
+    said: str
+
+
+@click.command(cls=Command)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="tasks.py")
+@click.pass_obj
+def init(root: Root, file: Path) -> None:
+    """Write a first app to start from.
+
+    It is a copy of the demo that `duly dev` runs; pyproject.toml names it from then on. Nothing is
+    overwritten.
+
+    \b
+    duly init
+    duly init shop/tasks.py
+    """
+    _check(file)
+    app = f"{file.stem}:app" if file.parent == Path() else f"{file.as_posix()}:app"
+    lines = f'[tool.duly]\napp = "{app}"\n'
+    project = _project(lines)
+    _write(file, _code(file))
+    if project.text is not None:
+        PROJECT.write_text(project.text, encoding="utf-8")
+    root.out.show({"file": str(file), "app": app, "project": project.said}, lambda: None)
+    root.out.say(f"wrote {file}\n{project.said}:\n")
+    root.out.say("".join(f"    {line}\n" for line in lines.splitlines()))
+    root.out.say(f"Next:\n\n{_commands(file)}")
+
+
+def _check(file: Path) -> None:
+    if file.suffix != ".py" or not file.stem.isidentifier():
+        fail(f"{file} is no name of a module; give one like tasks.py", EXIT_USAGE)
+    if keyword.iskeyword(file.stem):
+        fail(f"{file.stem} is a word of Python and no name; give another one", EXIT_USAGE)
+    if file.stem == "duly" or file.stem in sys.stdlib_module_names:
+        hidden = "duly itself" if file.stem == "duly" else "a module of Python itself"
+        fail(f"a module called {file.stem} would hide {hidden}; give another name", EXIT_USAGE)
+    if not file.parent.is_dir():
+        fail(f"there is no folder {file.parent}", hint="make it first")
+
+
+def _code(file: Path) -> str:
+    """The demo, with a word of its own on how it is used."""
+    demo = files("duly").joinpath("demo.py").read_text(encoding="utf-8")
+    _, docstring, code = demo.split('"""', 2)
+    summary = docstring.partition("\n")[0]
+    return f'"""{summary}\n\n{_commands(file)}"""{code}'
+
+
+def _commands(file: Path) -> str:
+    width = len(f"python {file}    ")
+    return (
+        f"    {f'python {file}':<{width}}makes the tables and the calendar\n"
+        f"    {'duly dev':<{width}}runs it, and shows what happens\n"
+    )
+
+
+def _project(lines: str) -> Project:
+    if not PROJECT.exists():
+        return Project(lines, f"wrote {PROJECT}")
+    text = PROJECT.read_text(encoding="utf-8")
+    separator = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    changed = text + separator + lines
+    if _is_toml(text) and _is_toml(changed):
+        return Project(changed, f"added to {PROJECT}")
+    # It names an app already, or says it in a way that cannot be added to.
+    return Project(None, f"left {PROJECT} as it is; for the commands to find the app, it needs")
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        fail(f"{file} is there already, and stays", hint="give another name: duly init jobs.py")

@@ -1,0 +1,310 @@
+"""`duly jobs`: calls and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli import complete
+from duly.cli.api import Api, ApiError
+from duly.cli.ask import force_option, or_nearest, owner_option, sure
+from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
+from duly.cli.follow import FINAL, follow
+from duly.cli.out import Column, Out, pretty
+from duly.cli.root import Root
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST_LOOKED_AT = 200
+
+
+@click.group(cls=Group)
+def jobs() -> None:
+    """Calls and what became of them."""
+
+
+def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--function", metavar="NAME", shell_complete=complete.functions),
+        click.option("--queue", metavar="NAME"),
+        owner_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_state = click.option(
+    "--state", type=click.Choice(["pending", "running", "succeeded", "failed", "canceled"])
+)
+_limit = click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="At most so many.",
+)
+
+
+# Looking -----------------------------------------------------------------------------------------
+
+
+@jobs.command("list")
+@_state
+@_filters
+@_limit
+@click.pass_obj
+def list_(root: Root, /, limit: int, **filters: str | None) -> None:
+    """Jobs, newest first.
+
+    \b
+    duly jobs list --state failed --limit 50
+    duly jobs list --function send_mail --json
+    """
+    found = list(root.api.pages("/jobs", most=limit, cursor="before", **filters))
+    out = root.out
+    out.table(found, _columns(out), empty="no jobs")
+
+
+@jobs.command()
+@_filters
+@_limit
+@click.pass_obj
+def dead(root: Root, /, limit: int, **filters: str | None) -> None:
+    """Jobs that failed for good: all their attempts are used up.
+
+    \b
+    duly jobs dead --function send_mail
+    duly jobs retry --dead --function send_mail
+    """
+    found = list(root.api.pages("/jobs", most=limit, cursor="before", dead=True, **filters))
+    out = root.out
+    columns = [*_columns(out)[:-1], Column("error", None, _error, flexible=True)]
+    out.table(found, columns, empty="no dead jobs")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@click.pass_obj
+def show(root: Root, job_id: str) -> None:
+    """One job: arguments, times, result or error, and what it has called.
+
+    \b
+    duly jobs show 0190f0c2-…
+    """
+    job = _get(root.api, job_id)
+    children = root.api.get("/jobs/{}/children", job_id)
+    root.out.show({**job, "children": children}, lambda: _shown(root.out, job, children))
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@click.pass_obj
+def watch(root: Root, job_id: str) -> None:
+    """Follow a job live until it ends; exit 1 if it does not succeed.
+
+    With --json every change is a line.
+
+    \b
+    duly jobs watch 0190f0c2-…
+    """
+    job = _get(root.api, job_id)
+    if job["state"] not in FINAL or root.out.as_json:
+        job = follow(root.api, root.out, job_id, job["function"], lines=root.out.as_json)
+    end(root.out, job, quiet=root.out.as_json)
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@click.option("--follow", "live", is_flag=True, help="Go on until the job ends.")
+@click.pass_obj
+def logs(root: Root, job_id: str, live: bool) -> None:
+    """What a job has logged, oldest first.
+
+    \b
+    duly jobs logs 0190f0c2-… --follow
+    """
+    _get(root.api, job_id)
+    after = _print_lines(root, job_id, 0)
+    if live:
+        for event in root.api.events(job=job_id):
+            if event.name == "job":
+                after = _print_lines(root, job_id, after)
+        _print_lines(root, job_id, after)
+
+
+def _print_lines(root: Root, job_id: str, after: int) -> int:
+    """Print the lines after that one; the number of the last."""
+    following: int | None = after
+    while following is not None:
+        page = root.api.get("/jobs/{}/logs", job_id, after=following)
+        for line in page["items"]:
+            after = line["seq"]
+            if root.out.as_json:
+                root.out.line(line)
+            else:
+                root.out.say(f"{line['at']} {line['level']:<7} {line['text']}")
+        following = page["next"]
+    return after
+
+
+# Changing ----------------------------------------------------------------------------------------
+
+
+@jobs.command()
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@_state
+@_filters
+@force_option
+@click.pass_obj
+def cancel(root: Root, /, job_ids: tuple[str, ...], force: bool, **filters: str | None) -> None:
+    """Cancel jobs and what they have called: some by their ids, or all that match.
+
+    \b
+    duly jobs cancel 0190f0c2-…
+    duly jobs cancel --function send_mail --state pending
+    """
+    if _by_id(job_ids, filters):
+        answers = [
+            {"id": job_id, **_asked(root.api, job_id, "/jobs/{}/cancel")} for job_id in job_ids
+        ]
+        root.out.show(answers, lambda: None)
+        for answer in answers:
+            said = "canceled" if answer["canceled"] else "had ended before"
+            root.out.say(f"{answer['id']} {said}")
+    else:
+        _bulk(root, {"verb": "cancel", **filters}, "Cancel", force=force)
+
+
+@jobs.command()
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@click.option("--dead", is_flag=True, help="All that used up their attempts.")
+@_state
+@_filters
+@force_option
+@click.pass_obj
+def retry(
+    root: Root, /, job_ids: tuple[str, ...], dead: bool, force: bool, **filters: str | None
+) -> None:
+    """Run failed or canceled jobs again: some by their ids, or all that match.
+
+    \b
+    duly jobs retry 0190f0c2-…
+    duly jobs retry --dead --function send_mail
+    """
+    if _by_id(job_ids, {**filters, "dead": dead or None}):
+        again = [_asked(root.api, job_id, "/jobs/{}/retry") for job_id in job_ids]
+        root.out.show(again, lambda: None)
+        for job in again:
+            root.out.say(f"{job['retry_of']} runs again as {job['id']}")
+    else:
+        _bulk(root, {"verb": "retry", "dead": dead, **filters}, "Run again", force=force)
+
+
+def _by_id(job_ids: tuple[str, ...], filters: dict[str, Any]) -> bool:
+    named = [f"--{name}" for name, value in filters.items() if value is not None]
+    if job_ids and named:
+        fail(f"give ids or {', '.join(named)}, not both", EXIT_USAGE)
+    if not job_ids and not named:
+        fail("give the ids of jobs, or say which with --function, --state …", EXIT_USAGE)
+    return bool(job_ids)
+
+
+def _bulk(root: Root, body: dict[str, Any], verb: str, *, force: bool) -> None:
+    """Do it to all that match, as one job that is followed to its end."""
+    given = {name: value for name, value in body.items() if value is not None}
+    preview = root.api.post("/jobs/bulk", body={**given, "dry_run": True})
+    matched = preview["matched"]
+    if not matched:
+        root.out.show({"job": None, **preview}, lambda: None)
+        root.out.say("no job matches")
+        return
+    sure(f"{verb} {matched} job{'s' if matched > 1 else ''}?", force=force)
+    job = root.api.post("/jobs/bulk", body=given)["job"]
+    end(root.out, follow(root.api, root.out, job["id"], verb))
+
+
+# What they have in common ------------------------------------------------------------------------
+
+
+def _get(api: Api, job_id: str) -> dict[str, Any]:
+    job: dict[str, Any] = _asked(api, job_id, "/jobs/{}", api.get)
+    return job
+
+
+def _asked(api: Api, job_id: str, path: str, verb: Callable[..., Any] | None = None) -> Any:
+    try:
+        return (verb or api.post)(path, job_id)
+    except ApiError as error:
+        recent = (job["id"] for job in api.pages("/jobs", most=MOST_LOOKED_AT, cursor="before"))
+        or_nearest(error, "job", job_id, recent)
+
+
+def end(out: Out, job: dict[str, Any], *, quiet: bool = False) -> None:
+    """Print what came of a job, and exit with 1 if that is no success."""
+    if not quiet:
+        out.show(job, lambda: _outcome(out, job))
+    if job["state"] != "succeeded":
+        raise SystemExit(EXIT_ERROR)
+
+
+def _outcome(out: Out, job: dict[str, Any]) -> RenderableType:
+    from rich.console import Group as Lines
+
+    shown: list[RenderableType] = [out.cell(job["state"])]
+    if job["error"] is not None:
+        shown.append(out.cell(_error(job)))
+    elif job["result"] is not None:
+        shown.append(out.cell(pretty(job["result"])))
+    return Lines(*shown)
+
+
+def _error(job: dict[str, Any]) -> str:
+    error = job["error"]
+    return "" if error is None else f"{error['kind'] or 'error'}: {error['message']}"
+
+
+def _columns(out: Out) -> list[Column]:
+    return [
+        Column("id", "id"),
+        Column("function", "function", flexible=True),
+        Column("state", "state"),
+        Column("due", "run_at_ms", out.ago, right=True),
+        Column("try", "attempt", right=True),
+    ]
+
+
+def _shown(out: Out, job: dict[str, Any], children: list[dict[str, Any]]) -> RenderableType:
+    from rich.console import Group as Lines
+
+    progress = job["progress"]
+    fields = [
+        ("id", job["id"]),
+        ("function", job["function"]),
+        ("state", job["state"]),
+        ("kind", job["kind"]),
+        ("queue", job["queue"]),
+        ("arguments", pretty(job["args"]) if job["args"] else None),
+        ("attempt", job["attempt"] or None),
+        ("progress", progress and f"{progress['value']:.0%} {progress['note'] or ''}"),
+        ("created", out.moment(job["created_at_ms"])),
+        ("due", out.moment(job["run_at_ms"])),
+        ("started", out.moment(job["started_at_ms"])),
+        ("completed", out.moment(job["completed_at_ms"])),
+        ("called by", job["parent_id"] or job["actor"]),
+        ("owner", job["owner"]),
+        ("tags", ", ".join(job["tags"]) or None),
+        ("repeats", job["retry_of"]),
+        ("canceled by", job["canceled_by"]),
+        ("result", None if job["result"] is None else pretty(job["result"])),
+        ("error", _error(job) or None),
+    ]
+    parts: list[RenderableType] = [out.fields(fields)]
+    if job["error"] is not None and job["error"]["traceback"]:
+        parts.append(out.styled(job["error"]["traceback"].rstrip(), "dim"))
+    if children:
+        parts += [out.cell("\nhas called"), out.grid(children, _columns(out))]
+    return Lines(*parts)

@@ -1,0 +1,182 @@
+"""Queues, workers, the kill switch, the audit log and the version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import duly
+from duly.cli.ask import missing, note_option
+from duly.cli.command import Command, Group
+from duly.cli.out import Column, Item, brief
+from duly.cli.root import Root
+
+Pause = dict[str, Any] | None
+
+
+@click.command(cls=Command)
+@click.pass_obj
+def version(root: Root) -> None:
+    """Print the version.
+
+    \b
+    duly version
+    """
+    root.out.show({"version": duly.__version__}, lambda: root.out.cell(duly.__version__))
+
+
+# Everything --------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@note_option
+@click.pass_obj
+def pause(root: Root, note: str | None) -> None:
+    """Stop everything: no job starts, no tick dispatches.
+
+    Jobs that run go on; what falls due meanwhile is in the ledger as skipped by the kill switch.
+
+    \b
+    duly pause --note "database is being moved"
+    """
+    answer = root.api.post("/kill-switch/pause", body={"note": note})
+    root.out.show(answer, lambda: root.out.cell(f"everything is paused {_by(answer['paused'])}"))
+
+
+@click.command(cls=Command)
+@click.pass_obj
+def resume(root: Root) -> None:
+    """Let everything go on after `duly pause`.
+
+    \b
+    duly resume
+    """
+    answer = root.api.post("/kill-switch/resume")
+    root.out.show(answer, lambda: root.out.cell("everything goes on"))
+
+
+def _by(paused: Pause) -> str:
+    if paused is None:
+        return ""
+    by = f"by {paused['by']}" if paused["by"] else ""
+    return f"{by}: {paused['note']}" if paused["note"] else by
+
+
+# Queues ------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group)
+def queues() -> None:
+    """Where jobs wait for workers."""
+
+
+@queues.command("list")
+@click.pass_obj
+def list_queues(root: Root) -> None:
+    """Every queue that a function, a worker, a pause or a limit names.
+
+    \b
+    duly queues list
+    """
+    columns = [
+        Column("queue", "name"),
+        Column("state", None, _state),
+        Column("at once", "at_once", right=True),
+        Column("note", "paused", _by, flexible=True),
+    ]
+    root.out.table(root.api.get("/queues"), columns, empty="no queues")
+
+
+@queues.command("pause")
+@click.argument("name")
+@note_option
+@click.pass_obj
+def pause_queue(root: Root, name: str, note: str | None) -> None:
+    """Start no more jobs of a queue; those that run go on.
+
+    \b
+    duly queues pause mail --note "the provider is down"
+    """
+    _check_queue(root, name)
+    answer = root.api.post("/queues/{}/pause", name, body={"note": note})
+    root.out.show(answer, lambda: root.out.cell(f"{name} is paused {_by(answer['paused'])}"))
+
+
+@queues.command("resume")
+@click.argument("name")
+@click.pass_obj
+def resume_queue(root: Root, name: str) -> None:
+    """Start its jobs again.
+
+    \b
+    duly queues resume mail
+    """
+    _check_queue(root, name)
+    answer = root.api.post("/queues/{}/resume", name)
+    root.out.show(answer, lambda: root.out.cell(f"{name} goes on"))
+
+
+def _state(queue: Item) -> str:
+    return "paused" if queue["paused"] else "active"
+
+
+def _check_queue(root: Root, name: str) -> None:
+    """A name that nothing knows is a slip of the fingers rather than a queue to come."""
+    names = [queue["name"] for queue in root.api.get("/queues")]
+    if name not in names:
+        missing("queue", name, names)
+
+
+# Workers and the audit log -----------------------------------------------------------------------
+
+
+@click.group(cls=Group)
+def workers() -> None:
+    """The processes that run jobs."""
+
+
+@workers.command("list")
+@click.pass_obj
+def list_workers(root: Root) -> None:
+    """The workers that are registered now.
+
+    \b
+    duly workers list
+    """
+    out = root.out
+    columns = [
+        Column("id", "id"),
+        Column("host", "host", flexible=True),
+        Column("pid", "pid", right=True),
+        Column("slots", "slots", right=True),
+        Column("queues", None, _served, flexible=True),
+        Column("started", "started_at_ms", out.ago, right=True),
+    ]
+    out.table(root.api.get("/workers"), columns, empty="no workers; `duly worker` starts one")
+
+
+def _served(worker: Item) -> str:
+    return ", ".join(worker["queues"] or ["all"])
+
+
+@click.command(cls=Command)
+@click.option("--target", metavar="KIND:ID", help="Only what was done to this, as schedule:ID.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.pass_obj
+def audit(root: Root, target: str | None, limit: int) -> None:
+    """Who did what, newest first.
+
+    \b
+    duly audit --limit 100
+    """
+    out = root.out
+    columns = [
+        Column("when", "at_ms", out.at),
+        Column("who", "actor"),
+        Column("what", "action"),
+        Column("target", "target", flexible=True),
+        Column("detail", "detail", brief, flexible=True),
+    ]
+    found = list(root.api.pages("/audit", most=limit, cursor="before", target=target))
+    out.table(found, columns, empty="nothing was done yet")

@@ -1,0 +1,267 @@
+"""What commands print: JSON for programs, tables that fit the terminal for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import click
+
+from duly.cli import when
+from duly.cli.safe import safe as safe
+from duly.cli.safe import safe_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+WIDE = 10_000
+"""As wide as anything that has no edge."""
+STATES = {
+    "pending": "cyan",
+    "running": "blue",
+    "succeeded": "green",
+    "failed": "red",
+    "canceled": "yellow",
+    "dispatched": "green",
+    "dispatch": "green",
+    "skipped": "yellow",
+    "skip": "yellow",
+    "missed": "red",
+    "ok": "green",
+    "paused": "yellow",
+    "never_ran": "dim",
+    "enabled": "green",
+    "disabled": "yellow",
+    "parked": "red",
+    "orphaned": "red",
+    "ended": "dim",
+    "active": "green",
+    "processed": "green",
+    "filtered": "dim",
+    "stale": "red",
+}
+Item = dict[str, Any]
+Advance = Callable[[int, int | None, str], None]
+"""How far it is, of how much (None: nobody knows), and a word on it."""
+
+
+class Column(NamedTuple):
+    """A field of the items (None: the item itself), and how it is shown.
+
+    One that may be cut short is `flexible`.
+    """
+
+    title: str
+    field: str | None
+    show: Callable[[Any], Any] = str
+    right: bool = False
+    flexible: bool = False
+
+    def of(self, item: Item) -> Any:
+        value = item if self.field is None else item[self.field]
+        return None if value is None else self.show(value)
+
+
+class Out:
+    """Standard output, and what is said beside it on standard error."""
+
+    def __init__(self, *, as_json: bool, tz: str | None) -> None:
+        self.as_json = as_json
+        self.given_tz = tz
+
+    # For programs --------------------------------------------------------------------------------
+
+    def data(self, value: Any) -> None:
+        """A value as JSON."""
+        click.echo(safe_json(value, indent=2))
+
+    def line(self, value: Any) -> None:
+        """One of many values, as a line of JSON."""
+        click.echo(safe_json(value))
+
+    # For people ----------------------------------------------------------------------------------
+
+    @cached_property
+    def console(self) -> Console:
+        from rich.console import Console
+
+        # Not a terminal: as wide as it needs to be, for files and pipes have no edge.
+        width = None if sys.stdout.isatty() else WIDE
+        return Console(highlight=False, soft_wrap=False, width=width, emoji=False, markup=False)
+
+    @cached_property
+    def tz(self) -> ZoneInfo:
+        return when.shown_zone(self.given_tz)
+
+    @cached_property
+    def now_ms(self) -> int:
+        """When the command began to show things."""
+        return when.CLOCK.now()
+
+    @property
+    def is_terminal(self) -> bool:
+        return sys.stdout.isatty()
+
+    @property
+    def has_colours(self) -> bool:
+        return self.console.color_system is not None and not self.console.no_color
+
+    def show(self, value: Any, render: Callable[[], RenderableType | None]) -> None:
+        """A value: as JSON, or as `render` shows it to people."""
+        if self.as_json:
+            self.data(value)
+        elif (shown := render()) is not None:
+            self.print(shown)
+
+    def print(self, shown: RenderableType) -> None:
+        self.console.print(shown)
+
+    def say(self, text: str) -> None:
+        """A sentence for people; programs are told nothing."""
+        if not self.as_json:
+            click.echo(safe(text))
+
+    def note(self, text: str) -> None:
+        """Beside what is printed: on standard error, for people."""
+        if not self.as_json:
+            click.echo(safe(text), err=True)
+
+    def table(
+        self, items: Sequence[Item], columns: Sequence[Column], *, empty: str, value: Any = None
+    ) -> None:
+        """A list: as JSON `value` (else the items themselves), for people a table."""
+        if self.as_json:
+            self.data(list(items) if value is None else value)
+        elif not items:
+            self.say(empty)
+        else:
+            self._print_list(items, columns)
+            if any(column.title.endswith("at") or column.title in TIMED for column in columns):
+                self.note(f"times in {self.tz.key}")
+
+    def _print_list(self, items: Sequence[Item], columns: Sequence[Column]) -> None:
+        """As a table; where that does not fit, the items below each other."""
+        from rich.measure import Measurement
+
+        table = self.grid(items, columns)
+        anywhere = self.console.options.update(max_width=WIDE)
+        needed = Measurement.get(self.console, anywhere, table).minimum
+        if needed <= self.console.width:
+            self.print(table)
+            return
+        first, *rest = columns
+        for item in items:
+            # Its name has the line for itself, so that it can be copied.
+            self.print(self.cell(first.of(item)))
+            self.print(self.fields((f"  {column.title}", column.of(item)) for column in rest))
+
+    def grid(self, items: Iterable[Item], columns: Sequence[Column]) -> RenderableType:
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+        for column in columns:
+            table.add_column(
+                column.title,
+                justify="right" if column.right else "left",
+                # What may wrap is made narrower first; its cells are in one line all the same.
+                no_wrap=not column.flexible,
+                overflow="ellipsis",
+                min_width=6 if column.flexible else None,
+            )
+        for item in items:
+            table.add_row(*(self._in_one_line(column.of(item)) for column in columns))
+        return table
+
+    def _in_one_line(self, value: Any) -> Text:
+        text = self.cell(value).copy()
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+    def fields(self, pairs: Iterable[tuple[str, Any]]) -> RenderableType:
+        """Names and values below each other; what is None is left out."""
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in pairs:
+            if value is not None:
+                table.add_row(name, self.cell(value))
+        return table
+
+    def cell(self, value: Any) -> Text:
+        from rich.text import Text
+
+        if isinstance(value, Text):
+            return value
+        text = "" if value is None else str(value)
+        return Text(safe(text), style=STATES.get(text, ""))
+
+    def styled(self, text: str, style: str) -> Text:
+        from rich.text import Text
+
+        return Text(safe(text), style=style)
+
+    # Times ---------------------------------------------------------------------------------------
+
+    def ago(self, at_ms: int | None) -> str | None:
+        return None if at_ms is None else when.relative(at_ms, self.now_ms)
+
+    def ago_of(self, at: str | None) -> str | None:
+        """The same of a time as the API writes it."""
+        return self.ago(when.ms_of(at))
+
+    def at(self, at_ms: int | None) -> str | None:
+        """Short, for tables; the zone is named below them."""
+        return None if at_ms is None else when.absolute(at_ms, self.tz, self.now_ms)
+
+    def moment(self, at_ms: int | None) -> str | None:
+        """Whole: 2026-05-01 09:00:00 +03 (in 5m)."""
+        if at_ms is None:
+            return None
+        return f"{when.absolute(at_ms, self.tz)} ({when.relative(at_ms, self.now_ms)})"
+
+    # What takes long -----------------------------------------------------------------------------
+
+    @contextmanager
+    def progress(self, title: str) -> Generator[Advance]:
+        """A bar on standard error while something goes on, where that is a terminal."""
+        if self.as_json or not sys.stderr.isatty():
+            yield lambda done, total, word: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%", markup=False),
+            TextColumn("{task.fields[word]}", markup=False),
+        )
+        console = Console(stderr=True, highlight=False)
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(title, total=None, word="")
+
+            def advance(done: int, total: int | None, word: str) -> None:
+                bar.update(task, completed=done, total=total, word=safe(word))
+
+            yield advance
+
+
+def pretty(value: Any) -> str:
+    """A value of JSON for people: a text as it is, anything else over several lines."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def brief(value: Any) -> str:
+    """The same in one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+TIMED = {"next", "last", "due", "when", "created", "started", "updated"}

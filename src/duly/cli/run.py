@@ -1,0 +1,96 @@
+"""`duly run`: call a function and wait for what it gives."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from duly.cli import complete
+from duly.cli.api import Api, ApiError
+from duly.cli.ask import or_nearest, owner_option
+from duly.cli.command import EXIT_INTERRUPTED, EXIT_USAGE, Command, fail
+from duly.cli.follow import follow
+from duly.cli.jobs import end
+from duly.cli.root import Root
+from duly.cli.values import Pair, together
+from duly.cli.when import Length, Moment
+
+
+@click.command(cls=Command)
+@click.argument("function", shell_complete=complete.functions)
+@click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1, type=Pair())
+@click.option("--after", type=Length(), help="Run it in so long: 90s, 5m, 2h.")
+@click.option("--at", type=Moment(), help="Run it then.")
+@click.option("--no-wait", is_flag=True, help="Print the job's id and go.")
+@click.option("--queue", metavar="NAME")
+@click.option("--priority", type=click.IntRange(0, 9))
+@click.option("--timeout", type=Length(), help="How long one attempt may take.")
+@click.option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job.")
+@owner_option
+@click.pass_obj
+def run(
+    root: Root,
+    function: str,
+    pairs: tuple[tuple[str, Any], ...],
+    after: float | None,
+    at: datetime | None,
+    no_wait: bool,
+    queue: str | None,
+    priority: int | None,
+    timeout: float | None,
+    key: str | None,
+    owner: str | None,
+) -> None:
+    """Call a function and wait for what it gives; exit 1 if it fails.
+
+    Arguments are text after =, JSON after :=. Ctrl-C asks whether to cancel the job.
+
+    \b
+    duly run send_mail to=me@example.com copies:=2
+    duly run report day=2026-05-01 --after 5m --no-wait
+    """
+    if after is not None and at is not None:
+        fail("give --after or --at, not both", EXIT_USAGE)
+    options = {"queue": queue, "priority": priority, "timeout": timeout}
+    body = {
+        "function": function,
+        "args": together(pairs),
+        "run_at": None if at is None else at.isoformat(),
+        "run_after": after,
+        "owner": owner,
+        "options": {name: value for name, value in options.items() if value is not None},
+    }
+    api = root.api
+    job = _created(api, function, body, key)
+    if no_wait:
+        root.out.show(job, lambda: root.out.cell(job["id"]))
+        return
+    try:
+        job = follow(api, root.out, job["id"], function)
+    except KeyboardInterrupt:
+        _leave(api, job["id"])
+    end(root.out, job)
+
+
+def _created(api: Api, function: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
+    try:
+        job: dict[str, Any] = api.post("/jobs", body=body, key=key)
+    except ApiError as error:
+        names = [each["name"] for each in api.get("/functions") if not each["internal"]]
+        or_nearest(error, "function", function, names)
+    return job
+
+
+def _leave(api: Api, job_id: str) -> None:
+    """The job goes on unless whoever waited for it wants it canceled."""
+    try:
+        cancel = click.confirm(f"\nCancel job {job_id}?", default=False, err=True)
+    except click.Abort:
+        cancel = False
+    if cancel:
+        api.post("/jobs/{}/cancel", job_id)
+    said = "canceled" if cancel else "goes on; `duly jobs watch` shows it again"
+    click.echo(f"duly: job {job_id} {said}", err=True)
+    raise SystemExit(EXIT_INTERRUPTED)

@@ -1,0 +1,6 @@
+"""`duly schedules`: rules that say when a function is called."""
+
+from duly.cli.schedules import ahead, changing, declared, looking, parts
+from duly.cli.schedules.group import schedules
+
+__all__ = ["ahead", "changing", "declared", "looking", "parts", "schedules"]

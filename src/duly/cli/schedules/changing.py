@@ -1,0 +1,364 @@
+"""Making, changing and running schedules."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.api import Api, ApiError
+from duly.cli.ask import force_option, note_option, or_nearest, owner_option, schedule_id, sure
+from duly.cli.command import EXIT_ERROR, EXIT_USAGE, fail
+from duly.cli.follow import follow
+from duly.cli.jobs import end
+from duly.cli.out import Item, Out
+from duly.cli.root import Root
+from duly.cli.schedules.ahead import foreseen
+from duly.cli.schedules.given import (
+    CLEARABLE,
+    arguments,
+    body_of,
+    called,
+    schedule_options,
+)
+from duly.cli.schedules.group import on_one, said, schedules, words
+from duly.cli.schedules.looking import show_ticks
+from duly.cli.values import Pair, together
+from duly.cli.when import Moment
+from duly.clock import from_ms
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FIRST = 5
+SHOWN = 10
+AT_ONCE = 500
+"""So many ticks are filled in with one request."""
+_pairs = click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1, type=Pair())
+
+
+# Making and changing -----------------------------------------------------------------------------
+
+
+@schedules.command()
+@click.argument("key", metavar="KEY")
+@click.argument("function", metavar="FUNCTION")
+@_pairs
+@schedule_options
+@click.option("--disabled", is_flag=True, help="It does not tick until it is enabled.")
+@click.option("--fire-at-once", is_flag=True, help="--every ticks first when it is made.")
+@owner_option
+@click.pass_obj
+def create(
+    root: Root,
+    /,
+    key: str,
+    function: str,
+    pairs: tuple[tuple[str, Any], ...],
+    disabled: bool,
+    fire_at_once: bool,
+    owner: str | None,
+    **options: Any,
+) -> None:
+    """Make a schedule that calls FUNCTION, or POSTs to endpoint:NAME.
+
+    Arguments are text after =, JSON after :=. Give --cron, --every or --at; the first ticks are
+    shown with what they will come to.
+
+    \b
+    duly schedules create nightly report --cron "0 2 * * *" --tz Europe/Berlin
+    duly schedules create sync pull depth:=2 --every 15m --overlap buffer_one
+    duly schedules create ping endpoint:billing --every 1h --calendar closed
+    """
+    _check_one_trigger(options, needed=True)
+    body = body_of(options) | called(function) | arguments(pairs)
+    body |= {"key": key, "owner": owner, "enabled": not disabled}
+    if fire_at_once:
+        body["fire_at_once"] = True
+    made = _asked(root.api, function, lambda: root.api.post("/schedules", body=body))
+    root.out.show(made, lambda: _first_ticks(root, made))
+
+
+@schedules.command()
+@on_one
+@_pairs
+@schedule_options
+@click.option("--function", metavar="NAME", help="Call this instead; or endpoint:NAME.")
+@click.option(
+    "--clear",
+    type=click.Choice(sorted(CLEARABLE)),
+    multiple=True,
+    help="Take an option away; may be given several times.",
+)
+@click.option("--version", type=int, help="Only if it is still this one; else the one of now.")
+@click.pass_obj
+def update(
+    root: Root,
+    /,
+    key: str,
+    owner: str | None,
+    pairs: tuple[tuple[str, Any], ...],
+    function: str | None,
+    clear: tuple[str, ...],
+    version: int | None,
+    **options: Any,
+) -> None:
+    """Change what is given, and nothing else.
+
+    Arguments, if some are given, replace all that there were. Another trigger, zone, start or end
+    counts from now.
+
+    \b
+    duly schedules update nightly --cron "30 2 * * *" --jitter 5m
+    duly schedules update nightly --clear calendar --clear condition
+    """
+    _check_one_trigger(options, needed=False)
+    changes = body_of(options, clear) | arguments(pairs)
+    if function is not None:
+        changes |= called(function)
+    if not changes:
+        fail("give at least one option that is to change", EXIT_USAGE)
+    api = root.api
+    which = schedule_id(api, key, owner)
+    read = api.get("/schedules/{}", which)["version"] if version is None else version
+    body = {"version": read, **changes}
+    try:
+        changed = _asked(api, function, lambda: api.patch("/schedules/{}", which, body=body))
+    except ApiError as error:
+        if error.code != "stale_version":
+            raise
+        fail(
+            f"somebody has changed {key!r} since version {read}; nothing was changed by this",
+            hint=f"see what it is now with `duly schedules show {key}`, then try again",
+        )
+    root.out.show(changed, lambda: _first_ticks(root, changed))
+
+
+def _check_one_trigger(options: dict[str, Any], *, needed: bool) -> None:
+    given = [f"--{name}" for name in ("cron", "every", "at") if options[name] is not None]
+    if len(given) > 1:
+        fail(f"give {' or '.join(given)}, not both", EXIT_USAGE)
+    if needed and not given:
+        fail("say when: give --cron, --every or --at", EXIT_USAGE)
+
+
+def _asked(api: Api, function: str | None, ask: Any) -> Item:
+    try:
+        made: Item = ask()
+    except ApiError as error:
+        if function is None or error.code != "unknown_function":
+            raise
+        names = [each["name"] for each in api.get("/functions") if not each["internal"]]
+        or_nearest(error, "function", function, names)
+    return made
+
+
+def _first_ticks(root: Root, schedule: Item) -> RenderableType:
+    """A schedule that was made or changed, with the ticks to come."""
+    from rich.console import Group as Lines
+
+    out = root.out
+    coming = root.api.get("/schedules/{}/preview", schedule["id"], n=FIRST, tz=out.tz.key)
+    head = f"{schedule['key']} calls {schedule['function']}: {schedule['description']}"
+    return Lines(
+        out.cell(head),
+        out.cell(said(out, schedule)),
+        out.cell(""),
+        foreseen(out, coming),
+    )
+
+
+@schedules.command()
+@on_one
+@note_option
+@click.pass_obj
+def enable(root: Root, key: str, owner: str | None, note: str | None) -> None:
+    """Let it tick again, from now: nothing that was due meanwhile is caught up.
+
+    \b
+    duly schedules enable nightly --note "the import is fixed"
+    """
+    _do(root, key, owner, "/schedules/{}/enable", {"note": note})
+
+
+@schedules.command()
+@on_one
+@note_option
+@click.pass_obj
+def disable(root: Root, key: str, owner: str | None, note: str | None) -> None:
+    """Stop it at once; jobs that exist go on.
+
+    \b
+    duly schedules disable nightly --note "until the import is fixed"
+    """
+    _do(root, key, owner, "/schedules/{}/disable", {"note": note})
+
+
+@schedules.command()
+@on_one
+@force_option
+@click.pass_obj
+def remove(root: Root, key: str, owner: str | None, force: bool) -> None:
+    """Remove it; its unfinished jobs and its ledger stay.
+
+    On a terminal it asks; elsewhere it needs --force.
+
+    \b
+    duly schedules remove nightly
+    """
+    which = schedule_id(root.api, key, owner)
+    found = root.api.get("/schedules/{}", which)
+    sure(f"Remove schedule {found['key']!r} of {found['function']}?", force=force)
+    root.api.delete("/schedules/{}", which)
+    root.out.show({"removed": which}, lambda: root.out.cell(f"{found['key']} is removed"))
+
+
+# The next tick, and others -----------------------------------------------------------------------
+
+
+@schedules.command("skip-next")
+@on_one
+@click.pass_obj
+def skip_next(root: Root, key: str, owner: str | None) -> None:
+    """Skip the next tick; the ledger will say that an operator did.
+
+    \b
+    duly schedules skip-next nightly
+    """
+    _do(root, key, owner, "/schedules/{}/skip-next", None)
+
+
+@schedules.command("move-next")
+@on_one
+@click.argument("to", type=Moment())
+@click.pass_obj
+def move_next(root: Root, key: str, owner: str | None, to: datetime) -> None:
+    """Move the next tick, and only that one, to a time before the following one.
+
+    \b
+    duly schedules move-next nightly +30m
+    duly schedules move-next nightly 2026-05-01T09:00
+    """
+    _do(root, key, owner, "/schedules/{}/move-next", {"to": to.isoformat()})
+
+
+def _do(root: Root, key: str, owner: str | None, path: str, body: Any) -> None:
+    changed = root.api.post(path, schedule_id(root.api, key, owner), body=body)
+    root.out.show(changed, lambda: root.out.cell(said(root.out, changed)))
+
+
+@schedules.command()
+@on_one
+@_pairs
+@click.option("--wait", is_flag=True, help="Follow the job to its end; exit 1 if it fails.")
+@click.pass_obj
+def run(
+    root: Root, key: str, owner: str | None, pairs: tuple[tuple[str, Any], ...], wait: bool
+) -> None:
+    """Run it now, beside its ticks; exit 1 if that is refused.
+
+    Calendar and condition are not asked. Arguments, if some are given, replace its own.
+
+    \b
+    duly schedules run nightly --wait
+    duly schedules run nightly day=2026-05-01
+    """
+    body = {"inputs": together(pairs)} if pairs else None
+    tick = root.api.post("/schedules/{}/run", schedule_id(root.api, key, owner), body=body)
+    job_id = tick["job_id"]
+    if wait and job_id is not None:
+        end(root.out, follow(root.api, root.out, job_id, key))
+        return
+    root.out.show(tick, lambda: root.out.cell(_ran(key, tick)))
+    if tick["outcome"] != "dispatched":
+        raise SystemExit(EXIT_ERROR)
+
+
+def _ran(key: str, tick: Item) -> str:
+    if tick["outcome"] == "dispatched":
+        return f"{key} runs as job {tick['job_id']}"
+    return f"{key} does not run: {words(tick['reason'], tick['detail'])}"
+
+
+# -7d is a time here.
+@schedules.command(context_settings={"ignore_unknown_options": True})
+@on_one
+@click.argument("start", type=Moment())
+@click.argument("until", metavar="END", type=Moment())
+@click.option("--dry-run", is_flag=True, help="Only show what would become of the ticks.")
+@force_option
+@click.pass_obj
+def backfill(
+    root: Root,
+    key: str,
+    owner: str | None,
+    start: datetime,
+    until: datetime,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Run the ticks from START up to END, not included, that are not in the ledger yet.
+
+    It shows what would become of them first, and asks. At most 10,000 ticks; the same range again
+    runs nothing twice.
+
+    \b
+    duly schedules backfill nightly 2026-05-01 2026-06-01
+    duly schedules backfill nightly -7d now --dry-run
+    """
+    which = schedule_id(root.api, key, owner)
+    range_ = {"start": start.isoformat(), "end": until.isoformat()}
+    would = root.api.post("/schedules/{}/backfill", which, body={**range_, "dry_run": True})
+    out = root.out
+    if dry_run or not would["dispatched"]:
+        _show_backfill(out, would, "would be")
+        return
+    if not out.as_json:
+        _show_backfill(out, would, "would be")
+    sure(f"Run {_count(would['dispatched'], 'tick')} of {key!r}?", force=force)
+    filled: Item = {"dispatched": 0, "skipped": 0, "dry_run": False, "ticks": []}
+    try:
+        _fill(root, which, would, (start, until), filled)
+    except (ApiError, KeyboardInterrupt):
+        out.note(f"{_sum(filled, 'were')}; the same command again goes on from there")
+        raise
+    if out.as_json:
+        out.data(filled)
+    else:
+        out.say(_sum(filled, "were"))
+
+
+def _fill(
+    root: Root, which: str, would: Item, span: tuple[datetime, datetime], filled: Item
+) -> None:
+    """Fill the range in parts, each of which is done or not at all; oldest first."""
+    ticks = [from_ms(tick["tick_at_ms"]) for tick in would["ticks"]]
+    bounds = [span[0], *ticks[AT_ONCE::AT_ONCE], span[1]]
+    with root.out.progress("Running ticks") as advance:
+        for since, end_ in pairwise(bounds):
+            advance(len(filled["ticks"]), len(ticks), f"up to {end_:%Y-%m-%d %H:%M}")
+            part = {"start": since.isoformat(), "end": end_.isoformat()}
+            answer = root.api.post("/schedules/{}/backfill", which, body=part)
+            filled["ticks"] += answer["ticks"]
+            filled["dispatched"] += answer["dispatched"]
+            filled["skipped"] += answer["skipped"]
+
+
+def _show_backfill(out: Out, would: Item, verb: str) -> None:
+    shown = would["ticks"][:SHOWN]
+    show_ticks(out, shown, empty="there is no tick in this range", value=would)
+    if len(would["ticks"]) > SHOWN:
+        out.say(f"… and {len(would['ticks']) - SHOWN} more")
+    if would["ticks"]:
+        out.say(_sum(would, verb))
+
+
+def _sum(answer: Item, verb: str) -> str:
+    dispatched = _count(answer["dispatched"], "tick")
+    return f"{dispatched} {verb} dispatched, {answer['skipped']} skipped"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

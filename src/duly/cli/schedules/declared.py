@@ -1,0 +1,124 @@
+"""Schedules that code declares: what applying them would change, and doing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from duly.cli.ask import force_option, sure
+from duly.cli.out import Item, Out, brief
+from duly.cli.root import Root
+from duly.cli.schedules.group import schedules
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SIGNS = {
+    "create": ("+", "green"),
+    "revive": ("+", "green"),
+    "change": ("~", "yellow"),
+    "rename": ("~", "yellow"),
+    "orphan": ("-", "red"),
+    "remove": ("-", "red"),
+    "blocked": ("!", "red"),
+}
+"""Entries of other kinds change nothing and are not shown."""
+MEANING = {
+    "orphan": "code declares it no longer: it stops, and `duly schedules prune` removes it",
+    "remove": "code declares it no longer",
+    "revive": "code declares it again",
+    "blocked": "its function was deleted",
+}
+
+
+@schedules.command()
+@click.pass_obj
+def plan(root: Root) -> None:
+    """What `apply` would change: + new, ~ changed, - no longer declared.
+
+    Schedules that are declared as before keep their state, and what operators have decided.
+
+    \b
+    duly schedules plan
+    """
+    found = root.api.get("/schedules/plan")
+    root.out.show(found, lambda: diff(root.out, found))
+
+
+@schedules.command()
+@force_option
+@click.pass_obj
+def apply(root: Root, force: bool) -> None:
+    """Make the store say what code declares; it shows the changes first, and asks.
+
+    \b
+    duly schedules apply
+    """
+    _do(root, "/schedules/apply", "Apply", "applied", force=force)
+
+
+@schedules.command()
+@force_option
+@click.pass_obj
+def prune(root: Root, force: bool) -> None:
+    """Remove schedules that code declares no longer; it shows which first, and asks.
+
+    \b
+    duly schedules prune
+    """
+    _do(root, "/schedules/prune", "Remove", "removed", force=force)
+
+
+def _do(root: Root, path: str, verb: str, done: str, *, force: bool) -> None:
+    would = root.api.post(path, body={"dry_run": True})
+    out = root.out
+    if would["changes"]:
+        if not out.as_json:
+            out.print(diff(out, would))
+        what = "change" if verb == "Apply" else "schedule"
+        plural = "" if would["changes"] == 1 else "s"
+        sure(f"{verb} {would['changes']} {what}{plural}?", force=force)
+    # Also where nothing changes: it becomes known that this set of declarations is the newest.
+    answer = root.api.post(path, body={})
+    out.show(answer, lambda: _done(out, would, answer, done))
+
+
+def _done(out: Out, would: Item, answer: Item, done: str) -> RenderableType:
+    from rich.console import Group as Lines
+
+    if not answer["changes"]:
+        return out.cell("nothing to change")
+    said = out.cell(f"{done}: {answer['changes']}")
+    if answer["entries"] == would["entries"]:
+        return said
+    # Somebody was faster; what was shown before is not what was done.
+    return Lines(diff(out, answer), said)
+
+
+def diff(out: Out, plan: Item) -> RenderableType:
+    """A plan, line by line."""
+    from rich.console import Group as Lines
+
+    shown = [entry for entry in plan["entries"] if entry["kind"] in SIGNS]
+    lines = [line for entry in shown for line in _entry(out, entry)]
+    unchanged = len(plan["entries"]) - len(shown)
+    return Lines(*lines, out.styled(f"{unchanged} unchanged", "dim"))
+
+
+def _entry(out: Out, entry: Item) -> list[RenderableType]:
+    sign, colour = SIGNS[entry["kind"]]
+    head = f"{sign} {entry['key']}"
+    if entry["renamed_from"]:
+        head += f", was {entry['renamed_from']}"
+    if entry["kind"] in MEANING:
+        head += f": {MEANING[entry['kind']]}"
+    changes = [
+        out.styled(f"    {name}: {_value(change['before'])} → {_value(change['after'])}", colour)
+        for name, change in entry["changed"].items()
+    ]
+    return [out.styled(head, colour), *changes]
+
+
+def _value(value: object) -> str:
+    return "nothing" if value is None else brief(value)

@@ -1,0 +1,116 @@
+"""The options of a schedule on the command line, and what of them goes to the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from duly.cli.command import EXIT_USAGE, fail
+from duly.cli.values import Json, together
+from duly.cli.when import Length, Moment
+
+OVERLAPS = ["skip", "allow", "buffer_one", "buffer_all", "cancel_other"]
+CLEARABLE = {
+    "calendar": "calendar",
+    "shift": "shift",
+    "condition": "condition",
+    "rotation": "rotation",
+    "catch-up-window": "catch_up_window",
+    "jitter": "jitter",
+    "budget": "budget",
+    "start": "start_at",
+    "end": "end_at",
+    "remaining": "remaining",
+    "expect": "expect",
+    "alert": "alert",
+    "note": "note",
+}
+OF_JOBS = ("queue", "priority", "timeout")
+ENDPOINT = "endpoint:"
+
+
+def _zone_of_times(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    """Times without an offset, and what is shown at the end, are in the zone of the schedule."""
+    if value:
+        ctx.find_root().params["tz"] = value
+    return value
+
+
+_OPTIONS = (
+    click.option("--cron", metavar="EXPR", help="When: five fields, as `duly cron` explains."),
+    click.option("--every", type=Length(), help="When: again and again, as 15m or 1d."),
+    click.option("--at", type=Moment(), help="When: once, then."),
+    click.option(
+        "--tz",
+        metavar="ZONE",
+        is_eager=True,
+        callback=_zone_of_times,
+        help="The zone of --cron (else UTC), and of times without an offset.",
+    ),
+    click.option("--anchor", "anchor_at", type=Moment(), help="One tick of --every."),
+    click.option("--calendar", metavar="NAME", help="It decides on which dates there are ticks."),
+    click.option(
+        "--shift",
+        type=click.Choice(["next", "previous", "nearest"]),
+        help="Where a tick goes whose date the calendar forbids.",
+    ),
+    click.option("--condition", type=Json(), metavar="JSON", help="What must hold; or @FILE."),
+    click.option("--rotation", type=Json(), metavar="JSON", help="Arguments in turn; or @FILE."),
+    click.option(
+        "--overlap",
+        type=click.Choice(OVERLAPS),
+        help="What a tick does while a job is unfinished; skip is usual.",
+    ),
+    click.option("--catch-up", type=click.IntRange(0), help="How many missed ticks still run."),
+    click.option("--catch-up-window", type=Length(), help="How old these may be."),
+    click.option("--jitter", type=Length(), help="A delay up to so long, fixed for each tick."),
+    click.option(
+        "--budget", type=Json(), metavar="JSON", help='As {"runs": 5, "per": 86400}: seconds.'
+    ),
+    click.option("--start", "start_at", type=Moment(), help="No tick before."),
+    click.option("--end", "end_at", type=Moment(), help="No tick later."),
+    click.option("--remaining", type=click.IntRange(1), help="End after so many dispatches."),
+    click.option("--expect", type=Json(), metavar="JSON", help='A promise, as {"by": "07:00"}.'),
+    click.option("--alert", metavar="NAME", help="Who is told of a broken one: function or URL."),
+    click.option("--note", metavar="TEXT", help="Others see it."),
+    click.option("--queue", metavar="NAME", help="Of its jobs."),
+    click.option("--priority", type=click.IntRange(0, 9), help="Of its jobs."),
+    click.option("--timeout", type=Length(), help="How long an attempt of its jobs may take."),
+)
+
+
+def schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, Any]:
+    """What was given, as the API takes it; what is to be taken away is null there."""
+    given = {name: _plain(value) for name, value in options.items() if value is not None}
+    if given.get("at") or given.get("every"):
+        # It has done its work: an interval and an instant have no zone.
+        given.pop("tz", None)
+    taken = {CLEARABLE[name]: None for name in cleared}
+    if both := sorted(taken.keys() & given.keys()):
+        fail(f"{both[0]} is both given and taken away", EXIT_USAGE)
+    jobs = {name: given.pop(name) for name in OF_JOBS if name in given}
+    return given | taken | ({"options": jobs} if jobs else {})
+
+
+def called(function: str) -> dict[str, str]:
+    """The function, or the endpoint, that is called."""
+    if function.startswith(ENDPOINT):
+        return {"endpoint": function.removeprefix(ENDPOINT)}
+    return {"function": function}
+
+
+def arguments(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {"args": together(pairs)} if pairs else {}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

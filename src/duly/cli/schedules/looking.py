@@ -1,0 +1,280 @@
+"""Looking at schedules: which there are, how they do, and what became of their ticks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.ask import owner_option, schedule_id
+from duly.cli.command import EXIT_ERROR
+from duly.cli.out import STATES, Column, Item, Out, brief, pretty
+from duly.cli.root import Root
+from duly.cli.schedules.group import on_one, overridden, schedules, words
+from duly.cli.when import Moment, length
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+NARROW = 60
+OUTCOMES = ["dispatched", "skipped", "missed"]
+REASONS = [
+    "calendar",
+    "condition_failed",
+    "budget_exceeded",
+    "overlap_in_flight",
+    "cycle_detected",
+    "schedule_slot_exists",
+    "target_paused",
+    "target_deprecated",
+    "kill_switch",
+    "operator",
+]
+
+
+@schedules.command("list")
+@click.option("--function", metavar="NAME")
+@click.option("--enabled/--disabled", default=None, help="Only those.")
+@click.option("--parked", is_flag=True, default=None, help="Only those that cannot be decided.")
+@click.option("--calendar", metavar="NAME", help="Only those that it is attached to.")
+@owner_option
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.pass_obj
+def list_(root: Root, /, limit: int, **filters: Any) -> None:
+    """Schedules, oldest first.
+
+    \b
+    duly schedules list --disabled
+    duly schedules list --calendar closed --json
+    """
+    found = list(root.api.pages("/schedules", most=limit, **filters))
+    out = root.out
+    columns = [
+        Column("key", "key", flexible=True),
+        Column("function", "function", flexible=True),
+        Column("when", "description", flexible=True),
+        Column("next", "next_tick_at_ms", out.ago, right=True),
+        Column("status", "status"),
+    ]
+    if out.console.width < NARROW:
+        del columns[1]
+    if any(each["owner"] for each in found):
+        columns.insert(1, Column("owner", "owner", flexible=True))
+    out.table(found, columns, empty="no schedules")
+
+
+@schedules.command()
+@on_one
+@click.pass_obj
+def show(root: Root, key: str, owner: str | None) -> None:
+    """One schedule: what it calls, when, under which rules, and how it stands.
+
+    \b
+    duly schedules show nightly
+    """
+    schedule = root.api.get("/schedules/{}", schedule_id(root.api, key, owner))
+    root.out.show(schedule, lambda: root.out.fields(_fields(root.out, schedule)))
+
+
+@schedules.command()
+@click.argument("key", metavar="[KEY]", required=False)
+@owner_option
+@click.pass_obj
+def health(root: Root, key: str | None, owner: str | None) -> None:
+    """How schedules do: OK, MISSED, PAUSED or NEVER_RAN; exit 1 if one is missed.
+
+    Missed are those that are overdue or parked, whose last tick was missed, or that have broken
+    what they promise.
+
+    \b
+    duly schedules health || notify-someone
+    """
+    if key is None:
+        found = list(root.api.pages("/schedules/health", owner=owner))
+    else:
+        found = [root.api.get("/schedules/{}/health", schedule_id(root.api, key, owner))]
+    out = root.out
+    columns = [
+        Column("health", "state", partial(_loud, out)),
+        Column("key", "key", flexible=True),
+        Column("why", "why", flexible=True),
+    ]
+    out.table(found, columns, empty="no schedules")
+    states = Counter(each["state"] for each in found)
+    if len(found) > 1:
+        out.note(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    if states["missed"]:
+        raise SystemExit(EXIT_ERROR)
+
+
+def _loud(out: Out, state: str) -> Text:
+    return out.styled(state.upper(), STATES[state])
+
+
+@schedules.command()
+@on_one
+@click.option("--outcome", type=click.Choice(OUTCOMES))
+@click.option("--reason", type=click.Choice(REASONS), help="Why they were skipped.")
+@click.option("--after", type=Moment(), help="Of this time or later.")
+@click.option("--before", type=Moment(), help="Earlier than this time.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.pass_obj
+def ticks(
+    root: Root,
+    key: str,
+    owner: str | None,
+    outcome: str | None,
+    reason: str | None,
+    after: datetime | None,
+    before: datetime | None,
+    limit: int,
+) -> None:
+    """What became of the ticks of a schedule, newest first.
+
+    \b
+    duly schedules ticks nightly --outcome skipped
+    duly schedules ticks nightly --reason calendar --after -30d
+    """
+    asked = {
+        "outcome": outcome,
+        "reason": reason,
+        "after": None if after is None else after.isoformat(),
+    }
+    found = _ledger(root, schedule_id(root.api, key, owner), asked, before, limit)
+    show_ticks(root.out, found, empty="no ticks yet; `duly schedules preview` shows those to come")
+
+
+def _ledger(
+    root: Root, which: str, asked: dict[str, Any], before: datetime | None, limit: int
+) -> list[Item]:
+    """The pages of a ledger go back in time; ticks of one instant stay together."""
+    following = None if before is None else before.isoformat()
+    found: list[Item] = []
+    while len(found) < limit:
+        most = min(200, limit - len(found))
+        page = root.api.get("/schedules/{}/ticks", which, **asked, before=following, limit=most)
+        found += page["items"]
+        following = page["next"]
+        if following is None:
+            break
+    return found
+
+
+def show_ticks(out: Out, found: list[Item], *, empty: str, value: Any = None) -> None:
+    """Rows of the ledger."""
+    columns = [
+        Column("when", "tick_at_ms", out.at),
+        Column("outcome", "outcome"),
+        Column("why", None, _fate, flexible=True),
+    ]
+    out.table(found, columns, empty=empty, value=value)
+
+
+def _fate(tick: Item) -> str:
+    if tick["outcome"] == "missed":
+        return f"{tick['count']} ticks since {tick['first_at']}"
+    if tick["outcome"] == "skipped":
+        return f"{tick['reason']}: {words(tick['reason'], tick['detail'])}"
+    text = f"job {tick['job_id']}" if tick["job_id"] else ""
+    if tick["kind"] == "manual":
+        text += ", run by hand"
+    if tick["rotation_index"] is not None:
+        text += f", rotation {tick['rotation_index']}"
+    if tick["dst_adjusted"]:
+        text += ", clocks were set forward over its time"
+    return text.removeprefix(", ")
+
+
+# One, in full ------------------------------------------------------------------------------------
+
+
+def _fields(out: Out, schedule: Item) -> list[tuple[str, Any]]:
+    return [
+        *_of_call(schedule),
+        *_of_state(out, schedule),
+        *_of_times(out, schedule),
+        *_of_rules(schedule),
+        ("declared", "by code" if schedule["declared"] else None),
+        ("version", schedule["version"]),
+        ("created", out.moment(schedule["created_at_ms"])),
+        ("updated", out.moment(schedule["updated_at_ms"])),
+    ]
+
+
+def _of_call(schedule: Item) -> list[tuple[str, Any]]:
+    return [
+        ("id", schedule["id"]),
+        ("key", schedule["key"]),
+        ("owner", schedule["owner"]),
+        ("function", schedule["function"]),
+        ("arguments", pretty(schedule["args"]) if schedule["args"] else None),
+    ]
+
+
+def _of_state(out: Out, schedule: Item) -> list[tuple[str, Any]]:
+    override = schedule["override"]
+    return [
+        ("status", schedule["status"]),
+        ("note", schedule["note"]),
+        ("changed by", schedule["changed_by"]),
+        ("error", schedule["error"]),
+        ("late", schedule["late"]),
+        ("next tick", out.moment(schedule["next_tick_at_ms"])),
+        ("looked at", _if_other(out, schedule["due_at_ms"], schedule["next_tick_at_ms"])),
+        ("operator", None if override is None else overridden(out, override)),
+        ("last dispatch", out.moment(schedule["last_dispatch_at_ms"])),
+        ("last job", schedule["last_job_id"]),
+    ]
+
+
+def _if_other(out: Out, one: int | None, other: int | None) -> str | None:
+    return None if one == other else out.moment(one)
+
+
+def _of_times(out: Out, schedule: Item) -> list[tuple[str, Any]]:
+    return [
+        ("when", schedule["description"]),
+        ("cron", schedule["cron"]),
+        ("starts", out.moment(schedule["start_at_ms"])),
+        ("ends", out.moment(schedule["end_at_ms"])),
+        ("remaining", schedule["remaining"]),
+        ("jitter", _length(schedule["jitter"])),
+        ("calendar", _calendar(schedule)),
+    ]
+
+
+def _calendar(schedule: Item) -> str | None:
+    name = schedule["calendar"] or schedule["calendar_id"]
+    return f"{name}, shifts to {schedule['shift']}" if schedule["shift"] else name
+
+
+def _of_rules(schedule: Item) -> list[tuple[str, Any]]:
+    rotation = schedule["rotation"]
+    window = _length(schedule["catch_up_window"])
+    return [
+        ("condition", None if schedule["condition"] is None else pretty(schedule["condition"])),
+        ("rotation", rotation and f"{len(rotation)} entries, the next is {turn(schedule)}"),
+        ("overlap", schedule["overlap"]),
+        ("catch up", f"{schedule['catch_up']}" + (f" within {window}" if window else "")),
+        ("budget", _given(schedule["budget"])),
+        ("expect", _given(schedule["expect"])),
+        ("alert", schedule["alert"]),
+    ]
+
+
+def turn(schedule: Item) -> int:
+    """Whose turn it is in a rotation."""
+    return int(schedule["rotation_index"]) % len(schedule["rotation"])
+
+
+def _given(options: Item | None) -> str | None:
+    if options is None:
+        return None
+    return ", ".join(f"{name} {brief(value)}" for name, value in options.items() if value)
+
+
+def _length(seconds: float | None) -> str | None:
+    return None if seconds is None else length(seconds)

@@ -1,0 +1,165 @@
+"""What a schedule is made of: its condition, its rotation and its calendar."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.ask import schedule_id
+from duly.cli.command import EXIT_USAGE, fail
+from duly.cli.out import Column, Item, Out, brief
+from duly.cli.root import Root
+from duly.cli.schedules.group import on_one, said, schedules
+from duly.cli.schedules.looking import turn
+from duly.cli.values import Json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+
+@schedules.command()
+@on_one
+@click.option("--set", "new", type=Json(), metavar="JSON", help="Let this hold from now on.")
+@click.option("--clear", is_flag=True, help="Let it tick without a condition.")
+@click.option("--try", "other", type=Json(), metavar="JSON", help="What would this come to?")
+@click.pass_obj
+def condition(root: Root, key: str, owner: str | None, new: Any, clear: bool, other: Any) -> None:
+    """What a condition comes to now: each operator with what it finds.
+
+    JSON may be @FILE.
+
+    \b
+    duly schedules condition nightly
+    duly schedules condition nightly --try '{"/last_24h_stats/failed": {"lt": 3}}'
+    duly schedules condition nightly --clear
+    """
+    _check_one(set=new is not None, clear=clear, **{"try": other is not None})
+    api = root.api
+    which = schedule_id(api, key, owner)
+    if new is not None or clear:
+        _change(root, which, {"condition": new})
+    if clear:
+        root.out.show({"condition": None}, lambda: root.out.cell(f"{key} has no condition"))
+    elif other is not None:
+        _explain(root, key, api.post("/schedules/{}/explain", which, body={"condition": other}))
+    else:
+        _explain(root, key, api.get("/schedules/{}/explain", which))
+
+
+def _change(root: Root, which: str, changes: dict[str, Any]) -> Item:
+    version = root.api.get("/schedules/{}", which)["version"]
+    changed: Item = root.api.patch("/schedules/{}", which, body={"version": version, **changes})
+    return changed
+
+
+def _check_one(**given: bool) -> None:
+    names = [f"--{name}" for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        fail(f"give {' or '.join(names)}, one of them", EXIT_USAGE)
+
+
+def _explain(root: Root, key: str, explanation: Item) -> None:
+    out = root.out
+    out.show(explanation, lambda: _explained(out, key, explanation))
+
+
+def _explained(out: Out, key: str, explanation: Item) -> RenderableType:
+    from rich.console import Group as Lines
+
+    if not explanation["checks"]:
+        return out.cell(f"{key} has no condition")
+    columns = [
+        Column("", "passes", partial(_mark, out)),
+        Column("value", "pointer", flexible=True),
+        Column("operator", "operator"),
+        Column("expected", "expected", brief, flexible=True),
+        Column("found", None, _actual, flexible=True),
+    ]
+    held = ("it holds", "green") if explanation["passes"] else ("it does not hold", "yellow")
+    return Lines(out.grid(explanation["checks"], columns), out.styled(*held))
+
+
+def _mark(out: Out, passes: bool) -> Text:
+    return out.styled("✓", "green") if passes else out.styled("✗", "yellow")
+
+
+def _actual(check: Item) -> str:
+    return brief(check["actual"]) if check["found"] else "nothing there"
+
+
+@schedules.command()
+@on_one
+@click.option(
+    "--set", "new", type=Json(), metavar="JSON", help="Take these in turn, from the first."
+)
+@click.option("--clear", is_flag=True, help="Let every dispatch take its own arguments again.")
+@click.pass_obj
+def rotation(root: Root, key: str, owner: str | None, new: Any, clear: bool) -> None:
+    """The arguments that successive dispatches take in turn.
+
+    JSON may be @FILE.
+
+    \b
+    duly schedules rotation nightly
+    duly schedules rotation nightly --set '[{"team": "a"}, {"team": "b"}]'
+    """
+    _check_one(set=new is not None, clear=clear)
+    api = root.api
+    which = schedule_id(api, key, owner)
+    if new is not None:
+        found = api.put("/schedules/{}/rotation", which, body={"rotation": new})
+    elif clear:
+        api.delete("/schedules/{}/rotation", which)
+        found = api.get("/schedules/{}", which)
+    else:
+        found = api.get("/schedules/{}", which)
+    value = {"rotation": found["rotation"], "rotation_index": found["rotation_index"]}
+    root.out.show(value, lambda: _turns(root.out, found))
+
+
+def _turns(out: Out, schedule: Item) -> RenderableType:
+    entries = schedule["rotation"]
+    if not entries:
+        return out.cell(f"{schedule['key']} has no rotation")
+    rows = [
+        {"turn": "→ next" if index == turn(schedule) else "", "index": index, "arguments": entry}
+        for index, entry in enumerate(entries)
+    ]
+    columns = [
+        Column("turn", "turn"),
+        Column("entry", "index", right=True),
+        Column("arguments", "arguments", brief, flexible=True),
+    ]
+    return out.grid(rows, columns)
+
+
+@schedules.command()
+@on_one
+@click.argument("calendar", metavar="CALENDAR")
+@click.pass_obj
+def attach(root: Root, key: str, owner: str | None, calendar: str) -> None:
+    """Let a calendar decide on which dates it ticks.
+
+    \b
+    duly schedules attach nightly closed
+    """
+    which = schedule_id(root.api, key, owner)
+    changed = root.api.post("/schedules/{}/attach", which, body={"calendar": calendar})
+    text = f"{said(root.out, changed)}, on dates of {changed['calendar']}"
+    root.out.show(changed, lambda: root.out.cell(text))
+
+
+@schedules.command()
+@on_one
+@click.pass_obj
+def detach(root: Root, key: str, owner: str | None) -> None:
+    """Let it tick on every date again.
+
+    \b
+    duly schedules detach nightly
+    """
+    changed = root.api.post("/schedules/{}/detach", schedule_id(root.api, key, owner))
+    root.out.show(changed, lambda: root.out.cell(f"{said(root.out, changed)}, on every date"))

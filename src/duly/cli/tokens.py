@@ -1,0 +1,116 @@
+"""`duly tokens`: who may use the HTTP API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from duly.cli.api import Api
+from duly.cli.ask import force_option, missing, owner_option, sure
+from duly.cli.command import Group, fail
+from duly.cli.out import Column, Item
+from duly.cli.root import Root
+from duly.cli.when import Moment
+
+SCOPES = ["read", "enqueue", "operate", "admin"]
+
+
+@click.group(cls=Group)
+def tokens() -> None:
+    """Who may use the HTTP API."""
+
+
+@tokens.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(SCOPES),
+    multiple=True,
+    required=True,
+    help="What it allows; may be repeated. operate includes read and enqueue, admin all.",
+)
+@click.option("--owner", metavar="OWNER", help="It sees and changes only what is theirs.")
+@click.option("--expires", type=Moment(), help="Until when it is valid; else until it is revoked.")
+@click.pass_obj
+def create(
+    root: Root, name: str, scopes: tuple[str, ...], owner: str | None, expires: datetime | None
+) -> None:
+    """Make a token. Its secret is shown now, and never again.
+
+    \b
+    duly tokens create deploy --scope operate --expires +90d
+    export DULY_TOKEN=$(duly tokens create ci --scope read --scope enqueue)
+    """
+    body: dict[str, Any] = {
+        "name": name,
+        "scopes": list(scopes),
+        "owner": owner,
+        "expires_at": None if expires is None else expires.isoformat(),
+    }
+    made = root.api.post("/tokens", body=body)
+    root.out.note(f"token {made['name']!r} for {', '.join(made['scopes'])}; this is its secret,")
+    root.out.note("shown only now: keep it where nobody else reads it")
+    root.out.show(made, lambda: None)
+    # As it is, on a line of its own, so that a terminal of any width breaks nothing.
+    root.out.say(made["secret"])
+
+
+@tokens.command("list")
+@owner_option
+@click.option("--all", "every", is_flag=True, help="Also those that are revoked or expired.")
+@click.pass_obj
+def list_(root: Root, owner: str | None, every: bool) -> None:
+    """The tokens that are valid, oldest first; with --json their ids too. Secrets are not kept.
+
+    \b
+    duly tokens list --all
+    """
+    out = root.out
+    found = [
+        each
+        for each in root.api.pages("/tokens", owner=owner)
+        if every or each["status"] == "active"
+    ]
+    columns = [
+        Column("name", "name"),
+        Column("scopes", "scopes", ", ".join, flexible=True),
+        Column("owner", "owner", flexible=True),
+        Column("status", "status"),
+        Column("expires", "expires_at", out.ago_of, right=True),
+        Column("last used", "last_used_at", out.ago_of, right=True),
+    ]
+    out.table(found, columns, empty="no tokens; `duly tokens create` makes one")
+
+
+@tokens.command()
+@click.argument("name", metavar="NAME|ID")
+@force_option
+@click.pass_obj
+def revoke(root: Root, name: str, force: bool) -> None:
+    """Let nobody use a token any more; that cannot be undone.
+
+    \b
+    duly tokens revoke deploy
+    """
+    token = _found(root.api, name)
+    sure(f"Revoke token {token['name']!r} ({token['id']})?", force=force)
+    answer = root.api.post("/tokens/{}/revoke", token["id"])
+    shown = {"id": token["id"], **answer}
+    said = "is revoked" if answer["revoked"] else "was revoked before"
+    root.out.show(shown, lambda: root.out.cell(f"{token['name']} {said}"))
+
+
+def _found(api: Api, name: str) -> Item:
+    """By its id, or by a name that only one valid token has."""
+    every = list(api.pages("/tokens"))
+    same = [each for each in every if each["id"] == name]
+    same = same or [each for each in every if each["name"] == name and each["status"] == "active"]
+    if not same:
+        missing("valid token", name, (each["name"] for each in every))
+    if len(same) > 1:
+        ids = ", ".join(each["id"] for each in same)
+        fail(f"{len(same)} tokens are called {name!r}: {ids}", hint="give the id of one")
+    return dict(same[0])

@@ -1,0 +1,122 @@
+"""`duly webhooks`: what others have sent, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.api import Api, ApiError
+from duly.cli.ask import or_nearest, owner_option
+from duly.cli.command import EXIT_ERROR, Group
+from duly.cli.out import Column, Item, Out, pretty
+from duly.cli.root import Root
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST_LOOKED_AT = 200
+STATES = ["pending", "processing", "processed", "failed", "filtered"]
+
+
+@click.group(cls=Group)
+def webhooks() -> None:
+    """What others have sent, and what became of it."""
+
+
+@webhooks.command("list")
+@click.option("--webhook", metavar="NAME", help="Only what came in there.")
+@click.option("--state", type=click.Choice(STATES))
+@owner_option
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.pass_obj
+def list_(root: Root, /, limit: int, **filters: str | None) -> None:
+    """Deliveries, newest first.
+
+    \b
+    duly webhooks list --webhook github --state failed
+    """
+    out = root.out
+    found = list(root.api.pages("/webhooks", most=limit, cursor="before", **filters))
+    columns = [
+        Column("id", "id"),
+        Column("webhook", "webhook", flexible=True),
+        Column("type", "type", flexible=True),
+        Column("state", "state"),
+        Column("received", "received_at_ms", out.ago, right=True),
+    ]
+    out.table(found, columns, empty="nothing has come in")
+
+
+@webhooks.command()
+@click.argument("event_id", metavar="ID")
+@click.pass_obj
+def show(root: Root, event_id: str) -> None:
+    """One delivery: headers without secrets, payload, and what became of it.
+
+    \b
+    duly webhooks show 0190f0c2-…
+    """
+    event = _asked(root.api, event_id, root.api.get, "/webhooks/{}")
+    root.out.show(event, lambda: _shown(root.out, event))
+
+
+@webhooks.command()
+@click.argument("event_ids", metavar="ID...", nargs=-1, required=True)
+@click.pass_obj
+def retry(root: Root, event_ids: tuple[str, ...]) -> None:
+    """Process deliveries that failed again; exit 1 if one has not failed.
+
+    \b
+    duly webhooks retry 0190f0c2-…
+    """
+    api = root.api
+    answers = [
+        {"id": event_id, **_asked(api, event_id, api.post, "/webhooks/{}/retry")}
+        for event_id in event_ids
+    ]
+    root.out.show(answers, lambda: None)
+    for answer in answers:
+        root.out.say(f"{answer['id']} {_became(answer)}")
+    if not all(answer["retried"] for answer in answers):
+        raise SystemExit(EXIT_ERROR)
+
+
+def _became(answer: Item) -> str:
+    if answer["retried"]:
+        return f"is processed again as job {answer['job_id']}"
+    return f"is {answer['state']}; only what failed is processed again"
+
+
+def _asked(api: Api, event_id: str, verb: Callable[..., Any], path: str) -> Item:
+    try:
+        found: Item = verb(path, event_id)
+    except ApiError as error:
+        recent = (
+            each["id"] for each in api.pages("/webhooks", most=MOST_LOOKED_AT, cursor="before")
+        )
+        or_nearest(error, "delivery", event_id, recent)
+    return found
+
+
+def _shown(out: Out, event: Item) -> RenderableType:
+    headers = "\n".join(f"{name}: {value}" for name, value in event["headers"].items())
+    return out.fields(
+        [
+            ("id", event["id"]),
+            ("webhook", event["webhook"]),
+            ("type", event["type"]),
+            ("entity", event["entity"]),
+            ("delivery", event["delivery"]),
+            ("owner", event["owner"]),
+            ("state", event["state"]),
+            ("attempts", event["attempts"] or None),
+            ("error", event["error"]),
+            ("job", event["job_id"]),
+            ("received", out.moment(event["received_at_ms"])),
+            ("size", f"{event['size']:,} bytes"),
+            ("headers", headers or None),
+            ("payload", pretty(event["payload"])),
+        ]
+    )

@@ -1,0 +1,168 @@
+"""Times as people write and read them."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from duly.clock import SystemClock, from_ms, to_ms
+from duly.errors import UnknownZone
+from duly.zones import zone
+
+CLOCK = SystemClock()
+YEARS = range(1970, 9999)
+"""Within them every zone can say what its clocks show."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_LENGTH = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_STEPS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+class Length(click.ParamType[float]):
+    """A length of time in seconds: 90, 90s, 5m, 1h30m, 2d."""
+
+    name = "length"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        seconds = read_length(str(value))
+        if seconds is None:
+            self.fail(f"{value!r} is no length of time; give 90, 90s, 5m, 1h30m or 2d", param, ctx)
+        return seconds
+
+
+class Moment(click.ParamType[datetime]):
+    """A time: 2026-05-01T09:00 in the zone that is shown, with an offset, +5m, -2d, or now."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        tz = ctx.find_root().params.get("tz") if ctx else None
+        moment = read_moment(str(value), shown_zone(tz))
+        if moment is None:
+            hint = "give 2026-05-01T09:00, 2026-05-01T09:00Z, +5m, -2d or now"
+            self.fail(f"{value!r} is no time; {hint}", param, ctx)
+        return moment
+
+
+class ZoneName(click.ParamType[str]):
+    """The name of a time zone."""
+
+    name = "zone"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        try:
+            return zone(str(value)).name
+        except UnknownZone as error:
+            self.fail(str(error), param, ctx)
+
+
+def read_length(text: str) -> float | None:
+    """Seconds, or None if it is no length."""
+    if re.fullmatch(r"\d+(?:\.\d+)?", text):
+        return float(text)
+    if not _LENGTH.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def read_moment(text: str, tz: ZoneInfo) -> datetime | None:
+    """An aware time, or None if it is none."""
+    if text == "now":
+        return now()
+    if text[:1] in "+-" and (seconds := read_length(text[1:])) is not None:
+        try:
+            return now() + timedelta(seconds=seconds if text[0] == "+" else -seconds)
+        except OverflowError:
+            return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.year not in YEARS:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=tz)
+
+
+def now() -> datetime:
+    return from_ms(CLOCK.now())
+
+
+def shown_zone(name: str | None) -> ZoneInfo:
+    """The zone in which times are shown: the one asked for, else that of this machine."""
+    return zone(name or local_zone()).info
+
+
+def local_zone() -> str:
+    """The name of this machine's zone; UTC where it has none."""
+    links = Path("/etc/localtime")
+    linked = os.path.realpath(links).partition("zoneinfo/")[2] if links.exists() else ""
+    for name in (os.environ.get("TZ", "").lstrip(":"), linked):
+        if name and _is_known(name):
+            return name
+    return "UTC"
+
+
+def _is_known(name: str) -> bool:
+    try:
+        zone(name)
+    except Exception:  # whatever is wrong with it
+        return False
+    return True
+
+
+def ms_of(text: str | None) -> int | None:
+    """Milliseconds of a time as the API writes it."""
+    return None if text is None else to_ms(datetime.fromisoformat(text))
+
+
+def relative(at_ms: int, now_ms: int) -> str:
+    """in 5m, 2h ago, now."""
+    seconds = abs(at_ms - now_ms) / 1000
+    if seconds < 1:
+        return "now"
+    said = length(seconds)
+    return f"in {said}" if at_ms > now_ms else f"{said} ago"
+
+
+def length(seconds: float) -> str:
+    """One or two units: 45s, 5m, 2h 10m, 3d 4h."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    whole = int(seconds)
+    for index, (size, unit) in enumerate(_STEPS):
+        if whole >= size:
+            said = f"{whole // size}{unit}"
+            if index + 1 < len(_STEPS) and whole // size < 10:
+                smaller, name = _STEPS[index + 1]
+                rest = whole % size // smaller
+                said += f" {rest}{name}" if rest else ""
+            return said
+    return "0s"
+
+
+def absolute(at_ms: int, tz: ZoneInfo, now_ms: int | None = None) -> str:
+    """2026-05-01 09:00:00; the day alone is left out of what is today."""
+    local = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(tz)
+    if now_ms is not None:
+        today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(tz).date()
+        if local.date() == today:
+            return f"{local:%H:%M:%S}"
+        if abs(local.date() - today) < timedelta(days=7):
+            return f"{local:%a %d %H:%M}"
+        return f"{local:%Y-%m-%d %H:%M}"
+    return f"{local:%Y-%m-%d %H:%M:%S %Z}"

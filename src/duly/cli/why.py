@@ -1,0 +1,100 @@
+"""`duly why`: in words, why a job or a schedule has not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.api import Api, ApiError
+from duly.cli.ask import owner_option, schedule_id
+from duly.cli.command import Command, fail
+from duly.cli.out import Item, Out
+from duly.cli.root import Root
+from duly.ids import is_id
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@click.command(cls=Command)
+@click.argument("name", metavar="JOB_OR_SCHEDULE")
+@owner_option
+@click.pass_obj
+def why(root: Root, name: str, owner: str | None) -> None:
+    """Say why a job or a schedule has not run.
+
+    A job is named by its id, a schedule by its key or its id. Reasons come in the order in which
+    they would have to go away.
+
+    \b
+    duly why nightly
+    duly why 0190f0c2-…
+    """
+    api, out = root.api, root.out
+    found = _of_id(api, name) if is_id(name) else _of_schedule(api, name, owner)
+    out.show(found, lambda: _shown(out, found))
+
+
+def _of_id(api: Api, name: str) -> Item:
+    job: Item | None = _if_there(api, "/jobs/{}/why", name)
+    if job is not None:
+        return job
+    if _if_there(api, "/schedules/{}", name) is None:
+        fail(
+            f"there is no job and no schedule {name!r}", hint="`duly jobs list` shows those of now"
+        )
+    return _of_schedule(api, name, None)
+
+
+def _of_schedule(api: Api, name: str, owner: str | None) -> Item:
+    """With what there is to say of its jobs that have not ended."""
+    found: Item = api.get("/schedules/{}/why", schedule_id(api, name, owner))
+    named = dict.fromkeys(job for reason in found["reasons"] for job in reason["jobs"])
+    jobs = (_if_there(api, "/jobs/{}/why", job) for job in named)
+    return {**found, "jobs": [job for job in jobs if job is not None and _waits(job)]}
+
+
+def _if_there(api: Api, path: str, name: str) -> Any:
+    try:
+        return api.get(path, name)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def _waits(job: Item) -> bool:
+    return any(reason["cause"] != "finished" for reason in job["reasons"])
+
+
+def _shown(out: Out, found: Item) -> RenderableType:
+    from rich.console import Group as Lines
+
+    parts = [*_explained(out, found)]
+    for job in found.get("jobs", ()):
+        parts += _explained(out, job, f"job {job['job_id']}: ")
+    return Lines(*parts)
+
+
+def _explained(out: Out, found: Item, prefix: str = "") -> Sequence[RenderableType]:
+    """What it is about, and a line for each reason."""
+    from rich.table import Table
+
+    texts = [reason["text"] for reason in found["reasons"]]
+    head = found["text"].removesuffix(f": {'; '.join(texts)}.")
+    lines = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    for reason in found["reasons"]:
+        lines.add_row(out.styled("•", "dim"), out.cell(_line(out, reason)))
+    return [out.styled(f"{prefix}{head}", "bold"), lines]
+
+
+def _line(out: Out, reason: Item) -> str:
+    """The text has times in UTC; until when it holds is also said as a clock here shows it."""
+    until = reason["until_ms"]
+    if until is None:
+        return str(reason["text"])
+    return f"{reason['text']}, {out.ago(until)} ({out.at(until)} {out.tz.key})"

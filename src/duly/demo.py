@@ -1,0 +1,112 @@
+"""Messages that destroy themselves, an album that survives its printer, news, and a shop.
+
+duly dev     runs this file and shows what happens
+duly init    writes a copy of it, for you to change
+"""
+
+import os
+from datetime import UTC, datetime, timedelta
+from time import sleep
+from uuid import uuid4
+
+from duly import CalendarExists, Ctx, Duly, Retry, Tx
+from duly.webhooks import HMAC
+
+# Later, on more than one machine: DULY_DATABASE_URL=postgresql://… and nothing else changes.
+app = Duly(os.environ.get("DULY_DATABASE_URL", "sqlite:///duly-dev.db"))
+
+
+# A mutation is one transaction, exactly once -----------------------------------------------------
+
+
+@app.mutation
+def send(tx: Tx, author: str, text: str) -> str:
+    """Send a message, and schedule its end: both are stored, or neither."""
+    message_id = uuid4().hex
+    tx.execute("INSERT INTO messages VALUES (?, ?, ?)", (message_id, author, text))
+    tx.run_after(5, destroy, message_id)
+    return message_id
+
+
+@app.mutation
+def destroy(tx: Tx, message_id: str) -> None:
+    tx.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+
+
+# An action has side effects: it runs again only where it says that it may ------------------------
+
+
+@app.action(retry=Retry(attempts=5, base=1), timeout=60)
+def print_album(ctx: Ctx, photos: int) -> str:
+    """Print photos, one by one. The first attempt ends with a paper jam, or worse."""
+    for photo in range(photos):
+        ctx.progress(photo / photos, f"photo {photo + 1} of {photos}")
+        if ctx.attempt == 1 and photo == photos - 2:
+            raise RuntimeError("paper jam")
+        sleep(0.1)
+    return f"{photos} photos, at attempt {ctx.attempt}"
+
+
+@app.action(retry=Retry(attempts=5))
+def post_news(ctx: Ctx, audience: str, tone: str = "plain") -> str:
+    ctx.log(f"nothing new for {audience}")
+    return f"{tone} news for {audience}"
+
+
+# A schedule calls a function, and says of every tick why it did not ------------------------------
+
+app.schedule(
+    "morning news",
+    post_news.bind("everybody"),
+    cron="0 9 * * *",
+    tz="Europe/Istanbul",
+    calendar="days off",
+    condition={"/last_24h_stats/failed": {"lt": 3}},
+    rotation=[{"audience": "engineers", "tone": "dry"}, {"audience": "everybody"}],
+)
+app.schedule("hourglass", send.bind("hourglass", "five seconds to live"), every=5)
+app.schedule(
+    "call for help",
+    post_news.bind("operators", tone="alarming"),
+    every=10,
+    condition={"/last_24h_stats/failed": {"gt": 2}},
+)
+
+
+# A webhook is verified, stored, and only then answered; a job processes it ------------------------
+
+
+@app.mutation
+def on_order(tx: Tx, event_id: str) -> None:
+    order = app.webhooks.get(event_id).payload()
+    tx.run(send, "shop", f"somebody has ordered a {order['item']}")
+
+
+app.webhook(
+    "orders",
+    source=HMAC(secrets=["env:ORDERS_WEBHOOK_SECRET"], header="X-Signature"),
+    process=on_order,
+)
+
+
+# Before the first start --------------------------------------------------------------------------
+
+
+def set_up() -> None:
+    """Make the tables and the calendar; whatever is there already stays."""
+    app.migrate()
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE IF NOT EXISTS messages (id TEXT, author TEXT, text TEXT)")
+    today = datetime.fromtimestamp(app.clock.now() / 1000, UTC).date()
+    days_off = {
+        today + timedelta(days=days): why
+        for days, why in ((2, "team day"), (5, "inventory"), (60, "holidays"))
+    }
+    try:
+        app.calendars.create("days off", "skip_dates", dates=days_off, tz="Europe/Istanbul")
+    except CalendarExists:
+        app.calendars.update("days off", dates=days_off)
+
+
+if __name__ == "__main__":
+    set_up()

@@ -1,0 +1,48 @@
+"""When does a cron expression fire next, and what do changes of the clocks do to it?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from duly.clock import from_ms
+from duly.model.trigger import Cron
+from duly.zones import zone
+
+
+class Fire(NamedTuple):
+    """One instant at which it fires."""
+
+    at_ms: int
+    local: datetime
+    """The same in its zone."""
+    dst_adjusted: bool
+    """It stands for a time that does not exist that day."""
+    note: str | None
+    """What there is to say of a fire near a change of clocks."""
+
+
+def fires(trigger: Cron, n: int, since_ms: int) -> Iterator[Fire]:
+    """The next n after an instant."""
+    clock = zone(trigger.tz)
+    before = clock.offset(since_ms // 1000)
+    for tick in trigger.upcoming(n, since_ms):
+        adjusted = trigger.adjusted(tick)
+        offset = clock.offset(tick // 1000)
+        local = from_ms(tick).astimezone(clock.info)
+        yield Fire(tick, local, adjusted, _note(adjusted, local, offset - before))
+        before = offset
+
+
+def _note(adjusted: bool, local: datetime, change: int) -> str | None:
+    if adjusted:
+        return "clocks are set forward over its time; it fires when that is done"
+    other = local.replace(fold=1 - local.fold)
+    if other.utcoffset() != local.utcoffset():
+        which = "second" if local.fold else "first"
+        return f"clocks show this time twice; this is the {which} time"
+    if change:
+        way = "forward" if change > 0 else "back"
+        return f"clocks are set {way} by {timedelta(seconds=abs(change))} before it"
+    return None

@@ -1,0 +1,60 @@
+"""What a change makes of a schedule: defined, and foreseen before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from duly.core import Core
+from duly.functions import Call, Function
+from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
+from duly.model.trigger import Cron
+from duly.schedules.checks import read
+from duly.schedules.define import Definition, ScheduleOptions, bound, define
+from duly.schedules.reading import ahead
+from duly.schedules.rows import as_given, changed, with_zone
+from duly.schedules.views import Foreseen
+
+
+def defined(
+    core: Core,
+    before: ScheduleRecord,
+    call: Call[Any] | Function[..., Any] | None,
+    options: ScheduleOptions,
+) -> Definition:
+    """The definition of a schedule in which some options are others."""
+    merged = as_given(before, options.keys()) | dict(options)
+    retimed = bool({"cron", "every", "at", "trigger"} & options.keys())
+    if retimed and "trigger" not in options:
+        trigger = merged.pop("trigger", None)
+        if options.get("cron") is not None and isinstance(trigger, Cron):
+            merged.setdefault("tz", trigger.tz)
+    elif "tz" in options and not retimed:
+        merged = with_zone(merged, options["tz"])
+    chosen = core.call_of_schedule(before) if call is None else call
+    admitted = core.admit(chosen if isinstance(chosen, Call) else bound(chosen))
+    # What stands already was allowed when it was written.
+    floor = core.interval_floor_ms if retimed and not before.app else CODE_FLOOR_MS
+    return define(
+        core,
+        admitted,
+        merged,
+        owner=before.owner,
+        floor_ms=floor,
+        attached=before.calendar,
+        told=before.alert,
+    )
+
+
+def foresee_update(
+    core: Core,
+    before: ScheduleRecord,
+    call: Call[Any] | None,
+    options: Mapping[str, Any],
+    n: int,
+    tz: str,
+) -> list[Foreseen]:
+    """What its next ticks would come to after such a change; nothing is changed."""
+    definition = defined(core, before, call, cast(ScheduleOptions, options))
+    after = changed(core, before, definition, options, None)
+    return ahead(core, read(after), n, tz=tz)

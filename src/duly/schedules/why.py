@@ -1,0 +1,69 @@
+"""`app.schedules.why(key)`: the facts about one schedule, gathered and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from duly.core import Core
+from duly.model.decide import Decided
+from duly.model.schedule import ScheduleRecord
+from duly.model.why import Pause
+from duly.model.why_schedule import (
+    ScheduleFacts,
+    ScheduleReason,
+    schedule_reasons,
+    schedule_sentence,
+)
+from duly.schedules.define import from_json
+from duly.store.schedules.data import TickFilter
+
+MOST_LOOKED_AT = 100
+"""So many changes of a schedule are looked at to find out who has disabled it."""
+
+
+class ScheduleWhy(msgspec.Struct, frozen=True):
+    """Why a schedule has not run: the reasons in order, and a sentence."""
+
+    schedule_id: str
+    key: str
+    reasons: tuple[ScheduleReason, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain_schedule(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> ScheduleWhy:
+    found = schedule_reasons(_facts(core, record, coming), core.now())
+    return ScheduleWhy(record.id, record.key, tuple(found), schedule_sentence(record.key, found))
+
+
+def _facts(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> ScheduleFacts:
+    store = core.ready()
+    killed = store.kill_switch()
+    newest = next(iter(store.ticks(record.id, TickFilter(limit=1))), None)
+    return ScheduleFacts(
+        record=record,
+        function=store.function(record.function),
+        kill_switch=None if killed is None else Pause(killed.paused_by, killed.note),
+        disabled=None if record.enabled else Pause(_disabled_by(core, record), record.note),
+        late=None if record.late is None else from_json(record.late)["problem"],
+        newest=newest,
+        detail={} if newest is None or newest.detail is None else from_json(newest.detail),
+        job=None if newest is None or newest.job_id is None else store.get(newest.job_id),
+        coming=coming,
+    )
+
+
+def _disabled_by(core: Core, record: ScheduleRecord) -> str | None:
+    """Whoever has changed it last may not have been the one."""
+    for entry in core.ready().audit_of(f"schedule:{record.id}", MOST_LOOKED_AT):
+        detail: dict[str, Any] = {} if entry.detail is None else from_json(entry.detail)
+        if entry.action in ("schedule.disable", "schedule.create") or (
+            "enabled" in detail.get("changed", ())
+        ):
+            return entry.actor
+    return None

@@ -1,0 +1,72 @@
+"""Logging in and out, and what a browser remembers of how pages shall look."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from duly.server.answers import Refused
+from duly.server.api.common import App
+from duly.server.auth import SESSION, doorman_of
+from duly.server.dashboard.pages import (
+    THEME,
+    THEMES,
+    TZ,
+    YEAR_SECONDS,
+    PageRoute,
+    Sent,
+    forget_cookie,
+    redirect,
+    render_bare,
+    set_cookie,
+)
+from duly.zones import zone
+
+router = APIRouter(route_class=PageRoute)
+
+DAY_SECONDS = 86_400
+
+
+@router.get("/login")
+async def login(request: Request, next: Annotated[str, Query()] = "/") -> Response:
+    if not doorman_of(request).takes_tokens:
+        return redirect(request, next)
+    return render_bare(request, "login.html", next=next, error=None)
+
+
+@router.post("/login")
+async def log_in(request: Request, app: App, form: Sent) -> Response:
+    """Take a token. The cookie holds the token itself: the database knows only its digest, so
+    nothing there could open a session; and whoever revokes it ends the session."""
+    secret = form.text("token")
+    found = await run_in_threadpool(app.tokens.check, secret) if secret else None
+    if found is None:
+        error = "Nobody has such a token, or it is revoked or expired."
+        return render_bare(request, "login.html", 401, next=form.text("next"), error=error)
+    answer = redirect(request, form.text("next"))
+    set_cookie(request, answer, SESSION, secret, seconds=DAY_SECONDS)
+    return answer
+
+
+@router.post("/logout")
+async def log_out(request: Request, form: Sent) -> Response:
+    answer = redirect(request, "/login")
+    forget_cookie(request, answer, SESSION)
+    return answer
+
+
+@router.post("/preferences")
+async def preferences(request: Request, form: Sent) -> Response:
+    """The zone of the times and the colours, for this browser."""
+    answer = redirect(request, form.text("back"))
+    if (tz := form.given("tz")) is not None:
+        zone(tz)
+        set_cookie(request, answer, TZ, tz, seconds=YEAR_SECONDS, readable=True)
+    if (theme := form.given("theme")) is not None:
+        if theme not in THEMES:
+            raise Refused(422, "invalid", f"theme: give one of {', '.join(THEMES)}")
+        set_cookie(request, answer, THEME, theme, seconds=YEAR_SECONDS, readable=True)
+    return answer

@@ -1,0 +1,61 @@
+"""Lists as files: CSV for spreadsheets, JSON for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from starlette.responses import Response
+
+from duly.server.answers import readable
+from duly.server.api.common import Page
+
+Format = Literal["csv", "json"]
+MOST = 10_000
+"""At most so many rows are in a file; its header says whether there are more."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def pages(ask: Callable[[str | None], Page[Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """The rows of a list, page by page, and whether these are all."""
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while len(rows) < MOST:
+        page = ask(cursor)
+        rows += [item.model_dump(mode="json") for item in page.items]
+        if page.next is None:
+            return rows, True
+        cursor = page.next
+    return rows, False
+
+
+def export(rows: list[dict[str, Any]], name: str, format: Format, *, complete: bool) -> Response:
+    text = _csv(rows) if format == "csv" else json.dumps(readable(rows), ensure_ascii=False)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}.{format}"',
+        "X-Duly-Complete": "true" if complete else "false",
+    }
+    kind = "text/csv; charset=utf-8" if format == "csv" else "application/json"
+    return Response(text.encode("utf-8", "backslashreplace"), media_type=kind, headers=headers)
+
+
+def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    listed = list(rows)
+    file = io.StringIO()
+    names = list(listed[0]) if listed else []
+    writer = csv.writer(file)
+    writer.writerow(names)
+    writer.writerows([_cell(row[name]) for name in names] for row in listed)
+    return file.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(readable(value), ensure_ascii=False)
+    # A spreadsheet would take it for a formula.
+    is_formula = isinstance(value, str) and text.startswith(FORMULA)
+    return f"'{text}" if is_formula else text

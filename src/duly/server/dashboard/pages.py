@@ -1,0 +1,398 @@
+"""What all pages share: who looks, in which zone, how it is shown, and how it is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo
+
+from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+import duly
+from duly.app import Duly
+from duly.clock import from_ms
+from duly.errors import DulyError
+from duly.model.access import Principal, Scope
+from duly.server.answers import Refused, readable, status_of
+from duly.server.api.common import App, Repeatable
+from duly.server.auth import Reader, doorman_of
+from duly.server.dashboard import static, svg, times
+from duly.server.dashboard.forms import CSRF, Form, read_form
+from duly.server.guard import SAFE
+from duly.zones import zone
+
+TZ, THEME, FLASH = "duly_tz", "duly_theme", "duly_flash"
+THEMES = ("auto", "light", "dark")
+YEAR_SECONDS = 31_536_000
+MOST_FLASH = 600
+LIVE = "x-duly-live"
+"""The header with which a page asks for itself once more, to show what has changed."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    # Without an origin, a form would be taken for one of another site.
+    "Referrer-Policy": "same-origin",
+}
+
+
+class Entry(NamedTuple):
+    """A link of the navigation."""
+
+    name: str
+    path: str
+    group: str
+    scope: str = "read"
+    for_owners: bool = True
+    """Whether there is something to see for those who see only what is one owner's."""
+
+
+NAVIGATION = [
+    Entry("Overview", "/", "Observe"),
+    Entry("Schedules", "/schedules", "Observe"),
+    Entry("Jobs", "/jobs", "Observe"),
+    Entry("Webhooks", "/webhooks", "Observe"),
+    Entry("Functions", "/functions", "Operate"),
+    Entry("Calendars", "/calendars", "Operate"),
+    Entry("Queues", "/queues", "Operate"),
+    Entry("Workers", "/workers", "Operate", for_owners=False),
+    Entry("Gateways", "/gateways", "Operate"),
+    Entry("Audit log", "/audit", "Govern", "operate", for_owners=False),
+    Entry("Tokens", "/tokens", "Govern", "admin"),
+]
+"""In this order. A view that is added gets a line here."""
+
+
+# Who looks ---------------------------------------------------------------------------------------
+
+
+class Viewer:
+    """Somebody who looks at a page."""
+
+    def __init__(self, request: Request, app: Duly, who: Principal) -> None:
+        self.request, self.app, self.who = request, app, who
+        self.root = root_of(request)
+        self.now = app.clock.now()
+        self.zone = _zone_of(request)
+        self.csrf = request.cookies.get(CSRF) or secrets.token_urlsafe(24)
+
+    @property
+    def tz(self) -> str:
+        return self.zone.key
+
+    @property
+    def offset(self) -> str:
+        return times.offset(from_ms(self.now).astimezone(self.zone))
+
+    @property
+    def theme(self) -> str:
+        chosen = self.request.cookies.get(THEME, "")
+        return chosen if chosen in THEMES else "auto"
+
+    @property
+    def path(self) -> str:
+        """Where this is, without the prefix under which the dashboard is mounted."""
+        return str(self.request.scope["path"]).removeprefix(self.root) or "/"
+
+    @property
+    def here(self) -> str:
+        """The same with its query: where an action comes back to."""
+        query = self.request.url.query
+        return f"{self.path}?{query}" if query else self.path
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the page asks for itself once more."""
+        return LIVE in self.request.headers
+
+    def asked_to(self, form: Form) -> str:
+        """What the button says that was pressed; "" if none was.
+
+        While somebody fills in a form the page asks what that would change, and htmx sends along
+        whichever button has the focus by then.
+        """
+        return "" if "hx-request" in self.request.headers else form.text("do")
+
+    @property
+    def can_log_out(self) -> bool:
+        return doorman_of(self.request).takes_tokens
+
+    def may(self, scope: str) -> bool:
+        return self.who.may(Scope(scope))
+
+    @property
+    def navigation(self) -> dict[str, list[Entry]]:
+        """The links to what this one may see, by their groups."""
+        groups: dict[str, list[Entry]] = {}
+        for entry in NAVIGATION:
+            if self.may(entry.scope) and (entry.for_owners or self.who.owner is None):
+                groups.setdefault(entry.group, []).append(entry)
+        return groups
+
+    def url(self, path: str, **query: object) -> str:
+        """An address of the dashboard; what is None or empty is left out."""
+        return self.root + address(path, query)
+
+    def with_query(self, **changes: object) -> str:
+        """This page with other filters; None takes one away."""
+        query: dict[str, object] = dict(self.request.query_params)
+        return self.root + address(self.path, query | changes)
+
+    def as_file(self, path: str, format: str) -> str:
+        """The list that this page shows a part of, as a file."""
+        query: dict[str, object] = dict(self.request.query_params)
+        return self.root + address(f"{path}.{format}", query | {"after": None, "before": None})
+
+    def time(self, ms: int | None, *, exact: bool = False) -> Markup:
+        return times.element(ms, self.now, self.zone, exact=exact)
+
+    def in_zone(self, ms: int, name: str) -> str:
+        """The date and the time of day in some zone; the year where it is another one."""
+        local = from_ms(ms).astimezone(zone(name).info)
+        year = "" if local.year == from_ms(self.now).astimezone(self.zone).year else " %Y"
+        return f"{local:%a} {local.day} " + local.strftime(f"%b{year}, %H:%M:%S")
+
+
+def address(path: str, query: Mapping[str, object]) -> str:
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    words = {name: "1" if value is True else value for name, value in given.items()}
+    return quote(path, safe="/") + (f"?{urlencode(words)}" if words else "")
+
+
+def root_of(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _zone_of(request: Request) -> ZoneInfo:
+    for name in (request.query_params.get("tz"), request.cookies.get(TZ)):
+        if name:
+            try:
+                return zone(name).info
+            except DulyError:
+                continue
+    return zone("UTC").info
+
+
+def _viewer(request: Request, app: App, who: Reader) -> Viewer:
+    return Viewer(request, app, who)
+
+
+def _form(request: Request) -> Form:
+    form: Form = request.state.form
+    return form
+
+
+Viewing = Annotated[Viewer, Depends(_viewer)]
+Sent = Annotated[Form, Depends(_form)]
+
+
+# Showing -----------------------------------------------------------------------------------------
+
+
+def _json(value: Any) -> str:
+    return json.dumps(readable(value), indent=2, ensure_ascii=False)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(readable(value), ensure_ascii=False)
+
+
+def _amount(number: int, most: int = 10_000) -> str:
+    """A count that was cut off at `most` says so."""
+    return f"{most:,}+" if number >= most else f"{number:,}"
+
+
+def _words(name: str) -> str:
+    """target_paused → target paused."""
+    return name.replace("_", " ")
+
+
+PAGES = Environment(
+    loader=PackageLoader(__package__ or "", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+FILTERS: dict[str, Callable[..., str]] = {
+    "json": _json,
+    "compact": _compact,
+    "amount": _amount,
+    "words": _words,
+    "duration": times.duration,
+    "distance": times.distance,
+}
+PAGES.filters.update(FILTERS)  # pyright: ignore[reportUnknownMemberType]
+# Macros see these, and not what a page is given.
+GLOBALS: dict[str, Any] = {"duly_version": duly.__version__, "mark": svg.mark}
+PAGES.globals.update(GLOBALS)  # pyright: ignore[reportUnknownMemberType]
+
+
+def render(viewer: Viewer, template: str, status: int = 200, /, **values: Any) -> Response:
+    """A page, with what every page needs."""
+    flash = None if viewer.is_live else _flash_of(viewer.request)
+    text = PAGES.get_template(template).render(
+        viewer=viewer,
+        time=viewer.time,
+        url=viewer.url,
+        root=viewer.root,
+        flash=flash,
+        asset=partial(static.address, viewer.root),
+        **values,
+    )
+    answer = HTMLResponse(text, status, HEADERS)
+    if viewer.request.cookies.get(CSRF) != viewer.csrf:
+        set_cookie(viewer.request, answer, CSRF, viewer.csrf, strict=True)
+    if viewer.request.query_params.get("tz") == viewer.tz:
+        set_cookie(viewer.request, answer, TZ, viewer.tz, seconds=YEAR_SECONDS, readable=True)
+    if flash is not None:
+        forget_cookie(viewer.request, answer, FLASH)
+    return answer
+
+
+def render_bare(
+    request: Request, template: str, status: int = 200, /, **values: Any
+) -> HTMLResponse:
+    """A page for somebody who need not be known."""
+    root = root_of(request)
+    csrf = request.cookies.get(CSRF) or secrets.token_urlsafe(24)
+    theme = request.cookies.get(THEME, "")
+    text = PAGES.get_template(template).render(
+        root=root,
+        csrf=csrf,
+        theme=theme if theme in THEMES else "auto",
+        asset=partial(static.address, root),
+        **values,
+    )
+    answer = HTMLResponse(text, status, HEADERS)
+    if request.cookies.get(CSRF) != csrf:
+        set_cookie(request, answer, CSRF, csrf, strict=True)
+    return answer
+
+
+def set_cookie(
+    request: Request,
+    answer: Response,
+    name: str,
+    value: str,
+    *,
+    seconds: int | None = None,
+    strict: bool = False,
+    readable: bool = False,
+) -> None:
+    """`readable`: by the scripts of the page."""
+    answer.set_cookie(
+        name,
+        value,
+        max_age=seconds,
+        path=root_of(request) or "/",
+        httponly=not readable,
+        samesite="strict" if strict else "lax",
+        secure=_is_encrypted(request),
+    )
+
+
+def forget_cookie(request: Request, answer: Response, name: str) -> None:
+    answer.delete_cookie(name, path=root_of(request) or "/")
+
+
+def _is_encrypted(request: Request) -> bool:
+    # Whoever lies about that only keeps a cookie of their own from being sent.
+    said = request.headers.get("x-forwarded-proto", "")
+    return request.url.scheme == "https" or said.startswith("https")
+
+
+# After an action ---------------------------------------------------------------------------------
+
+
+def redirect(request: Request, path: str, text: str | None = None, kind: str = "done") -> Response:
+    """Back to a page, which says what was done."""
+    answer = RedirectResponse(root_of(request) + _own_path(path), 303)
+    if text is not None:
+        said = json.dumps({"kind": kind, "text": text[:MOST_FLASH]}).encode()
+        set_cookie(request, answer, FLASH, base64.urlsafe_b64encode(said).decode(), seconds=60)
+    return answer
+
+
+def _own_path(path: str) -> str:
+    """A path of the dashboard, and no address of somebody else."""
+    is_own = path.startswith("/") and not path.startswith("//") and "\\" not in path
+    return path if is_own and path.isprintable() else "/"
+
+
+def _flash_of(request: Request) -> dict[str, str] | None:
+    try:
+        said = json.loads(base64.urlsafe_b64decode(request.cookies[FLASH]))
+        return {"kind": str(said["kind"]), "text": str(said["text"])}
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def once(viewer: Viewer) -> Repeatable:
+    """For routes whose requests may be repeated: a form is none."""
+    return Repeatable(viewer.app, viewer.request, Response(), None)
+
+
+# Refusing ----------------------------------------------------------------------------------------
+
+
+class PageRoute(APIRoute):
+    """A route for people: forms are read and checked, and what is refused is said on a page."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                if request.method not in SAFE:
+                    request.state.form = await read_form(request)
+                return await handle(request)
+            except (Refused, DulyError, RequestValidationError, HTTPException) as error:
+                return _refusal(request, error)
+
+        return shown
+
+
+def _refusal(
+    request: Request, error: Refused | DulyError | RequestValidationError | HTTPException
+) -> Response:
+    status, text, hint = said_of(error)
+    if status == 401:
+        following = address(_path_of(request), dict(request.query_params))
+        path = following if request.method in SAFE else "/"
+        return RedirectResponse(f"{root_of(request)}{address('/login', {'next': path})}", 303)
+    form: Form | None = getattr(request.state, "form", None)
+    back = None if form is None else form.given("back")
+    if back is not None and status != 403:
+        return redirect(request, back, f"{text}. {hint}" if hint else text, "failed")
+    return render_bare(request, "error.html", status, text=text, hint=hint, status=status)
+
+
+def said_of(
+    error: Refused | DulyError | RequestValidationError | HTTPException,
+) -> tuple[int, str, str | None]:
+    """The status, what is wrong, and what to do."""
+    if isinstance(error, Refused):
+        return error.status, error.body.message, error.body.hint
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        return 422, f"{first['loc'][-1]}: {first['msg']}", None
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail), None
+    return status_of(error), str(error), getattr(error, "hint", None) or None
+
+
+def _path_of(request: Request) -> str:
+    return str(request.scope["path"]).removeprefix(root_of(request)) or "/"

@@ -1,0 +1,274 @@
+"""Jobs: the list with what is done to many, and one job with all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import ValidationError
+
+from duly.errors import DulyError
+from duly.model.function import is_reserved
+from duly.model.job import JobRecord, State
+from duly.model.retry import Retry
+from duly.server.answers import Refused
+from duly.server.api import jobs as api
+from duly.server.api.common import Page, Repeatable
+from duly.server.auth import Caller, Operator
+from duly.server.dashboard.exports import Format, export, pages
+from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, redirect, render
+from duly.server.dashboard.times import SECOND
+
+router = APIRouter(route_class=PageRoute)
+
+PAGE = 50
+FILE_PAGE = 200
+MOST_BACKOFFS = 10
+MOST_CHILDREN = 100
+Text = Annotated[str, Query(max_length=500)]
+
+
+class Filters(NamedTuple):
+    """Which jobs the list shows; what is empty means any."""
+
+    state: str = ""
+    function: str = ""
+    queue: str = ""
+    owner: str = ""
+    dead: bool = False
+
+    def asked(self) -> dict[str, Any]:
+        given = {name: value or None for name, value in self._asdict().items()}
+        state = None if self.state == "" or self.dead else _state(self.state)
+        return given | {"state": state, "dead": self.dead}
+
+
+def _state(name: str) -> State:
+    try:
+        return State(name)
+    except ValueError:
+        known = ", ".join(State)
+        raise Refused(422, "invalid", f"state: give one of {known}", field="state") from None
+
+
+def _find(viewer: Viewer, filters: Filters, before: str | None, limit: int) -> Page[api.JobShape]:
+    return api.find(viewer.app, viewer.who, before=before, limit=limit, **filters.asked())
+
+
+@router.get("/jobs")
+def jobs(
+    viewer: Viewing,
+    state: Text = "",
+    function: Text = "",
+    queue: Text = "",
+    owner: Text = "",
+    dead: bool = False,
+    before: str | None = None,
+) -> Response:
+    filters = Filters(state, function, queue, owner, dead)
+    page = _find(viewer, filters, before, PAGE)
+    published = [info.name for info in viewer.app.functions.published()]
+    return render(
+        viewer,
+        "jobs.html",
+        page=page,
+        filters=filters,
+        states=list(State),
+        functions=sorted(name for name in published if not is_reserved(name)),
+        filtered=any(filters),
+        before=before,
+    )
+
+
+@router.get("/jobs.{format}")
+def jobs_file(
+    viewer: Viewing,
+    format: Format,
+    state: Text = "",
+    function: Text = "",
+    queue: Text = "",
+    owner: Text = "",
+    dead: bool = False,
+) -> Response:
+    """The same list as a file."""
+    filters = Filters(state, function, queue, owner, dead)
+    rows, complete = pages(lambda cursor: _find(viewer, filters, cursor, FILE_PAGE))
+    return export(rows, "jobs", format, complete=complete)
+
+
+@router.post("/jobs/bulk")
+def bulk(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
+    """Cancel or repeat those that are marked, or all that match."""
+    verb = form.text("verb")
+    if verb not in VERBS:
+        raise Refused(422, "invalid", "choose what shall be done")
+    if form.given("all"):
+        return _all_matching(request, viewer, form, verb)
+    ids = form.all("id")
+    if not ids:
+        raise Refused(422, "invalid", "mark at least one job, or choose all that match")
+    done, refused = 0, ""
+    for job_id in ids:
+        try:
+            VERBS[verb](viewer, job_id)
+            done += 1
+        except (DulyError, Refused) as error:
+            refused = refused or str(error)
+    text = f"{done} {'job' if done == 1 else 'jobs'} {DONE[verb]}"
+    if refused:
+        text += f"; {len(ids) - done} not: {refused}"
+    return redirect(request, form.text("back"), text, "failed" if refused else "done")
+
+
+Verb = Callable[[Viewer, str], object]
+VERBS: dict[str, Verb] = {
+    "cancel": lambda viewer, job_id: api.cancel(viewer.app, viewer.who, job_id),
+    "retry": lambda viewer, job_id: api.retry(viewer.app, viewer.who, job_id),
+}
+DONE = {"cancel": "canceled", "retry": "run again"}
+
+
+def _all_matching(request: Request, viewer: Viewer, form: Sent, verb: str) -> Response:
+    """One job does it, and its page shows how far it is."""
+    dead = bool(form.given("dead"))
+    given = {name: form.given(name) for name in ("state", "function", "queue", "owner")}
+    if dead:
+        given["state"] = None
+    body = _body(
+        api.BulkBody,
+        verb=verb,
+        dead=dead and verb == "retry",
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    made = api.bulk(viewer.app, viewer.who, _once(viewer, request), body)
+    assert made.job is not None
+    return redirect(request, f"/jobs/{made.job.id}", "This job does it; see how far it is below")
+
+
+def _once(viewer: Viewer, request: Request) -> Repeatable:
+    """A form is no request that may be repeated."""
+    return Repeatable(viewer.app, request, Response(), None)
+
+
+def _body(shape: type[Any], **fields: Any) -> Any:
+    try:
+        return shape(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise Refused(422, "invalid", f"{field}: {first['msg']}", field=field) from None
+
+
+# One of them -------------------------------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    """A point on the time line of a job."""
+
+    name: str
+    state: str
+    at: int | None
+
+
+class Backoff(NamedTuple):
+    """An attempt that may follow: how long after the one before it."""
+
+    attempt: int
+    after_ms: int
+
+
+@router.get("/jobs/{job_id}")
+def job(viewer: Viewing, job_id: str) -> Response:
+    return _job_page(viewer, job_id)
+
+
+def _job_page(viewer: Viewer, job_id: str, status: int = 200, **again: Any) -> Response:
+    found = api.visible(viewer.app, viewer.who, job_id)
+    shape = api.get(viewer.app, viewer.who, job_id)
+    lines = api.logs(viewer.app, viewer.who, job_id)
+    children = api.children_of(viewer.app, viewer.who, job_id, MOST_CHILDREN + 1)
+    finished = shape.state.is_terminal
+    return render(
+        viewer,
+        "job.html",
+        status,
+        job=shape,
+        finished=finished,
+        logs=lines,
+        children=children[:MOST_CHILDREN],
+        more_children=len(children) > MOST_CHILDREN,
+        why=None if finished else api.why(viewer.app, viewer.who, job_id),
+        moments=_moments(shape),
+        took=_took(shape, viewer.now),
+        retry=_retry(found.record),
+        backoffs=_backoffs(found.record),
+        can_call=viewer.may("enqueue") and not is_reserved(shape.function),
+        again={"error": None, "args": None, "run_after": ""} | again,
+    )
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel(request: Request, viewer: Viewing, who: Operator, job_id: str, form: Sent) -> Response:
+    done = api.cancel(viewer.app, who, job_id)
+    text = "The job is canceled" if done.canceled else "The job had finished already"
+    return redirect(request, f"/jobs/{job_id}", text, "done" if done.canceled else "failed")
+
+
+@router.post("/jobs/{job_id}/retry")
+def retry(request: Request, viewer: Viewing, who: Operator, job_id: str, form: Sent) -> Response:
+    made = api.retry(viewer.app, who, job_id)
+    return redirect(request, f"/jobs/{made.id}", "This is the job that runs it again")
+
+
+@router.post("/jobs/{job_id}/again")
+def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sent) -> Response:
+    """Call the same function with arguments that somebody has looked over."""
+    before = api.get(viewer.app, who, job_id)
+    try:
+        body = _body(
+            api.NewJobBody,
+            function=before.function,
+            args=form.object("args") or {},
+            run_after=form.number("run_after"),
+            owner=before.owner,
+            options={"queue": before.queue, "priority": before.priority},
+        )
+        made = api.called(viewer.app, who, _once(viewer, request), body)
+    except (DulyError, Refused) as error:
+        values = {"args": form.text("args"), "run_after": form.text("run_after")}
+        return _job_page(viewer, job_id, 422, error=str(error), **values)
+    return redirect(request, f"/jobs/{made.id}", "This is the new job")
+
+
+def _moments(job: api.JobShape) -> list[Moment]:
+    found = [
+        Moment("created", "pending", job.created_at_ms),
+        Moment("due", "pending", job.run_at_ms),
+        Moment("started", "running", job.started_at_ms),
+        Moment(str(job.state), str(job.state), job.completed_at_ms),
+    ]
+    return [moment for moment in found if moment.at is not None]
+
+
+def _took(job: api.JobShape, now: int) -> int | None:
+    if job.started_at_ms is None:
+        return None
+    return max(0, (job.completed_at_ms or now) - job.started_at_ms)
+
+
+def _retry(record: JobRecord) -> Retry | None:
+    return None if record.retry is None else msgspec.json.decode(record.retry, type=Retry)
+
+
+def _backoffs(record: JobRecord) -> list[Backoff]:
+    """The attempts that may still follow, without the jitter that nobody knows yet."""
+    policy = _retry(record)
+    if policy is None or record.state.is_terminal:
+        return []
+    coming = range(max(1, record.attempt), policy.attempts)
+    return [
+        Backoff(attempt + 1, round(policy.delay(attempt, 0) * SECOND))
+        for attempt in coming[:MOST_BACKOFFS]
+    ]

@@ -1,0 +1,95 @@
+"""Overview: is all well, what runs, what comes within a day."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from duly.health import LATE_MS, HealthReport
+from duly.model.forecast import dispatches
+from duly.model.schedule import Plan
+from duly.schedules.health import understood
+from duly.server.dashboard import svg
+from duly.server.dashboard.pages import PageRoute, Viewer, Viewing, render
+from duly.server.dashboard.times import DAY, HOUR, MINUTE
+from duly.store.schedules.data import ScheduleFilter
+
+router = APIRouter(route_class=PageRoute)
+
+LANES = 14
+DENSE = 60
+"""More ticks than this in a lane are drawn as one band."""
+STEPS = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR)
+MOST_BARS = 120
+
+
+@router.get("/")
+def overview(viewer: Viewing) -> Response:
+    owner = viewer.who.owner
+    now = viewer.now
+    # How duly does is everybody's business, and so no owner's.
+    health = viewer.app.health() if owner is None else None
+    return render(
+        viewer,
+        "overview.html",
+        tally=viewer.app.ready().tally(now, now - LATE_MS, now - DAY, owner),
+        health=health,
+        banners=[] if health is None else _banners(health),
+        chart=_chart(viewer),
+        **_coming(viewer),
+    )
+
+
+def _banners(health: HealthReport) -> list[str]:
+    """What is wrong, and what an operator has turned off."""
+    said = list(health.warnings)
+    if health.workers == 0 and not any("no worker" in each for each in said):
+        said.append("no worker runs: jobs wait until one does")
+    return said
+
+
+def _chart(viewer: Viewer) -> dict[str, Any]:
+    """How many jobs ended when, in the last day or as far as the newest of them reach."""
+    found = viewer.app.ready().throughput(viewer.now - DAY, MINUTE, viewer.who.owner)
+    first = min((each.at for each in found), default=viewer.now - HOUR)
+    step = next(s for s in STEPS if (viewer.now - first) // s <= MOST_BARS or s == STEPS[-1])
+    start = first - first % step
+    slots = list(range(start, viewer.now + 1, step))
+    counts = {state: [0] * len(slots) for state in ("succeeded", "failed", "canceled")}
+    for each in found:
+        place = (each.at - start) // step
+        if 0 <= place < len(slots):
+            counts[each.state][place] += each.jobs
+    return {
+        "step": step,
+        "series": {"x": [slot // 1000 for slot in slots], **counts, "tz": viewer.tz},
+        "svg": svg.bars(counts["succeeded"], counts["failed"]),
+        "total": sum(map(sum, counts.values())),
+        "failed": sum(counts["failed"]),
+    }
+
+
+def _coming(viewer: Viewer) -> dict[str, Any]:
+    """The next 24 hours: a lane for each of the schedules that are due first."""
+    start, end = viewer.now, viewer.now + DAY
+    wanted = ScheduleFilter(owner=viewer.who.owner, due_before=end, limit=LANES + 1)
+    records = viewer.app.ready().schedules(wanted)
+    plans = list(understood(records[:LANES]))
+    calendars = viewer.app.ready().calendars_of([p for p in plans if p.record.calendar is not None])
+
+    def lane(plan: Plan) -> svg.Lane:
+        found = dispatches(plan, calendars, start, end, start)
+        ticks = [each[1] for each in islice(found, DENSE + 1) if each is not None]
+        shown = sorted(tick for tick in ticks if start <= tick < end)
+        record = plan.record
+        return svg.Lane(record.id, record.key, record.function, shown, len(ticks) > DENSE)
+
+    lanes = [lane(plan) for plan in plans]
+    return {
+        "lanes": [(each, svg.lane(each, start, end)) for each in lanes],
+        "hours": [start + n * 3 * HOUR for n in range(8)],
+        "more_lanes": len(records) > LANES,
+    }

@@ -1,0 +1,82 @@
+"""Tokens: who may use this server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from duly.clock import to_ms
+from duly.errors import DulyError
+from duly.model.access import Scope
+from duly.server.answers import Refused
+from duly.server.api import tokens as api
+from duly.server.auth import Admin
+from duly.server.dashboard.exports import Format, export, pages
+from duly.server.dashboard.forms import body_of
+from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
+from duly.server.dashboard.views.edit import instant
+
+router = APIRouter(route_class=PageRoute)
+
+PAGE = 50
+FILE_PAGE = 200
+SCOPES = {
+    Scope.READ: "look at everything",
+    Scope.ENQUEUE: "call functions",
+    Scope.OPERATE: "look, call, and do what operators do",
+    Scope.ADMIN: "everything, also tokens, endpoints and gateways",
+}
+
+
+@router.get("/tokens")
+def tokens(viewer: Viewing, who: Admin, after: str | None = None) -> Response:
+    return _page(viewer, after)
+
+
+def _page(viewer: Viewer, after: str | None = None, status: int = 200, **more: Any) -> Response:
+    given = {"made": None, "error": None, "values": {"name": "", "owner": "", "expires_at": ""}}
+    return render(
+        viewer,
+        "tokens.html",
+        status,
+        page=api.find(viewer.app, viewer.who, after=after, limit=PAGE),
+        scopes=SCOPES,
+        after=after,
+        ms=to_ms,
+        **given | {"marked": [Scope.READ]} | more,
+    )
+
+
+@router.get("/tokens.{format}")
+def tokens_file(viewer: Viewing, who: Admin, format: Format) -> Response:
+    """The same list as a file."""
+    rows, complete = pages(lambda cursor: api.find(viewer.app, who, after=cursor, limit=FILE_PAGE))
+    return export(rows, "tokens", format, complete=complete)
+
+
+@router.post("/tokens")
+def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
+    """Make one, and show its secret on the page that answers this: nothing else ever knows it."""
+    try:
+        body = body_of(
+            api.NewTokenBody,
+            name=form.text("name"),
+            scopes=form.all("scope"),
+            owner=form.given("owner"),
+            expires_at=instant(form, "expires_at", viewer.zone),
+        )
+        made = api.create(viewer.app, who, once(viewer), body)
+    except (DulyError, Refused) as error:
+        values = {name: form.text(name) for name in ("name", "owner", "expires_at")}
+        marked = form.all("scope")
+        return _page(viewer, status=422, error=str(error), values=values, marked=marked)
+    return _page(viewer, status=201, made=made)
+
+
+@router.post("/tokens/{token_id}/revoke")
+def revoke(request: Request, viewer: Viewing, who: Admin, token_id: str, form: Sent) -> Response:
+    done = api.revoke(viewer.app, who, token_id)
+    text = "The token is revoked" if done.revoked else "It was revoked already"
+    return redirect(request, "/tokens", text, "done" if done.revoked else "failed")

@@ -1,0 +1,46 @@
+"""Workers: the processes that run jobs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from duly.server.api import operations as api
+from duly.server.auth import everybodys
+from duly.server.dashboard.exports import Format, export
+from duly.server.dashboard.pages import PageRoute, Viewing, render
+
+router = APIRouter(route_class=PageRoute)
+
+MOST = 200
+"""More workers than these are counted, and not looked at."""
+
+
+class Row(NamedTuple):
+    """A line of the list."""
+
+    of: api.WorkerShape
+    dead: bool
+    running: int
+
+
+@router.get("/workers")
+def workers(viewer: Viewing) -> Response:
+    everybodys(viewer.who)
+    found = sorted(api.workers(viewer.app, viewer.who), key=lambda each: each.id)
+    store = viewer.app.ready()
+    rows = [
+        Row(each, store.is_dead(each.id) is True, len(store.holdings(each.id)))
+        for each in found[:MOST]
+    ]
+    slots = sum(each.slots for each in found)
+    return render(viewer, "workers.html", rows=rows, all=len(found), slots=slots)
+
+
+@router.get("/workers.{format}")
+def workers_file(viewer: Viewing, format: Format) -> Response:
+    """The same list as a file."""
+    rows = [each.model_dump(mode="json") for each in api.workers(viewer.app, viewer.who)]
+    return export(rows, "workers", format, complete=True)

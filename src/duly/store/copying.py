@@ -1,0 +1,383 @@
+"""How is a store closed, filled from another one, and opened again?
+
+Each end of a copy carries a mark, which is changed under its own lock, and triggers that refuse
+every write: also those of processes that opened the store before, or that run earlier code. They
+are made when a store is shut and dropped when it is opened, and cost nothing in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from duly.errors import CopyRefused, StoreMoved
+from duly.store import copy_statements as sql
+from duly.store.copy_mark import COPIED, MARK, REFUSED, Mark, Position, Stage, mark_of, read_mark
+from duly.store.copy_statements import KEYS, NUMBERING, Types
+from duly.store.schedule_statements import EVERYTHING, KILL_SWITCH
+from duly.store.schedules.audit import audit
+from duly.store.session import Session
+from duly.store.statements import (
+    DAY_MS,
+    HISTORY_BUCKETS,
+    PAUSE_QUEUE,
+    READ_META,
+    RESUME_QUEUE,
+    SHORT_LOCK_WAIT,
+    WRITE_META,
+)
+from duly.store.steps import Row
+
+T = TypeVar("T")
+BY = "duly copy"
+OWN_META = frozenset({"version", "min_code", "store_id", "copying", MARK, REFUSED, COPIED})
+"""What the meta table says of this store alone."""
+
+
+class Access(Protocol):
+    """How a store reads, or writes in a transaction."""
+
+    def __call__(self, work: Callable[[Session], T], /) -> T: ...
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """What has to end before a store can be closed."""
+
+    jobs: int
+    slots: int
+    """Held by bodies, also of jobs that were canceled and go on."""
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.slots)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some rows of a table, and how far it is copied with them."""
+
+    table: str
+    columns: tuple[str, ...]
+    rows: Sequence[Row]
+    begins: Position
+    ends: Position
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """What the rows of a table come to, in whatever order they are added up."""
+
+    rows: int = 0
+    digests: int = 0
+
+    def add(self, rows: Sequence[Row]) -> Sum:
+        digests = self.digests + sum(map(_digest, rows))
+        return Sum(self.rows + len(rows), digests % (1 << 128))
+
+
+def compared(table: str, types: Types) -> dict[str, str]:
+    """Without columns that only number the rows, each database in its own way."""
+    own = NUMBERING if table == "history" else ()
+    return {column: kind for column, kind in types.items() if column not in own}
+
+
+def _digest(row: Row) -> int:
+    # SQLite has no booleans.
+    plain = [int(value) if isinstance(value, bool) else value for value in row]
+    return int.from_bytes(hashlib.blake2b(msgspec.msgpack.encode(plain), digest_size=16).digest())
+
+
+class CopyEnd:
+    """A store as the source or the target of a copy. Every verb that writes is one transaction."""
+
+    def __init__(self, read: Access, write: Access) -> None:
+        self._read = read
+        self._write = write
+
+    # Both ends
+
+    def meta(self) -> dict[str, str]:
+        return self._read(lambda s: dict(s.run(READ_META)))
+
+    def mark(self) -> Mark | None:
+        return mark_of(self.meta())
+
+    def counts(self) -> dict[str, int]:
+        return {table: self._read(lambda s: _count(s, table)) for table in KEYS}  # noqa: B023
+
+    def busy(self) -> Busy:
+        return self._read(_busy)
+
+    def types(self, table: str) -> dict[str, str]:
+        """The columns of a table in one order, and what they hold."""
+        return self._read(lambda s: _types(s, table))
+
+    def rows(
+        self, table: str, types: Types, after: tuple[str | int, ...] | None, limit: int
+    ) -> list[Row]:
+        """Rows beyond a key, in the order of their keys."""
+        given: dict[str, Any] = {"limit": limit}
+        if after is not None:
+            given |= dict(zip(KEYS[table], after, strict=True))
+        return self._read(
+            lambda s: s.run_text(sql.page(s.dialect, table, types, beyond=after is not None), given)
+        )
+
+    # The source
+
+    def drain(self, mark: Mark, now: int) -> Mark:
+        """Let nothing start and nothing tick; the mark, if there is one of this copy already."""
+
+        def work(s: Session) -> Mark:
+            there = _put(s, mark)
+            if there is not None:
+                return _same_copy(there, mark)
+            paused = not s.run(KILL_SWITCH)
+            if paused:
+                note = f"while it is copied to {mark.where}"
+                s.run(PAUSE_QUEUE, {"name": EVERYTHING, "by": BY, "note": note, "now": now})
+            made = msgspec.structs.replace(mark, paused=paused)
+            # A tick that sees the pause would be skipped, and not be made up for.
+            _shut(s, made, ["schedules", "ticks"])
+            return made
+
+        return self._write(work)
+
+    def close_if_idle(self, copy_id: str, now: int) -> Busy:
+        """Refuse every write from now on, unless something runs."""
+        if busy := self.busy():
+            return busy
+
+        def work(s: Session) -> None:
+            mark = _own(s, copy_id, Stage.DRAINING, Stage.CLOSED)
+            if mark.stage == Stage.CLOSED:
+                return
+            if mark.paused:
+                _lift_pause(s)
+            audit(s, "store.close", "store", BY, {"to": mark.where}, now)
+            _shut(s, msgspec.structs.replace(mark, stage=Stage.CLOSED), list(KEYS))
+            # Whoever was writing is waited for by now; what it has begun may run.
+            if busy := _busy(s):
+                raise _StillBusy(busy)
+
+        try:
+            self._write(work)
+        except _StillBusy as still:
+            return still.busy
+        return Busy(0, 0)
+
+    def reopen(self) -> bool:
+        """Let the source go on as if nothing had been copied; False if it was never closed."""
+
+        def work(s: Session) -> bool:
+            mark = _locked(s)
+            if mark is None:
+                return False
+            if mark.stage == Stage.FILLING:
+                raise CopyRefused(f"this is no source: it is being filled from {mark.where}")
+            if mark.stage == Stage.MOVED:
+                raise CopyRefused(f"this store was moved to {mark.where}; there is no way back")
+            if mark.paused and mark.stage == Stage.DRAINING:
+                _lift_pause(s)
+            _unshut(s)
+            return True
+
+        return self._write(work)
+
+    def hand_over(self, copy_id: str) -> None:
+        """The point of no return: this store is never opened again."""
+
+        def work(s: Session) -> None:
+            mark = _own(s, copy_id, Stage.CLOSED)
+            _shut(s, msgspec.structs.replace(mark, stage=Stage.MOVED), list(KEYS))
+
+        self._write(work)
+
+    # The target
+
+    def receive(self, mark: Mark) -> Mark:
+        """Refuse every write but those of this copy; the mark as it is now.
+
+        What an earlier copy of the same source has left is removed; any other data is refused.
+        """
+
+        def work(s: Session) -> Mark:
+            there = _put(s, mark)
+            if there is None:
+                _shut(s, mark, list(KEYS))
+                _demand_empty(s)
+                return mark
+            if there.stage != Stage.FILLING or there.other != mark.other:
+                raise CopyRefused(there.says("the target"))
+            if there.copy_id == mark.copy_id:
+                return there
+            _empty(s)
+            _shut(s, mark, list(KEYS))
+            return mark
+
+        return self._write(work)
+
+    def add(self, copy_id: str, page: Page) -> None:
+        """Insert a page and note how far the table is, together."""
+
+        def work(s: Session) -> None:
+            mark = _own(s, copy_id, Stage.FILLING)
+            if mark.tables.get(page.table, Position()) != page.begins:
+                raise CopyRefused("somebody else copies to the same target; let one of you do it")
+            s.run(sql.LET_PASS)
+            _insert(s, page)
+            s.run(sql.STOP_PASS)
+            tables = {**mark.tables, page.table: page.ends}
+            _write_mark(s, msgspec.structs.replace(mark, tables=tables))
+
+        self._write(work)
+
+    def open_copy(self, copy_id: str, meta: Mapping[str, str], now: int) -> None:
+        """Let everybody use the target."""
+
+        def work(s: Session) -> None:
+            mark = _own(s, copy_id, Stage.FILLING)
+            _unshut(s)
+            for key, value in meta.items():
+                if key not in OWN_META:
+                    s.run(WRITE_META, {"key": key, "value": value})
+            s.run(WRITE_META, {"key": COPIED, "value": copy_id})
+            audit(s, "store.open", "store", BY, {"from": mark.where}, now)
+
+        self._write(work)
+
+    def discard(self, source_id: str) -> bool:
+        """Remove what was copied from a source, so that the target is empty and usable."""
+
+        def work(s: Session) -> bool:
+            mark = _locked(s)
+            if mark is None or mark.stage != Stage.FILLING or mark.other != source_id:
+                return False
+            _empty(s)
+            _unshut(s)
+            return True
+
+        return self._write(work)
+
+
+class _StillBusy(Exception):
+    """Undoes the closing."""
+
+    def __init__(self, busy: Busy) -> None:
+        self.busy = busy
+        super().__init__()
+
+
+# Marks -------------------------------------------------------------------------------------------
+
+
+def _put(s: Session, mark: Mark) -> Mark | None:
+    """Put the mark where there is none; else the one that is there. Either is locked."""
+    if s.run(sql.PUT_MARK, {"mark": mark.text()}):
+        return None
+    return _locked(s)
+
+
+def _locked(s: Session) -> Mark | None:
+    rows = s.run(sql.LOCK_MARK)
+    return read_mark(rows[0][0]) if rows else None
+
+
+def _own(s: Session, copy_id: str, *stages: Stage) -> Mark:
+    mark = _locked(s)
+    if mark is None or mark.copy_id != copy_id or mark.stage not in stages:
+        raise CopyRefused("the copy was given up, or taken over, by somebody else")
+    return mark
+
+
+def _same_copy(there: Mark, mark: Mark) -> Mark:
+    if there.stage == Stage.MOVED:
+        raise StoreMoved(there.says("this store"))
+    if there.stage == Stage.FILLING or there.copy_id != mark.copy_id:
+        raise CopyRefused(there.says("the source"))
+    return there
+
+
+def _write_mark(s: Session, mark: Mark) -> None:
+    s.run(WRITE_META, {"key": MARK, "value": mark.text()})
+
+
+def _shut(s: Session, mark: Mark, tables: Sequence[str]) -> None:
+    """Refuse writes to these tables."""
+    _wait_shortly(s)
+    s.run(WRITE_META, {"key": REFUSED, "value": mark.told})
+    _write_mark(s, mark)
+    for text in sql.shut(s.dialect, tables, mark.told):
+        s.run_text(text, {})
+
+
+def _unshut(s: Session) -> None:
+    _wait_shortly(s)
+    for text in sql.unshut(s.dialect):
+        s.run_text(text, {})
+    for key in (MARK, REFUSED):
+        s.run(sql.DROP_META, {"key": key})
+
+
+def _wait_shortly(s: Session) -> None:
+    """Whoever waits for the lock of a table keeps all behind it waiting; it is tried again."""
+    if s.dialect == "postgres":
+        s.run(SHORT_LOCK_WAIT)
+
+
+def _lift_pause(s: Session) -> None:
+    s.run(RESUME_QUEUE, {"name": EVERYTHING})
+    s.run(sql.FORGET_QUEUE, {"name": EVERYTHING})
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def _count(s: Session, table: str) -> int:
+    count: int = s.run_text(sql.count_all(table), {})[0][0]
+    return count
+
+
+def _busy(s: Session) -> Busy:
+    return Busy(s.run(sql.RUNNING)[0][0], s.run(sql.TAKEN_SLOTS)[0][0])
+
+
+def _types(s: Session, table: str) -> dict[str, str]:
+    return dict(sorted(s.run_text(sql.columns_of(s.dialect, table), {})))
+
+
+def _demand_empty(s: Session) -> None:
+    used = [table for table in ("workers", *KEYS) if s.run_text(sql.is_used(table), {})]
+    if used:
+        raise CopyRefused(
+            f"the target holds data already ({', '.join(used)}); give an empty database or schema"
+        )
+
+
+def _empty(s: Session) -> None:
+    s.run(sql.LET_PASS)
+    for table in KEYS:
+        s.run_text(sql.delete_all(table), {})
+    s.run(sql.STOP_PASS)
+
+
+def _insert(s: Session, page: Page) -> None:
+    types = _types(s, page.table)
+    columns, rows = page.columns, page.rows
+    if "bucket" in types and "bucket" not in columns:
+        ended = columns.index("completed_at")
+        rows = [(*row, row[ended] // DAY_MS % HISTORY_BUCKETS) for row in rows]
+        columns = (*columns, "bucket")
+    text = sql.insert(s.dialect, page.table, {column: types[column] for column in columns})
+    if s.dialect == "sqlite":
+        for row in rows:
+            s.run_text(text, dict(zip(columns, row, strict=True)))
+    elif rows:
+        arrays = zip(columns, zip(*rows, strict=True), strict=True)
+        s.run_text(text, {column: _array(types[column], values) for column, values in arrays})
+
+
+def _array(kind: str, values: Sequence[Any]) -> list[Any]:
+    if kind == "boolean":
+        return [None if value is None else bool(value) for value in values]
+    return list(values)

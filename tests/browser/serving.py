@@ -1,0 +1,60 @@
+"""A real server on loopback and a real browser, for tests and screenshots."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from duly import Duly
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextmanager
+def served(app: Duly, *, under: str = "", **options: Any) -> Iterator[str]:
+    """The address of a server of the app, mounted under a path."""
+    asgi = app.asgi(**options)
+    mounted = Starlette(routes=[Mount(under, asgi)]) if under else asgi
+    with listening(mounted) as address:
+        yield f"{address}{under}"
+
+
+@contextmanager
+def listening(asgi: Any) -> Iterator[str]:
+    """The address at which an ASGI application is served."""
+    config = uvicorn.Config(asgi, log_config=None, timeout_graceful_shutdown=1, lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Chromium, as the system has it; none is ever downloaded."""
+    assert CHROMIUM is not None
+    # Root may not use the sandbox.
+    unboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*unboxed, "--disable-dev-shm-usage"]
+        )
+        try:
+            yield opened
+        finally:
+            opened.close()

@@ -1,0 +1,68 @@
+"""The same commands everywhere: on an app's own database of either kind, and on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duly import Duly
+from tests.cli.shop import make
+from tests.cli.terminal import Ran, Started, Terminal
+from tests.jobs.support import Database
+
+APP = "tests.cli.shop:app"
+
+
+class Place:
+    """Where commands are tried: `duly(…)` runs one there; `app` prepares and checks."""
+
+    def __init__(self, terminal: Terminal, url: str, folder: Path) -> None:
+        self._terminal = terminal
+        self.folder = folder
+        self.app: Duly = make(url, folder)
+        self.app.migrate()
+        self.app.ready().publish(self.app.core.published(), self.app.core.now())
+        self.db = Database(url)
+        self.at_home = {"DULY_APP": APP, "DULY_DATABASE_URL": url, "SHOP_FOLDER": str(folder)}
+        self.env: Mapping[str, str] = self.at_home
+        self._started: list[Started] = []
+
+    def duly(self, *arguments: str, **how: Any) -> Ran:
+        """Run a command; see `Terminal.run`."""
+        env = {**self.env, **how.pop("env", {})}
+        return self._terminal.run(*arguments, **how, env=env)
+
+    def start(self, *arguments: str, **how: Any) -> Started:
+        env = {**self.env, **how.pop("env", {})}
+        started = self._terminal.start(*arguments, **how, env=env)
+        self._started.append(started)
+        return started
+
+    def move_to_a_server(self) -> None:
+        """From now on the commands go to a server, with a token."""
+        token = self.app.tokens.create("operator", ["admin", "operate", "enqueue", "read"])
+        server = self.start("serve", "--port", "0")
+        server.until("Ctrl-C stops")
+        address = server.seen.split("duly serve: ")[1].split()[0]
+        self.env = {"DULY_URL": address, "DULY_TOKEN": token.secret}
+
+    def close(self) -> None:
+        for started in self._started:
+            started.end()
+        self.db.close()
+        self.app.close()
+
+
+@pytest.fixture(params=["here", "server"])
+def place(
+    request: pytest.FixtureRequest, terminal: Terminal, url: str, tmp_path: Path
+) -> Iterator[Place]:
+    """On SQLite and on PostgreSQL, the commands on the app itself and on its server."""
+    place = Place(terminal, url, tmp_path)
+    if request.param == "server":
+        place.move_to_a_server()
+    yield place
+    place.close()

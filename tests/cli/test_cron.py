@@ -1,0 +1,79 @@
+"""`duly cron`: an expression in words, its fires, and what clocks do to them."""
+
+from __future__ import annotations
+
+from tests.cli.terminal import Terminal
+
+NEW_YORK = ("--tz", "America/New_York")
+
+
+def test_words_and_fires(terminal: Terminal) -> None:
+    # Neither an app nor a database is needed.
+    shown = terminal.run("cron", "0 9 * * 1-5", "--tz", "Europe/Istanbul", "--after", "2026-05-01")
+    lines = shown.out.splitlines()
+    assert lines[0] == "At 09:00, Monday through Friday (Europe/Istanbul)"
+    assert lines[2].split() == ["Europe/Istanbul", "UTC", "from", "now"]
+    assert lines[3].startswith("Fri 2026-05-01 09:00:00 +03  2026-05-01 06:00:00Z  ")
+    assert lines[4].startswith("Mon 2026-05-04 09:00:00 +03  2026-05-04 06:00:00Z  ")
+    assert len(lines) == 3 + 5
+
+    plain = terminal.run("cron", "@hourly", "-n", "1", "--after", "2026-05-01T10:15Z").out
+    assert plain.splitlines()[2:] == [plain.splitlines()[2], plain.splitlines()[3]]
+    assert "Fri 2026-05-01 11:00:00 UTC" in plain
+
+    soon = terminal.run("cron", "* * * * *", "-n", "1").out
+    assert " in " in soon
+    # Unquoted, where the shell found no file to put for a star.
+    assert "At 09:00" in terminal.run("cron", "0", "9", "1", "1", "1").out
+
+
+def test_json_is_what_the_api_gives(terminal: Terminal) -> None:
+    after = "2026-03-08T00:00-05:00"
+    answer = terminal.run("cron", "30 2 * * *", *NEW_YORK, "--after", after, "-n1", "--json").json
+    assert answer == {
+        "expression": "30 2 * * *",
+        "tz": "America/New_York",
+        "description": "At 02:30 (America/New_York)",
+        "fires": [
+            {
+                "at": "2026-03-08T07:00:00.000Z",
+                "at_ms": 1772953200000,
+                "local": "2026-03-08T03:00:00-04:00",
+                "dst_adjusted": True,
+                "note": "clocks are set forward over its time; it fires when that is done",
+            }
+        ],
+    }
+
+
+def test_changes_of_clocks_are_marked_and_explained(terminal: Terminal) -> None:
+    gap = terminal.run("cron", "30 2 * * *", *NEW_YORK, "--after", "2026-03-07", "-n", "3").out
+    assert "Sun 2026-03-08 03:00:00 EDT *" in gap
+    assert "* Sun 2026-03-08 03:00:00 EDT: clocks are set forward over its time" in gap
+    fold = terminal.run("cron", "*/30 1 * * *", *NEW_YORK, "--after", "2026-11-01", "-n", "5").out
+    assert fold.count("this is the first time") == 2
+    assert fold.count("this is the second time") == 2
+    # Nothing fires in the gap; the next one says why it is so far away.
+    lost = terminal.run("cron", "*/30 2 * * *", *NEW_YORK, "--after", "2026-03-08", "-n", "1").out
+    assert "clocks are set forward by 1:00:00 before it" in lost
+    narrow = terminal.run("cron", "30 2 * * *", *NEW_YORK, "--after", "2026-03-07", columns=40)
+    assert max(map(len, narrow.plain.splitlines())) <= 40
+    assert "2026-03-08 03:00:00" in narrow.plain
+
+
+def test_a_wrong_expression_is_pointed_at(terminal: Terminal) -> None:
+    wrong = terminal.run("cron", "0 61 * * 1-5", code=2)
+    assert wrong.err.splitlines() == [
+        "duly: '0 61 * * 1-5': hour (at character 3): 61 is not in 0-23; write 0-23",
+        "      0 61 * * 1-5",
+        "        ^^",
+    ]
+    assert "it would never fire" in terminal.run("cron", "0 0 30 2 *", code=2).err
+    few = terminal.run("cron", "0", "9", "README.md", code=2).err
+    assert "3 fields" in few
+    assert "in quotes" in few
+    hostile = terminal.run("cron", "\x1b[31m * * * *", code=2)
+    assert "\x1b" not in hostile.err
+    for arguments in (("-n", "0"), ("--tz", "Mars/Base"), ("--after", "never")):
+        assert "Invalid value" in terminal.run("cron", "@daily", *arguments, code=2).err
+    assert "EXPRESSION" in terminal.run("cron", code=2).err

@@ -1,0 +1,78 @@
+"""`duly init`: a first app to start from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import duly
+from tests.cli.processes import environment
+from tests.cli.terminal import Terminal
+
+DEMO = (Path(duly.__file__).parent / "demo.py").read_text()
+NAMED = {"tool": {"duly": {"app": "tasks:app"}}}
+
+
+def test_it_writes_an_app_that_runs(terminal: Terminal, tmp_path):
+    ran = terminal.run("init", cwd=tmp_path, columns=80)
+    assert "wrote tasks.py" in ran.plain
+    assert 'app = "tasks:app"' in ran.plain
+    assert "duly dev" in ran.plain
+    code = (tmp_path / "tasks.py").read_text()
+    assert code.split('"""', 2)[2] == DEMO.split('"""', 2)[2]
+    assert "python tasks.py" in code
+    assert "duly init" not in code
+    assert tomllib.loads((tmp_path / "pyproject.toml").read_text()) == NAMED
+
+    subprocess.run([sys.executable, "tasks.py"], cwd=tmp_path, env=environment(), check=True)
+    job = terminal.run(
+        "run", "send", "author=Ada", "text=hello", "--no-wait", "--json", cwd=tmp_path
+    ).json
+    assert (job["function"], job["state"]) == ("send", "pending")
+    assert (tmp_path / "duly-dev.db").exists()
+
+
+def test_nothing_is_overwritten(terminal: Terminal, tmp_path):
+    (tmp_path / "tasks.py").write_text("mine = True\n")
+    ran = terminal.run("init", cwd=tmp_path, code=1)
+    assert "tasks.py is there already" in ran.err
+    assert (tmp_path / "tasks.py").read_text() == "mine = True\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["tasks.py"]
+
+
+def test_a_project_gets_the_lines_and_keeps_its_own(terminal: Terminal, tmp_path):
+    project, mine = tmp_path / "pyproject.toml", '[project]\nname = "shop"'
+    project.write_text(mine)
+    ran = terminal.run("init", cwd=tmp_path)
+    assert "added to pyproject.toml" in ran.out
+    assert project.read_text().startswith(f"{mine}\n\n")
+    assert tomllib.loads(project.read_text()) == {"project": {"name": "shop"}, **NAMED}
+
+    for other in ('[tool.duly]\napp = "shop:app"\n', "tool = {}\n", "no toml"):
+        project.write_text(other)
+        name = f"tasks{len(other)}.py"
+        ran = terminal.run("init", name, cwd=tmp_path)
+        assert "left pyproject.toml as it is" in ran.out
+        assert f'app = "{Path(name).stem}:app"' in ran.out
+        assert project.read_text() == other
+
+
+def test_in_a_folder_of_its_own(terminal: Terminal, tmp_path):
+    ran = terminal.run("init", "shop/tasks.py", cwd=tmp_path, code=1)
+    assert "there is no folder shop" in ran.err
+    (tmp_path / "shop").mkdir()
+    answer = terminal.run("init", "shop/tasks.py", "--json", cwd=tmp_path).json
+    assert answer["app"] == "shop/tasks.py:app"
+    assert (tmp_path / "shop" / "tasks.py").exists()
+
+
+def test_names_that_are_no_modules(terminal: Terminal, tmp_path):
+    for name, says in (
+        ("tasks.txt", "no name of a module"),
+        ("my-tasks.py", "no name of a module"),
+        ("duly.py", "would hide duly itself"),
+    ):
+        assert says in terminal.run("init", name, cwd=tmp_path, code=2).err
+    assert list(tmp_path.iterdir()) == []

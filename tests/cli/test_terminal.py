@@ -1,0 +1,271 @@
+"""How every command behaves, on a terminal and off it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from duly.cli.command import Group
+from duly.cli.root import COMMANDS, cli
+from tests.cli.places import APP, Place
+from tests.cli.processes import PYTHONPATH, Process, duly, environment, wait_until
+from tests.cli.terminal import Terminal
+from tests.cli.test_errors import stranger as stranger
+
+EVIL = "\x1b]0;evil\x07\x9b31m\u202eevil\x7f"
+TRACES = ("\x1b]0;", "\x9b", "\u202e", "\x7f", "\x07")
+
+
+def test_help_and_unknown_commands(terminal: Terminal) -> None:
+    shown = terminal.run("--help", columns=80)
+    assert "schedules" in shown.plain
+    assert max(map(len, shown.plain.splitlines())) <= 80
+    wrong = terminal.run("jobz", code=2)
+    assert "Did you mean 'jobs'?" in wrong.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_the_same_of_a_command_as_the_command(name: str) -> None:
+    path, words = COMMANDS[name]
+    module, _, attribute = path.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    said = (command.help or "").split("\n\n")[0].replace("\n", " ").strip()
+    assert said.rstrip(".").startswith(words.rstrip("."))
+
+
+def _leaves(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _leaves(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def test_every_command_shows_an_example() -> None:
+    leaves = dict(_leaves(cli, "duly"))
+    assert {"duly run", "duly jobs list", "duly gateways crons run"} <= set(leaves)
+    for path, command in leaves.items():
+        lines = (command.help or "").splitlines()
+        assert any(line.strip().startswith("duly ") for line in lines), path
+
+
+@pytest.fixture
+def home(terminal: Terminal, tmp_path: Path) -> Iterator[Place]:
+    """One of the places is enough for how commands behave."""
+    place = Place(terminal, f"sqlite:///{tmp_path}/shop.db", tmp_path)
+    yield place
+    place.close()
+
+
+# Reading what is printed -------------------------------------------------------------------------
+
+
+def test_a_reader_that_has_had_enough(home: Place, terminal: Terminal) -> None:
+    home.app.run_many(home.app.function("touch").bind(f"{number}") for number in range(300))
+    for arguments in (
+        ("jobs", "list", "--limit", "300"),
+        ("jobs", "list", "--limit", "300", "--json"),
+        ("--help",),
+    ):
+        started = terminal.start(*arguments, env=home.env)
+        started.hang_up()
+        assert started.finish() == (1, "", "")
+    # As a shell does it: nothing is said, and nothing is left hanging.
+    environ = environment(**{**home.env, "PYTHONPATH": PYTHONPATH, "TZ": "UTC"})
+    line = f"{sys.executable} -m duly jobs list --limit 300 | head -1"
+    ended = subprocess.run(
+        ["sh", "-c", line], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout.split()[:2] == ["id", "function"]
+    assert ended.stderr in ("", "times in UTC\n")
+
+
+def test_a_narrow_terminal(home: Place) -> None:
+    job = home.app.run(home.app.function("touch"), "x" * 100)
+    home.app.queues.pause("default", note="a rather long note that does not fit")
+    home.duly("pause", "--note", "another rather long note")
+    for arguments in (("jobs", "list"), ("queues", "list"), ("workers", "list"), ("audit",)):
+        for columns in (80, 40):
+            shown = home.duly(*arguments, columns=columns).plain
+            assert max(map(len, shown.splitlines())) <= columns, shown
+    assert job.id[:8] in home.duly("jobs", "list", columns=40).plain
+    assert "default" in home.duly("queues", "list", columns=40).plain
+    shown = home.duly("jobs", "show", job.id, columns=40).plain
+    assert shown.replace("\n", "").count("x") >= 100
+
+
+def test_no_terminal_at_all(home: Place) -> None:
+    environ = environment(**{**home.env, "PYTHONPATH": PYTHONPATH, "LC_ALL": "C"})
+    home.duly("pause", "--note", "ünïcödé …")
+
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", line.replace("duly", f"{sys.executable} -m duly")],
+            env=environ | {"PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    listed = shell("duly audit")
+    assert (listed.returncode, "\x1b" in listed.stdout) == (0, False)
+    assert "\\xfcn\\xefc" in listed.stdout
+    closed = shell("duly audit <&- >&- 2>&-; echo $?")
+    assert closed.stdout == "0\n"
+    unasked = shell("duly jobs cancel --function touch --state pending <&-")
+    assert (unasked.returncode, unasked.stderr) == (0, "")
+
+
+def test_what_comes_from_data_is_shown_and_not_obeyed(home: Place) -> None:
+    job = home.app.run(home.app.function("fail").using(queue="odd", tags=[]), EVIL)
+    home.duly("pause", "--note", EVIL)
+    home.app.queues.pause("odd", note=EVIL)
+    shown = [
+        home.duly(*arguments, columns=columns)
+        for arguments in (
+            ("jobs", "show", job.id),
+            ("jobs", "show", job.id, "--json"),
+            ("audit",),
+            ("audit", "--json"),
+            ("queues", "list"),
+        )
+        for columns in (None, 100)
+    ]
+    shown.append(home.duly("run", EVIL, code=1))
+    shown.append(home.duly("jobs", "show", EVIL, code=1))
+    for ran in shown:
+        assert not [trace for trace in TRACES if trace in ran.out + ran.err], ran
+    assert "\\u001b]0;evil" in shown[0].out
+    assert json.loads(shown[2].out)["args"] == {"text": EVIL}
+
+
+# Ctrl-C ------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_at_any_time(home: Place, terminal: Terminal, stranger: str) -> None:
+    job = home.app.run_after(3600, home.app.function("touch"), "x")
+    # While it waits for a server that says nothing.
+    waits = terminal.start("--url", f"{stranger}/silent", "jobs", "list", columns=80)
+    wait_until(lambda: _waits(waits.pid), "it has asked")
+    waits.type("\x03")
+    ran = waits.finish()
+    assert (ran.code, "Traceback" in ran.plain) == (130, False)
+    assert "interrupted" in ran.plain
+    # At a question, once it waits for the answer: a signal that comes while Python is on its way
+    # there ends nothing until a key is pressed.
+    asks = home.start("jobs", "cancel", "--function", "touch", columns=80)
+    asks.until("Cancel 1 job? [y/N]: ")
+    wait_until(lambda: _sleeps(asks.pid), "it waits for an answer")
+    asks.type("\x03")
+    asked = asks.finish()
+    assert asked.code == 130
+    assert "Traceback" not in asked.plain
+    assert job.state == "pending"
+    # While it follows, on the app and on its server.
+    for _ in range(2):
+        for arguments in (("jobs", "watch", job.id), ("jobs", "watch", job.id, "--json")):
+            left = home.duly(*arguments, columns=80, keys=[("pending", "\x03")], code=130)
+            assert "Traceback" not in left.plain
+        home.move_to_a_server() if "DULY_URL" not in home.env else None
+
+
+def _sleeps(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "S"
+
+
+def _waits(pid: int) -> bool:
+    """Whether a process is connected to a server."""
+    files = Path(f"/proc/{pid}/fd")
+    return any("socket:" in os.readlink(file) for file in files.iterdir() if file.is_symlink())
+
+
+# Completion --------------------------------------------------------------------------------------
+
+
+def completed(home: Place, *words: str) -> list[str]:
+    """What bash is offered for the last word."""
+    env = {
+        "_DULY_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["duly", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    ran = home.duly(env=env)
+    assert ran.err == ""
+    return [line.partition(",")[2] for line in ran.out.splitlines() if line]
+
+
+def test_shells_complete(home: Place) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        script = home.duly(env={"_DULY_COMPLETE": f"{shell}_source"}).out
+        assert "_DULY_COMPLETE" in script
+    assert completed(home, "sch") == ["schedules"]
+    assert completed(home, "") == sorted(COMMANDS)
+    assert "list" in completed(home, "jobs", "")
+    assert completed(home, "jobs", "list", "--sta") == ["--state"]
+    assert completed(home, "jobs", "list", "--state", "f") == ["failed"]
+    assert completed(home, "nonsense", "x") == []
+    home.app.schedules.create("nightly", home.app.function("touch").bind("x"), every=3600)
+    home.move_to_a_server()
+    for _ in range(2):
+        assert completed(home, "run", "tou") == ["touch", "touch_when"]
+        assert completed(home, "jobs", "list", "--function", "tid") == ["tidy"]
+        assert completed(home, "schedules", "show", "ni") == ["nightly"]
+        home.env = home.at_home
+    # Whatever is wrong, there is nothing to offer, and nothing is said.
+    home.env = {"DULY_APP": "nowhere:app"}
+    assert completed(home, "run", "tou") == []
+    home.env = {"DULY_URL": "http://127.0.0.1:1"}
+    assert completed(home, "run", "tou") == []
+
+
+# What is loaded ----------------------------------------------------------------------------------
+
+HEAVY = "fastapi pydantic starlette uvicorn rich"
+TELLER = f"""
+import atexit, os, sys
+
+@atexit.register
+def tell():
+    loaded = [name for name in {HEAVY!r}.split() if name in sys.modules]
+    with open(os.path.join(os.environ["TELL"], f"loaded-{{os.getpid()}}"), "w") as file:
+        file.write(" ".join(loaded))
+"""
+
+
+def test_help_and_worker_load_nothing_of_the_server(home: Place, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(TELLER)
+    here = {**home.env, "TELL": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{PYTHONPATH}"}
+    helped = Process(duly("--help"), environment(**here))
+    works = Process(duly("--app", APP, "worker"), environment(**here))
+    assert helped.wait() == 0
+    wait_until(lambda: home.db.execute("SELECT pid FROM @workers"), "the worker works")
+    works.signal(15)
+    assert works.wait() == 0
+    loaded = {file.name: file.read_text() for file in tmp_path.glob("loaded-*")}
+    helped.close()
+    works.close()
+    # The help, the worker and its process.
+    assert len(loaded) == 3
+    assert set(loaded.values()) == {""}
+
+
+def test_no_group_has_a_command_without_words(terminal: Terminal) -> None:
+    """Every command says what it does."""
+    for name, (path, _) in COMMANDS.items():
+        module, _, attribute = path.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        for command in found.commands.values() if isinstance(found, Group) else [found]:
+            assert command.help, f"{name} {command.name}"

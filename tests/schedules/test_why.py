@@ -1,0 +1,202 @@
+"""Why has a schedule not run? In order, as data and as a sentence."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from duly import Budget, Ctx, Duly, ManualClock, ScheduleNotFound
+from duly.model.schedule import Reason
+from duly.model.why_schedule import in_words
+from duly.testing import drain
+from tests.jobs.support import Database
+from tests.schedules.support import at, tick_all, utc
+
+pytestmark = pytest.mark.spec("N6")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(utc(2026, 7, 1))
+
+
+@pytest.fixture
+def post(app: Duly) -> Any:
+    @app.action
+    def post(ctx: Ctx, audience: str = "all") -> str:
+        return audience
+
+    return post
+
+
+@pytest.fixture
+def digest(app: Duly, post: Any) -> Any:
+    return app.schedules.create("digest", post, cron="0 9 * * *")
+
+
+def causes(app: Duly) -> list[str]:
+    return [reason.cause for reason in app.schedules.why("digest").reasons]
+
+
+def test_it_has_not_ticked_and_says_when_it_will(app: Duly, digest: Any):
+    why = app.schedules.why(digest)
+    assert (why.schedule_id, why.key) == (digest.id, "digest")
+    assert str(why) == (
+        "digest waits for its next tick: it has not ticked yet; "
+        "its next tick is 2026-07-01T09:00:00Z."
+    )
+    assert why.reasons[-1].until == utc(2026, 7, 1, 9).timestamp() * 1000
+    assert asyncio.run(app.aio.schedules.why("digest")) == why
+    with pytest.raises(ScheduleNotFound):
+        app.schedules.of("anna").why(digest.id)
+
+
+def test_whoever_disabled_it_is_named_even_if_others_came_after(app: Duly, digest: Any):
+    app.schedules.disable("digest", by="ann", note="holidays")
+    app.schedules.update("digest", jitter=5, by="bob")
+    why = app.schedules.why("digest")
+    assert (
+        why.text == "digest does not run: it is disabled by ann (holidays); it has not ticked yet."
+    )
+    app.schedules.enable("digest", by="ann")
+    app.schedules.update("digest", enabled=False, by="eve")
+    assert app.schedules.why("digest").reasons[0].text == "it is disabled by eve"
+
+
+def test_what_is_paused_says_by_whom(app: Duly, digest: Any, post: Any):
+    app.functions.pause(post, by="ann", note="flood")
+    app.pause("move", by="bob")
+    why = app.schedules.why("digest")
+    assert [reason.cause for reason in why.reasons] == [
+        "everything_paused",
+        "function_paused",
+        "never_ticked",
+        "next_tick",
+    ]
+    assert "everything is paused by bob (move)" in why.text
+    assert "its function post is paused by ann (flood)" in why.text
+    assert why.reasons[-1].reason == Reason.KILL_SWITCH
+    assert why.text.endswith("its next tick is 2026-07-01T09:00:00Z, and would be skipped.")
+
+
+def test_nobody_looks_at_it(app: Duly, clock: ManualClock, digest: Any):
+    at(clock, utc(2026, 7, 1, 9, 5))
+    assert causes(app) == ["overdue", "never_ticked"]
+    assert (
+        "is due for 300 s and nobody has looked; run a ticker" in app.schedules.why("digest").text
+    )
+    at(clock, utc(2026, 7, 1, 9, 5))
+    clock.advance(86_400 * 30)
+    tick_all(app)
+    assert "last_dispatched" in causes(app)
+
+
+def test_ticks_that_were_missed(app: Duly, clock: ManualClock, digest: Any):
+    app.schedules.update("digest", catch_up=0)
+    at(clock, utc(2026, 7, 4))
+    tick_all(app)
+    assert causes(app) == ["last_missed", "next_tick"]
+    text = "its last ticks, 3 up to 2026-07-03T09:00:00Z, were missed: nobody looked in time"
+    assert text in app.schedules.why("digest").text
+
+
+def test_its_last_tick_became_a_job(app: Duly, clock: ManualClock, digest: Any):
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    [job] = app.jobs()
+    why = app.schedules.why("digest")
+    assert causes(app) == ["last_dispatched", "next_skipped"]
+    assert why.reasons[0].jobs == why.reasons[1].jobs == (job.id,)
+    assert f"became job {job.id}, which is pending" in why.text
+    assert why.text.endswith(f"skipped: job {job.id} is unfinished; unless that ends before.")
+    drain(app)
+    assert "which succeeded" in app.schedules.why("digest").text
+    assert causes(app) == ["last_dispatched", "next_tick"]
+
+
+def test_the_calendar_forbids_the_last_tick_and_the_next(
+    app: Duly, clock: ManualClock, digest: Any
+):
+    days = {"2026-07-02": "inventory", "2026-07-03": "party", "2028-01-01": "far"}
+    app.calendars.create("closed", "skip_dates", dates=days)
+    app.schedules.attach("digest", "closed")
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    drain(app)
+    at(clock, utc(2026, 7, 2, 9))
+    tick_all(app)
+    why = app.schedules.why("digest")
+    last, coming = why.reasons
+    assert (last.cause, last.reason) == ("last_skipped", Reason.CALENDAR)
+    assert last.text == (
+        "its last tick, 2026-07-02T09:00:00Z, was skipped: 2026-07-02 is inventory in closed; "
+        "it was dispatched last at 2026-07-01T09:00:00Z"
+    )
+    assert coming.text == (
+        "its next tick, 2026-07-03T09:00:00Z, would be skipped: 2026-07-03 is party in closed; "
+        "the first that would be dispatched is 2026-07-04T09:00:00Z"
+    )
+    assert coming.until == utc(2026, 7, 4, 9).timestamp() * 1000
+
+
+def test_a_condition_that_never_holds(app: Duly, digest: Any):
+    app.schedules.update("digest", condition={"/prior_run_result/status": {"eq": "completed"}})
+    why = app.schedules.why("digest")
+    assert why.reasons[-1].reason == Reason.CONDITION_FAILED
+    assert "its condition fails: /prior_run_result/status" in why.text
+    assert why.text.endswith("as things stand, so would be 99 more.")
+    assert why.reasons[-1].until is None
+
+
+def test_it_is_over(app: Duly, clock: ManualClock, post: Any, digest: Any):
+    app.schedules.update("digest", remaining=1)
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    assert app.schedules.why("digest").reasons[0].text == (
+        "it has ended: all its dispatches are used up"
+    )
+    app.schedules.create("once", post, at=utc(2026, 7, 1, 10))
+    at(clock, utc(2026, 7, 1, 10))
+    tick_all(app)
+    assert "its trigger has no more ticks" in app.schedules.why("once").text
+
+
+def test_it_is_parked_or_damaged(app: Duly, clock: ManualClock, digest: Any, db: Database):
+    table = "duly_schedules" if db.is_sqlite else "duly.schedules"
+    db.execute(f"UPDATE {table} SET trigger = '{{}}'")
+    assert causes(app) == ["never_ticked", "next_tick"], "nobody has looked at it yet"
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    why = app.schedules.why("digest")
+    assert why.reasons[0].cause == "parked"
+    assert why.text.startswith("digest does not run: it is parked since 2026-07-01T09:00:00Z: ")
+
+
+def test_code_declares_it_no_longer(app: Duly, post: Any):
+    app.schedule("digest", post, cron="0 9 * * *")
+    app.schedules.apply()
+    app.core.declarations.clear()
+    app.schedules.apply()
+    assert causes(app)[0] == "orphaned"
+
+
+def test_a_promise_that_it_has_broken_is_among_the_reasons(
+    app: Duly, clock: ManualClock, digest: Any, db: Database
+):
+    table = "duly_schedules" if db.is_sqlite else "duly.schedules"
+    db.execute(f"""UPDATE {table} SET late = '{{"problem": "no success by 07:00"}}'""")
+    assert "it has broken its promise: no success by 07:00" in app.schedules.why("digest").text
+
+
+def test_a_spent_budget_and_a_word_of_an_operator(app: Duly, clock: ManualClock, digest: Any):
+    app.schedules.update("digest", budget=Budget(runs=1, per=86_400 * 2), overlap="allow")
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    assert "would be skipped: runs 1 of 1 in 172800" in app.schedules.why("digest").text
+    app.schedules.skip_next("digest", by="ann")
+    assert "would be skipped: skipped by ann" in app.schedules.why("digest").text
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_every_reason_has_words_whatever_is_left_of_its_detail(reason: Reason):
+    assert len(in_words(reason, {"truncated": True}).split()) > 1
