@@ -115,8 +115,8 @@ def plan_copy(source: Store, target: Store, clock: Clock) -> CopyPlan:
         source=source.address().where,
         target=target.address().where,
         running=end.busy().jobs,
-        resumes=mark is not None,
-        refused=_why_refused(end, target),
+        resumes=mark is not None and mark.stage is not Stage.MOVED,
+        refused=_why_refused(end, target) or _why_moved(mark, target),
     )
 
 
@@ -160,6 +160,16 @@ def _why_refused(source: CopyEnd, target: Store) -> str | None:
     except (NotMigrated, StoreMissing):
         return None
     return None
+
+
+def _why_moved(mark: Mark | None, target: Store) -> str | None:
+    """A store that has moved is copied nowhere else."""
+    if mark is None or mark.stage is not Stage.MOVED:
+        return None
+    with suppress(NotMigrated, StoreMissing):
+        if _id(target.copy_end()) == mark.other:
+            return None
+    return "the source was moved to another store before"
 
 
 def _id(end: CopyEnd) -> str:

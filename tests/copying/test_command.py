@@ -57,6 +57,8 @@ def test_the_command_says_what_it_does(terminal, shop, sqlite_url, postgres_url)
     again = terminal.run("copy", sqlite_url, postgres_url, "--json")
     assert again.json["already_done"]
     assert again.json["tables"]["jobs"] == 31
+    other = f"{sqlite_url}.other"
+    assert "it would be refused" in terminal.run("copy", sqlite_url, other, "--dry-run", code=1).out
     refused = terminal.run("copy", sqlite_url, postgres_url, "--abort", code=1)
     assert "there is no way back" in refused.err
     for ran in (plan, done, again, refused):
