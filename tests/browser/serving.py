@@ -6,12 +6,12 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -58,3 +58,18 @@ def browser() -> Iterator[Browser]:
             yield opened
         finally:
             opened.close()
+
+
+def check_whole(page: Page, axe: Callable[[Page], list[Any]]) -> None:
+    """Nothing that axe finds in either scheme, and no scrolling sideways on a phone."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert axe(page) == []
+    page.set_viewport_size({"width": 360, "height": 740})
+    wide = page.evaluate(
+        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, svg, .log, pre')"
+        " && e.getBoundingClientRect().right > innerWidth + 1)"
+        ".map(e => e.outerHTML.slice(0, 120))"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, wide
+    assert axe(page) == []

@@ -15,6 +15,7 @@ from duly import Ctx, Duly, Redact
 from duly.gateway import Gateway
 from duly.webhooks import GitHub
 from tests.browser.conftest import HOSTILE, TIMEOUT
+from tests.browser.serving import check_whole
 from tests.browser.test_actions import flash, visitor
 from tests.browser.test_views import until
 from tests.server.hooked import SECRET, send
@@ -117,17 +118,7 @@ def test_a_view_is_whole_for_everybody(page: Page, more: dict[str, str], axe: An
     page.evaluate(
         "document.querySelectorAll('main details:not(.drop)').forEach(each => each.open = true)"
     )
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert axe(page) == []
-    page.set_viewport_size({"width": 360, "height": 740})
-    wide = page.evaluate(
-        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, svg, .log, pre')"
-        " && e.getBoundingClientRect().right > innerWidth + 1)"
-        ".map(e => e.outerHTML.slice(0, 120))"
-    )
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, wide
-    assert axe(page) == []
+    check_whole(page, axe)
 
 
 def stored_args(shop: Duly, job_id: str) -> dict[str, Any]:

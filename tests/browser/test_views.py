@@ -10,6 +10,7 @@ import pytest
 
 from duly import Duly, Expect
 from tests.browser.conftest import HOSTILE
+from tests.browser.serving import check_whole
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
@@ -79,17 +80,7 @@ def test_a_view_is_whole_for_everybody(
     page.wait_for_selector("html[data-ready]", state="attached")
     assert page.locator("h1").count() == 1
     page.evaluate("document.querySelectorAll('main details').forEach(each => each.open = true)")
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        assert axe(page) == []
-    page.set_viewport_size({"width": 360, "height": 740})
-    wide = page.evaluate(
-        "[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll, svg, .log, pre')"
-        " && e.getBoundingClientRect().right > innerWidth + 1)"
-        ".map(e => e.outerHTML.slice(0, 120))"
-    )
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, wide
-    assert axe(page) == []
+    check_whole(page, axe)
 
 
 def test_the_login_page_is_whole(chromium: Any, shop: Duly, axe: Any) -> None:

@@ -8,15 +8,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from pydantic import ValidationError
-
 from duly.clock import from_ms
 from duly.schedules import Foreseen
 from duly.schedules.update import foresee_update
 from duly.server.answers import Refused, readable
 from duly.server.api import schedules as api
 from duly.server.api.schedule_shapes import ForeseenShape, ScheduleChangesBody, ScheduleShape
-from duly.server.dashboard.forms import Form
+from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import Viewer
 
 LOCAL = "%Y-%m-%dT%H:%M:%S"
@@ -126,12 +124,7 @@ def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChan
         fields["budget"] = _budget(form)
     if changed & {"expect_by", "expect_within", "expect_every"}:
         fields["expect"] = _expect(form)
-    try:
-        return ScheduleChangesBody(version=form.whole("version") or 0, **fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise Refused(422, "invalid", f"{field}: {first['msg']}", field=field) from None
+    return body_of(ScheduleChangesBody, version=form.whole("version") or 0, **fields)
 
 
 def _budget(form: Form) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import ValidationError
 
 from duly.errors import DulyError
 from duly.model.function import is_reserved
@@ -15,10 +14,11 @@ from duly.model.job import JobRecord, State
 from duly.model.retry import Retry
 from duly.server.answers import Refused
 from duly.server.api import jobs as api
-from duly.server.api.common import Page, Repeatable
+from duly.server.api.common import Page
 from duly.server.auth import Caller, Operator
 from duly.server.dashboard.exports import Format, export, pages
-from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, redirect, render
+from duly.server.dashboard.forms import body_of
+from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.times import SECOND
 
 router = APIRouter(route_class=PageRoute)
@@ -136,29 +136,15 @@ def _all_matching(request: Request, viewer: Viewer, form: Sent, verb: str) -> Re
     given = {name: form.given(name) for name in ("state", "function", "queue", "owner")}
     if dead:
         given["state"] = None
-    body = _body(
+    body = body_of(
         api.BulkBody,
         verb=verb,
         dead=dead and verb == "retry",
         **{name: value for name, value in given.items() if value is not None},
     )
-    made = api.bulk(viewer.app, viewer.who, _once(viewer, request), body)
+    made = api.bulk(viewer.app, viewer.who, once(viewer), body)
     assert made.job is not None
     return redirect(request, f"/jobs/{made.job.id}", "This job does it; see how far it is below")
-
-
-def _once(viewer: Viewer, request: Request) -> Repeatable:
-    """A form is no request that may be repeated."""
-    return Repeatable(viewer.app, request, Response(), None)
-
-
-def _body(shape: type[Any], **fields: Any) -> Any:
-    try:
-        return shape(**fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise Refused(422, "invalid", f"{field}: {first['msg']}", field=field) from None
 
 
 # One of them -------------------------------------------------------------------------------------
@@ -227,7 +213,7 @@ def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sen
     """Call the same function with arguments that somebody has looked over."""
     before = api.get(viewer.app, who, job_id)
     try:
-        body = _body(
+        body = body_of(
             api.NewJobBody,
             function=before.function,
             args=form.object("args") or {},
@@ -235,7 +221,7 @@ def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sen
             owner=before.owner,
             options={"queue": before.queue, "priority": before.priority},
         )
-        made = api.called(viewer.app, who, _once(viewer, request), body)
+        made = api.called(viewer.app, who, once(viewer), body)
     except (DulyError, Refused) as error:
         values = {"args": form.text("args"), "run_after": form.text("run_after")}
         return _job_page(viewer, job_id, 422, error=str(error), **values)
