@@ -11,6 +11,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from tests.kept import KeptConnections, forget, keep_connections
+
 # What tells whether only rows were changed: relations, columns, functions, triggers, settings, and
 # duly's own marks.
 # 16384 is the first number that PostgreSQL gives to what users make.
@@ -47,7 +49,7 @@ EMPTY = """
 NOTED = "DELETE FROM duly.meta WHERE key <> ALL (%s)"
 OTHERS = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> ALL (%s)
         AND backend_type = 'client backend'"""
 
 
@@ -59,6 +61,7 @@ class ReusedDatabase:
         self._template = template
         self._name: str | None = None
         self._cleaner: psycopg.Connection[tuple[object, ...]] | None = None
+        self._kept: KeptConnections | None = None
         self._marks: list[object] = []
         self._shape: object = None
 
@@ -71,6 +74,7 @@ class ReusedDatabase:
             self._cleaner = psycopg.connect(self._url, autocommit=True)
             self._marks = [key for (key,) in self._cleaner.execute("SELECT key FROM duly.meta")]
             self._shape = self._look(self._cleaner)
+            self._kept = keep_connections(self._url)
         return self._url
 
     @property
@@ -80,13 +84,15 @@ class ReusedDatabase:
     def lend(self, request: pytest.FixtureRequest) -> Iterator[str]:
         """The database for one test; a new one, and for it alone, if it is marked so."""
         alone = request.node.get_closest_marker("new_database") is not None
-        if alone:
-            self.drop()
-        yield self.url
-        if alone:
-            self.drop()
-        else:
+        if not alone:
+            yield self.url
             self.clean()
+            return
+        self.drop()
+        url = self.url
+        self._forget_connections()
+        yield url
+        self.drop()
 
     def clean(self) -> None:
         """Make it as it was, or give it up."""
@@ -97,7 +103,7 @@ class ReusedDatabase:
             self.drop()
 
     def _empty(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
-        connection.execute(OTHERS)
+        connection.execute(OTHERS, [self._kept.pids() if self._kept else []])
         connection.execute(NOTED, [self._marks])
         if self._look(connection) != self._shape:
             raise psycopg.DataError("a test has changed more than rows")
@@ -111,9 +117,15 @@ class ReusedDatabase:
         if self._cleaner is not None:
             self._cleaner.close()
             self._cleaner = None
+        self._forget_connections()
         if self._name is not None:
             self._on_server(f"DROP DATABASE {self._name} WITH (FORCE)")
             self._name = None
+
+    def _forget_connections(self) -> None:
+        if self._kept is not None:
+            forget(self._kept)
+            self._kept = None
 
     def _on_server(self, statement: str) -> None:
         with psycopg.connect(self._server, autocommit=True) as connection:

@@ -431,6 +431,7 @@ def test_a_store_migrated_by_another_build_is_refused(app: Duly, db: Database, a
 # Read-only and full
 
 
+@pytest.mark.new_database
 def test_a_read_only_server_gives_one_clear_error(postgres_url: str):
     app = Duly(postgres_url)
     app.migrate()
