@@ -94,7 +94,7 @@ _keepers: dict[str, KeptConnections] = {}
 
 def keep_connections(url: str) -> KeptConnections:
     """From now on the connections of stores to this database are kept."""
-    postgres_store.psycopg = _Psycopg()  # type: ignore[attr-defined]
+    postgres_store.psycopg = _Psycopg()  # type: ignore[attr-defined, assignment]
     return _keepers.setdefault(url, KeptConnections(url))
 
 
