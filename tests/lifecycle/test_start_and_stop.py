@@ -86,6 +86,7 @@ def test_it_starts_again_after_stop_and_after_close(app: Duly):
 # Many threads ------------------------------------------------------------------------------------
 
 
+@pytest.mark.new_database
 def test_sixteen_threads_use_one_app_and_leave_nothing_behind(url: str):
     setup = Duly(url)
     setup.migrate()
