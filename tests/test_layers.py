@@ -52,6 +52,7 @@ LEVELS = [
         "on",
         "orm",
         "outbound",
+        "public",
         "threads",
         "times",
         "tokens",

@@ -1,92 +1,9 @@
 """Durable scheduling and background jobs, inside the database the application already has."""
 
-from duly.aio import AsyncApp, AsyncTx
-from duly.app import Duly
-from duly.batches import AsyncBatch, Batch, BatchProgress
-from duly.bulk import AsyncBulk, Bulk, BulkPreview
-from duly.calendars import (
-    AsyncCalendars,
-    Calendars,
-    EndingCalendar,
-    StoredCalendar,
-    TickChange,
-)
-from duly.clock import Clock, ManualClock, SystemClock
-from duly.context import AsyncCtx, Ctx, Tx
-from duly.errors import (
-    CalendarEnds,
-    CalendarExists,
-    CalendarNotFound,
-    Canceled,
-    CronExists,
-    CronNotFound,
-    DulyError,
-    GatewayError,
-    GatewayExists,
-    GatewayNotFound,
-    GatewayRefused,
-    GatewayUnavailable,
-    InvalidCalendar,
-    InvalidCondition,
-    InvalidCron,
-    InvalidRotation,
-    JobCanceled,
-    JobFailed,
-    JobNotFound,
-    NonRetryable,
-    ReadOnlyCalendar,
-    ResultTimeout,
-    RetryAfter,
-    ScheduleExists,
-    ScheduleNotFound,
-    StaleVersion,
-    UnknownZone,
-)
-from duly.functions import Action, AsyncAction, Call, Function, Mutation
-from duly.jobs import AsyncJob, Job, JobFailure, LogLine, Progress
-from duly.model.calendar import Calendar
-from duly.model.condition import Explanation
-from duly.model.expect import Expect
-from duly.model.forecast import Forecast
-from duly.model.function import FunctionInfo
-from duly.model.function import Status as FunctionStatus
-from duly.model.job import ErrorKind, Kind, State, Trigger
-from duly.model.keys import Limit, Unique
-from duly.model.progress import Event
-from duly.model.redact import Redact
-from duly.model.retry import Retry
-from duly.model.schedule import Budget
-from duly.model.trigger import (
-    At,
-    Cron,
-    Every,
-    daily,
-    every,
-    hourly,
-    monthly,
-    next_fires,
-    weekly,
-)
-from duly.model.why import Cause, Reason
-from duly.model.why_schedule import ScheduleCause, ScheduleReason
-from duly.on import AsyncOn, On
-from duly.published import Declared
-from duly.registry import Group
-from duly.replay import Replay
-from duly.schedules import (
-    AsyncSchedules,
-    DeclaredSchedule,
-    Foreseen,
-    Health,
-    PlanEntry,
-    Schedule,
-    SchedulePlan,
-    Schedules,
-    ScheduleWhy,
-    Tick,
-)
-from duly.store.base import Rows
-from duly.why import Why
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duly.public import *
 
 __all__ = [
     "Action",
@@ -195,3 +112,22 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+if not TYPE_CHECKING:  # for type checkers the names are plain imports, and others are errors
+
+    def __getattr__(name: str) -> object:
+        """Load everything when the first name is asked for: the command line starts without it."""
+        if name == "errors":  # duly.errors.JobNotFound after a plain `import duly`
+            from importlib import import_module
+
+            return import_module("duly.errors")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from duly import public
+
+        globals().update({each: getattr(public, each) for each in __all__})
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

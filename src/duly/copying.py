@@ -142,9 +142,22 @@ def _open(store: Store, clock: Clock) -> None:
 
 def _prepare(source: Store, target: Store, clock: Clock) -> None:
     _open(source, clock)
+    _demand_its_target(source.copy_end().mark(), target)
     target.migrate(clock.now())
     if _id(source.copy_end()) == _id(target.copy_end()):
         raise CopyRefused("source and target are the same store")
+
+
+def _demand_its_target(mark: Mark | None, target: Store) -> None:
+    """What was closed for a copy goes on to the target of that copy: no other is made for it."""
+    if mark is None:
+        return
+    try:
+        _id(target.copy_end())
+    except (NotMigrated, StoreMissing):
+        if mark.stage is Stage.MOVED:
+            raise StoreMoved(mark.says("this store")) from None
+        raise CopyRefused(mark.says("the source")) from None
 
 
 def _why_refused(source: CopyEnd, target: Store) -> str | None:

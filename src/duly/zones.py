@@ -12,7 +12,7 @@ import re
 import zoneinfo
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -143,6 +143,8 @@ class _Package:
     def __init__(self) -> None:
         package = import_module("tzdata")
         self.version: str = package.IANA_VERSION
+        from importlib import resources  # with much that most programs do not need
+
         self.root = resources.files(package)
         self.names = frozenset((self.root / "zones").read_text(encoding="utf-8").split())
 

@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def run() -> Run:
+def run(terminal: Terminal) -> Run:
     """Run `duly` to its end."""
 
     def run_it(
@@ -58,15 +58,9 @@ def run() -> Run:
         cwd: Path = TOP,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            duly(*arguments),
-            env=environment(url, **(env or {})),
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        named = {} if url is None else {"DULY_DATABASE_URL": url}
+        ran = terminal.run(*arguments, env={**named, **(env or {})}, cwd=cwd, code=None)
+        return subprocess.CompletedProcess(arguments, ran.code, ran.out, ran.err)
 
     return run_it
 
@@ -74,8 +68,9 @@ def run() -> Run:
 class Shop:
     """A migrated database, an app that enqueues into it, and the workers that run its jobs."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, terminal: Terminal | None = None) -> None:
         self.url = url
+        self._terminal = terminal
         self.trace = Trace(folder)
         self.app: Duly = make(url, folder)
         self.app.migrate()
@@ -86,10 +81,19 @@ class Shop:
 
     def worker(self, *options: str, root: tuple[str, ...] = ()) -> Process:
         """Start `duly worker` and wait until its processes can claim."""
-        env = environment(self.url, SHOP_FOLDER=str(self.trace.folder))
-        process = Process(duly("--app", APP, *root, "worker", *options), env)
-        self._processes.append(process)
+        process = self.start(*root, "worker", *options)
         wait_until(lambda: self.worker_pids(process), f"the worker works\n{process.errors()}")
+        return process
+
+    def start(self, *arguments: str) -> Process:
+        """Start a command that goes on."""
+        env = environment(self.url, SHOP_FOLDER=str(self.trace.folder))
+        words = ("--app", APP, *arguments)
+        if self._terminal is None:
+            process = Process(duly(*words), env)
+        else:
+            process = self._terminal.process(*words, env=env)
+        self._processes.append(process)
         return process
 
     def worker_pids(self, parent: Process) -> list[int]:
@@ -120,8 +124,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(url, tmp_path)
+def shop(url: str, tmp_path: Path, terminal: Terminal) -> Iterator[Shop]:
+    shop = Shop(url, tmp_path, terminal)
     yield shop
     shop.close()
 

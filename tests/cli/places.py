@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,9 @@ class Place:
     def move_to_a_server(self) -> None:
         """From now on the commands go to a server, with a token."""
         token = self.app.tokens.create("operator", ["admin", "operate", "enqueue", "read"])
-        server = self.start("serve", "--port", "0")
-        server.until("Ctrl-C stops")
-        address = server.seen.split("duly serve: ")[1].split()[0]
-        self.env = {"DULY_URL": address, "DULY_TOKEN": token.secret}
+        server = self.start("serve", "--port", "0", "--json")
+        server.until("\n")
+        self.env = {"DULY_URL": json.loads(server.seen)["url"], "DULY_TOKEN": token.secret}
 
     def close(self) -> None:
         for started in self._started:

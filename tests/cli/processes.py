@@ -51,8 +51,7 @@ class Process:
         cwd: Path = TOP,
         pass_fds: tuple[int, ...] = (),
     ) -> None:
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._open_files()
         # Nothing is ever written to its standard input; its end would be the end of the parent.
         self._process = subprocess.Popen(
             command,
@@ -65,9 +64,11 @@ class Process:
             start_new_session=True,
         )
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._process.pid
+
+    def _open_files(self) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
 
     @property
     def is_running(self) -> bool:
@@ -124,11 +125,15 @@ class Process:
     def close(self) -> None:
         """End whatever is left of it."""
         self.kill_all()
+        self._bury()
+        self._output.close()
+        self._errors.close()
+
+    def _bury(self) -> None:
+        """Take note of its end."""
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._output.close()
-        self._errors.close()
 
 
 def _text(file: int) -> str:

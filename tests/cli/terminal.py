@@ -23,11 +23,11 @@ import termios
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from fcntl import ioctl
+from fcntl import F_SETPIPE_SZ, fcntl, ioctl
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.cli.processes import PATIENCE, TOP, environment
+from tests.cli.processes import PATIENCE, TOP, Process, environment
 
 FILES = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY, "stderr": os.O_WRONLY}
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r")
@@ -92,29 +92,39 @@ class Terminal:
     ) -> Started:
         """The command, running."""
         files = _Files.on_terminal(columns) if columns else _Files.of_pipes()
-        order = {
-            "arguments": arguments,
-            "env": {**_inherited(), "TERM": "xterm-256color", "TZ": "UTC", **(env or {})},
-            "cwd": str(cwd),
-            "stdin": f"/proc/{os.getpid()}/fd/{files.stdin}",
-            "stdout": f"/proc/{os.getpid()}/fd/{files.stdout}",
-            "stderr": f"/proc/{os.getpid()}/fd/{files.stderr}",
-        }
+        environ = {**_inherited(), "TERM": "xterm-256color", "TZ": "UTC", **(env or {})}
+        pid = self.fork(arguments, environ, cwd, (files.stdin, files.stdout, files.stderr))
+        files.close_theirs()
+        return Started(self, pid, files)
+
+    def process(self, *arguments: str, env: Mapping[str, str], cwd: Path = TOP) -> Process:
+        """The command as a process of its own, quickly; `env` is all that it gets."""
+        return Forked(self, arguments, env, cwd)
+
+    def fork(
+        self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, files: Sequence[int]
+    ) -> int:
+        """Its number; `files`: what it reads from and writes to."""
+        own = [f"/proc/{os.getpid()}/fd/{file}" for file in files]
+        named = dict(zip(FILES, own, strict=True))
+        order = {"arguments": arguments, "env": dict(env), "cwd": str(cwd), **named}
+        return int(self._ask(order))
+
+    def wait(self, pid: int) -> int:
+        """The exit code of one that has ended."""
+        return int(self._ask({"wait": pid}))
+
+    def look(self, pid: int) -> int | None:
+        """The same without taking note of it; None while it runs."""
+        code = self._ask({"look": pid}).strip()
+        return int(code) if code else None
+
+    def _ask(self, order: Mapping[str, Any]) -> str:
         assert self._forker.stdin is not None
         assert self._forker.stdout is not None
         self._forker.stdin.write(json.dumps(order) + "\n")
         self._forker.stdin.flush()
-        pid = int(self._forker.stdout.readline())
-        files.close_theirs()
-        return Started(self, pid, files)
-
-    def wait(self, pid: int) -> int:
-        """The exit code of one that has ended."""
-        assert self._forker.stdin is not None
-        assert self._forker.stdout is not None
-        self._forker.stdin.write(json.dumps({"wait": pid}) + "\n")
-        self._forker.stdin.flush()
-        return int(self._forker.stdout.readline())
+        return self._forker.stdout.readline()
 
     def close(self) -> None:
         assert self._forker.stdin is not None
@@ -147,6 +157,8 @@ class _Files(NamedTuple):
     def of_pipes(cls) -> _Files:
         nothing = os.open(os.devnull, os.O_RDONLY)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        # It takes little, so that whoever writes much has not ended before it is read.
+        fcntl(out, F_SETPIPE_SZ, 4096)
         return cls(nothing, out_end, err_end, (out, err))
 
     def close_theirs(self) -> None:
@@ -230,6 +242,27 @@ class Started:
         return bool(ready)
 
 
+class Forked(Process):
+    """A process that the terminal's has forked."""
+
+    def __init__(
+        self, terminal: Terminal, arguments: Sequence[str], env: Mapping[str, str], cwd: Path
+    ) -> None:
+        self._open_files()
+        self._terminal = terminal
+        stdin, self._stdin_end = os.pipe()
+        files = (stdin, self._output.fileno(), self._errors.fileno())
+        self.pid = terminal.fork(arguments, env, cwd, files)
+        os.close(stdin)
+
+    def _exit_code(self) -> int | None:
+        return self._terminal.look(self.pid)
+
+    def _bury(self) -> None:
+        self._terminal.wait(self.pid)
+        os.close(self._stdin_end)
+
+
 # The process that forks --------------------------------------------------------------------------
 
 
@@ -251,6 +284,9 @@ def _serve_orders() -> None:
     _warm_up()
     for line in sys.stdin:
         order = json.loads(line)
+        if "look" in order:
+            print(_seen(order["look"]), flush=True)  # noqa: T201
+            continue
         if "wait" in order:
             _, status = os.waitpid(order["wait"], 0)
             print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
@@ -262,6 +298,14 @@ def _serve_orders() -> None:
         for file in files:
             os.close(file)
         print(pid, flush=True)  # noqa: T201
+
+
+def _seen(pid: int) -> str:
+    """The exit code of a fork, if it has ended."""
+    state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    if state is None:
+        return ""
+    return str(state.si_status if state.si_code == os.CLD_EXITED else -state.si_status)
 
 
 def _become(order: dict[str, Any], files: list[int]) -> None:

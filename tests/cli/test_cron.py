@@ -23,6 +23,13 @@ def test_words_and_fires(terminal: Terminal) -> None:
 
     soon = terminal.run("cron", "* * * * *", "-n", "1").out
     assert " in " in soon
+    # The last tick that there can be is long before the last year that a clock shows.
+    never = terminal.run("cron", "0 0 29 2 *", "--after", "9997-01-01")
+    assert never.out.splitlines() == ["At 00:00, on day 29 of the month, only in February (UTC)"]
+    assert never.err == "it does not fire before 9892-03-08, and duly looks no further\n"
+    few = terminal.run("cron", "0 0 1 1 *", "--after", "9890-06-01")
+    assert len(few.out.splitlines()) == 3 + 2
+    assert few.err == "it does not fire again before 9892-03-08, and duly looks no further\n"
     # Unquoted, where the shell found no file to put for a star.
     assert "At 09:00" in terminal.run("cron", "0", "9", "1", "1", "1").out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -199,8 +200,10 @@ def test_what_changes_is_loaded_and_what_is_wrong_waits(dev, tmp_path):
 def test_an_app_of_ones_own_ends_by_itself_too(terminal: Terminal, tmp_path):
     write(tmp_path, "one")
     (tmp_path / "pyproject.toml").write_text('[tool.duly]\napp = "tiny:app"\n')
-    ran = terminal.run("dev", "--for=1s", "--port=8900", cwd=tmp_path, code=0)
-    assert f"on {tmp_path}/tiny.db" in ran.out
+    ran = terminal.run("dev", "--for=1s", "--port=8900", "--json", cwd=tmp_path, columns=80)
+    first, *more = map(json.loads, ran.plain.splitlines())
+    assert (first["database"], first["url"]) == (f"{tmp_path}/tiny.db", "http://127.0.0.1:8900")
+    assert {"at_ms", "what", "outcome", "why"} in map(set, more) or not more
     assert alive_in(tmp_path) == []
 
     (tmp_path / "tiny.py").write_text("1 / 0\n")
@@ -209,10 +212,10 @@ def test_an_app_of_ones_own_ends_by_itself_too(terminal: Terminal, tmp_path):
     assert "Traceback" not in ran.err
 
 
-def test_without_the_extra_it_says_what_to_install(run, tmp_path):
+def test_without_the_extra_it_says_what_to_install(dev, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['uvicorn'] = None\n")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), PYTHONPATH])}
-    answer = run("dev", cwd=tmp_path, env=env)
-    assert answer.returncode == 1
-    assert 'pip install "duly[server]"' in answer.stderr
+    answer = dev(**env)
+    assert answer.wait() == 1
+    assert 'pip install "duly[server]"' in answer.errors()
     assert not (tmp_path / "duly-dev.db").exists()

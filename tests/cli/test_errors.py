@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from duly import errors
+from duly.cli.command import fail
 from tests.cli.places import Place
 from tests.cli.processes import PYTHONPATH, environment
 from tests.cli.terminal import Ran, Terminal
 
 APP = "tests.cli.shop:app"
 SECRET = "hunter2"
+ID = "01900000-0000-7000-8000-000000000000"
 
 
 def only_line(answer: subprocess.CompletedProcess[str]) -> str:
@@ -189,6 +193,8 @@ class Stranger(BaseHTTPRequestHandler):
             "gone": (404, b"<html>no</html>"),
             "json": (200, b'{"hello": "world"}'),
             "list": (200, b"[1, 2]"),
+            "odd": (200, b'{"items": [{"id": 5}], "next": null, "state": {}, "findings": 7}'),
+            "events": (200, b"data: <html>\n\n"),
             "moved": (302, b""),
         }
         status, body = answers[how]
@@ -214,8 +220,24 @@ def stranger() -> Iterator[str]:
 def test_a_server_that_is_not_duly(terminal: Terminal, stranger: str) -> None:
     for how in ("page", "gone", "json", "list"):
         wrong = said(terminal.run("--url", f"{stranger}/{how}", "jobs", "list", code=1))
-        assert "not how duly answers" in wrong
+        assert f"{stranger}/{how} did not answer as a duly server: " in wrong
         assert "--url" in wrong
+    # Something is missing, or is of another kind; with --json, too.
+    for how, *arguments in (
+        ("json", "queues", "list", "--json"),
+        ("list", "queues", "list"),
+        ("list", "jobs", "show", "x", "--json"),
+        ("list", "doctor"),
+        ("odd", "jobs", "list"),
+        ("odd", "schedules", "show", "x"),
+        ("odd", "endpoints", "list"),
+        ("odd", "doctor"),
+        ("odd", "why", "x"),
+        ("json", "jobs", "watch", ID),
+        ("events", "jobs", "watch", ID),
+    ):
+        ran = terminal.run("--url", f"{stranger}/{how}", *arguments, code=1)
+        assert f"{stranger}/{how} did not answer as a duly server" in said(ran), arguments
     moved = said(terminal.run("--url", f"{stranger}/moved", "jobs", "list", code=1))
     assert "sends to https://elsewhere.example.com/" in moved
     assert "\x1b" not in moved
@@ -254,6 +276,28 @@ def test_tokens_that_are_wrong(terminal: Terminal, tmp_path: Path) -> None:
     assert place.duly("jobs", "list", env={"DULY_TOKEN": reader}).out == "no jobs\n"
     assert "--url" in said(terminal.run("--token", "x", "jobs", "list", code=2))
     place.close()
+
+
+# Hints -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ScheduleNotFound("x"),
+        errors.CalendarNotFound("x"),
+        errors.EndpointNotFound("x"),
+        errors.GatewayNotFound("x"),
+        errors.CronNotFound("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_to_do_is_a_command(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fail(str(error), hint=getattr(error, "hint", None))
+    shown = capsys.readouterr().err
+    assert re.search(r"`duly [a-z ]+` shows those", shown), shown
+    assert "app." not in shown
 
 
 # What is not installed ---------------------------------------------------------------------------

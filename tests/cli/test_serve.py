@@ -16,8 +16,8 @@ import pytest
 
 from duly import Ctx, Duly, State
 from duly.cli.serve import GRACE_SECONDS
-from tests.cli.conftest import APP, Shop
-from tests.cli.processes import Process, duly, environment, wait_until
+from tests.cli.conftest import Shop
+from tests.cli.processes import Process, wait_until
 
 JOBS = "/api/v1/jobs"
 ENDS_WITHIN = 15.0
@@ -57,17 +57,11 @@ Serve = Callable[..., Served]
 
 
 @pytest.fixture
-def start(shop: Shop) -> Iterator[Callable[..., Process]]:
-    started: list[Process] = []
-
+def start(shop: Shop) -> Callable[..., Process]:
     def run(*options: str, root: tuple[str, ...] = ()) -> Process:
-        env = environment(shop.url, SHOP_FOLDER=str(shop.trace.folder))
-        started.append(Process(duly("--app", APP, *root, "serve", *options), env))
-        return started[-1]
+        return shop.start(*root, "serve", *options)
 
-    yield run
-    for process in started:
-        process.close()
+    return run
 
 
 @pytest.fixture

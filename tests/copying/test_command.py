@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,8 @@ def test_the_command_says_what_it_does(terminal, shop, sqlite_url, postgres_url)
     assert again.json["tables"]["jobs"] == 31
     other = f"{sqlite_url}.other"
     assert "it would be refused" in terminal.run("copy", sqlite_url, other, "--dry-run", code=1).out
+    assert "was moved to" in terminal.run("copy", sqlite_url, other, code=1).err
+    assert list(Path(sqlite_url.removeprefix("sqlite:///")).parent.glob("*.other*")) == []
     refused = terminal.run("copy", sqlite_url, postgres_url, "--abort", code=1)
     assert "there is no way back" in refused.err
     for ran in (plan, done, again, refused):

@@ -11,11 +11,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.cli.conftest import shop
+from tests.cli.conftest import Shop
 from tests.cli.processes import Process, environment
 from tests.store.conftest import migrated_postgres, migrated_template, reused_template
 
-__all__ = ["migrated_postgres", "migrated_template", "reused_template", "shop"]
+__all__ = ["migrated_postgres", "migrated_template", "reused_template"]
 
 PATIENCE = 30.0
 
@@ -24,6 +24,13 @@ PATIENCE = 30.0
 def postgres_url(migrated_postgres: str) -> str:
     """The DSN of a database with duly's tables and no others."""
     return migrated_postgres
+
+
+@pytest.fixture
+def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(url, tmp_path)
+    yield shop
+    shop.close()
 
 
 class Server:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -17,6 +17,7 @@ from duly.errors import DulyError
 
 BASE = "/api/v1"
 PAGE = 200
+OTHER = "it sent another JSON"
 
 
 class ApiError(DulyError):
@@ -61,7 +62,12 @@ class Api(ABC):
         """The lines of an answer that goes on and on."""
 
     def get(self, path: str, *names: str, **query: Any) -> Any:
-        return self._ask("GET", _target(path, names, query))
+        return self._demand(dict, self._ask("GET", _target(path, names, query)))
+
+    def items(self, path: str, *names: str, **query: Any) -> list[Any]:
+        """The items of a list that comes whole."""
+        found: list[Any] = self._demand(list, self._ask("GET", _target(path, names, query)))
+        return found
 
     def post(self, path: str, *names: str, body: Any = None, key: str | None = None) -> Any:
         return self._ask("POST", _target(path, names), body, key)
@@ -88,19 +94,18 @@ class Api(ABC):
         while left is None or left > 0:
             limit = PAGE if left is None else min(left, PAGE)
             more = {} if following is None else {cursor: following}
-            page: Any = self.get(path, *names, **query, **more, limit=limit)
-            if not isinstance(page, dict) or not {"items", "next"} <= page.keys():
-                raise stranger(self.where, "with another JSON")
-            found = cast("dict[str, Any]", page)
-            yield from found["items"]
-            following = found["next"]
+            page: dict[str, Any] = self.get(path, *names, **query, **more, limit=limit)
+            if not {"items", "next"} <= page.keys():
+                raise stranger(self.where, OTHER)
+            yield from page["items"]
+            following = page["next"]
             if following is None:
                 return
-            left = None if left is None else left - len(found["items"])
+            left = None if left is None else left - len(page["items"])
 
     def events(self, **query: Any) -> Generator[Event]:
         """What happens, until the caller stops asking."""
-        return read_events(self.stream(_target("/events", (), query)))
+        return read_events(self.stream(_target("/events", (), query)), self.where)
 
     def _ask(self, method: str, target: str, body: Any = None, key: str | None = None) -> Any:
         headers = {} if key is None else {"Idempotency-Key": key}
@@ -108,10 +113,12 @@ class Api(ABC):
         if body is not None:
             headers["Content-Type"] = "application/json"
         answer = self._sent(method, target, headers, content)
-        try:
-            return msgspec.json.decode(answer) if answer else None
-        except msgspec.DecodeError as error:
-            raise stranger(self.where, "with what is no JSON") from error
+        return decoded(answer, self.where) if answer else None
+
+    def _demand(self, kind: type[Any], answer: Any) -> Any:
+        if not isinstance(answer, kind):
+            raise stranger(self.where, OTHER)
+        return answer
 
     def _sent(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:
         reply = self.send(method, target, headers, body)
@@ -120,13 +127,20 @@ class Api(ABC):
         return reply.body
 
 
+def decoded(text: bytes | str, where: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise stranger(where, "it sent no JSON") from error
+
+
 def refusal(reply: Reply, where: str) -> ApiError:
     """What the API says of a request that it does not answer."""
     try:
         error = msgspec.json.decode(reply.body)["error"]
         message, code, hint = str(error["message"]), str(error["code"]), error["hint"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        return stranger(where, f"with status {reply.status}", reply.status)
+        return stranger(where, f"it answered {reply.status}, and not why", reply.status)
     said = hint if isinstance(hint, str) else None
     return ApiError(message, status=reply.status, code=code, hint=said)
 
@@ -134,13 +148,13 @@ def refusal(reply: Reply, where: str) -> ApiError:
 def stranger(where: str, how: str, status: int = 0) -> ApiError:
     """Something else than duly has answered."""
     return ApiError(
-        f"{where} answered {how}, which is not how duly answers",
+        f"{where} did not answer as a duly server: {how}",
         status=status,
         hint="give --url the address under which `duly serve` is reached, prefix included",
     )
 
 
-def read_events(lines: Generator[bytes]) -> Generator[Event]:
+def read_events(lines: Generator[bytes], where: str) -> Generator[Event]:
     """Server-sent events out of the lines that carry them."""
     name, data = "message", ""
     try:
@@ -151,7 +165,7 @@ def read_events(lines: Generator[bytes]) -> Generator[Event]:
             elif field == "data":
                 data += value.strip()
             elif not field and not value and data:
-                yield Event(name, msgspec.json.decode(data))
+                yield Event(name, decoded(data, where))
                 name, data = "message", ""
     finally:
         lines.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -14,7 +14,11 @@ from duly.cli.command import fail
 from duly.cli.safe import safe
 from duly.ids import is_id
 
+if TYPE_CHECKING:
+    from duly.cli.root import Root
+
 MOST_LOOKED_AT = 1_000
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
@@ -75,6 +79,24 @@ def sure(question: str, *, force: bool) -> None:
         )
     if not click.confirm(safe(question), err=True):
         fail("nothing was changed")
+
+
+def remove_it(root: Root, path: str, one: dict[str, Any], said: str = "removed") -> None:
+    """Without a question; what is printed says that it is `said`."""
+    root.api.delete(path, one["id"])
+    answer = {"id": one["id"], "removed": True}
+    root.out.show(answer, lambda: root.out.cell(f"{one['name']} is {said}"))
+
+
+def all_of(*options: Decorator) -> Decorator:
+    """Several options of a command, in the order in which help shows them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 force_option = click.option("--force", is_flag=True, help="Do not ask.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import force_option, named, owner_option, sure
+from duly.cli.ask import force_option, named, owner_option, remove_it, sure
 from duly.cli.command import EXIT_USAGE, Group, fail
 from duly.cli.out import Column, Item, Out
 from duly.cli.root import Root
@@ -417,9 +417,7 @@ def remove(root: Root, name: str, owner: str | None, dry_run: bool, force: bool)
         return
     _show_before(root.out, changes)
     sure(f"Remove calendar {found['name']!r}?", force=force)
-    root.api.delete("/calendars/{}", found["id"])
-    removed = {"id": found["id"], "removed": True}
-    root.out.show(removed, lambda: root.out.cell(f"{found['name']} is removed"))
+    remove_it(root, "/calendars/{}", found)
 
 
 def _compared(root: Root, found: Item, content: Item) -> list[Item]:

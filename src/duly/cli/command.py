@@ -8,7 +8,6 @@ import difflib
 import importlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn, cast
@@ -16,13 +15,24 @@ from typing import Any, NoReturn, cast
 import click
 from click.shell_completion import CompletionItem
 
+from duly.cli import EXIT_INTERRUPTED
 from duly.cli.safe import safe
 from duly.cli.when import ZoneName
 from duly.errors import DulyError, InvalidOption, UnknownZone
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 128 + signal.SIGINT
+MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError)
+"""What comes of an answer in which something is missing or of another kind."""
+PYTHON_VERBS = {
+    "app.calendars.list()": "`duly calendars list`",
+    "app.endpoints.list()": "`duly endpoints list`",
+    "app.gateways.list()": "`duly gateways list`",
+    "app.schedules.list()": "`duly schedules list`",
+    "app.tokens.create": "`duly tokens create`",
+    "cron_list()": "`duly gateways crons`",
+}
+"""What errors tell a program to call, as it is typed."""
 EXIT_CODES = """\b
 Exit codes:
   0    done
@@ -160,13 +170,16 @@ class RootGroup(Group):
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
-            _fail_with(error)
+            _fail_with(error, getattr(ctx.obj, "asked", None))
 
 
-def _fail_with(error: Exception) -> NoReturn:
+def _fail_with(error: Exception, server: str | None) -> NoReturn:
     if isinstance(error, DulyError):
         fail(str(error), _exit_code(error), hint=getattr(error, "hint", None))
-    fail(f"{type(error).__name__}: {error}", hint="--debug shows where this comes from")
+    what = f"{type(error).__name__}: {error}"
+    if server and isinstance(error, MISSHAPEN):
+        what = f"{server} did not answer as a duly server of this version: {what}"
+    fail(what, hint="--debug shows where this comes from")
 
 
 def _exit_code(error: DulyError) -> int:
@@ -197,7 +210,13 @@ def _leave_pipe() -> NoReturn:
 
 def fail(message: str, code: int = EXIT_ERROR, *, hint: str | None = None) -> NoReturn:
     """End with a line that says what happened, and one that says what to do."""
-    click.echo(f"duly: {safe(message)}", err=True)
+    click.echo(f"duly: {safe(_as_typed(message))}", err=True)
     if hint and hint not in message:
-        click.echo(f"      {safe(hint)}", err=True)
+        click.echo(f"      {safe(_as_typed(hint))}", err=True)
     sys.exit(code)
+
+
+def _as_typed(text: str) -> str:
+    for verb, command in PYTHON_VERBS.items():
+        text = text.replace(verb, command)
+    return text

@@ -80,7 +80,7 @@ def _app(ctx: click.Context) -> Any:
 
 def _functions(ctx: click.Context) -> Iterable[str]:
     if remote := _remote(ctx):
-        return [each["name"] for each in remote.get("/functions") if not each["internal"]]
+        return [each["name"] for each in remote.items("/functions") if not each["internal"]]
     # Those of the code: they need no database.
     return list(_app(ctx).core.functions)
 

@@ -14,7 +14,7 @@ from duly.cli.when import Moment, ZoneName, now
 from duly.clock import from_ms, to_ms
 from duly.errors import InvalidCron
 from duly.model.fires import Fire, fires
-from duly.model.trigger import Cron
+from duly.model.trigger import LATEST, Cron
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,6 +68,10 @@ def cron(root: Root, words: tuple[str, ...], number: int, after: datetime | None
         "fires": [_data(fire) for fire in found],
     }
     out.show(value, lambda: _shown(out, trigger, found))
+    if len(found) < number:
+        again = " again" if found else ""
+        end = f"{from_ms(LATEST * 1000):%Y-%m-%d}"
+        out.note(f"it does not fire{again} before {end}, and duly looks no further")
 
 
 def _read(words: tuple[str, ...], tz: str) -> Cron:
@@ -94,7 +98,9 @@ def _shown(out: Out, trigger: Cron, found: list[Fire]) -> RenderableType:
         columns.append(Column("UTC", "at_ms", _utc, flexible=True))
     columns.append(Column("from now", "at_ms", out.ago, right=True))
     items = [{"fire": fire, "at_ms": fire.at_ms} for fire in found]
-    parts = [out.cell(trigger.describe()), out.cell(""), out.grid(items, columns)]
+    parts: list[RenderableType] = [out.cell(trigger.describe())]
+    if found:
+        parts += [out.cell(""), out.grid(items, columns)]
     notes = [f"* {_wall(fire)}: {fire.note}" for fire in found if fire.note]
     if notes:
         parts.append(out.cell(""))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import force_option, named, owner_option, sure
+from duly.cli.ask import all_of, force_option, named, owner_option, remove_it, sure
 from duly.cli.command import EXIT_USAGE, Group, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -27,25 +26,21 @@ def endpoints() -> None:
     """Addresses that jobs and schedules POST to."""
 
 
-def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option(
-            "--header",
-            "headers",
-            metavar="NAME=VALUE",
-            multiple=True,
-            help="Sent along; what lets somebody in is a reference: authorization=env:NAME.",
-        ),
-        click.option("--timeout", type=Length(), help="How long one attempt may take."),
-        click.option(
-            "--attempts",
-            type=click.IntRange(1, 1_000),
-            help="So often at most; 1: at most once, whatever happens.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_settings = all_of(
+    click.option(
+        "--header",
+        "headers",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="Sent along; what lets somebody in is a reference: authorization=env:NAME.",
+    ),
+    click.option("--timeout", type=Length(), help="How long one attempt may take."),
+    click.option(
+        "--attempts",
+        type=click.IntRange(1, 1_000),
+        help="So often at most; 1: at most once, whatever happens.",
+    ),
+)
 
 
 # Looking -----------------------------------------------------------------------------------------
@@ -212,9 +207,7 @@ def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
     """
     endpoint = _get(root, name, owner)
     sure(f"Remove endpoint {endpoint['name']!r} ({endpoint['url']})?", force=force)
-    root.api.delete("/endpoints/{}", endpoint["id"])
-    removed = {"id": endpoint["id"], "removed": True}
-    root.out.show(removed, lambda: root.out.cell(f"{endpoint['name']} is removed"))
+    remove_it(root, "/endpoints/{}", endpoint)
 
 
 @endpoints.command()

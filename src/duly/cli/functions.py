@@ -39,7 +39,7 @@ def list_(root: Root, every: bool) -> None:
     duly functions list
     duly functions list --all --json
     """
-    found = [each for each in root.api.get("/functions") if every or _is_listed(each)]
+    found = [each for each in root.api.items("/functions") if every or _is_listed(each)]
     columns = [
         Column("function", "name"),
         Column("status", "status"),
@@ -81,7 +81,7 @@ def _get(api: Api, name: str) -> Item:
 
 
 def _names(api: Api) -> list[str]:
-    return [each["name"] for each in api.get("/functions")]
+    return [each["name"] for each in api.items("/functions")]
 
 
 def _shown(out: Out, function: Item) -> RenderableType:

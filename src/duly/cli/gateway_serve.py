@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import socket
 from typing import Any
 
 import click
 
-from duly.cli.command import Command
+from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.find import find_gateway
-from duly.cli.root import EXIT_USAGE, fail
+from duly.cli.root import Root
 from duly.cli.worker import greet
 from duly.errors import MissingExtra, SecretMissing
 from duly.gateway.runtime import Gateway
@@ -29,7 +30,8 @@ PORT = 8700
     show_default=True,
     help="0 takes a free one.",
 )
-def serve(path: str, host: str, port: int) -> None:
+@click.pass_obj
+def serve(root: Root, path: str, host: str, port: int) -> None:
     """Run the crons of a gateway, and its REST API, until SIGTERM or Ctrl-C.
 
     Without a secret it binds only to the machine's own addresses.
@@ -44,7 +46,8 @@ def serve(path: str, host: str, port: int) -> None:
         gateway.open()
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        greet(f"duly gateway {gateway.name!r}: {address}; Ctrl-C stops")
+        facts = {"gateway": gateway.name, "url": address, "pid": os.getpid()}
+        greet(root, f"duly gateway {gateway.name!r}: {address}; Ctrl-C stops", facts)
         server.run(sockets=[listener])
 
 

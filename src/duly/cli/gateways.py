@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from duly.cli.ask import force_option, missing, named, owner_option, sure
+from duly.cli.ask import all_of, force_option, missing, named, owner_option, remove_it, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.out import Column, Item, Out, pretty
 from duly.cli.root import Root
@@ -91,9 +90,7 @@ def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
     """
     gateway = _get(root, name, owner)
     sure(f"Forget gateway {gateway['name']!r} ({gateway['url']})?", force=force)
-    root.api.delete("/gateways/{}", gateway["id"])
-    removed = {"id": gateway["id"], "removed": True}
-    root.out.show(removed, lambda: root.out.cell(f"{gateway['name']} is forgotten"))
+    remove_it(root, "/gateways/{}", gateway, "forgotten")
 
 
 def _get(root: Root, name: str, owner: str | None) -> Item:
@@ -165,16 +162,12 @@ def _cron_state(cron: Item) -> str:
     return cron["last_status"] or "enabled"
 
 
-def _schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option("--cron", metavar="EXPRESSION", help="When: a cron expression."),
-        click.option("--zone", metavar="ZONE", help="In which zone, with --cron; else UTC."),
-        click.option("--every", type=Length(), help="When: again and again, as 5m or 2h."),
-        click.option("--at", type=Moment(), help="When: once."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_schedule_options = all_of(
+    click.option("--cron", metavar="EXPRESSION", help="When: a cron expression."),
+    click.option("--zone", metavar="ZONE", help="In which zone, with --cron; else UTC."),
+    click.option("--every", type=Length(), help="When: again and again, as 5m or 2h."),
+    click.option("--at", type=Moment(), help="When: once."),
+)
 
 
 PAYLOAD = "[NAME=TEXT | NAME:=JSON]..."

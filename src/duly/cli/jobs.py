@@ -9,7 +9,7 @@ import click
 
 from duly.cli import complete
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import force_option, or_nearest, owner_option, sure
+from duly.cli.ask import all_of, force_option, or_nearest, owner_option, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.follow import FINAL, follow
 from duly.cli.out import Column, Out, pretty
@@ -26,15 +26,11 @@ def jobs() -> None:
     """Calls and what became of them."""
 
 
-def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option("--function", metavar="NAME", shell_complete=complete.functions),
-        click.option("--queue", metavar="NAME"),
-        owner_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_filters = all_of(
+    click.option("--function", metavar="NAME", shell_complete=complete.functions),
+    click.option("--queue", metavar="NAME"),
+    owner_option,
+)
 
 
 _state = click.option(
@@ -74,7 +70,10 @@ def list_(root: Root, /, limit: int, **filters: str | None) -> None:
 @_limit
 @click.pass_obj
 def dead(root: Root, /, limit: int, **filters: str | None) -> None:
-    """Jobs that failed for good: all their attempts are used up.
+    """Jobs that failed though they were to be retried: all their attempts are used up.
+
+    What has no retry, or says that trying again is no use, is no dead letter: `jobs list --state
+    failed` shows it.
 
     \b
     duly jobs dead --function send_mail
@@ -96,7 +95,7 @@ def show(root: Root, job_id: str) -> None:
     duly jobs show 0190f0c2-…
     """
     job = _get(root.api, job_id)
-    children = root.api.get("/jobs/{}/children", job_id)
+    children = root.api.items("/jobs/{}/children", job_id)
     root.out.show({**job, "children": children}, lambda: _shown(root.out, job, children))
 
 

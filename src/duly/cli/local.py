@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import Generator, Mapping
+from collections.abc import Coroutine, Generator, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from duly.app import Duly
@@ -14,9 +14,14 @@ from duly.cli.api import Api, Reply, refusal
 from duly.errors import MissingExtra
 from duly.model.access import Principal, Scope
 
+T = TypeVar("T")
+
 
 class Local(Api):
-    """Asks an app's ASGI application, on an event loop of its own."""
+    """Asks an app's ASGI application, on an event loop of its own.
+
+    Ctrl-C cancels what is waited for, and is raised when that has ended.
+    """
 
     def __init__(self, app: Duly) -> None:
         if find_spec("fastapi") is None:
@@ -26,17 +31,16 @@ class Local(Api):
         self.where = f"app {app.name!r}"
         self._app = app
         self._asgi = app.asgi(auth=lambda _: me, only={"api"})
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(_unless_interrupted)
+        self._runner = asyncio.Runner()
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        return self._loop.run_until_complete(self._whole(method, target, headers, body))
+        return self._wait(self._whole(method, target, headers, body))
 
     def stream(self, target: str) -> Generator[bytes]:
         answer = _Answer(self._asgi, _scope("GET", target, {}), b"")
-        wait = self._loop.run_until_complete
+        wait = self._wait
         try:
-            if wait(answer.begin(self._loop)) >= 400:
+            if wait(answer.begin()) >= 400:
                 raise refusal(Reply(answer.status, wait(answer.rest())), self.where)
             rest = b""
             while chunk := wait(answer.chunk()):
@@ -46,24 +50,26 @@ class Local(Api):
             wait(answer.end())
 
     def close(self) -> None:
-        self._loop.run_until_complete(self._give_up())
-        self._loop.close()
+        self._runner.close()
         self._app.close()
 
-    async def _give_up(self) -> None:
-        """End what Ctrl-C has left."""
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._loop.shutdown_default_executor()
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._runner.run(work)
+        except KeyboardInterrupt:
+            # It may have come when the work was done: what stops the loop then has yet to happen,
+            # and would stop the next one.
+            loop = self._runner.get_loop()
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            raise
 
     async def _whole(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
     ) -> Reply:
         answer = _Answer(self._asgi, _scope(method, target, headers), body)
         try:
-            await answer.begin(self._loop)
+            await answer.begin()
             return Reply(answer.status, await answer.rest())
         finally:
             await answer.end()
@@ -81,8 +87,8 @@ class _Answer:
         self._task: asyncio.Future[None] | None = None
         self.status = 0
 
-    async def begin(self, loop: asyncio.AbstractEventLoop) -> int:
-        self._task = loop.create_task(self._asgi(self._scope, self._receive, self._send))
+    async def begin(self) -> int:
+        self._task = asyncio.create_task(self._asgi(self._scope, self._receive, self._send))
         self._task.add_done_callback(lambda _: self._sent.put_nowait({"type": "over"}))
         message = await self._sent.get()
         if message["type"] == "over":
@@ -122,12 +128,6 @@ class _Answer:
 
     async def _send(self, message: dict[str, Any]) -> None:
         self._sent.put_nowait(message)
-
-
-def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ctrl-C stays in the task that it has hit as well; it is no news there."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)
 
 
 def user() -> str:

@@ -85,7 +85,7 @@ def list_queues(root: Root) -> None:
         Column("at once", "at_once", right=True),
         Column("note", "paused", _by, flexible=True),
     ]
-    root.out.table(root.api.get("/queues"), columns, empty="no queues")
+    root.out.table(root.api.items("/queues"), columns, empty="no queues")
 
 
 @queues.command("pause")
@@ -123,7 +123,7 @@ def _state(queue: Item) -> str:
 
 def _check_queue(root: Root, name: str) -> None:
     """A name that nothing knows is a slip of the fingers rather than a queue to come."""
-    names = [queue["name"] for queue in root.api.get("/queues")]
+    names = [queue["name"] for queue in root.api.items("/queues")]
     if name not in names:
         missing("queue", name, names)
 
@@ -153,7 +153,7 @@ def list_workers(root: Root) -> None:
         Column("queues", None, _served, flexible=True),
         Column("started", "started_at_ms", out.ago, right=True),
     ]
-    out.table(root.api.get("/workers"), columns, empty="no workers; `duly worker` starts one")
+    out.table(root.api.items("/workers"), columns, empty="no workers; `duly worker` starts one")
 
 
 def _served(worker: Item) -> str:

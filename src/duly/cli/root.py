@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,17 +9,14 @@ import click
 from click.core import ParameterSource
 
 import duly
-from duly.cli.api import Api
 from duly.cli.command import EXIT_CODES, RootGroup
-from duly.cli.command import EXIT_ERROR as EXIT_ERROR
-from duly.cli.command import EXIT_USAGE as EXIT_USAGE
-from duly.cli.command import fail as fail
 from duly.cli.out import Out
 from duly.cli.when import ZoneName
 from duly.errors import InvalidOption
 
 if TYPE_CHECKING:
     from duly.app import Duly
+    from duly.cli.api import Api
 
 COMMANDS = {
     "audit": ("duly.cli.operate:audit", "Who did what, newest first."),
@@ -99,6 +93,11 @@ class Root:
         click.get_current_context().find_root().call_on_close(local.close)
         return local
 
+    @property
+    def asked(self) -> str | None:
+        """The server that has been asked, if one has."""
+        return self.api.where if self.is_remote and "api" in vars(self) else None
+
     @cached_property
     def out(self) -> Out:
         params = click.get_current_context().find_root().params
@@ -163,6 +162,7 @@ def cli(
     duly --url https://ops.example.com schedules list
     """
     from duly.app import Duly
+    from duly.cli.logs import set_up_logging
 
     bound = ctx.obj if isinstance(ctx.obj, Duly) else None
     if bound is None or not bound.owns_logging:
@@ -170,36 +170,3 @@ def cli(
     if url is None and ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
         raise InvalidOption("--token", "goes with --url")
     ctx.obj = Root(path, bound, url, token)
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {
-            "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        for name in ("job_id", "function", "attempt", "schedule"):
-            if hasattr(record, name):
-                fields[name] = getattr(record, name)
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
-
-
-def set_up_logging(log_format: str, log_level: str) -> None:
-    """Only the command line installs handlers; the library never does."""
-    handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
-    logging.basicConfig(level=log_level.upper(), handlers=[handler], force=True)
-
-
-def main(
-    obj: Duly | None = None, args: Sequence[str] | None = None, program: str | None = None
-) -> None:
-    """Run the command line; `app.main()` binds it to an app."""
-    cli(args=args, prog_name=program, obj=obj)

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from duly.cli import complete
+from duly.cli import EXIT_INTERRUPTED, complete
 from duly.cli.api import Api, ApiError
 from duly.cli.ask import or_nearest, owner_option
-from duly.cli.command import EXIT_INTERRUPTED, EXIT_USAGE, Command, fail
+from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
 from duly.cli.root import Root
@@ -78,7 +78,7 @@ def _created(api: Api, function: str, body: dict[str, Any], key: str | None) -> 
     try:
         job: dict[str, Any] = api.post("/jobs", body=body, key=key)
     except ApiError as error:
-        names = [each["name"] for each in api.get("/functions") if not each["internal"]]
+        names = [each["name"] for each in api.items("/functions") if not each["internal"]]
         or_nearest(error, "function", function, names)
     return job
 

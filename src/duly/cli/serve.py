@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import socket
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.root import EXIT_USAGE, Root, fail
+from duly.cli.command import EXIT_USAGE, Command, fail
+from duly.cli.root import Root
 from duly.cli.worker import end_with_parent, greet, on_signals
 from duly.errors import MissingExtra
 from duly.model.access import PARTS
@@ -28,7 +30,7 @@ OPEN_TO_ALL = {"hooks", "health"}
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to bind to.")
 @click.option(
     "--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0: any."
@@ -94,8 +96,9 @@ def serve(
         read_only=read_only,
     )
     with _listener(host, port, file) as listener:
-        bound = listener.getsockname()[1]
-        greet(f"duly serve: http://{_shown(host)}:{bound} (auth: {chosen}); Ctrl-C stops")
+        url = f"http://{_shown(host)}:{listener.getsockname()[1]}"
+        facts = {"app": app.name, "url": url, "auth": chosen, "pid": os.getpid()}
+        greet(root, f"duly serve: {url} (auth: {chosen}); Ctrl-C stops", facts)
         server = _server(app, asgi, root_path, with_parent=file is not None)
         if with_worker:
             app.start()
@@ -156,7 +159,7 @@ def _auth(app: Duly, host: str, parts: frozenset[str], asked: str | None) -> str
     if asked == "open" or not app.tokens.exist():
         fail(
             f"{host} can be reached from elsewhere, so it needs authentication: make a token with "
-            "app.tokens.create, or bind to 127.0.0.1, or serve --only hooks",
+            "`duly tokens create`, or bind to 127.0.0.1, or serve --only hooks",
             EXIT_USAGE,
         )
     return "tokens"

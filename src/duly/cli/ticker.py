@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from duly.cli.command import Command
 from duly.cli.root import Root
 from duly.cli.worker import Stop, greet, on_signals
 
 
-@click.command()
+@click.command(cls=Command)
 @click.pass_obj
 def ticker(root: Root) -> None:
     """Tick schedules, and run no jobs: until SIGTERM or Ctrl-C.
@@ -23,7 +26,8 @@ def ticker(root: Root) -> None:
     app = root.app
     service = app.ticker_service()
     service.start()
-    greet(f"duly ticker: schedules of {app.name!r}; Ctrl-C stops")
+    facts = {"app": app.name, "pid": os.getpid()}
+    greet(root, f"duly ticker: schedules of {app.name!r}; Ctrl-C stops", facts)
     stop.wait()
     service.stop()
     app.close()

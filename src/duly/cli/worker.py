@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
+from typing import Any
 
 import click
 
-from duly.cli.root import EXIT_USAGE, Root, fail
+from duly.cli.command import EXIT_USAGE, Command, fail
+from duly.cli.root import Root
 from duly.clock import os_sleep
 from duly.runtime.isolate import Isolated
 from duly.runtime.lifeline import Lifeline
@@ -31,7 +33,7 @@ CONCURRENCY = 100
 LOOK_EVERY = 0.05
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--processes", type=click.IntRange(1, 256), default=1, help="Worker processes.")
 @click.option(
     "--concurrency",
@@ -129,13 +131,22 @@ def _supervise(
     on_signals(supervisor.stop)
     if with_parent:
         end_with_parent(supervisor.stop)
-    greet(f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops")
+    greet(
+        root,
+        f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops",
+        {"app": root.app.name, "processes": processes, "pid": os.getpid()},
+    )
     supervisor.run()
 
 
-def greet(message: str) -> None:
-    """For people; whoever reads JSON gets nothing else on stderr."""
-    if click.get_current_context().find_root().params["log_format"] == "text":
+def greet(root: Root, message: str, facts: Mapping[str, Any]) -> None:
+    """Say that it begins: with --json as a line of JSON on stdout.
+
+    For people on stderr; whoever reads the log as JSON gets nothing else there.
+    """
+    if root.out.as_json:
+        root.out.line(facts)
+    elif click.get_current_context().find_root().params["log_format"] == "text":
         click.echo(message, err=True)
     else:
         log.info("%s", message)

@@ -36,7 +36,7 @@ _CENTURY = 36_525 * 86_400
 # A fire is never further from its local time, taken as if it were UTC.
 _FAR = 2 * 86_400
 _EARLIEST = -60_000_000_000
-_LATEST = 250_000_000_000
+LATEST = 250_000_000_000
 _ALL_HOURS = (1 << 24) - 1
 _REFERENCE = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 
@@ -109,12 +109,12 @@ class Cron(_Fires, frozen=True):
         return None if found is None else found * 1000
 
     def prev_before(self, instant: int) -> int | None:
-        second = min((instant - 1) // 1000, _LATEST)
+        second = min((instant - 1) // 1000, LATEST)
         found = _last_until(self._parsed(), zone(self.tz), second)
         return None if found is None else found * 1000
 
     def count_between(self, start: int, end: int) -> int:
-        seconds = (max(_ceil(start), _EARLIEST), min(_ceil(end), _LATEST))
+        seconds = (max(_ceil(start), _EARLIEST), min(_ceil(end), LATEST))
         return _count(self._parsed(), zone(self.tz), *seconds)
 
     def adjusted(self, instant: int) -> bool:
@@ -142,7 +142,7 @@ class Cron(_Fires, frozen=True):
 
 def _first_from(expression: Expression, where: Zone, second: int) -> int | None:
     """The first tick at or after a second."""
-    if second > _LATEST:
+    if second > LATEST:
         return None
     start, end, offset, before = where.span(second)
     follows_clock = expression.follows_clock
@@ -153,7 +153,7 @@ def _first_from(expression: Expression, where: Zone, second: int) -> int | None:
         elif second == start:
             earliest = start + before  # a gap has just ended
     local = expression.first_from(earliest)
-    until = min(second + _CENTURY, _LATEST)
+    until = min(second + _CENTURY, LATEST)
     stepped = False
     while local is not None and start < until:
         if local < start + offset:
@@ -414,7 +414,7 @@ def _require_whole(option: str, value: object, least: int, most: int) -> int:
 
 
 def _require_instant(option: str, value: object) -> None:
-    if type(value) is not int or not _EARLIEST <= value // 1000 <= _LATEST:
+    if type(value) is not int or not _EARLIEST <= value // 1000 <= LATEST:
         raise InvalidTime(f"{option}: give integer milliseconds since 1970 UTC, not {value!r}")
 
 

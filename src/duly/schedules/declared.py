@@ -345,7 +345,7 @@ class Declarations:
             if alive:
                 log.warning(
                     "%r declares no schedules here; those stored go on. If there are to be none, "
-                    "app.schedules.apply() disables them",
+                    "`duly schedules apply` or app.schedules.apply() disables them",
                     self._core.name,
                 )
             return False
@@ -353,7 +353,7 @@ class Declarations:
         if chosen in stored.sets and chosen != stored.sets[-1]:
             log.warning(
                 "the schedules that %r declares here were replaced by others since; "
-                "app.schedules.apply() brings them back",
+                "`duly schedules apply` or app.schedules.apply() brings them back",
                 self._core.name,
             )
         return chosen not in stored.sets

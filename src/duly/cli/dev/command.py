@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from duly.app import Duly
-from duly.cli.command import EXIT_ERROR, EXIT_USAGE, fail
+from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Command, fail
 from duly.cli.dev.children import Children
 from duly.cli.dev.code import LOADED, Code, Failure, Loaded, load
 from duly.cli.dev.view import View
@@ -40,7 +40,7 @@ Steps = Generator[None]
 """What is done besides, a little at a time."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--port",
     type=click.IntRange(1, 65_535),
@@ -177,7 +177,7 @@ class Dev:
         on_signals(self._stop.ask)
         with self._view.shown():
             where = self._app.ready().address().where
-            self._view.say(f"duly dev: {self._url} on {where}; Ctrl-C ends")
+            self._view.begin(self._url, where)
             try:
                 while not self._stop.asked and not is_over():
                     next(steps, None)

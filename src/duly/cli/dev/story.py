@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Generator
+from functools import partial
 
 import msgspec
 
@@ -58,7 +59,7 @@ class Story:
             ticks = demo.app.schedules.preview(key, n, tz=self._out.tz.key)
             found = [{**msgspec.to_builtins(tick), "due_at_ms": to_ms(tick.due)} for tick in ticks]
             self._view.say(f"duly schedules preview {key!r}")
-            self._view.print(foreseen(self._out, found))
+            self._view.show({"preview": found}, partial(foreseen, self._out, found))
 
     def _lose_a_worker(self) -> Generator[None, None, Job[str]]:
         """An album whose worker was killed while it was printing."""

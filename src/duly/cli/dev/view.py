@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duly.app import Duly
 from duly.cli import when
@@ -84,7 +86,7 @@ class View:
         with ExitStack() as stack:
             feed = self._app.core.feed
             self._follower = stack.enter_context(feed.following(lambda _: True, None, lambda: None))
-            if self._out.is_terminal:
+            if self._out.is_terminal and not self._out.as_json:
                 from rich.live import Live
 
                 self._live = Live(console=self._out.console, auto_refresh=False)
@@ -97,17 +99,30 @@ class View:
 
     # Lines that stay -----------------------------------------------------------------------------
 
-    def say(self, text: str, style: str = "bold") -> None:
-        self.print(self._out.styled(text, style))
+    def begin(self, url: str, where: str) -> None:
+        facts = {"url": url, "database": where, "pid": os.getpid()}
+        said = f"duly dev: {url} on {where}; Ctrl-C ends"
+        self.show(facts, lambda: self._out.styled(said, "bold"))
 
-    def print(self, shown: RenderableType) -> None:
+    def say(self, text: str, style: str = "bold") -> None:
+        self.show({"message": text}, lambda: self._out.styled(text, style))
+
+    def show(self, value: Mapping[str, Any], render: Callable[[], RenderableType]) -> None:
+        """A value: as a line of JSON, or as `render` shows it to people."""
+        if self._out.as_json:
+            self._out.line(value)
+        else:
+            self._print(render())
+
+    def _print(self, shown: RenderableType) -> None:
         # A line may be longer than the terminal, which knows best how to break it.
         self._out.console.print(shown, soft_wrap=True)
         self._out.console.file.flush()
 
     def heard(self, line: Line) -> None:
         """A process has printed something."""
-        self.print(self._out.styled(f"{line.who} | {line.text}", "dim"))
+        said = f"{line.who} | {line.text}"
+        self.show({"process": line.who, "line": line.text}, lambda: self._out.styled(said, "dim"))
 
     # What changes --------------------------------------------------------------------------------
 
@@ -154,7 +169,7 @@ class View:
 
     def _print_events(self, new: Sequence[Happened]) -> None:
         for event in new[:MOST_LINES]:
-            self.print(self._line(event))
+            self.show(event._asdict(), partial(self._line, event))
         if len(new) > MOST_LINES:
             self.say(f"… and {len(new) - MOST_LINES} more", "dim")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duly.cli.ask import Decorator, all_of
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.imports.entry import Found, is_mapping
 from duly.cli.imports.plan import Change, Planner, Rule, write
@@ -57,24 +58,18 @@ def _zone(otherwise: str) -> Callable[..., Any]:
     )
 
 
-def _common(prefix: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        options = (
-            click.option(
-                "--map",
-                "rules",
-                type=Mapped(),
-                multiple=True,
-                help="What matches calls this function; may be repeated.",
-            ),
-            click.option("--prefix", default=prefix, show_default=True, help="Of the keys."),
-            click.option("--yes", is_flag=True, help="Write; else it is only shown."),
-        )
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+def _common(prefix: str) -> Decorator:
+    return all_of(
+        click.option(
+            "--map",
+            "rules",
+            type=Mapped(),
+            multiple=True,
+            help="What matches calls this function; may be repeated.",
+        ),
+        click.option("--prefix", default=prefix, show_default=True, help="Of the keys."),
+        click.option("--yes", is_flag=True, help="Write; else it is only shown."),
+    )
 
 
 @click.group(cls=Group)
@@ -202,7 +197,7 @@ def _planner(
 ) -> Planner:
     known = {
         each["name"]: each["arguments"].get("properties", {})
-        for each in root.api.get("/functions")
+        for each in root.api.items("/functions")
         if not each["internal"]
     }
     if not root.is_remote:

@@ -48,7 +48,7 @@ def preview(
     duly schedules preview nightly -n 50 --after 2026-12-20 --tz Asia/Tokyo
     """
     out = root.out
-    found = root.api.get(
+    found = root.api.items(
         "/schedules/{}/preview",
         schedule_id(root.api, key, owner),
         n=n,

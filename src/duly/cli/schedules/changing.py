@@ -150,7 +150,7 @@ def _asked(api: Api, function: str | None, ask: Any) -> Item:
     except ApiError as error:
         if function is None or error.code != "unknown_function":
             raise
-        names = [each["name"] for each in api.get("/functions") if not each["internal"]]
+        names = [each["name"] for each in api.items("/functions") if not each["internal"]]
         or_nearest(error, "function", function, names)
     return made
 
@@ -160,7 +160,7 @@ def _first_ticks(root: Root, schedule: Item) -> RenderableType:
     from rich.console import Group as Lines
 
     out = root.out
-    coming = root.api.get("/schedules/{}/preview", schedule["id"], n=FIRST, tz=out.tz.key)
+    coming = root.api.items("/schedules/{}/preview", schedule["id"], n=FIRST, tz=out.tz.key)
     head = f"{schedule['key']} calls {schedule['function']}: {schedule['description']}"
     return Lines(
         out.cell(head),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
+from duly.cli.ask import all_of
 from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.values import Json, together
 from duly.cli.when import Length, Moment
@@ -39,7 +40,7 @@ def _zone_of_times(ctx: click.Context, _: click.Parameter, value: str | None) ->
     return value
 
 
-_OPTIONS = (
+schedule_options = all_of(
     click.option("--cron", metavar="EXPR", help="When: five fields, as `duly cron` explains."),
     click.option("--every", type=Length(), help="When: again and again, as 15m or 1d."),
     click.option("--at", type=Moment(), help="When: once, then."),
@@ -80,12 +81,6 @@ _OPTIONS = (
     click.option("--priority", type=click.IntRange(0, 9), help="Of its jobs."),
     click.option("--timeout", type=Length(), help="How long an attempt of its jobs may take."),
 )
-
-
-def schedule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, Any]:
