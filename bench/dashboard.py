@@ -1,10 +1,11 @@
 """How fast does the dashboard list what a grown database holds?
 
-    python -m bench.dashboard                            5,000,000 jobs, 100,000 schedules
+    make bench ARGS="--only dashboard"                   5,000,000 jobs, 100,000 schedules
     python -m bench.dashboard --jobs 50000 --schedules 1000
 
 Every list is asked for through the ASGI application, in rounds, as an administrator and as one
-owner of a thousand; PostgreSQL only. Fails if a page is slower than the bar at the 95th percentile.
+owner of a thousand; PostgreSQL only. A page that is slower than the bar at the 95th percentile has
+missed it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import NamedTuple
 
 from starlette.testclient import TestClient
 
-from bench.databases import PostgresDatabase, now_ms, postgres_server
+from bench.databases import Database, PostgresDatabase, now_ms, postgres_server
 from bench.figures import say
 from duly import Ctx, Duly
 from duly.server import make_asgi
 from duly.store.statements import DAY_MS, HISTORY_BUCKETS
 
+JOBS, SCHEDULES = 5_000_000, 100_000
 BAR_MS = 100.0
 ROUNDS = 5
 ASKED = 6
@@ -70,7 +72,8 @@ _FINISHED = f"""INSERT INTO @history (bucket, id, function, kind, queue, priorit
         CASE WHEN state = 'failed' THEN 'ValueError' END,
         CASE WHEN state = 'failed' THEN 'no such thing: ' || i END,
         state = 'failed' AND i % 4 = 0,
-        CASE WHEN i % 5 < 2 THEN 'schedule' ELSE 'api' END,
+        CASE WHEN $count - i < $webhooks THEN 'webhook'
+            WHEN i % 5 < 2 THEN 'schedule' ELSE 'api' END,
         CASE WHEN i % 5 < 2 THEN ({_schedule("1 + dice % $schedules")})::text END
     FROM (SELECT i, dice, at, CASE WHEN dice / 11 % 100 < 90 THEN 'succeeded'
             WHEN dice / 11 % 100 < 97 THEN 'failed' ELSE 'canceled' END AS state
@@ -86,7 +89,7 @@ _LIVE = f"""INSERT INTO @jobs (id, function, kind, queue, priority, state, token
         CASE WHEN worker IS NULL THEN 0 ELSE 1 END, 0, $now, $now, $now + i, $now,
         '{{"n":1}}', CASE WHEN i % 3 > 0 THEN {_OWNER} END, worker
     FROM (SELECT i, CASE WHEN i <= 100 THEN (SELECT id FROM @workers ORDER BY id LIMIT 1) END
-            AS worker FROM generate_series(1, 10000) i) a"""
+            AS worker FROM generate_series(1, $count) i) a"""
 _SCHEDULES = f"""INSERT INTO @schedules (id, app, owner, key, function, args, options, trigger,
         zoned, policies, enabled, next_tick_at, due_at, last_dispatch_at, last_job_id, error,
         parked_at, orphaned_at, expect_at, late, created_at, updated_at)
@@ -106,18 +109,18 @@ _TICKS = f"""INSERT INTO @ticks (schedule_id, kind, tick_at, outcome, reason, jo
     SELECT {_schedule("i")}, 'slot', at, CASE WHEN n % 4 = 0 THEN 'skipped'
             ELSE 'dispatched' END, CASE WHEN n % 4 = 0 THEN 'condition_failed' END,
         CASE WHEN n % 4 > 0 THEN gen_random_uuid() END, at, at + 20
-    FROM (SELECT i, n, $now - n * 3600000::bigint AS at FROM generate_series(1, 1000) i,
+    FROM (SELECT i, n, $now - n * 3600000::bigint AS at FROM generate_series(1, $count) i,
         generate_series(1, 200) n) a"""
 _AUDIT = f"""INSERT INTO @audit (id, at, actor, action, target, detail)
     SELECT {_id(_CREATED, "i")}, {_CREATED}, 'person ' || i % 200,
         (ARRAY['schedule.update', 'schedule.disable', 'job.cancel', 'queue.pause'])[1 + i % 4],
         'schedule:' || {_schedule("1 + i % $schedules")}, '{{"note":"why"}}'
     FROM generate_series(1, $count) i"""
-# The newest jobs are those of deliveries.
+# The newest jobs are those of deliveries. What was filtered came to hook_0.
 _INBOX = """INSERT INTO @inbox (id, webhook, delivery, type, owner, headers, body, received_at,
         job_id)
     SELECT id, 'hook_' || n % 3, 'delivery ' || n, 'push', owner, '{}', '{}'::bytea, created_at,
-        CASE WHEN n % 10 > 0 THEN id END
+        CASE WHEN n % 30 > 0 THEN id END
     FROM (SELECT id, owner, created_at, row_number() OVER (ORDER BY id DESC) AS n FROM @history) h
     WHERE n <= $count"""
 
@@ -128,15 +131,15 @@ def load(database: PostgresDatabase, jobs: int, schedules: int) -> None:
     parts = {
         "finished jobs": (_FINISHED, jobs),
         "workers": (_WORKERS, 20),
-        "live jobs": (_LIVE, 10_000),
+        "live jobs": (_LIVE, min(jobs, 10_000)),
         "schedules": (_SCHEDULES, schedules),
-        "ticks": (_TICKS, 200_000),
+        "schedules with 200 ticks": (_TICKS, min(schedules, 1_000)),
         "audit": (_AUDIT, some),
         "webhooks": (_INBOX, some),
     }
     for name, (text, count) in parts.items():
         began = time.monotonic()
-        given = {"now": now_ms(), "count": count, "schedules": schedules}
+        given = {"now": now_ms(), "count": count, "schedules": schedules, "webhooks": some}
         database.run(Template(text).substitute(given))
         say(f"{count:,} {name}: {time.monotonic() - began:.1f} s")
     database.tidy()
@@ -170,6 +173,7 @@ def pages() -> list[Page]:
         "/jobs?queue=backfill",
         "/jobs?queue=unknown",
         "/jobs?queue=mail&state=canceled",
+        "/jobs?queue=unknown&state=failed",
         "/jobs?dead=1",
         f"/jobs?dead=1&before={far}",
         "/jobs?dead=1&function=task_49",
@@ -192,7 +196,8 @@ def pages() -> list[Page]:
         *("/", "/functions", "/functions?search=task_4", "/functions/task_0", "/calendars"),
         *("/queues", "/gateways", "/webhooks", f"/webhooks?before={middle}"),
         *("/webhooks?webhook=hook_1", "/webhooks?webhook=none", "/webhooks?state=failed"),
-        "/webhooks?state=pending",
+        *(f"/webhooks?state={s}" for s in ("pending", "processing", "processed", "filtered")),
+        "/webhooks?webhook=hook_1&state=filtered",
     ]
     admins = [
         *("/workers", "/tokens", "/audit", f"/audit?before={middle}", "/audit?actor=person+7"),
@@ -227,13 +232,12 @@ class Result(NamedTuple):
     status: int
 
 
-def measure(app: Duly, rounds: int = ROUNDS) -> list[Result]:
+def measure(app: Duly, found: Sequence[Page], rounds: int, asked: int = ASKED) -> list[Result]:
     """All pages in each round; what a page needs for the first time is made before."""
     secrets = {
         "admin": app.tokens.create("admin", ["admin"]).secret,
         "owner": app.tokens.create("owner", ["operate"], owner=OWNER).secret,
     }
-    found = pages()
     taken: dict[Page, list[list[float]]] = {page: [] for page in found}
     statuses: dict[Page, int] = {}
     with TestClient(make_asgi(app)) as client:
@@ -251,7 +255,7 @@ def measure(app: Duly, rounds: int = ROUNDS) -> list[Result]:
         for number in range(rounds):
             for page in found if number % 2 == 0 else reversed(found):
                 times = [ask(page)]
-                while times[-1] < SLOW_MS and len(times) < ASKED:
+                while times[-1] < SLOW_MS and len(times) < asked:
                     times.append(ask(page))
                 taken[page].append(times)
             say(f"round {number + 1} of {rounds}")
@@ -278,18 +282,25 @@ def show(results: Sequence[Result]) -> bool:
     return missed == 0
 
 
+def measure_dashboard(
+    database: Database, jobs: int = JOBS, schedules: int = SCHEDULES, rounds: int = ROUNDS
+) -> bool:
+    """Fill the database and ask for every page; whether all are within the bar."""
+    with loaded(database, jobs, schedules) as app:
+        return show(measure(app, pages(), rounds))
+
+
 @contextmanager
-def loaded(jobs: int, schedules: int) -> Iterator[tuple[PostgresDatabase, Duly]]:
-    """A database that has grown, and the app over it."""
-    with postgres_server() as fresh, fresh() as database:
-        assert isinstance(database, PostgresDatabase)
-        app = make_app(database.url)
-        try:
-            app.functions.publish()
-            load(database, jobs, schedules)
-            yield database, app
-        finally:
-            app.close()
+def loaded(database: Database, jobs: int, schedules: int) -> Iterator[Duly]:
+    """The app over a database that has grown."""
+    assert isinstance(database, PostgresDatabase)
+    app = make_app(database.url)
+    try:
+        app.functions.publish()
+        load(database, jobs, schedules)
+        yield app
+    finally:
+        app.close()
 
 
 def make_app(url: str) -> Duly:
@@ -304,11 +315,11 @@ def make_app(url: str) -> Duly:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=5_000_000)
-    parser.add_argument("--schedules", type=int, default=100_000)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--schedules", type=int, default=SCHEDULES)
     options = parser.parse_args(arguments)
-    with loaded(options.jobs, options.schedules) as (_, app):
-        return 0 if show(measure(app)) else 1
+    with postgres_server() as fresh, fresh() as database:
+        return 0 if measure_dashboard(database, options.jobs, options.schedules) else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     make bench ARGS="--quick"                   a smoke test; its figures mean nothing
     make bench ARGS="--only e2e --store sqlite --rounds 3 --json figures.json"
     make bench ARGS="--peers --check"           other queues too; fail if a bar is missed
+    make bench ARGS="--only dashboard --check"  its lists over 5,000,000 jobs, on PostgreSQL
 
 docs/benchmarks.md says how it is measured and how to read it.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from bench import cases, machine, peers, report
 from bench.cron import cron_trials
+from bench.dashboard import JOBS, SCHEDULES, measure_dashboard
 from bench.databases import STORES, Fresh
 from bench.figures import Figure, interleave
 from bench.growth import Growth, measure_growth
@@ -31,6 +33,8 @@ TRIALS = {
     "latency": cases.latency_trials,
 }
 PARTS = (*TRIALS, "schedules", "growth", "cron")
+DASHBOARD = "dashboard"
+"""A part that is measured only if it is asked for: its database takes minutes to fill."""
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
@@ -41,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{fact}: {value}", flush=True)
     figures: list[Figure] = []
     growths: list[Growth] = []
+    in_time = True
     if "cron" in options.only:
         for row in cron_trials(options.sizes.ticks):
             figures += interleave(row, options.rounds)
@@ -51,8 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 figures += _schedules(store, fresh, options)
             if "growth" in options.only:
                 growths += _growth(store, fresh, options)
+            if DASHBOARD in options.only and store == "postgres":
+                in_time = _dashboard(fresh, options)
     facts["load after"] = " ".join(f"{load:.2f}" for load in os.getloadavg())
-    return finish(options, facts, figures, growths)
+    missed = finish(options, facts, figures, growths)
+    return missed or int(options.check and not in_time)
+
+
+def _dashboard(fresh: Fresh, options: argparse.Namespace) -> bool:
+    jobs, schedules = (5_000, 100) if options.quick else (JOBS, SCHEDULES)
+    with fresh() as database:
+        return measure_dashboard(database, jobs, schedules, options.rounds)
 
 
 def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figure]:
@@ -101,7 +115,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure duly.")
     parser.add_argument("--rounds", type=int, help="medians of so many (5)")
     parser.add_argument("--quick", action="store_true", help="small sizes, one round")
-    parser.add_argument("--only", type=_parts, default=PARTS, help=",".join(PARTS))
+    parser.add_argument("--only", type=_parts, default=PARTS, help=",".join((*PARTS, DASHBOARD)))
     parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
     parser.add_argument("--growth-rows", type=int, help="rows beside which is measured (1,000,000)")
     parser.add_argument("--peers", action="store_true", help="other queues too, if pip gets them")
@@ -117,7 +131,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parts(text: str) -> tuple[str, ...]:
     parts = tuple(text.split(","))
-    unknown = [part for part in parts if part not in PARTS]
+    unknown = [part for part in parts if part not in (*PARTS, DASHBOARD)]
     if unknown:
         raise argparse.ArgumentTypeError(f"no such part: {', '.join(unknown)}")
     return parts

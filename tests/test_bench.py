@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from bench import dashboard
+from bench.databases import PostgresDatabase
+
 TOP = Path(__file__).parent.parent
 BALLASTS = 5
 
@@ -62,6 +65,21 @@ def test_cron_is_measured_beside_croniter(tmp_path: Path) -> None:
 
     assert [figure["side"] for figure in report["figures"]] == ["croniter", "duly"]
     assert report["printed"].count("the bar is 1000%") == 1
+
+
+@pytest.mark.postgres
+def test_pages_of_the_dashboard_are_measured(
+    postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = PostgresDatabase(postgres_url)
+    database.prepare()
+    asked = dashboard.pages()[::10]
+    with dashboard.loaded(database, jobs=500, schedules=10) as app:
+        results = dashboard.measure(app, asked, rounds=1, asked=1)
+    assert [result.page for result in results] == asked
+    assert {result.status for result in results} == {200}
+    dashboard.show([*results, results[0]._replace(p95=dashboard.BAR_MS + 1)])
+    assert capsys.readouterr().out.count("MISSED (200)") >= 1
 
 
 def test_a_part_that_does_not_exist_is_refused() -> None:

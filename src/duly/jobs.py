@@ -113,7 +113,7 @@ class Job(Generic[R_co]):
     @property
     def arguments(self) -> dict[str, Any]:
         """What it was called with, as plain JSON data; redacted ones show as ***."""
-        return _arguments_of(self._record or self.record)
+        return arguments_of(self._record or self.record)
 
     @property
     def attempt(self) -> int:
@@ -145,7 +145,7 @@ class Job(Generic[R_co]):
     @property
     def error(self) -> JobFailure | None:
         """Why it failed; while it waits for a retry, why the last attempt did."""
-        return _failure_of(self.record)
+        return failure_of(self.record)
 
     @property
     def canceled_by(self) -> str | None:
@@ -284,14 +284,14 @@ class AsyncJob(Generic[R_co]):
 
     async def arguments(self) -> dict[str, Any]:
         """What it was called with, as plain JSON data; redacted ones show as ***."""
-        return _arguments_of(self._record or await self.record())
+        return arguments_of(self._record or await self.record())
 
     async def attempt(self) -> int:
         return (await self.record()).attempt
 
     async def error(self) -> JobFailure | None:
         """Why it failed; while it waits for a retry, why the last attempt did."""
-        return _failure_of(await self.record())
+        return failure_of(await self.record())
 
     async def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return what it returned; as Job.result."""
@@ -348,11 +348,13 @@ def _result_of(record: JobRecord, decode: Callable[[str | None], Any]) -> Any:
     return decode(record.result)
 
 
-def _arguments_of(record: JobRecord) -> dict[str, Any]:
+def arguments_of(record: JobRecord) -> dict[str, Any]:
+    """What a job was called with, as plain JSON data."""
     return msgspec.json.decode(record.args, type=dict[str, Any])
 
 
-def _failure_of(record: JobRecord) -> JobFailure | None:
+def failure_of(record: JobRecord) -> JobFailure | None:
+    """Why it failed, or why its last attempt did."""
     if record.error_kind is None and record.error_message is None:
         return None
     return JobFailure(record.error_kind, record.error_message or "", record.error_traceback)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -29,15 +30,13 @@ def test_a_change_is_seen_soon_and_nothing_is_lost(page: Page, shop: Duly) -> No
     page.focus("#bulk-note")
     page.evaluate("scrollTo(0, 300)")
     took: list[float] = []
-    # Several tries, for the machine may do much else.
     for each in made[8:20]:
         began = time.monotonic()
         shop.schedules.disable(each.id)
         page.wait_for_selector(f"#row-{each.id} .s-disabled")
         took.append(time.monotonic() - began)
-        if took[-1] < SOON:
-            break
-    assert min(took) < SOON, took
+    # Most of them, for the machine may do much else for a moment.
+    assert statistics.median(took) < SOON, took
     assert page.is_checked(f"#mark-{made[20].id}")
     assert page.inner_text("[data-count]") == "1 marked"
     assert page.input_value("#bulk-note") == "half a sent"

@@ -19,7 +19,14 @@ def migrate(run, url, tmp_path):
     return migrate
 
 
-STEPS = ("0001_jobs", "0002_functions", "0003_tracking", "0004_schedules", "0005_server")
+STEPS = (
+    "0001_jobs",
+    "0002_functions",
+    "0003_tracking",
+    "0004_schedules",
+    "0005_server",
+    "0006_lists",
+)
 
 
 def apply(script: str, url: str) -> None:

@@ -17,6 +17,7 @@ from duly import Ctx, Duly, Redact
 from duly.model.access import Scope
 from duly.server import Principal, dashboard, make_asgi
 from duly.server.auth import SESSION, _scopes  # pyright: ignore[reportPrivateUsage]
+from duly.server.dashboard.exports import export
 from duly.webhooks import Bearer
 from tests.jobs.support import on_sqlite
 
@@ -264,7 +265,7 @@ def test_the_application_around_may_say_who_it_is(shop, ids):
         assert addresses
         assert all(address.startswith("/ops/") for address in addresses)
         assert client.get(addresses[0]).status_code == 200
-        form = {"csrf": client.cookies["duly_csrf"]}
+        form = {"csrf": re.findall(r'name="csrf" value="([^"]+)"', page.text)[0]}
         done = client.post(f"/ops/jobs/{ids['job_id']}/cancel", data=form, follow_redirects=False)
         assert done.headers["location"] == f"/ops/jobs/{ids['job_id']}"
         entry = shop.store.audit_of(f"job:{ids['job_id']}")[0]
@@ -375,6 +376,7 @@ def test_times_are_in_the_zone_of_whoever_looks(shop, operator, ids):
     assert "(Europe/Berlin)" in operator.get("/jobs").text
     assert "no time zone" in operator.done("/preferences", tz="Nowhere/Land", back="/jobs").lower()
     assert 'data-theme="dark"' in operator.done("/preferences", theme="dark", back="/jobs")
+    assert "each day in UTC" in operator.get(f"/schedules/{ids['schedule_id']}").text
 
 
 def test_lists_come_as_files(shop, operator, ids):
@@ -386,6 +388,37 @@ def test_lists_come_as_files(shop, operator, ids):
     assert {job["args"]["name"] for job in jobs} == {"ann", "=1+1"}
     assert operator.get("/jobs.xml").status_code == 422
     assert operator.get("/jobs.csv?state=failed").text.strip() == ""
+
+
+@pytest.mark.parametrize("text", ["=1", " =1", "\t\n @x", "+1", "\r", "\u00a0-2", "\nx"])
+def test_no_cell_is_a_formula(text):
+    file = export([{"cell": text}, {"cell": "1-2"}], "x", "csv", complete=True).body
+    rows = csv.DictReader(io.StringIO(bytes(file).decode(), newline=""))
+    assert [row["cell"] for row in rows] == [f"'{text}", "1-2"]
+
+
+@on_sqlite
+def test_what_is_long_is_in_no_list_and_a_file_has_its_limits(shop, operator, monkeypatch):
+    long, short = (
+        shop.run(shop.function("greet"), "x" * 9_000),
+        shop.run(shop.function("greet"), "x"),
+    )
+    listed = {job["id"]: job["args"] for job in operator.get("/jobs.json").json()}
+    assert listed == {long.id: {"…": "too long to be listed"}, short.id: {"name": "x"}}
+    assert "x" * 9_000 in operator.get(f"/jobs/{long.id}").text
+    monkeypatch.setattr("duly.server.dashboard.views.jobs.FILE_PAGE", 1)
+    assert operator.get("/jobs.csv").headers["x-duly-complete"] == "true"
+    monkeypatch.setattr("duly.server.dashboard.exports.MOST_BYTES", 100)
+    cut = operator.get("/jobs.json")
+    assert (len(cut.json()), cut.headers["x-duly-complete"]) == (1, "false")
+
+
+def test_a_list_reads_no_job_twice(shop, operator, monkeypatch):
+    for _ in range(3):
+        shop.run(shop.function("greet"), "ann")
+    monkeypatch.setattr(type(shop.core), "get", None)
+    assert len(operator.get("/jobs.json").json()) == 3
+    assert operator.get("/jobs").text.count('id="row-') == 3
 
 
 def test_a_page_that_asks_for_itself_leaves_the_message_for_whoever_reads(shop, operator, ids):

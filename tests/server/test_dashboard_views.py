@@ -7,6 +7,7 @@ import re
 from typing import Annotated, Any, Literal
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Redact
@@ -280,6 +281,26 @@ def test_the_secret_of_a_token_is_in_one_answer_only(shop, admin):
 
 
 @on_sqlite
+def test_loading_the_page_of_a_new_token_again_makes_no_other(shop, admin):
+    once = re.findall(r'name="once" value="([^"]+)"', admin.get("/tokens").text)[0]
+    form = {"name": "ci", "scope": "read", "once": once}
+    assert admin.post("/tokens", **form | {"scope": "odd"}).status_code == 422
+    assert admin.post("/tokens", **form).status_code == 201
+    assert "its secret was shown then" in admin.done("/tokens", **form)
+    assert [token.name for token in shop.tokens.list()].count("ci") == 1
+    assert f'value="{once}"' not in admin.get("/tokens").text
+
+
+@on_sqlite
+def test_a_time_with_an_offset_is_meant_so(shop, admin):
+    for name, at in {"here": "2030-01-01T12:00:00", "there": "2030-01-01T12:00:00+05:00"}.items():
+        admin.post("/tokens?tz=Europe/Berlin", name=name, scope="read", expires_at=at)
+    expires = {token.name: token.expires for token in shop.tokens.list()}
+    assert str(expires["here"]) == "2030-01-01 11:00:00+00:00"
+    assert str(expires["there"]) == "2030-01-01 07:00:00+00:00"
+
+
+@on_sqlite
 def test_the_audit_log_has_filters_and_pages(shop, admin):
     for n in range(60):
         shop.queues.pause("slow", by="ann" if n % 2 else "bob", note=str(n))
@@ -295,6 +316,24 @@ def test_the_audit_log_has_filters_and_pages(shop, admin):
     assert admin.get("/audit?before=odd").status_code == 422
 
 
+def test_actions_are_found_by_how_they_begin(shop):
+    shop.queues.pause("slow", by="ann")
+    shop.queues.resume("slow", by="bob")
+    shop.ready().audit("queue-like", "queue:slow", None, None, shop.clock.now())
+    shop.tokens.create("ci", ["read"])
+
+    def found(**which: str) -> list[str]:
+        page = shop.ready().audit_page(which.pop("target", None), None, 10, **which)
+        return [entry.action for entry in page]
+
+    assert found() == ["token.create", "queue-like", "queue.resume", "queue.pause"]
+    assert found(action="queue") == ["queue.resume", "queue.pause"]
+    assert found(action="queue.pause") == found(actor="ann") == ["queue.pause"]
+    assert found(action="queue", actor="bob", target="queue:slow") == ["queue.resume"]
+    for nothing in ("que", "queue.", "queue.pauses", "", "Queue", "queue%"):
+        assert found(action=nothing) == [], nothing
+
+
 @on_sqlite
 def test_what_is_asked_for_wrongly_is_refused(shop, admin):
     for path in ("/functions?status=odd", "/webhooks?state=odd", "/calendars/plant?year=1"):
@@ -308,8 +347,6 @@ def test_what_is_asked_for_wrongly_is_refused(shop, admin):
 
 @on_sqlite
 def test_all_of_it_works_where_it_is_mounted(shop):
-    from fastapi import FastAPI
-
     host = FastAPI()
     host.mount("/ops", make_asgi(shop, auth="open"))
     calendar = shop.calendars.create("plant", "skip_dates")
@@ -318,3 +355,55 @@ def test_all_of_it_works_where_it_is_mounted(shop):
             page = client.get(f"/ops{path}").text
             for address in re.findall(r'(?:href|src|action|hx-get|hx-post)="(/[^"]*)"', page):
                 assert address.startswith("/ops/"), (path, address)
+
+
+@on_sqlite
+def test_two_of_them_on_one_host_know_their_own_visitors(shop):
+    """The browser sends what one has set at `/` to the other too, wherever that is mounted."""
+    prefix, encoded = "/zwei ü", "/zwei%20%C3%BC"
+    host = FastAPI()
+    host.mount(prefix, make_asgi(shop))
+    host.mount("/", make_asgi(shop))
+    secret = shop.tokens.create("op", ["operate"]).secret
+    with TestClient(host) as client:
+
+        def log_in(root: str) -> None:
+            csrf = re.findall(r'name="csrf" value="([^"]+)"', client.get(f"{root}/login").text)[0]
+            form = {"csrf": csrf, "token": secret, "next": "/jobs"}
+            answer = client.post(f"{root}/login", data=form, follow_redirects=False)
+            assert (answer.status_code, answer.headers["location"]) == (303, f"{root}/jobs")
+            assert f"Path={root or '/'};" in answer.headers["set-cookie"]
+
+        log_in("")
+        elsewhere = client.get(f"{encoded}/jobs", follow_redirects=False)
+        assert elsewhere.status_code == 303, "a session here is none there"
+        log_in(encoded)
+        page = client.get(f"{encoded}/jobs").text
+        csrf = re.findall(r'name="csrf" value="([^"]+)"', page)[0]
+        assert client.post(f"{encoded}/logout", data={"csrf": csrf}).url.path.endswith("/login")
+        assert client.get(f"{encoded}/jobs", follow_redirects=False).status_code == 303
+        assert client.get("/jobs", follow_redirects=False).status_code == 200
+
+
+@on_sqlite
+def test_a_person_is_told_on_a_page_what_no_page_takes(shop):
+    person = {"Accept": "text/html,application/xhtml+xml"}
+    with TestClient(make_asgi(shop, auth="open")) as client:
+        client.cookies.set("duly_csrf", "mine")
+        for method, path, body, status in (
+            ("GET", "/no/such/page", b"", 404),
+            ("PUT", "/jobs", b"", 405),
+            ("POST", "/jobs/bulk", b"x" * (1 << 20) + b"x", 413),
+        ):
+            page = client.request(method, path, content=body, headers=person)
+            assert (page.status_code, "set-cookie" in page.headers) == (status, False)
+            assert page.headers["content-type"].startswith("text/html"), path
+            assert "To the overview" in page.text
+            assert "default-src 'none'" in page.headers["content-security-policy"]
+            answer = client.request(method, path, content=body)
+            assert answer.status_code == status
+            assert set(answer.json()) == {"error"}
+        assert client.put("/jobs", headers=person).headers["allow"] == "GET"
+        assert client.get("/api/v1/none", headers=person).json()["error"]["code"] == "not_found"
+    with TestClient(make_asgi(shop, only=["api"], auth="open")) as client:
+        assert client.get("/jobs", headers=person).json()["error"]["code"] == "not_found"

@@ -14,7 +14,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from duly import Ctx, Duly, ManualClock, Retry, Tx, fault, ids
+from duly import Ctx, Duly, ManualClock, Retry, Tx, Unique, fault, ids
 from duly.errors import (
     InvalidFunction,
     InvalidOption,
@@ -829,11 +829,60 @@ def test_the_inbox_is_read_in_pages(hooks: Duly, clock: ManualClock):
 
 
 def test_a_filter_by_state_finds_what_lies_pages_away(hooks: Duly, monkeypatch):
-    monkeypatch.setattr("duly.store.inbox.PAGE", 3)
-    send(hooks, delivery="first", type_="ping")
-    for number in range(10):
+    """Few are found at once; of many one page looks only so far, and the next one goes on."""
+    for number in range(2):
+        send(hooks, delivery=f"filtered {number}", type_="ping")
+    for number in range(9):
         send(hooks, delivery=str(number))
-    assert [e.delivery for e in hooks.webhooks.list(state="filtered", limit=1)] == ["first"]
+    both = ["filtered 1", "filtered 0"]
+    monkeypatch.setattr("duly.store.inbox.PAGES", 0)
+    page = hooks.webhooks.page(state="filtered", limit=1)
+    assert [e.delivery for e in page.events] == both[:1]
+    page = hooks.webhooks.page(state="filtered", limit=1, before=page.next)
+    assert ([e.delivery for e in page.events], page.next) == (both[1:], None)
+    for name, value in {"FEW": 1, "PAGE": 3, "PAGES": 2}.items():
+        monkeypatch.setattr(f"duly.store.inbox.{name}", value)
+    page = hooks.webhooks.page(state="filtered")
+    assert page.events == []
+    assert page.next == hooks.webhooks.list()[5].id
+    page = hooks.webhooks.page(state="filtered", before=page.next)
+    assert ([e.delivery for e in page.events], page.next) == (both, None)
+    assert [e.delivery for e in hooks.webhooks.list(state="filtered")] == both
+    assert [e.delivery for e in hooks.webhooks.list(state="filtered", limit=1)] == both[:1]
+    with TestClient(make_asgi(hooks, auth="open")) as client:
+        answer = client.get("/api/v1/webhooks?state=filtered").json()
+        assert (answer["items"], answer["next"] is None) == ([], False)
+        shown = client.get("/webhooks?state=filtered").text
+        assert "None of the newest ones" in shown
+        assert f"before={answer['next']}" in shown
+        older = client.get(f"/webhooks?state=filtered&before={answer['next']}").text
+        assert all(delivery in older for delivery in both)
+
+
+def test_every_state_is_found_whoever_has_called_the_job(app: Duly, hire: Hire, clock: ManualClock):
+    """An event that finds a job under its key has that one, though nobody sent it."""
+
+    @app.action(unique=Unique("one"))
+    def process(ctx: Ctx, event_id: str) -> None:
+        running.extend(of("processing"))
+
+    running: list[str] = []
+    app.webhook("github", source=GitHub(secrets=[SECRET]), process=process)
+    job = app.run(process, "by hand")
+    clock.advance(1)
+    sent = send(app).event_id
+
+    def of(state: str) -> list[str]:
+        return [event.id for event in app.webhooks.list(state=state)]
+
+    assert app.webhooks.list()[0].job_id == job.id
+    assert of("pending") == [sent]
+    job.cancel()
+    other = send(app, delivery="other").event_id
+    assert (of("pending"), of("failed")) == ([other], [sent])
+    hire().work()
+    assert running == of("processed") == [other]
+    assert of("pending") == of("processing") == []
 
 
 def test_the_owner_of_a_webhook_owns_its_events_and_jobs(app: Duly):

@@ -87,13 +87,7 @@ CASES = {
         lambda s: views.tally(s, NOW, NOW - 60_000, NOW, None),
         {
             "TALLY": (
-                {
-                    "schedules_due",
-                    "schedules_expect",
-                    "schedules_pkey",
-                    "schedules_owner",
-                    "jobs_worker",
-                },
+                {"schedules_due", "schedules_expect", "schedules_disabled", "jobs_worker"},
                 6 * MOST,
             ),
             "FAILED_SINCE": (HISTORY_FUNCTION | {"functions_pkey"}, 200),

@@ -164,7 +164,7 @@ CASES = {
         lambda s: s.cancel_live([job_id(110)], "x", NOW),
         {
             "LIVE_IDS": (PK, 20),
-            "MOVE_CANCELED": (PK, 100),
+            "MOVE_CANCELED": (PK, 120),
             "CHILD_IDS": ({"jobs_parent"}, 20),
         },
     ),

@@ -85,6 +85,17 @@ class InboxFilter(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
+class EventPage(msgspec.Struct, frozen=True):
+    """Part of a list; `next` asks for what comes after it, None at the end.
+
+    It may hold few, or nothing, and yet have a next one: of one state only so many events are
+    looked at for a page.
+    """
+
+    events: list[FoundEvent]
+    next: str | None
+
+
 def line_of(webhook: str, entity: str) -> str:
     """The batch to which the jobs of an entity belong; they run one after the other."""
     digest = hashlib.sha256(f"{webhook}\0{entity}".encode()).hexdigest()

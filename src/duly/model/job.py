@@ -247,6 +247,10 @@ class JobRecord(msgspec.Struct, frozen=True):
     batch_id: str | None
 
 
+LEFT_OUT = '{"…":"too long to be listed"}'
+"""Instead of what is long, as JSON."""
+
+
 class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which jobs a list or a bulk verb is about; None means any."""
 
@@ -261,6 +265,8 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_id: str | None = None
     exhausted: bool | None = None
     """Finished jobs that have used up their attempts."""
+    brief: bool = False
+    """Arguments and results that are long are LEFT_OUT."""
     limit: int = 100
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -446,8 +447,14 @@ def _describe_day(pattern: str, item: str) -> str:
 
 
 def _describe(fields: list[str]) -> str:
+    return _description(" ".join(fields))
+
+
+@lru_cache(maxsize=1_024)
+def _description(text: str) -> str:
+    # A millisecond each time: the library loads its words anew.
     library = import_module("cron_descriptor")
     options = library.Options()
     options.locale_code = "en_US"
     options.use_24hour_time_format = True
-    return str(library.get_description(" ".join(fields), options))
+    return str(library.get_description(text, options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, cast
 
@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 from duly.clock import from_ms
 from duly.errors import (
@@ -160,8 +161,16 @@ def refusal(status: int, body: ErrorBody, headers: Mapping[str, str] | None = No
     return Answer({"error": body.model_dump()}, status, dict(headers or {}))
 
 
-def install_errors(api: FastAPI) -> None:
-    """Give every error the one shape."""
+PageFor = Callable[[Request, int, str], Response | None]
+"""What a person is shown instead of JSON; None for programs."""
+
+
+def no_page(request: Request, status: int, text: str) -> None:
+    return None
+
+
+def install_errors(api: FastAPI, page_for: PageFor = no_page) -> None:
+    """Give every error the one shape, where no person is shown a page."""
 
     def of_duly(_: Request, error: Exception) -> Answer:
         assert isinstance(error, DulyError)
@@ -179,15 +188,20 @@ def install_errors(api: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return _invalid(error)
 
-    def other(_: Request, error: Exception) -> Answer:
+    def other(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if (page := page_for(request, error.status_code, str(error.detail))) is not None:
+            page.headers.update(error.headers or {})
+            return page
         code = SAID_IN_WORDS.get(error.status_code, "refused")
         body = ErrorBody(code=code, message=str(error.detail))
         return refusal(error.status_code, body, error.headers)
 
-    def unexpected(_: Request, error: Exception) -> Answer:
+    def unexpected(request: Request, error: Exception) -> Response:
         # Whoever runs the server finds it in the log; those who ask need not know.
-        return refusal(500, ErrorBody(code="internal", message="something went wrong here"))
+        message = "something went wrong here"
+        shown = page_for(request, 500, message)
+        return shown or refusal(500, ErrorBody(code="internal", message=message))
 
     api.add_exception_handler(DulyError, of_duly)
     api.add_exception_handler(UnicodeEncodeError, unstorable)

@@ -19,8 +19,9 @@ from duly.errors import InvalidOption
 from duly.model.access import PARTS
 from duly.server import api as routes
 from duly.server import dashboard, events, hooks
-from duly.server.answers import Answer, ErrorAnswer, install_errors
+from duly.server.answers import Answer, ErrorAnswer, PageFor, install_errors, no_page
 from duly.server.auth import Auth, Doorman
+from duly.server.dashboard import pages
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
 from duly.server.guard import Guard
 from duly.server.health import Readiness, health_router
@@ -48,7 +49,12 @@ def make_asgi(
     doorman = Doorman(app, auth, read_only=read_only)
     own = [] if read_only else _own_routes(app, parts)
     what = Served(app, doorman, Readiness(app), own)
-    return Guard(serve(what, _routes(parts, metrics_open)), hosts, unread=hooks.paths(app))
+    inner = serve(what, _routes(parts, metrics_open))
+    return Guard(inner, hosts, unread=hooks.paths(app), page_for=_page_for(parts))
+
+
+def _page_for(parts: frozenset[str]) -> PageFor:
+    return pages.page_for if "dashboard" in parts else no_page
 
 
 def _own_routes(app: Duly, parts: frozenset[str]) -> list[Route]:
@@ -70,7 +76,7 @@ def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=_operation_id,
     )
-    install_errors(server)
+    install_errors(server, _page_for(parts))
     if "api" in parts:
         for router in (*routes.ROUTERS, events.router):
             server.include_router(router, prefix="/api/v1", responses=_ERRORS)

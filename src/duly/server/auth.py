@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from hashlib import sha256
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import Depends, Request
@@ -16,7 +17,7 @@ from duly.app import Duly
 from duly.errors import InvalidOption
 from duly.model.access import Principal, Scope
 from duly.server.answers import Refused
-from duly.server.served import served
+from duly.server.served import root_of, served
 from duly.tokens import PREFIX
 
 Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
@@ -27,6 +28,21 @@ SESSION = "duly_session"
 EVERYBODY = Principal("local", frozenset(Scope))
 """Whoever reaches a server without authentication, which binds to loopback only."""
 _BEARER = HTTPBearer(auto_error=False, description="A token, as `app.tokens.create` makes it.")
+
+
+def cookie_name(request: Request, name: str) -> str:
+    """What a cookie is called where this is mounted.
+
+    A browser sends the cookies of `/` to `/two` as well, so that only their names keep two servers
+    of one host apart.
+    """
+    root = root_of(request)
+    return f"{name}_{sha256(root.encode()).hexdigest()[:8]}" if root else name
+
+
+def cookie_of(request: Request, name: str) -> str:
+    """What a cookie of ours holds; "" if there is none."""
+    return request.cookies.get(cookie_name(request, name), "")
 
 
 class Doorman:
@@ -68,7 +84,7 @@ class Doorman:
             if found is not None:
                 return found
             shown = ""
-        shown = shown or request.cookies.get(SESSION, "")
+        shown = shown or cookie_of(request, SESSION)
         return await run_in_threadpool(self._app.tokens.check, shown) if shown else None
 
 

@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Collection
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duly.model.nesting import MAX_DEPTH as MAX_DEPTH
 from duly.model.nesting import depth_of as depth_of
-from duly.server.answers import ErrorBody, refusal
+from duly.server.answers import ErrorBody, PageFor, no_page, refusal
 
 MAX_BODY = 1 << 20
 MAX_DIGITS = 20
@@ -39,10 +40,12 @@ class Guard:
         inner: ASGIApp,
         hosts: Collection[str] | None,
         unread: Callable[[str], bool] = lambda path: False,
+        page_for: PageFor = no_page,
     ) -> None:
         """`unread`: paths whose bodies are left to those who serve them."""
         self._inner = inner
         self._unread = unread
+        self._page_for = page_for
         self._hosts = None if hosts is None else frozenset(map(_name, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +60,8 @@ class Guard:
             receive = _replay(body, receive)
         if refused is not None:
             status, code, message = refused
-            answer = refusal(status, ErrorBody(code=code, message=message))
+            page = self._page_for(Request(scope), status, message)
+            answer = page or refusal(status, ErrorBody(code=code, message=message))
             await answer(scope, receive, send)
             return
         await self._inner(scope, receive, send)

@@ -40,6 +40,11 @@ def served(request: HTTPConnection) -> Served:
     return found
 
 
+def root_of(request: HTTPConnection) -> str:
+    """The prefix under which this is mounted; "" for none."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
 def serve(what: Served, routes: ASGIApp) -> ASGIApp:
     """These routes, for this app."""
 

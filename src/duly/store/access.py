@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -76,8 +76,11 @@ def audit_page(
     actor: str | None,
     action: str | None,
 ) -> list[AuditEntry]:
-    given = {"target": target, "before": before, "actor": actor, "action": action, "limit": limit}
-    return [AuditEntry(*row) for row in session.run(sql.AUDIT_PAGE, given)]
+    asked = {"target": target, "before": before, "actor": actor, "action": action}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    statement = sql.audit_page(given)
+    text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
+    return [AuditEntry(*row) for row in session.run_text(text, given | {"limit": limit})]
 
 
 def _one(rows: list[Row]) -> TokenRecord | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from duly.model.access import TokenRecord
-from duly.store.statements import both, each
+from duly.store.statements import Dialect, Statement, both, each
 
 _FIELDS = TokenRecord.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -70,16 +72,28 @@ FORGET_REQUESTS = each(
 )
 
 # An action, or all that begin with it: schedule stands for schedule.create too.
-AUDIT_PAGE = each(
-    sqlite="""SELECT id, at, actor, action, target, detail FROM @audit
-        WHERE (:target IS NULL OR target = :target) AND (:before IS NULL OR id < :before)
-            AND (:actor IS NULL OR actor = :actor)
-            AND (:action IS NULL OR substr(action || '.', 1, length(:action) + 1) = :action || '.')
-        ORDER BY id DESC LIMIT :limit""",
-    postgres="""SELECT id::text, at, actor, action, target, detail FROM @audit
-        WHERE (:target::text IS NULL OR target = :target)
-            AND (:before::uuid IS NULL OR id < :before::uuid)
-            AND (:actor::text IS NULL OR actor = :actor)
-            AND (:action::text IS NULL OR starts_with(action || '.', :action || '.'))
-        ORDER BY audit.id DESC LIMIT :limit""",
-)
+_OF_ACTION = {
+    "sqlite": "substr(action || '.', 1, length(:action) + 1) = :action || '.'",
+    # Between these lie all of them, and a few others.
+    "postgres": """action COLLATE "C" >= :action AND action COLLATE "C" < :action::text || '/'
+            AND starts_with(action || '.', :action::text || '.')""",
+}
+
+
+def audit_page(given: Collection[str]) -> Statement:
+    """The statement that lists the audit log, newest first; only what is asked for is in it."""
+
+    def text(dialect: Dialect) -> str:
+        terms = {
+            "target": "target = :target",
+            "actor": "actor = :actor",
+            "action": _OF_ACTION[dialect],
+            "before": "a.id < :before",
+        }
+        chosen = [term for name, term in terms.items() if name in given]
+        where = f"WHERE {' AND '.join(chosen)}" if chosen else ""
+        read = "id" if dialect == "sqlite" else "id::text"
+        return f"""SELECT {read}, at, actor, action, target, detail FROM @audit a {where}
+            ORDER BY a.id DESC LIMIT :limit"""
+
+    return each(sqlite=text("sqlite"), postgres=text("postgres"))

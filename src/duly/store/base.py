@@ -20,7 +20,7 @@ from duly.model.decide import Facts, Signal
 from duly.model.endpoint import EndpointRecord
 from duly.model.function import FunctionInfo, Published, Status
 from duly.model.gateway import GatewayRecord
-from duly.model.inbox import FoundEvent, InboxFilter, InboxRecord
+from duly.model.inbox import EventPage, FoundEvent, InboxFilter, InboxRecord
 from duly.model.job import (
     Claim,
     JobFilter,
@@ -619,8 +619,8 @@ class Store(Protocol):
         """A received webhook and its job; None also if retention has removed the job."""
         ...
 
-    def events(self, filter: InboxFilter) -> Sequence[FoundEvent]:
-        """The same without their bodies, newest first."""
+    def events(self, filter: InboxFilter) -> EventPage:
+        """Some of them without their bodies, newest first; see EventPage."""
         ...
 
     def retry_event(

@@ -9,7 +9,15 @@ import msgspec
 
 from duly import fault
 from duly.ids import FIRST_ID, go_past
-from duly.model.inbox import FoundEvent, InboxFilter, InboxRecord, JobOfEvent, line_of
+from duly.model.inbox import (
+    EventPage,
+    EventState,
+    FoundEvent,
+    InboxFilter,
+    InboxRecord,
+    JobOfEvent,
+    line_of,
+)
 from duly.model.job import Hold, JobRecord, NewJob, State, TrackedJob, Trigger
 from duly.store import inbox_statements as sql
 from duly.store import limits
@@ -18,7 +26,10 @@ from duly.store.schedules.audit import audit
 if TYPE_CHECKING:
     from duly.store.session import Session
 
-PAGE = 500
+PAGE, PAGES = 500, 2
+"""So many events are looked at at once, and for one page of a list."""
+FEW = 1_000
+"""Up to so many events that may be in a state are looked up."""
 
 MakeEventJobs = Callable[[], Sequence[TrackedJob | NewJob]]
 """The job of an event, first, and those that wait for its end."""
@@ -102,23 +113,57 @@ def get(session: Session, event_id: str) -> FoundEvent | None:
     return found[0] if found else None
 
 
-def find(session: Session, filter: InboxFilter) -> list[FoundEvent]:
-    """Newest first. Where an event stands is known from its job, so a filter by state walks."""
-    given: dict[str, Any] = {
+def find(session: Session, filter: InboxFilter) -> EventPage:
+    """Newest first. Where an event stands is known from its job.
+
+    If few are in a state, those are looked up; else one walks until enough are found, and not far.
+    """
+    given = {
         name: value
         for name in ("webhook", "owner", "before_id")
         if (value := getattr(filter, name)) is not None
     }
+    few = None if filter.state is None else _few(session, filter.state)
+    return _walk(session, filter, given) if few is None else _among(session, filter, given | few)
+
+
+def _few(session: Session, state: EventState) -> dict[str, Any] | None:
+    """Those that may be in a state, by what tells them; None if there are many of them."""
+    if state not in sql.IN_STATE:
+        return None
+    statement, told_by = sql.IN_STATE[state]
+    ids = [row[0] for row in session.run(statement, {"most": FEW + 1})]
+    return {told_by: session.array(ids)} if len(ids) <= FEW else None
+
+
+def _among(session: Session, filter: InboxFilter, given: dict[str, Any]) -> EventPage:
+    records = _list(session, given, FEW)
+    found = [event for event in _with_jobs(session, records) if event.state == filter.state]
+    if len(found) > filter.limit:
+        return EventPage(found[: filter.limit], found[filter.limit - 1].record.id)
+    # Several events may have the same job.
+    return EventPage(found, records[-1].id if len(records) == FEW else None)
+
+
+def _walk(session: Session, filter: InboxFilter, given: dict[str, Any]) -> EventPage:
+    most = filter.limit + 1 if filter.state is None else PAGE
     found: list[FoundEvent] = []
-    while True:
-        most = filter.limit if filter.state is None else PAGE
-        statement = sql.list_events(given)
-        text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
-        page = [InboxRecord(*row) for row in session.run_text(text, given | {"limit": most})]
+    for _ in range(PAGES):
+        page = _list(session, given, most)
         found += [e for e in _with_jobs(session, page) if filter.state in (None, e.state)]
-        if len(page) < most or len(found) >= filter.limit:
-            return found[: filter.limit]
-        given["before_id"] = page[-1].id
+        if len(found) > filter.limit:
+            shown = found[: filter.limit]
+            return EventPage(shown, shown[-1].record.id)
+        if len(page) < most:
+            return EventPage(found, None)
+        given = given | {"before_id": page[-1].id}
+    return EventPage(found, given["before_id"])
+
+
+def _list(session: Session, given: dict[str, Any], limit: int) -> list[InboxRecord]:
+    statement = sql.list_events(given)
+    text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
+    return [InboxRecord(*row) for row in session.run_text(text, given | {"limit": limit})]
 
 
 def _with_jobs(session: Session, records: Sequence[InboxRecord]) -> list[FoundEvent]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from duly.store.statements import Statement, both, each
+from collections.abc import Collection
+
+from duly.model.inbox import EventState
+from duly.store.statements import Dialect, Statement, both, each
 
 _FIELDS = "id webhook delivery type entity owner headers received_at job_id".split()
 _COLUMNS = ", ".join(_FIELDS)
@@ -66,17 +69,61 @@ LIVE_OF_EVENTS = _jobs("NULL AS canceled_by", "@jobs")
 ENDED_OF_EVENTS = _jobs("canceled_by", "@history", "@kept")
 
 
-def list_events(given: dict[str, object]) -> Statement:
+# Which events may be in a state: by the ids of their jobs, or by their own. One that came while a
+# job with the same key was there has that one, whoever had called it, and so an older one.
+_UNPROCESSED = "trigger = 'webhook' AND state IN ('failed', 'canceled')"
+
+
+def _told_by(**tables: str) -> Statement:
+    """Ids of jobs in these tables, and of those that were there before their events."""
+    own = [f"SELECT @id FROM @{table} WHERE {where}" for table, where in tables.items()]
+
+    def text(*parts: str) -> str:
+        cut = [f"SELECT * FROM ({part} LIMIT :most) p{n}" for n, part in enumerate(parts)]
+        return " UNION ALL ".join(cut)
+
+    return each(
+        sqlite=text(*own, "SELECT job_id FROM @inbox WHERE job_id < id"),
+        postgres=text(*own, "SELECT job_id::text FROM @inbox WHERE job_id < id"),
+    )
+
+
+PENDING_EVENTS = _told_by(jobs="trigger = 'webhook' AND state = 'pending'")
+PROCESSING_EVENTS = _told_by(jobs="trigger = 'webhook' AND worker_id IS NOT NULL")
+FAILED_EVENTS = _told_by(history=_UNPROCESSED, kept=_UNPROCESSED)
+FILTERED_EVENTS = both("SELECT @id FROM @inbox WHERE job_id IS NULL LIMIT :most")
+IN_STATE = {
+    EventState.PENDING: (PENDING_EVENTS, "job_ids"),
+    EventState.PROCESSING: (PROCESSING_EVENTS, "job_ids"),
+    EventState.FAILED: (FAILED_EVENTS, "job_ids"),
+    EventState.FILTERED: (FILTERED_EVENTS, "ids"),
+}
+"""Processed ones are many."""
+
+
+def list_events(given: Collection[str]) -> Statement:
     """The statement that lists the inbox without bodies, newest first."""
-    terms = {
-        "webhook": "webhook = :webhook",
-        "owner": "owner = :owner",
-        "before_id": "i.id < :before_id",
-    }
-    chosen = [term for name, term in terms.items() if name in given]
-    where = "WHERE " + " AND ".join(chosen) if chosen else ""
-    rest = f"FROM @inbox i {where} ORDER BY i.id DESC LIMIT :limit"
-    return each(sqlite=f"SELECT {_READ.sqlite} {rest}", postgres=f"SELECT {_READ.postgres} {rest}")
+
+    def text(dialect: Dialect) -> str:
+        terms = {
+            "webhook": "webhook = :webhook",
+            "owner": "owner = :owner",
+            "before_id": "i.id < :before_id",
+            "ids": f"i.id {_one_of('ids', dialect)}",
+            "job_ids": f"job_id {_one_of('job_ids', dialect)}",
+        }
+        chosen = [term for name, term in terms.items() if name in given]
+        where = "WHERE " + " AND ".join(chosen) if chosen else ""
+        read = getattr(_READ, dialect)
+        return f"SELECT {read} FROM @inbox i {where} ORDER BY i.id DESC LIMIT :limit"
+
+    return each(sqlite=text("sqlite"), postgres=text("postgres"))
+
+
+def _one_of(name: str, dialect: Dialect) -> str:
+    if dialect == "sqlite":
+        return f"IN (SELECT value FROM json_each(:{name}))"
+    return f"= ANY(:{name}::uuid[])"
 
 
 OLD_EVENTS = each(

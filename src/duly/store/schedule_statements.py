@@ -346,7 +346,15 @@ IS_SCHEDULED = each(
         WHERE function IN (SELECT value FROM json_each(:functions)) LIMIT 1""",
     postgres="SELECT 1 FROM @schedules WHERE function = ANY(:functions::text[]) LIMIT 1",
 )
-SCHEDULED_FUNCTIONS = both("SELECT DISTINCT function FROM @schedules")
+# From one function to the next, however many schedules each has.
+SCHEDULED_FUNCTIONS = both(
+    """WITH RECURSIVE found (function) AS (
+            SELECT min(function) FROM @schedules
+            UNION ALL
+            SELECT (SELECT min(function) FROM @schedules WHERE function > found.function)
+            FROM found WHERE found.function IS NOT NULL)
+        SELECT function FROM found WHERE function IS NOT NULL"""
+)
 
 # Schedules that code declares ---------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from duly.model.decide import Facts, Signal
 from duly.model.endpoint import EndpointRecord
 from duly.model.function import FunctionInfo, Published, Status
 from duly.model.gateway import GatewayRecord
-from duly.model.inbox import FoundEvent, InboxFilter, InboxRecord
+from duly.model.inbox import EventPage, FoundEvent, InboxFilter, InboxRecord
 from duly.model.job import (
     Claim,
     Hold,
@@ -536,9 +536,9 @@ class SharedVerbs(ABC, Generic[S]):
     ) -> Sequence[AuditEntry]:
         if before is not None and not is_id(before):
             return []
-        # No index serves these.
-        read = self._read if actor is None and action is None else self._read_in_time
-        return read(lambda s: access.audit_page(s, target, before, limit, actor, action))
+        return self._read_in_time(
+            lambda s: access.audit_page(s, target, before, limit, actor, action)
+        )
 
     # Live events
 
@@ -666,7 +666,7 @@ class SharedVerbs(ABC, Generic[S]):
     def event(self, event_id: str) -> FoundEvent | None:
         return self._read(lambda s: inbox.get(s, event_id)) if is_id(event_id) else None
 
-    def events(self, filter: InboxFilter) -> Sequence[FoundEvent]:
+    def events(self, filter: InboxFilter) -> EventPage:
         return self._read_in_time(lambda s: inbox.find(s, filter))
 
     def retry_event(

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from duly.model.function import RESERVED
-from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob
+from duly.model.job import DEFAULT_QUEUE, LEFT_OUT, JobFilter, JobRecord, NewJob, State, TrackedJob
 from duly.store.placeholders import Style, named_to_psycopg, named_to_style
 
 Dialect = Literal["sqlite", "postgres"]
@@ -22,6 +22,8 @@ Table = Literal["jobs", "history", "kept"]
 
 HISTORY_BUCKETS = 16
 DAY_MS = 86_400_000
+LISTED_BYTES = 8_192
+"""Longer arguments and results are left out of brief lists."""
 
 
 class Statement:
@@ -50,7 +52,8 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     tables += "schedules ticks calendars costs days audit declarations".split()
     tables += "tokens requests inbox endpoints gateways counters traces".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
-    return {table: prefix + table for table in tables} | columns | {"schema": schema}
+    short = {f"short_{name}": _short(name, dialect) for name in ("args", "result")}
+    return {table: prefix + table for table in tables} | columns | short | {"schema": schema}
 
 
 def _read_as(column: str, dialect: Dialect) -> str:
@@ -58,6 +61,12 @@ def _read_as(column: str, dialect: Dialect) -> str:
         # Behind a + a column has no declared type, so no converter of a user's applies to it.
         return f"+{column}"
     return f"{column}::text" if column in _IDS else column
+
+
+def _short(column: str, dialect: Dialect) -> str:
+    """A column that may be long, as lists have it: PostgreSQL does not even load what is longer."""
+    size = f"length({column})" if dialect == "sqlite" else f"octet_length({column})"
+    return f"CASE WHEN {size} > {LISTED_BYTES} THEN '{LEFT_OUT}' ELSE {column} END"
 
 
 def render(sql: str, dialect: Dialect, words: dict[str, str]) -> str:
@@ -607,9 +616,16 @@ _CONDITIONS = {
 }
 
 
+# Said so that the indexes may be used that leave most jobs out.
+_OTHER_QUEUE = f"queue <> '{DEFAULT_QUEUE}'"
+_UNSUCCESSFUL = f"length(state) < {len(State.SUCCEEDED)}"
+
+
 def list_jobs(filter: JobFilter, table: Table) -> str:
     """The statement that lists one table's jobs, newest first; only what is asked for is in it."""
     record = _LIVE_RECORD if table == "jobs" else _FINAL_RECORD
+    if filter.brief:
+        record = record.replace("@args", "@short_args").replace("@result", "@short_result")
     # Qualified, because on PostgreSQL a bare id would be the selected text, which no index orders.
     return f"SELECT {record} FROM @{table} t{_where(filter)} ORDER BY t.id DESC LIMIT :limit"
 
@@ -623,6 +639,10 @@ def live_matching(filter: JobFilter) -> str:
 
 def _where(filter: JobFilter, *more: str) -> str:
     terms = [term for field, term in _CONDITIONS.items() if getattr(filter, field) is not None]
+    if filter.queue not in (None, DEFAULT_QUEUE):
+        terms.append(_OTHER_QUEUE)
+    elif filter.state in (State.FAILED, State.CANCELED) and not (filter.function or filter.owner):
+        terms.append(_UNSUCCESSFUL)
     terms += more
     return " WHERE " + " AND ".join(terms) if terms else ""
 
@@ -1036,4 +1056,8 @@ LOCK_MIGRATIONS = both("SELECT pg_advisory_xact_lock(hashtext('duly.migrate'))")
 CREATE_SCHEMA = both("CREATE SCHEMA IF NOT EXISTS @schema")
 NO_NESTED_LOOPS = both("SET LOCAL enable_nestloop = off")
 SHORT_LOCK_WAIT = both("SET LOCAL lock_timeout = '200ms'")
-SHORT_QUERY = both("SET LOCAL statement_timeout = '10s'")
+# A list is planned for the very values it asks for: most filters are met by few rows or by most.
+SHORT_QUERY = both(
+    """SELECT set_config('statement_timeout', '10s', true),
+        set_config('plan_cache_mode', 'force_custom_plan', true)"""
+)

@@ -25,15 +25,11 @@ _LATE = f"""(SELECT count(*) FROM (SELECT late FROM @schedules WHERE expect_at I
 
 def _tally(owner: str) -> str:
     due = "due_at IS NOT NULL AND due_at"
-    # No index tells the disabled ones, so that only so many are looked at.
-    theirs = owner.replace(" AND", "WHERE")
-    newest = f"SELECT enabled FROM @schedules {theirs} ORDER BY id DESC LIMIT {MOST}"
     return f"""SELECT
         {_counted("@schedules", f"{due} >= :now AND due_at < :soon{owner}", "due_at, id")},
         {_counted("@schedules", f"{due} < :overdue{owner}", "due_at, id")},
         {_LATE.replace("expect_at IS NOT NULL", f"expect_at IS NOT NULL{owner}")},
-        (SELECT count(*) FROM ({newest}) newest WHERE NOT enabled),
-        (SELECT count(*) FROM ({newest}) newest),
+        {_counted("@schedules", f"NOT enabled{owner}", "owner, id")},
         {_counted("@jobs", f"worker_id IS NOT NULL{owner}", "worker_id")}"""
 
 

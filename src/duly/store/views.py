@@ -26,8 +26,7 @@ class Tally(NamedTuple):
     late: int
     """Schedules that have broken a promise."""
     disabled: int
-    """Of the newest 10,000."""
-    schedules: int
+    """Schedules that somebody has paused."""
     running: int
     failed: int
     """Jobs that were stored in the last day and have failed."""
@@ -60,8 +59,8 @@ def tally(session: Session, now: int, overdue: int, day: int, owner: str | None)
     else:
         counts = session.run(sql.TALLY_OF_OWNER, where | {"owner": owner})[0]
         failed = session.run(sql.FAILED_SINCE_OF_OWNER, since | {"owner": owner})
-    due, overdue, late, disabled, schedules, running = counts
-    return Tally(due, overdue, late, disabled, schedules, running, failed[0][0])
+    due, overdue, late, disabled, running = counts
+    return Tally(due, overdue, late, disabled, running, failed[0][0])
 
 
 def recent_runs(

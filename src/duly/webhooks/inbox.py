@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -139,6 +139,13 @@ class WebhookEvent:
     def job_id(self) -> str | None:
         """The job that processes it; None if it was filtered."""
         return self._record.job_id
+
+
+class WebhookPage(NamedTuple):
+    """Part of the inbox, and what asks for the part after it; None at the end."""
+
+    events: list[WebhookEvent]
+    next: str | None
 
 
 class Webhooks:
@@ -273,12 +280,34 @@ class Webhooks:
         limit: int = 100,
     ) -> list[WebhookEvent]:
         """Received webhooks, newest first; `before` is the last id of the page before."""
+        found: list[WebhookEvent] = []
+        left = limit
+        while True:
+            page = self.page(webhook=webhook, state=state, owner=owner, before=before, limit=left)
+            found += page.events
+            left, before = limit - len(found), page.next
+            if not left or before is None:
+                return found
+
+    def page(
+        self,
+        *,
+        webhook: str | None = None,
+        state: EventState | str | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> WebhookPage:
+        """The same as one page, soon: it may hold less than `limit` and yet have a next one.
+
+        `before` is the `next` of the page before.
+        """
         if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
         if before is not None and not is_id(before):
             raise InvalidOption("before", f"{before!r} is no event id")
-        filter = InboxFilter(webhook, owner, _state(state), before, limit)
-        return [self._event(found) for found in self._core.ready().events(filter)]
+        page = self._core.ready().events(InboxFilter(webhook, owner, _state(state), before, limit))
+        return WebhookPage([self._event(found) for found in page.events], page.next)
 
     def retry(self, event_id: str, *, by: str | None = None) -> Retried:
         """Process an event that failed again; any other is left alone, and the answer says so."""

@@ -174,7 +174,7 @@ def send(
     job = run_once(app, who, once, body, target, args, now, deed)
     if job.existed:
         response.status_code = 200
-    return shape_of(job)
+    return shape_of(job.record)
 
 
 def _of(app: App, who: Principal) -> Endpoints:

@@ -11,15 +11,16 @@ from pydantic import AfterValidator, AwareDatetime, Field
 
 from duly.app import Duly
 from duly.bulk import BulkPreview
+from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, JobNotFound, UnknownFunction
 from duly.functions import Call, Function
 from duly.ids import is_id, new_id
-from duly.jobs import MOST_CHILDREN, Job, JobFailure, job_from
+from duly.jobs import MOST_CHILDREN, Job, JobFailure, arguments_of, failure_of, job_from
 from duly.making import keys_of_owner, new_jobs, tracked
 from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
-from duly.model.job import JobFilter, State, Trigger
+from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.why import Cause
 from duly.replay import replay_one
 from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, time_of
@@ -38,6 +39,7 @@ from duly.server.guard import MAX_DEPTH, depth_of
 from duly.store.schedules.audit import Deed
 from duly.times import after as in_seconds
 from duly.times import at
+from duly.verbs import job_filter
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ScopedRoute)
 
@@ -220,7 +222,7 @@ def create(
         if not who.may(Scope.READ):
             known = KnownJob(id=job.id, function=job.record.function, state=job.record.state)
             return Answer(known.model_dump(), 200)
-    return shape_of(job)
+    return shape_of(job.record)
 
 
 @router.get("")
@@ -235,13 +237,12 @@ def find(
     dead: Annotated[bool, Query(description="Only those that used up their attempts.")] = False,
     limit: Limit = 100,
 ) -> Page[JobShape]:
-    """Newest first."""
-    of: dict[str, Any] = {"function": function, "queue": queue, "owner": owner_of(who, owner)}
-    if dead:
-        jobs = app.dead(of.pop("function"), **of, before=before, limit=limit + 1)
-    else:
-        jobs = app.jobs(state=state, **of, before=before, limit=limit + 1)
-    return page([shape_of(job) for job in jobs], limit, lambda job: job.id)
+    """Newest first; arguments and results of more than 8 KiB only one by one."""
+    of = job_filter(
+        None if dead else state, function, queue, owner_of(who, owner), before, limit + 1
+    )
+    which = msgspec.structs.replace(of, exhausted=dead or None, brief=True)
+    return page([shape_of(job) for job in app.core.find(which)], limit, lambda job: job.id)
 
 
 @router.get("/{job_id}")
@@ -253,7 +254,7 @@ def get(app: App, who: Reader, job_id: str) -> JobWithProgress:
     if said is not None:
         at_ms = round(said.at.timestamp() * 1000)
         progress = ProgressOfJob(value=said.value, note=said.note, at=said.at, at_ms=at_ms)
-    return JobWithProgress(**shape_of(job).model_dump(), progress=progress)
+    return JobWithProgress(**shape_of(job.record).model_dump(), progress=progress)
 
 
 @router.post("/{job_id}/cancel")
@@ -269,7 +270,7 @@ def cancel(app: App, who: Operator, job_id: str) -> Canceled:
 def retry(app: App, who: Operator, job_id: str) -> JobShape:
     """Run a failed or canceled job again: the new job."""
     job = visible(app, who, job_id)
-    return shape_of(replay_one(app.core, job.id, audited_as=who.name))
+    return shape_of(replay_one(app.core, job.id, audited_as=who.name).record)
 
 
 @router.get("/{job_id}/children")
@@ -341,7 +342,7 @@ def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
     done = make(None) if body.dry_run else once.make(who, body, make, app.job)
     if isinstance(done, BulkPreview):
         return BulkAnswer(job=None, matched=done.matched, sample=list(done.sample))
-    return BulkAnswer(job=shape_of(done), matched=None, sample=[])
+    return BulkAnswer(job=shape_of(done.record), matched=None, sample=[])
 
 
 def _check_words(body: BulkBody) -> None:
@@ -471,9 +472,9 @@ def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
 def children_of(app: Duly, who: Principal, job_id: str, limit: int) -> list[JobShape]:
     """The newest children of a job, as far as they are for those who ask."""
     parent = visible(app, who, job_id)
-    found = app.core.find(JobFilter(parent_id=parent.id, limit=limit))
+    found = app.core.find(JobFilter(parent_id=parent.id, brief=True, limit=limit))
     mine = [record for record in found if not is_foreign(who, record.owner)]
-    return [shape_of(job_from(app.core, record, app.core.get)) for record in mine]
+    return [shape_of(record) for record in mine]
 
 
 def hidden_jobs(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
@@ -490,9 +491,7 @@ def without_jobs(hidden: set[str], text: str) -> str:
     return text
 
 
-def shape_of(job: Job[Any]) -> JobShape:
-    record = job.record
-    failure = _failure(job.error)
+def shape_of(record: JobRecord) -> JobShape:
     return JobShape(
         id=record.id,
         function=record.function,
@@ -500,11 +499,11 @@ def shape_of(job: Job[Any]) -> JobShape:
         state=record.state,
         queue=record.queue,
         priority=record.priority,
-        args=TOO_DEEP if is_too_deep(record.args) else job.arguments,
+        args=TOO_DEEP if is_too_deep(record.args) else arguments_of(record),
         hold=record.hold,
         attempt=record.attempt,
         crashes=record.crashes,
-        trigger=job.trigger,
+        trigger=Trigger(record.trigger or Trigger.MANUAL),
         actor=record.actor,
         owner=record.owner,
         tags=_tags(record.tags),
@@ -513,12 +512,12 @@ def shape_of(job: Job[Any]) -> JobShape:
         batch_id=record.batch_id,
         canceled_by=record.canceled_by,
         result=_result(record.result),
-        error=failure,
-        created_at=job.created_at,
+        error=_failure(failure_of(record)),
+        created_at=from_ms(record.created_at),
         created_at_ms=record.created_at,
-        scheduled_at=job.scheduled_at,
+        scheduled_at=from_ms(record.scheduled_at),
         scheduled_at_ms=record.scheduled_at,
-        run_at=job.run_at,
+        run_at=from_ms(record.run_at),
         run_at_ms=record.run_at,
         started_at=time_of(record.started_at),
         started_at_ms=record.started_at,

@@ -13,7 +13,7 @@ from duly.model.access import Principal
 from duly.model.inbox import EventState
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.server.answers import Ms, Shape, Time
-from duly.server.api.common import App, Limit, Page, is_foreign, owner_of, page
+from duly.server.api.common import App, Limit, Page, is_foreign, owner_of
 from duly.server.auth import Operator, Reader, ScopedRoute
 from duly.webhooks import WebhookEvent
 
@@ -59,15 +59,18 @@ def find(
     before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
     limit: Limit = 100,
 ) -> Page[EventShape]:
-    """Newest first, without their bodies."""
-    found = app.webhooks.list(
+    """Newest first, without their bodies.
+
+    Of one state a page may hold few or none and yet have a `next`: only so many are looked at.
+    """
+    found = app.webhooks.page(
         webhook=webhook,
         state=state,
         owner=owner_of(who, owner),
         before=before,
-        limit=limit + 1,
+        limit=limit,
     )
-    return page([_shape(event) for event in found], limit, lambda event: event.id)
+    return Page[EventShape](items=[_shape(event) for event in found.events], next=found.next)
 
 
 @router.get("/{event_id}")

@@ -16,15 +16,19 @@ from duly.server.api.common import Page
 Format = Literal["csv", "json"]
 MOST = 10_000
 """At most so many rows are in a file; its header says whether there are more."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+MOST_BYTES = 32 << 20
+"""The same for what stands in them, to within a page."""
+FORMULA = ("=", "+", "-", "@")
 
 
 def pages(ask: Callable[[str | None], Page[Any]]) -> tuple[list[dict[str, Any]], bool]:
     """The rows of a list, page by page, and whether these are all."""
     rows: list[dict[str, Any]] = []
     cursor: str | None = None
-    while len(rows) < MOST:
+    size = 0
+    while len(rows) < MOST and size < MOST_BYTES:
         page = ask(cursor)
+        size += sum(len(item.model_dump_json()) for item in page.items)
         rows += [item.model_dump(mode="json") for item in page.items]
         if page.next is None:
             return rows, True
@@ -56,6 +60,9 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(readable(value), ensure_ascii=False)
-    # A spreadsheet would take it for a formula.
-    is_formula = isinstance(value, str) and text.startswith(FORMULA)
-    return f"'{text}" if is_formula else text
+    return f"'{text}" if isinstance(value, str) and _is_formula(text) else text
+
+
+def _is_formula(text: str) -> bool:
+    """Whether a spreadsheet would take it for one; some look behind white space too."""
+    return text.lstrip().startswith(FORMULA) or text.startswith(("\t", "\r", "\n"))

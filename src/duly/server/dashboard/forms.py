@@ -13,6 +13,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from duly.server.answers import Refused, Shape
+from duly.server.auth import cookie_of
 
 T = TypeVar("T", bound=Shape)
 
@@ -100,7 +101,7 @@ async def read_form(request: Request) -> Form:
         raise Refused(415, "unsupported_media_type", f"send a form: {FORM}")
     body = await request.body()
     form = Form(_fields(body) if kind == FORM else _parts(declared, body))
-    known, shown = request.cookies.get(CSRF, ""), form.text("csrf")
+    known, shown = cookie_of(request, CSRF), form.text("csrf")
     if not known or not hmac.compare_digest(known.encode(), shown.encode()):
         message = "the form was not sent from a page of this dashboard, or that is too old"
         raise Refused(403, "csrf", message, hint="go back, load the page again and repeat it")

@@ -25,11 +25,12 @@ from duly.clock import from_ms
 from duly.errors import DulyError
 from duly.model.access import Principal, Scope
 from duly.server.answers import Refused, readable, status_of
-from duly.server.api.common import App, Repeatable
-from duly.server.auth import Reader, doorman_of
+from duly.server.api.common import MAX_KEY, App, Repeatable
+from duly.server.auth import Reader, cookie_name, cookie_of, doorman_of
 from duly.server.dashboard import static, svg, times
 from duly.server.dashboard.forms import CSRF, Form, read_form
 from duly.server.guard import SAFE
+from duly.server.served import root_of
 from duly.zones import zone
 
 TZ, THEME, FLASH = "duly_tz", "duly_theme", "duly_flash"
@@ -86,7 +87,7 @@ class Viewer:
         self.root = root_of(request)
         self.now = app.clock.now()
         self.zone = _zone_of(request)
-        self.csrf = request.cookies.get(CSRF) or secrets.token_urlsafe(24)
+        self.csrf = cookie_of(request, CSRF) or secrets.token_urlsafe(24)
 
     @property
     def tz(self) -> str:
@@ -97,8 +98,17 @@ class Viewer:
         return times.offset(from_ms(self.now).astimezone(self.zone))
 
     @property
+    def cookies(self) -> dict[str, str]:
+        """What the scripts of the page need to know of those that they write."""
+        names = {"tz": TZ, "theme": THEME}
+        return {
+            **{what: cookie_name(self.request, name) for what, name in names.items()},
+            "path": _cookie_path(self.request),
+        }
+
+    @property
     def theme(self) -> str:
-        chosen = self.request.cookies.get(THEME, "")
+        chosen = cookie_of(self.request, THEME)
         return chosen if chosen in THEMES else "auto"
 
     @property
@@ -171,12 +181,8 @@ def address(path: str, query: Mapping[str, object]) -> str:
     return quote(path, safe="/") + (f"?{urlencode(words)}" if words else "")
 
 
-def root_of(request: Request) -> str:
-    return str(request.scope.get("root_path", "")).rstrip("/")
-
-
 def _zone_of(request: Request) -> ZoneInfo:
-    for name in (request.query_params.get("tz"), request.cookies.get(TZ)):
+    for name in (request.query_params.get("tz"), cookie_of(request, TZ)):
         if name:
             try:
                 return zone(name).info
@@ -253,7 +259,7 @@ def render(viewer: Viewer, template: str, status: int = 200, /, **values: Any) -
         **values,
     )
     answer = HTMLResponse(text, status, HEADERS)
-    if viewer.request.cookies.get(CSRF) != viewer.csrf:
+    if cookie_of(viewer.request, CSRF) != viewer.csrf:
         set_cookie(viewer.request, answer, CSRF, viewer.csrf, strict=True)
     if viewer.request.query_params.get("tz") == viewer.tz:
         set_cookie(viewer.request, answer, TZ, viewer.tz, seconds=YEAR_SECONDS, readable=True)
@@ -267,8 +273,8 @@ def render_bare(
 ) -> HTMLResponse:
     """A page for somebody who need not be known."""
     root = root_of(request)
-    csrf = request.cookies.get(CSRF) or secrets.token_urlsafe(24)
-    theme = request.cookies.get(THEME, "")
+    csrf = cookie_of(request, CSRF) or secrets.token_urlsafe(24)
+    theme = cookie_of(request, THEME)
     text = PAGES.get_template(template).render(
         root=root,
         csrf=csrf,
@@ -277,7 +283,7 @@ def render_bare(
         **values,
     )
     answer = HTMLResponse(text, status, HEADERS)
-    if request.cookies.get(CSRF) != csrf:
+    if cookie_of(request, CSRF) != csrf:
         set_cookie(request, answer, CSRF, csrf, strict=True)
     return answer
 
@@ -294,10 +300,10 @@ def set_cookie(
 ) -> None:
     """`readable`: by the scripts of the page."""
     answer.set_cookie(
-        name,
+        cookie_name(request, name),
         value,
         max_age=seconds,
-        path=root_of(request) or "/",
+        path=_cookie_path(request),
         httponly=not readable,
         samesite="strict" if strict else "lax",
         secure=_is_encrypted(request),
@@ -305,7 +311,12 @@ def set_cookie(
 
 
 def forget_cookie(request: Request, answer: Response, name: str) -> None:
-    answer.delete_cookie(name, path=root_of(request) or "/")
+    answer.delete_cookie(cookie_name(request, name), path=_cookie_path(request))
+
+
+def _cookie_path(request: Request) -> str:
+    """As browsers write it in what they ask for: a header holds no other text."""
+    return quote(root_of(request), safe="/") or "/"
 
 
 def _is_encrypted(request: Request) -> bool:
@@ -334,15 +345,15 @@ def _own_path(path: str) -> str:
 
 def _flash_of(request: Request) -> dict[str, str] | None:
     try:
-        said = json.loads(base64.urlsafe_b64decode(request.cookies[FLASH]))
+        said = json.loads(base64.urlsafe_b64decode(cookie_of(request, FLASH)))
         return {"kind": str(said["kind"]), "text": str(said["text"])}
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def once(viewer: Viewer) -> Repeatable:
-    """For routes whose requests may be repeated: a form is none."""
-    return Repeatable(viewer.app, viewer.request, Response(), None)
+def once(viewer: Viewer, key: str | None = None) -> Repeatable:
+    """For routes whose requests may be repeated: a form only if its page has given it a key."""
+    return Repeatable(viewer.app, viewer.request, Response(), key and key[:MAX_KEY])
 
 
 # Refusing ----------------------------------------------------------------------------------------
@@ -377,7 +388,29 @@ def _refusal(
     back = None if form is None else form.given("back")
     if back is not None and status != 403:
         return redirect(request, back, f"{text}. {hint}" if hint else text, "failed")
-    return render_bare(request, "error.html", status, text=text, hint=hint, status=status)
+    return _error_page(request, status, text, hint)
+
+
+def page_for(request: Request, status: int, text: str) -> Response | None:
+    """What a person is shown whose request no page has taken; None for programs."""
+    is_person = "text/html" in request.headers.get("accept", "")
+    if not is_person or _path_of(request).startswith("/api/"):
+        return None
+    return _error_page(request, status, text)
+
+
+def _error_page(request: Request, status: int, text: str, hint: str | None = None) -> Response:
+    """Without cookies: whose request this is, nobody has looked at."""
+    root, theme = root_of(request), cookie_of(request, THEME)
+    shown = PAGES.get_template("error.html").render(
+        root=root,
+        theme=theme if theme in THEMES else "auto",
+        asset=partial(static.address, root),
+        status=status,
+        text=text,
+        hint=hint,
+    )
+    return HTMLResponse(shown, status, HEADERS)
 
 
 def said_of(

@@ -7,8 +7,9 @@
   const root = body.dataset.root;
   const find = (selector, from = document) => from.querySelector(selector);
   const every = (selector, from = document) => [...from.querySelectorAll(selector)];
+  const cookies = JSON.parse(body.dataset.cookies);
   const cookie = (name, value) => {
-    document.cookie = `${name}=${value}; path=${root || "/"}; max-age=31536000; samesite=lax`;
+    document.cookie = `${cookies[name]}=${value}; path=${cookies.path}; max-age=31536000; samesite=lax`;
   };
 
   // Times -----------------------------------------------------------------------------------------
@@ -41,9 +42,10 @@
   // Whoever has never chosen a zone gets that of the browser.
   function adoptZone() {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-    if (zone && !document.cookie.includes("duly_tz=")) {
-      cookie("duly_tz", zone);
-      const kept = document.cookie.includes("duly_tz=");
+    const isKept = () => document.cookie.includes(`${cookies.tz}=`);
+    if (zone && !isKept()) {
+      cookie("tz", zone);
+      const kept = isKept();
       if (kept && zone !== body.dataset.tz) location.reload();
     }
   }
@@ -131,7 +133,7 @@
     const button = event.target.closest("[data-theme-switch] button");
     if (!button) return;
     event.preventDefault();
-    cookie("duly_theme", button.value);
+    cookie("theme", button.value);
     document.documentElement.dataset.theme = button.value;
     for (const each of every("[data-theme-switch] button")) each.setAttribute("aria-pressed", each === button);
     drawCharts();

@@ -61,15 +61,16 @@ def local(ms: int | None, zone: ZoneInfo) -> str:
 
 
 def instant(form: Form, name: str, zone: ZoneInfo) -> datetime | None:
-    """The contrary; what the clocks show twice is the first of both."""
+    """The contrary; what the clocks show twice is the first of both, unless an offset is given."""
     text = form.text(name)
     if not text:
         return None
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=zone)
+        given = datetime.fromisoformat(text)
     except ValueError:
         message = f"{name}: give a date and a time, not {text!r}"
         raise Refused(422, "invalid", message, field=name) from None
+    return given if given.tzinfo is not None else given.replace(tzinfo=zone)
 
 
 def _plain(number: float | None) -> str:

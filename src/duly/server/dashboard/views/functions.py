@@ -27,7 +27,7 @@ from duly.store.views import Run
 
 router = APIRouter(route_class=PageRoute)
 
-PAGE = 50
+PAGE = 25
 PENDING = 20
 LATEST, LATEST_OF_ONE = 50, 200
 """How a function does is said of so many of its newest runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from secrets import token_urlsafe
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -45,6 +46,7 @@ def _page(viewer: Viewer, after: str | None = None, status: int = 200, **more: A
         scopes=SCOPES,
         after=after,
         ms=to_ms,
+        once=token_urlsafe(16),
         **given | {"marked": [Scope.READ]} | more,
     )
 
@@ -58,7 +60,10 @@ def tokens_file(viewer: Viewing, who: Admin, format: Format) -> Response:
 
 @router.post("/tokens")
 def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
-    """Make one, and show its secret on the page that answers this: nothing else ever knows it."""
+    """Make one, and show its secret on the page that answers this: nothing else ever knows it.
+
+    Whoever loads that page again sends the same form: no other token is made.
+    """
     try:
         body = body_of(
             api.NewTokenBody,
@@ -67,11 +72,14 @@ def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
             owner=form.given("owner"),
             expires_at=instant(form, "expires_at", viewer.zone),
         )
-        made = api.create(viewer.app, who, once(viewer), body)
+        made = api.create(viewer.app, who, once(viewer, form.given("once")), body)
     except (DulyError, Refused) as error:
         values = {name: form.text(name) for name in ("name", "owner", "expires_at")}
         marked = form.all("scope")
         return _page(viewer, status=422, error=str(error), values=values, marked=marked)
+    if made.secret is None:
+        text = f"{made.name} was made before; its secret was shown then"
+        return redirect(viewer.request, "/tokens", text, "failed")
     return _page(viewer, status=201, made=made)
 
 
