@@ -17,11 +17,9 @@ import duly
 from duly.app import Duly
 from duly.errors import InvalidOption
 from duly.model.access import PARTS
-from duly.server import api as routes
-from duly.server import dashboard, events, hooks
+from duly.server import hooks
 from duly.server.answers import Answer, ErrorAnswer, PageFor, install_errors, no_page
 from duly.server.auth import Auth, Doorman
-from duly.server.dashboard import pages
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
 from duly.server.guard import Guard
 from duly.server.health import Readiness, health_router
@@ -53,8 +51,15 @@ def make_asgi(
     return Guard(inner, hosts, unread=hooks.paths(app), page_for=_page_for(parts))
 
 
+# A part is loaded when it is asked for: its routes take FastAPI half a second.
+
+
 def _page_for(parts: frozenset[str]) -> PageFor:
-    return pages.page_for if "dashboard" in parts else no_page
+    if "dashboard" not in parts:
+        return no_page
+    from duly.server.dashboard.pages import page_for
+
+    return page_for
 
 
 def _own_routes(app: Duly, parts: frozenset[str]) -> list[Route]:
@@ -78,13 +83,18 @@ def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
     )
     install_errors(server, _page_for(parts))
     if "api" in parts:
-        for router in (*routes.ROUTERS, events.router):
+        from duly.server import events
+        from duly.server.api import ROUTERS
+
+        for router in (*ROUTERS, events.router):
             server.include_router(router, prefix="/api/v1", responses=_ERRORS)
         server.router.routes.append(_document_route(server))
     if "health" in parts:
         server.include_router(health_router(metrics_open=metrics_open), responses=_ERRORS)
     server.router.routes.append(OwnRoutes())
     if "dashboard" in parts:
+        from duly.server import dashboard
+
         # Last, so that a webhook with a path of its own comes first.
         server.include_router(dashboard.router, include_in_schema=False)
     return server
