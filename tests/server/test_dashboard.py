@@ -5,6 +5,7 @@ import io
 import re
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from duly.server.auth import SESSION, _scopes  # pyright: ignore[reportPrivateUs
 from duly.server.dashboard.exports import export
 from duly.webhooks import Bearer
 from tests.jobs.support import on_sqlite
+from tests.schedules.support import tick_all
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
 ROUTES = [
@@ -466,6 +468,21 @@ def test_filters_and_pages_of_schedules(shop, operator, clock):
     assert len(due) == 20
     assert operator.get("/schedules?status=odd").status_code == 422
     assert operator.get("/schedules?after=odd").status_code == 422
+
+
+def test_a_skip_is_explained_in_words_before_and_after(shop, operator, clock):
+    tomorrow = clock.now() // 86_400_000 + 1
+    day = datetime.fromtimestamp(tomorrow * 86_400, UTC).date().isoformat()
+    shop.calendars.create("plant", "skip_dates", dates={day: "Founders' day", "2031-12-24": ""})
+    bound = shop.function("greet").bind("x")
+    schedule = shop.schedules.create("k", bound, cron="0 12 * * *", calendar="plant")
+    told = f"{day} is Founders&#39; day in plant"
+
+    page = operator.get(f"/schedules/{schedule.id}").text
+    assert page.count(f'<td data-label="Detail">{told}') == 1
+    clock.advance(2 * 86_400)
+    tick_all(shop)
+    assert told in operator.get(f"/schedules/{schedule.id}").text.partition('id="ledger-list"')[2]
 
 
 # What nobody should send -------------------------------------------------------------------------

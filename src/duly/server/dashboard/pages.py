@@ -24,6 +24,7 @@ from duly.app import Duly
 from duly.clock import from_ms
 from duly.errors import DulyError
 from duly.model.access import Principal, Scope
+from duly.model.why_schedule import in_words
 from duly.server.answers import Refused, readable, status_of
 from duly.server.api.common import MAX_KEY, App, Repeatable
 from duly.server.auth import Reader, cookie_name, cookie_of, doorman_of
@@ -225,6 +226,11 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _why(reason: str, detail: dict[str, Any] | None) -> str:
+    """Why a tick was skipped, as a sentence."""
+    return in_words(reason, detail or {})
+
+
 PAGES = Environment(
     loader=PackageLoader(__package__ or "", "templates"),
     autoescape=True,
@@ -237,6 +243,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "compact": _compact,
     "amount": _amount,
     "words": _words,
+    "why": _why,
     "duration": times.duration,
     "distance": times.distance,
 }
