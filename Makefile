@@ -17,7 +17,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: $(READY) ## build the development environment in .venv
@@ -87,8 +87,12 @@ torture: $(READY) ## the torture tests at full length; ARGS go to pytest
 	$(BIN)/python -m pytest tests/torture --long -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## measure; ARGS go to bench/run.py
+bench: $(READY) ## measure beside the bare database; ARGS=--full for millions of rows
 	$(BIN)/python bench/run.py $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: $(READY) ## the same, and other queues that pip and npm can get
+	$(BIN)/python bench/run.py --peers $(ARGS)
 
 .PHONY: screenshots
 screenshots: $(READY) ## make docs/images: the dashboard in Debian's Chromium

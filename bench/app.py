@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import NamedTuple
 
 from bench.marks import Marks
@@ -12,6 +14,11 @@ from duly.model.job import NewJob
 
 CREATE_ROWS = "CREATE TABLE bench_rows (n bigint NOT NULL)"
 INSERT_ROW = "INSERT INTO bench_rows (n) VALUES (?)"
+UPDATES_PER_SECOND = 100
+"""So often a job that talks says how far it is."""
+
+
+NAP_SECONDS = 0.1
 
 
 class Measured(NamedTuple):
@@ -21,6 +28,10 @@ class Measured(NamedTuple):
     async_noop: AsyncAction[[int], None]
     sync_noop: Action[[int], None]
     insert_row: Mutation[[int], None]
+    insert_grouped: Mutation[[int], None]
+    talk: AsyncAction[[int], None]
+    keep_quiet: AsyncAction[[int], None]
+    nap: AsyncAction[[int], None]
     ping: AsyncAction[[int], None]
 
 
@@ -44,12 +55,45 @@ def make_app(url: str, marks: Marks | None = None) -> Measured:
         tx.execute(INSERT_ROW, (n,))
         marks.mark()
 
+    @app.mutation(group=True)
+    def insert_grouped(tx: Tx, n: int) -> None:
+        assert marks is not None
+        tx.execute(INSERT_ROW, (n,))
+        marks.mark()
+
+    @app.action
+    async def talk(ctx: AsyncCtx, until: int) -> None:
+        """Report progress until so many other bodies have run."""
+        assert marks is not None
+        began, said = time.monotonic(), 0
+        while marks.count < until:
+            while said < (time.monotonic() - began) * UPDATES_PER_SECOND:
+                await ctx.progress(said % 100 / 100, "talking")
+                said += 1
+            await asyncio.sleep(0.01)
+
+    @app.action
+    async def keep_quiet(ctx: AsyncCtx, until: int) -> None:
+        """The same without a word."""
+        assert marks is not None
+        while marks.count < until:
+            await asyncio.sleep(0.01)
+
+    @app.action
+    async def nap(ctx: AsyncCtx, n: int) -> None:
+        """Wait for something else, as most jobs do."""
+        assert marks is not None
+        await asyncio.sleep(NAP_SECONDS)
+        marks.mark()
+
     @app.action
     async def ping(ctx: AsyncCtx, sent_at: int) -> None:
         assert marks is not None
         marks.ping(sent_at)
 
-    return Measured(app, async_noop, sync_noop, insert_row, ping)
+    return Measured(
+        app, async_noop, sync_noop, insert_row, insert_grouped, talk, keep_quiet, nap, ping
+    )
 
 
 def new_jobs(app: Duly, function: Function[[int], None], count: int) -> list[NewJob]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from bench import product
 from bench.app import Measured, new_jobs
@@ -20,31 +21,109 @@ CALLERS = 64
 BULK = 10_000
 
 SINGLE = "enqueue, one caller"
+CROWD = f"enqueue, {CALLERS} callers at once"
+IN_BULK = "enqueue in bulk"
 ASYNC = "end to end, async no-op actions"
 SYNC = "end to end, sync no-op actions"
 MUTATIONS = "end to end, mutations (one row each)"
+GROUPED = "end to end, mutations, group=True"
 END_TO_END = (ASYNC, SYNC, MUTATIONS)
-_FUNCTIONS = {ASYNC: "async_noop", SYNC: "sync_noop", MUTATIONS: "insert_row"}
+_FUNCTIONS = {
+    ASYNC: "async_noop",
+    SYNC: "sync_noop",
+    MUTATIONS: "insert_row",
+    GROUPED: "insert_grouped",
+}
+PICKUP_RUN = "pickup after app.run, another process"
+PICKUP_ON = "pickup after app.on(handle), another process"
+PICKUP_HERE = "pickup after app.run, same process"
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How much is done in one round."""
 
-    singles: int = 5_000
-    each_caller: int = 500
-    bulks: int = 5
-    jobs: int = 50_000
-    mutations: int = 20_000
-    pings: int = 200
-    growth_jobs: int = 50_000
-    concurrencies: tuple[int, ...] = (100, 500, 1000, 2000)
-    batches: tuple[int, ...] = (100, 500, 1000, 2000)
-    ticks: int = 100
-    due_schedules: int = 10_000
+    rounds: int
+    singles: int
+    each_caller: int
+    bulks: int
+    jobs: int
+    mutations: int
+    pings: int
+    growth_jobs: int
+    concurrencies: tuple[int, ...]
+    batches: tuple[int, ...]
+    ticks: int
+    schedules: int
+    due_schedules: int
+    rows: int
+    """Jobs that lie in the way: future, paused, unknown, held."""
+    finished_rows: int
+    held_jobs: int
+    backlog: int
+    memory_jobs: int
 
 
-QUICK = Sizes(200, 5, 1, 2_000, 1_000, 20, 1_000, (100,), (100,), 5, 500)
+QUICK = Sizes(
+    rounds=1,
+    singles=200,
+    each_caller=5,
+    bulks=1,
+    jobs=2_000,
+    mutations=1_000,
+    pings=20,
+    growth_jobs=1_000,
+    concurrencies=(100,),
+    batches=(100,),
+    ticks=5,
+    schedules=5_000,
+    due_schedules=500,
+    rows=2_000,
+    finished_rows=2_000,
+    held_jobs=1_000,
+    backlog=3_000,
+    memory_jobs=20_000,
+)
+SHORT = Sizes(
+    rounds=3,
+    singles=2_000,
+    each_caller=200,
+    bulks=3,
+    jobs=20_000,
+    mutations=10_000,
+    pings=100,
+    growth_jobs=20_000,
+    concurrencies=(100, 1000),
+    batches=(100, 1000),
+    ticks=50,
+    schedules=100_000,
+    due_schedules=5_000,
+    rows=100_000,
+    finished_rows=100_000,
+    held_jobs=20_000,
+    backlog=100_000,
+    memory_jobs=100_000,
+)
+FULL = Sizes(
+    rounds=5,
+    singles=5_000,
+    each_caller=500,
+    bulks=5,
+    jobs=50_000,
+    mutations=20_000,
+    pings=300,
+    growth_jobs=50_000,
+    concurrencies=(100, 500, 1000, 2000),
+    batches=(100, 500, 1000, 2000),
+    ticks=100,
+    schedules=1_000_000,
+    due_schedules=10_000,
+    rows=1_000_000,
+    finished_rows=5_000_000,
+    held_jobs=100_000,
+    backlog=300_000,
+    memory_jobs=1_000_000,
+)
 
 
 # Enqueue -----------------------------------------------------------------------------------------
@@ -66,7 +145,7 @@ def enqueue_trials(store: str, fresh: Fresh, sizes: Sizes) -> Iterator[list[Tria
             duly(lambda measured: product.enqueue_singly(measured, sizes.singles)),
         ),
     ]
-    row = f"enqueue, {CALLERS} callers at once"
+    row = CROWD
     yield [
         one(Figure(store, row, RAW, f"{CALLERS} in a transaction"), raw(crowd, CALLERS)),
         one(
@@ -74,7 +153,7 @@ def enqueue_trials(store: str, fresh: Fresh, sizes: Sizes) -> Iterator[list[Tria
             duly(lambda measured: product.enqueue_at_once(measured, CALLERS, sizes.each_caller)),
         ),
     ]
-    row = "enqueue in bulk"
+    row = IN_BULK
     yield [
         one(Figure(store, row, RAW, f"{BULK:,} in a transaction"), raw(bulk, BULK)),
         one(
@@ -104,10 +183,13 @@ def end_to_end_trials(store: str, fresh: Fresh, sizes: Sizes) -> Iterator[list[T
         raws = [_raw_trial(store, row, fresh, sizes, batch) for batch in sizes.batches]
         dulys = [_duly_trial(store, row, fresh, sizes, c) for c in sizes.concurrencies]
         yield raws + dulys
+    # On SQLite mutations share a transaction in any case.
+    if store == "PostgreSQL":
+        yield [_duly_trial(store, GROUPED, fresh, sizes, c) for c in sizes.concurrencies]
 
 
 def _count(row: str, sizes: Sizes) -> int:
-    return sizes.mutations if row == MUTATIONS else sizes.jobs
+    return sizes.mutations if row in (MUTATIONS, GROUPED) else sizes.jobs
 
 
 def _raw_trial(store: str, row: str, fresh: Fresh, sizes: Sizes, batch: int) -> Trial:
@@ -143,22 +225,26 @@ def _duly_trial(store: str, row: str, fresh: Fresh, sizes: Sizes, concurrency: i
 
 
 def latency_trials(store: str, fresh: Fresh, sizes: Sizes) -> Iterator[list[Trial]]:
-    def figures(side: str, setting: str) -> list[Figure]:
-        rows = ("pickup by an idle worker, p50", "pickup by an idle worker, p99")
-        return [Figure(store, row, side, setting, "ms", side == DULY) for row in rows]
+    def figures(row: str, side: str, setting: str) -> list[Figure]:
+        rows = (f"{row}, p50", f"{row}, p99")
+        return [Figure(store, each, side, setting, "ms", side == DULY) for each in rows]
 
     def raw() -> Sequence[float]:
         with fresh() as database:
             return product.quantiles(_raw_pickups(database, sizes.pings))
 
-    def duly() -> Sequence[float]:
+    def duly(pick_up: Callable[[Database, int], list[float]]) -> Sequence[float]:
         with fresh() as database:
-            return product.quantiles(product.pickup(database, sizes.pings))
+            return product.quantiles(pick_up(database, sizes.pings))
 
+    setting = f"concurrency {DEFAULT_CONCURRENCY}"
     yield [
-        Trial(figures(RAW, "one insert, one claim"), raw),
-        Trial(figures(DULY, f"concurrency {DEFAULT_CONCURRENCY}"), duly),
+        Trial(figures(PICKUP_RUN, RAW, "one insert, one claim"), raw),
+        Trial(figures(PICKUP_RUN, DULY, setting), partial(duly, product.pickup)),
     ]
+    yield [Trial(figures(PICKUP_ON, DULY, setting), partial(duly, product.pickup_on))]
+    if store == "SQLite":
+        yield [Trial(figures(PICKUP_HERE, DULY, setting), partial(duly, product.pickup_here))]
 
 
 def _raw_pickups(database: Database, samples: int) -> list[float]:
@@ -175,5 +261,5 @@ def bare(database: Database, function: str, count: int) -> Iterator[tuple[Raw, l
     """The bare loops, and so many jobs to feed them."""
     with database.app() as measured:
         jobs = new_jobs(measured.app, getattr(measured, function), count)
-    with closing(raw_over(database, ["async_noop", "insert_row", "ping", "sync_noop"])) as raw:
+    with closing(raw_over(database, sorted({*_FUNCTIONS.values(), "ping"}))) as raw:
         yield raw, jobs

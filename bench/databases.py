@@ -23,6 +23,7 @@ POSTGRES_SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "1GB",
+    "max_connections": "500",
     "max_wal_size": "8GB",
     "checkpoint_timeout": "30min",
 }
@@ -74,8 +75,8 @@ class Database(ABC):
         """Insert so many pending jobs by one statement."""
 
     @abstractmethod
-    def load_finished(self, count: int) -> None:
-        """Insert so many jobs that finished today."""
+    def load_finished(self, count: int, at: int) -> None:
+        """Insert so many jobs that finished at this time."""
 
     @abstractmethod
     def load_schedules(self, text: str, count: int) -> None:
@@ -88,6 +89,14 @@ class Database(ABC):
             f"UPDATE @schedules SET next_tick_at = {tick_at}, due_at = {tick_at},"
             " last_tick_at = NULL"
             f" WHERE id <= '{last}'"
+        )
+
+    def restrict(self, count: int, calendar: str, condition: str) -> None:
+        """Every second one of the first schedules asks a calendar and a condition."""
+        last = f"{_ID}{count:012x}"
+        self.run(
+            f"UPDATE @schedules SET calendar = '{calendar}', condition = '{condition}'"
+            f" WHERE id <= '{last}' AND CAST(substr(key, 10) AS integer) % 2 = 0"
         )
 
     def prepare(self) -> None:
@@ -158,13 +167,13 @@ class SqliteDatabase(Database):
         numbers = _sqlite_numbers(count)
         self.run(text.format(id=_sqlite_id(), now=now_ms(), numbers=numbers, yes="1", no="0"))
 
-    def load_finished(self, count: int) -> None:
+    def load_finished(self, count: int, at: int) -> None:
         self.run(
             _DONE.format(
                 id=_sqlite_id(),
                 queue=DEFAULT_QUEUE,
                 priority=DEFAULT_PRIORITY,
-                now=now_ms(),
+                now=at,
                 numbers=_sqlite_numbers(count),
                 bucket_column="",
                 bucket="",
@@ -195,17 +204,16 @@ class PostgresDatabase(Database):
         given = {"yes": "true", "no": "false"}
         self.run(text.format(id=_postgres_id(), now=now_ms(), numbers=numbers, **given))
 
-    def load_finished(self, count: int) -> None:
-        now = now_ms()
+    def load_finished(self, count: int, at: int) -> None:
         self.run(
             _DONE.format(
                 id=_postgres_id(),
                 queue=DEFAULT_QUEUE,
                 priority=DEFAULT_PRIORITY,
-                now=now,
+                now=at,
                 numbers=_postgres_numbers(count),
                 bucket_column=", bucket",
-                bucket=f", {now // sql.DAY_MS % sql.HISTORY_BUCKETS}",
+                bucket=f", {at // sql.DAY_MS % sql.HISTORY_BUCKETS}",
             )
         )
 

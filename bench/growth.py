@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.cases import Sizes
 from bench.databases import Database, Fresh, now_ms
 from bench.figures import say
 from bench.product import PATIENCE, Run, end_to_end, worker
@@ -51,7 +52,7 @@ class Growth:
 
 
 def load_finished(database: Database, rows: int) -> str:
-    database.load_finished(rows)
+    database.load_finished(rows, now_ms())
     return "all of today"
 
 
@@ -103,8 +104,12 @@ BALLASTS: dict[str, Callable[[Database, int], str]] = {
 }
 
 
-def measure_growth(store: str, fresh: Fresh, rows: int, jobs: int, rounds: int) -> list[Growth]:
-    return [_measure(Growth(store, ballast, rows), fresh, jobs, rounds) for ballast in BALLASTS]
+def measure_growth(store: str, fresh: Fresh, sizes: Sizes, rounds: int) -> list[Growth]:
+    found: list[Growth] = []
+    for ballast, load in BALLASTS.items():
+        rows = sizes.finished_rows if load is load_finished else sizes.rows
+        found.append(_measure(Growth(store, ballast, rows), fresh, sizes.growth_jobs, rounds))
+    return found
 
 
 def _measure(growth: Growth, fresh: Fresh, jobs: int, rounds: int) -> Growth:

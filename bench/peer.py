@@ -4,6 +4,7 @@ NAME URL MARKS setup
 NAME URL MARKS enqueue COUNT     one by one; prints how many seconds it took
 NAME URL MARKS fill COUNT        as fast as it can
 NAME URL MARKS work SETTING      until killed
+NAME URL MARKS ping COUNT        one by one, a moment apart, each with the time of the call
 """
 
 # The peers are not installed where this file is checked.
@@ -13,8 +14,10 @@ NAME URL MARKS work SETTING      until killed
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +72,18 @@ class PgQueuer:
             async def noop(job: Any) -> None:
                 self.marks.mark()
 
+            @worker.entrypoint("ping")
+            async def ping(job: Any) -> None:
+                self.marks.ping(int(job.payload))
+
             await worker.run(batch_size=batch_size)
+
+        self._run(use)
+
+    def ping(self, count: int) -> None:
+        async def use(_: Any, queries: Any) -> None:
+            for sent_at in moments(count):
+                await queries.enqueue("ping", str(sent_at()).encode())
 
         self._run(use)
 
@@ -88,6 +102,12 @@ class Procrastinate:
         @app.task(name="noop")
         async def noop(n: int) -> None:
             self.marks.mark()
+
+        @app.task(name="ping")
+        async def ping(sent_at: int) -> None:
+            self.marks.ping(sent_at)
+
+        self.pong = ping
 
         async def connected() -> Any:
             async with app.open_async():
@@ -117,14 +137,22 @@ class Procrastinate:
     def work(self, concurrency: int) -> None:
         self._run(lambda app, _: app.run_worker_async(concurrency=concurrency))
 
+    def ping(self, count: int) -> None:
+        async def use(*_: Any) -> None:
+            for sent_at in moments(count):
+                await self.pong.defer_async(sent_at=sent_at())
+
+        self._run(use)
+
 
 class Huey:
-    """The setting is its number of threads."""
+    """The setting is its number of threads. As fast as it can be: without fsync and results."""
 
     def __init__(self, url: str, marks: Marks) -> None:
         from huey import SqliteHuey
 
-        self.huey = SqliteHuey("bench", filename=url.removeprefix("sqlite:///"), fsync=True)
+        path = url.removeprefix("sqlite:///")
+        self.huey = SqliteHuey("bench", filename=path, fsync=False, results=False)
 
         @self.huey.task(name="noop")
         def noop(n: int) -> None:
@@ -145,6 +173,13 @@ class Huey:
 
     def work(self, threads: int) -> None:
         self.huey.create_consumer(workers=threads, worker_type="thread").run()
+
+
+def moments(count: int) -> Iterator[Callable[[], int]]:
+    """Clocks to be read right before each call, one after the other."""
+    for _ in range(count):
+        time.sleep(random.uniform(0.020, 0.050))
+        yield time.monotonic_ns
 
 
 PEERS = {"pgqueuer": PgQueuer, "procrastinate": Procrastinate, "huey": Huey}

@@ -1,7 +1,8 @@
-"""The same rows for other queues, each from a throw-away environment that pip fills."""
+"""The same rows for other queues, each from a throw-away environment that pip or npm fills."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cases import ASYNC, SINGLE, SYNC, Sizes
+from bench.cases import ASYNC, PICKUP_RUN, SINGLE, SYNC, Sizes
 from bench.databases import Database, Fresh
 from bench.figures import Figure, Trial, one, say
 from bench.marks import Marks
+from bench.product import quantiles
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 120.0
@@ -31,8 +33,10 @@ class Peer:
     row: str
     word: str
     settings: tuple[int, ...]
+    """The first one is its default, or 10 where that is 1."""
     unfinished: str
     share: float = 1.0
+    node: bool = False
 
 
 # A share below one is for peers that would need minutes for as many jobs.
@@ -43,8 +47,18 @@ PEERS = (
         ("pgqueuer", "asyncpg"),
         ASYNC,
         "batch size",
-        (500, 1000),
+        (10, 500, 1000, 2000),
         "SELECT count(*) FROM pgqueuer",
+    ),
+    Peer(
+        "graphile-worker",
+        "postgres",
+        ("graphile-worker", "pg"),
+        ASYNC,
+        "concurrent jobs",
+        (10, 24, 100),
+        "SELECT count(*) FROM graphile_worker._private_jobs",
+        node=True,
     ),
     Peer(
         "procrastinate",
@@ -52,11 +66,11 @@ PEERS = (
         ("procrastinate", "psycopg[binary]"),
         ASYNC,
         "concurrency",
-        (1, 10),
+        (10,),
         "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
         0.04,
     ),
-    Peer("huey", "sqlite", ("huey",), SYNC, "threads", (1, 4), "SELECT count(*) FROM task", 0.2),
+    Peer("huey", "sqlite", ("huey",), SYNC, "threads", (1, 4), "SELECT count(*) FROM task", 0.4),
 )
 
 
@@ -69,13 +83,18 @@ def installed(store: str) -> Iterator[list[tuple[Peer, Path]]]:
             if peer.store == store:
                 try:
                     found.append((peer, _install(peer, Path(folder, peer.name))))
-                except subprocess.CalledProcessError as error:
-                    print(f"skipped: {peer.name} cannot be installed: {_last(error.stderr)}")
+                except (subprocess.CalledProcessError, FileNotFoundError) as error:
+                    reason = getattr(error, "stderr", str(error))
+                    print(f"skipped: {peer.name} cannot be installed: {_last(reason)}")
         yield found
 
 
 def _install(peer: Peer, folder: Path) -> Path:
     say(f"installing {peer.name}")
+    if peer.node:
+        npm = ["npm", "install", "--silent", "--prefix", str(folder), *peer.packages]
+        subprocess.run(npm, check=True, capture_output=True, text=True)
+        return folder / "node_modules"
     python = folder / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *peer.packages]):
@@ -99,8 +118,18 @@ def peer_trials(
         trials.setdefault(SINGLE, []).append(
             one(figure, runner.enqueue(sizes.singles // 5), optional=True)
         )
+        if store == "PostgreSQL":
+            best = peer.settings[-1]
+            pickups = [
+                Figure(store, f"{PICKUP_RUN}, {cut}", name, f"{peer.word} {best}", "ms")
+                for cut in ("p50", "p99")
+            ]
+            trials.setdefault(pickups[0].row, []).append(
+                Trial(pickups, runner.pickup(sizes.pings, best), optional=True)
+            )
         for setting in peer.settings:
-            figure = Figure(store, peer.row, name, f"{peer.word} {setting}")
+            default = setting == peer.settings[0]
+            figure = Figure(store, peer.row, name, f"{peer.word} {setting}", default=default)
             count = max(1, round(sizes.jobs * peer.share / 1000)) * 1000
             trials.setdefault(peer.row, []).append(
                 one(figure, runner.end_to_end(count, setting), optional=True)
@@ -109,6 +138,9 @@ def peer_trials(
 
 
 def _version(peer: Peer, python: Path) -> str:
+    if peer.node:
+        package = json.loads((python / peer.name / "package.json").read_text())
+        return str(package["version"])
     ask = f"from importlib.metadata import version; print(version('{peer.name}'))"
     return subprocess.check_output([python, "-c", ask], text=True).strip()
 
@@ -126,6 +158,25 @@ class Runner:
             with self._fresh() as database, _marks_file() as marks:
                 self._ask(database, marks, "setup")
                 return count / float(self._ask(database, marks, "enqueue", count))
+
+        return measure
+
+    def pickup(self, count: int, setting: int) -> Callable[[], Sequence[float]]:
+        """p50 and p99 of the milliseconds from the call to the first line of the body."""
+
+        def measure() -> Sequence[float]:
+            with self._fresh() as database, _marks_file() as path, closing(Marks(path)) as marks:
+                self._ask(database, path, "setup")
+                process = self._start(database, path, "work", setting)
+                try:
+                    self._ask(database, path, "ping", 10)
+                    marks.wait_for(10, PATIENCE)
+                    self._ask(database, path, "ping", count)
+                    marks.wait_for(10 + count, PATIENCE)
+                    return quantiles(marks.pings()[10:])
+                finally:
+                    process.kill()
+                    process.communicate()
 
         return measure
 
@@ -158,10 +209,14 @@ class Runner:
         self, database: Database, marks: Path, verb: str, *number: int
     ) -> subprocess.Popen[str]:
         # Not with -m: procrastinate does not like an app in the main module.
-        command = [str(self._python), "-c", "from bench.peer import main; main()"]
+        command = [str(self._python), "-c", "from bench.peer import main; main()", self._peer.name]
+        where = {"PYTHONPATH": str(ROOT)}
+        if self._peer.node:
+            command = ["node", str(ROOT / "bench" / f"{self._peer.name}.cjs")]
+            where = {"NODE_PATH": str(self._python)}
         return subprocess.Popen(
-            [*command, self._peer.name, database.url, str(marks), verb, *map(str, number)],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            [*command, database.url, str(marks), verb, *map(str, number)],
+            env=os.environ | where,
             stdout=subprocess.PIPE,
             text=True,
         )

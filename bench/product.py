@@ -10,12 +10,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.app import Measured, new_jobs
+from bench.app import Measured, make_app, new_jobs
 from bench.databases import Database
 from bench.marks import Marks
 from bench.raw import rate
@@ -139,15 +139,54 @@ def end_to_end(
 def pickup(database: Database, samples: int) -> list[float]:
     """Milliseconds from the call of `run` to the first line of the body in another process."""
     with database.app() as measured, worker(database) as running:
-        marks = running.marks
-        measured.app.run(measured.async_noop, 1)
-        marks.wait_for(1, PATIENCE)
-        time.sleep(1)
-        for _ in range(samples):
-            time.sleep(random.uniform(0.020, 0.050))
-            measured.app.run(measured.ping, time.monotonic_ns())
-        marks.wait_for(1 + samples, PATIENCE)
-        return marks.pings()
+
+        def send(sent_at: int) -> None:
+            measured.app.run(measured.ping, sent_at)
+
+        return _pings(send, running.marks, samples)
+
+
+def pickup_on(database: Database, samples: int) -> list[float]:
+    """The same if the call is part of a transaction of the caller's own."""
+    with (
+        database.app() as measured,
+        worker(database) as running,
+        closing(database.connect()) as connection,
+    ):
+
+        def send(sent_at: int) -> None:
+            # Whoever begins with a read is refused if another process has written since.
+            connection.execute("BEGIN" if database.dialect == "postgres" else "BEGIN IMMEDIATE")
+            measured.app.on(connection).run(measured.ping, sent_at)
+            connection.execute("COMMIT")
+
+        return _pings(send, running.marks, samples)
+
+
+def pickup_here(database: Database, samples: int) -> list[float]:
+    """The same with the worker in this process."""
+    with (
+        tempfile.TemporaryDirectory(prefix="duly-bench-") as folder,
+        closing(Marks(Path(folder, "marks"))) as marks,
+    ):
+        measured = make_app(database.url, marks)
+        measured.app.start(concurrency=DEFAULT_CONCURRENCY)
+        try:
+            return _pings(lambda at: measured.app.run(measured.ping, at), marks, samples)
+        finally:
+            measured.app.close()
+
+
+def _pings(send: Callable[[int], object], marks: Marks, samples: int) -> list[float]:
+    """The first one wakes everybody up and does not count."""
+    send(time.monotonic_ns())
+    marks.wait_for(1, PATIENCE)
+    time.sleep(1)
+    for _ in range(samples):
+        time.sleep(random.uniform(0.020, 0.050))
+        send(time.monotonic_ns())
+    marks.wait_for(1 + samples, PATIENCE)
+    return marks.pings()[1:]
 
 
 def quantiles(times: list[float]) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from duly.ids import new_id
 from duly.model.job import DEFAULT_QUEUE, NewJob, State
 from duly.store import statements as sql
 from duly.store.base import CLAIM_BYTES
+from duly.store.postgres.arrays import with_arrays
 
 LANES = 8
 GROUP = 50
@@ -150,10 +151,11 @@ class SqliteRaw(Raw):
 class PostgresRaw(Raw):
     def ready(self, jobs: Sequence[NewJob]) -> Any:
         columns = zip(*(msgspec.structs.astuple(job) for job in jobs), strict=True)
-        return {name: list(c) for name, c in zip(NewJob.__struct_fields__, columns, strict=True)}
+        named = zip(NewJob.__struct_fields__, columns, strict=True)
+        return {name: list(column) for name, column in named}
 
     def insert(self, parameters: Any) -> None:
-        self.connection.execute(self.texts[sql.INSERT_JOBS], parameters)
+        self.connection.execute(self.texts[sql.INSERT_JOBS], with_arrays(parameters))
 
     def claim(self, limit: int) -> Claimed:
         levels = list(range(9, -1, -1))
@@ -185,7 +187,8 @@ class PostgresRaw(Raw):
     def _finish_all(self, claims: SimpleQueue[Claimed]) -> None:
         with closing(self.database.connect()) as connection:
             while claimed := claims.get():
-                connection.execute(self.texts[sql.FINISH], _ends(claimed)).fetchall()
+                ends = with_arrays(_ends(claimed))
+                connection.execute(self.texts[sql.FINISH], ends).fetchall()
 
     def mutate(self, batch: int) -> None:
         """Eight connections, a transaction for each mutation, beside one that claims."""

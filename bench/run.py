@@ -1,9 +1,10 @@
 """Measure duly beside the bare database, in one run: `make bench`.
 
-    make bench                                  everything, about half an hour
+    make bench                                  everything in small sizes, some ten minutes
+    make bench ARGS="--full"                    the sizes that the bars are meant for, hours
     make bench ARGS="--quick"                   a smoke test; its figures mean nothing
     make bench ARGS="--only e2e --store sqlite --rounds 3 --json figures.json"
-    make bench ARGS="--peers --check"           other queues too; fail if a bar is missed
+    make bench-peers ARGS="--check"             other queues too; fail if a bar is missed
     make bench ARGS="--only dashboard --check"  its lists over 5,000,000 jobs, on PostgreSQL
 
 docs/benchmarks.md says how it is measured and how to read it.
@@ -15,24 +16,34 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import cases, machine, peers, report
+from bench import cases, claims, crowd, machine, peers, process, report
+from bench.bars import bars
+from bench.cases import Sizes
 from bench.cron import cron_trials
 from bench.dashboard import JOBS, SCHEDULES, measure_dashboard
 from bench.databases import STORES, Fresh
-from bench.figures import Figure, interleave
+from bench.figures import Figure, Trial, interleave
 from bench.growth import Growth, measure_growth
 from bench.schedules import schedule_trials
 
-TRIALS = {
+TRIALS: dict[str, Callable[[str, Fresh, Sizes], Iterator[list[Trial]]]] = {
     "enqueue": cases.enqueue_trials,
     "e2e": cases.end_to_end_trials,
     "latency": cases.latency_trials,
+    "crowd": lambda store, fresh, sizes: crowd.crowd_trials(
+        store, fresh, sizes.backlog, sizes.jobs
+    ),
+    "claims": lambda store, fresh, sizes: claims.claim_trials(
+        store, fresh, sizes.held_jobs, sizes.rows
+    ),
+    "memory": lambda store, fresh, sizes: process.memory_trials(store, fresh, sizes.memory_jobs),
 }
-PARTS = (*TRIALS, "schedules", "growth", "cron")
+ANY_STORE = ("cron", "start")
+PARTS = (*TRIALS, "schedules", "growth", *ANY_STORE)
 DASHBOARD = "dashboard"
 """A part that is measured only if it is asked for: its database takes minutes to fill."""
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -47,15 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     growths: list[Growth] = []
     in_time = True
     if "cron" in options.only:
-        for row in cron_trials(options.sizes.ticks):
-            figures += interleave(row, options.rounds)
-    for store in options.store:
+        figures += _all(cron_trials(options.sizes.ticks), options.rounds)
+    if "start" in options.only:
+        figures += _all(process.start_trials(), options.rounds)
+    for store in [] if set(options.only) <= set(ANY_STORE) else options.store:
         with STORES[store]() as fresh:
             figures += measure(store, fresh, options)
             if "schedules" in options.only:
                 figures += _schedules(store, fresh, options)
             if "growth" in options.only:
-                growths += _growth(store, fresh, options)
+                growths += measure_growth(NAMES[store], fresh, options.sizes, options.rounds)
             if DASHBOARD in options.only and store == "postgres":
                 in_time = _dashboard(fresh, options)
     facts["load after"] = " ".join(f"{load:.2f}" for load in os.getloadavg())
@@ -64,9 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dashboard(fresh: Fresh, options: argparse.Namespace) -> bool:
-    jobs, schedules = (5_000, 100) if options.quick else (JOBS, SCHEDULES)
+    jobs, schedules = (5_000, 100) if options.sizes is cases.QUICK else (JOBS, SCHEDULES)
     with fresh() as database:
         return measure_dashboard(database, jobs, schedules, options.rounds)
+
+
+def _all(rows: Iterator[list[Trial]], rounds: int) -> list[Figure]:
+    return [figure for row in rows for figure in interleave(row, rounds)]
 
 
 def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figure]:
@@ -84,15 +100,10 @@ def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figur
 
 
 def _schedules(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figure]:
-    rows, due = options.growth_rows, options.sizes.due_schedules
+    rows, due = options.sizes.schedules, options.sizes.due_schedules
     with ExitStack() as stack:
         trials = schedule_trials(NAMES[store], fresh, rows, due, stack)
-        return [figure for row in trials for figure in interleave(row, options.rounds)]
-
-
-def _growth(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Growth]:
-    jobs = options.sizes.growth_jobs
-    return measure_growth(NAMES[store], fresh, options.growth_rows, jobs, options.rounds)
+        return _all(trials, options.rounds)
 
 
 def finish(
@@ -101,7 +112,7 @@ def finish(
     figures: Sequence[Figure],
     growths: Sequence[Growth],
 ) -> int:
-    kept = report.bars(figures, growths)
+    kept = bars(figures, growths)
     print(f"load after: {facts['load after']}\n")
     report.print_report(figures, growths, kept)
     if options.json:
@@ -113,18 +124,21 @@ def finish(
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure duly.")
-    parser.add_argument("--rounds", type=int, help="medians of so many (5)")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round")
+    parser.add_argument("--rounds", type=int, help="medians of so many (3; --full: 5)")
+    sizes = parser.add_mutually_exclusive_group()
+    for name, size, what in (
+        ("--full", cases.FULL, "millions of rows"),
+        ("--quick", cases.QUICK, "tiny sizes, one round"),
+    ):
+        sizes.add_argument(name, dest="sizes", action="store_const", const=size, help=what)
     parser.add_argument("--only", type=_parts, default=PARTS, help=",".join((*PARTS, DASHBOARD)))
     parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
-    parser.add_argument("--growth-rows", type=int, help="rows beside which is measured (1,000,000)")
     parser.add_argument("--peers", action="store_true", help="other queues too, if pip gets them")
     parser.add_argument("--json", type=Path, help="write every figure there")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    parser.set_defaults(sizes=cases.SHORT)
     options = parser.parse_args(arguments)
-    options.sizes = cases.QUICK if options.quick else cases.Sizes()
-    options.rounds = options.rounds or (1 if options.quick else 5)
-    options.growth_rows = options.growth_rows or (20_000 if options.quick else 1_000_000)
+    options.rounds = options.rounds or options.sizes.rounds
     options.store = options.store or list(STORES)
     return options
 

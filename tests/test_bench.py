@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench import dashboard
+from bench import cases, claims, dashboard
+from bench.bars import bars
 from bench.databases import PostgresDatabase
+from bench.figures import Figure
 
 TOP = Path(__file__).parent.parent
 BALLASTS = 5
@@ -45,26 +47,49 @@ def is_a_ratio(value: float | None) -> bool:
 def test_it_prints_every_row_with_its_ratio_and_the_bars(
     tmp_path: Path, store: str, long_run: bool
 ) -> None:
-    # What grows takes as long as all the rest.
-    growth = ["growth"] if long_run else []
-    options = ["--growth-rows", "2000", "--only", ",".join(["e2e", *growth])]
+    # All the rest takes as long as the other tests together.
+    options = [] if long_run else ["--only", "e2e"]
     report = run_bench(tmp_path, *options, "--store", store)
 
-    ends = ratios(report["figures"], "of_raw")
-    grown = ratios(report["growth"], "of_empty") if long_run else []
-    assert (len(ends), len(grown)) == (3, BALLASTS * long_run)
-    assert all(map(is_a_ratio, ends + grown))
+    ends = [figure for figure in report["figures"] if figure["row"].startswith("end to end")]
+    beside_raw = [figure for figure in ends if not figure["row"].endswith("group=True")]
+    grown = ratios(report["growth"], "of_empty")
+    assert (len(ratios(beside_raw, "of_raw")), len(grown)) == (3, BALLASTS * long_run)
+    assert all(map(is_a_ratio, ratios(beside_raw, "of_raw") + grown))
     for row in ("async no-op actions", "sync no-op actions", "mutations"):
         assert row in report["printed"]
-    assert report["printed"].count("the bar is 25%") == 2 * len(ends)
-    assert report["printed"].count("the bar is 90%") == len(grown)
+    promises = [bar["promise"] for bar in report["bars"]]
+    assert all(report["printed"].count(promise) == 1 for promise in promises)
+    assert len(promises) >= (20 if long_run else 3)
 
 
 def test_cron_is_measured_beside_croniter(tmp_path: Path) -> None:
-    report = run_bench(tmp_path, "--only", "cron", "--store", "sqlite")
+    report = run_bench(tmp_path, "--only", "cron")
 
-    assert [figure["side"] for figure in report["figures"]] == ["croniter", "duly"]
-    assert report["printed"].count("the bar is 1000%") == 1
+    assert [figure["side"] for figure in report["figures"]] == ["croniter", "duly"] * 2
+    assert [bar["bar"] for bar in report["bars"]] == [15, 5]
+
+
+def figure(side: str, row: str, value: float, unit: str = "jobs/s") -> Figure:
+    return Figure("PostgreSQL", row, side, "a setting", unit, samples=[value])
+
+
+def test_a_bar_is_kept_or_missed_on_its_own_side() -> None:
+    figures = [
+        figure("raw", cases.ASYNC, 100),
+        figure("duly", cases.ASYNC, 49),
+        figure("duly", claims.HELD, 51, "ms"),
+        figure("calm", claims.RETAINED, 2, "ms"),
+        figure("duly", claims.RETAINED, 4, "ms"),
+        figure("pgqueuer 1", cases.ASYNC, 20),
+    ]
+
+    assert [str(bar) for bar in bars(figures, [])] == [
+        f"FAIL  PostgreSQL, {cases.ASYNC} (a setting): of raw: 49%, at least 50%",
+        f"pass  PostgreSQL, {cases.ASYNC}: of pgqueuer 1 (a setting): 2.45 ×, at least 2 ×",
+        f"pass  PostgreSQL, {claims.RETAINED}: of calm: 2 ×, at most 2 ×",
+        f"FAIL  PostgreSQL, {claims.HELD}: 51 ms, at most 50 ms",
+    ]
 
 
 @pytest.mark.postgres

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from typing import NamedTuple, NoReturn
@@ -372,8 +373,8 @@ class _Reader:
         if len(words) == 5:
             words.insert(0, (0, "0"))
         parts = [
-            self._field(field, word.upper(), position)
-            for field, (position, word) in zip(FIELDS, words, strict=True)
+            self._known_field(number, word.upper(), position)
+            for number, (position, word) in enumerate(words)
         ]
         found = Expression(parts)
         if not found.can_fire():
@@ -437,7 +438,14 @@ class _Reader:
 
     # Fields --------------------------------------------------------------------------------------
 
-    def _field(self, field: Field, text: str, position: int) -> _Part:
+    def _known_field(self, number: int, text: str, position: int) -> _Part:
+        if "H" not in text:
+            # What is wrong is said with its place in the whole.
+            with suppress(InvalidCron):
+                return _read_field(number, text)
+        return self.field(FIELDS[number], text, position)
+
+    def field(self, field: Field, text: str, position: int) -> _Part:
         if text == "?":
             if field.name in (DAY_OF_MONTH, DAY_OF_WEEK):
                 return _Part(text, _mask(range(field.least, field.last + 1)))
@@ -551,6 +559,12 @@ class _Reader:
                 self._refuse(field, nth, place, f"{_short(nth)} is not in 1-5", "write 1#2")
             return Special("#", value, int(nth))
         return None
+
+
+# Expressions differ, but most of their fields are known from others.
+@lru_cache(maxsize=4_096)
+def _read_field(number: int, text: str) -> _Part:
+    return _Reader(text, "").field(FIELDS[number], text, 0)
 
 
 def _mask(values: range) -> int:

@@ -49,6 +49,9 @@ class InFlight(NamedTuple):
     running: str | None = None
 
 
+NOTHING_IN_FLIGHT = InFlight()
+
+
 class Signal(NamedTuple):
     """What the signal hook has answered, or how it failed."""
 
@@ -390,7 +393,7 @@ def _cycle(plan: Plan, _: int, facts: Facts, __: Standing) -> Skip | None:
 def _overlap(plan: Plan, _: int, facts: Facts, standing: Standing) -> Skip | None:
     if standing.buffered is not None:
         return Skip(Reason.OVERLAP_IN_FLIGHT, {"tick_at": standing.buffered})
-    flight = facts.in_flight.get(plan.id, InFlight())
+    flight = facts.in_flight.get(plan.id, NOTHING_IN_FLIGHT)
     match plan.policies.overlap:
         case Overlap.SKIP:
             job = flight.running or flight.pending
@@ -487,7 +490,7 @@ class Verdict(NamedTuple):
 
     @property
     def cancels_others(self) -> bool:
-        return bool(self.dispatches) and self.plan.policies.overlap == Overlap.CANCEL_OTHER
+        return self.plan.policies.overlap == Overlap.CANCEL_OTHER and bool(self.dispatches)
 
     @property
     def is_serial(self) -> bool:
@@ -495,7 +498,7 @@ class Verdict(NamedTuple):
         overlap = self.plan.policies.overlap
         if overlap in ONE_BY_ONE:
             return True
-        return overlap == Overlap.SKIP and len(self.dispatches) > 1
+        return len(self.ticks) > 1 and overlap == Overlap.SKIP and len(self.dispatches) > 1
 
 
 def after_dispatch(plan: Plan, standing: Standing, tick_at: int, now: int) -> Standing:

@@ -120,10 +120,12 @@ class Cron(_Fires, frozen=True):
 
     def adjusted(self, instant: int) -> bool:
         """Whether the tick at this instant stands for a time that clocks were set forward over."""
-        if not self.matches(instant):
-            return False
         second = instant // 1000
-        return not self._parsed().matches(second + zone(self.tz).offset(second))
+        start, _, offset, _ = zone(self.tz).span(second)
+        # Such a tick comes with the new offset, and most ticks do not.
+        if second != start or self._parsed().matches(second + offset):
+            return False
+        return self.matches(instant)
 
     def describe(self) -> str:
         return f"{_words(self._parsed())} ({self.tz})"

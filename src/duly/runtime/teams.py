@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -51,7 +52,7 @@ class AsyncTeam:
         for attempt in attempts:
             task = self._loop.create_task(self._run(attempt), context=context_of(attempt))
             self._tasks[attempt] = task
-            attempt.cancel_body = self._canceler(attempt)
+            attempt.cancel_body = partial(self._cancel, attempt)
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -60,13 +61,10 @@ class AsyncTeam:
             self._tasks.pop(attempt, None)
             self._ended(attempt)
 
-    def _canceler(self, attempt: Attempt) -> Callable[[], None]:
-        def cancel() -> None:
-            task = self._tasks.get(attempt)
-            if task is not None and self._loop is not None:
-                self._loop.call_soon_threadsafe(task.cancel)
-
-        return cancel
+    def _cancel(self, attempt: Attempt) -> None:
+        task = self._tasks.get(attempt)
+        if task is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(task.cancel)
 
     def stop(self) -> None:
         if self._loop is not None and self._thread is not None:

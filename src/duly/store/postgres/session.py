@@ -11,6 +11,7 @@ from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import CLAIM_BYTES, ClaimRequest
 from duly.store.limits import Picked, Starting
+from duly.store.postgres.arrays import with_arrays
 from duly.store.postgres.connection import Connection, PlainCursor
 from duly.store.schedule_statements import ROLL_UP_JOBS
 from duly.store.session import Session
@@ -59,7 +60,7 @@ class PostgresSession(Session):
         self, text: bytes, parameters: Mapping[str, Any], prepare: bool | None = None
     ) -> list[Row]:
         with PlainCursor(self.raw) as cursor:
-            cursor.execute(text, parameters or None, prepare=prepare)
+            cursor.execute(text, with_arrays(parameters) or None, prepare=prepare)
             # Not `description`, which makes an object of every column.
             return cursor.fetchall() if cursor.rownumber is not None else []
 

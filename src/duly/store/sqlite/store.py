@@ -446,22 +446,6 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     # Upkeep
 
-    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
-        # The write lock is only for those who have something to write.
-        due = self._read(lambda s: s.run(sql.OVERDUE, {"before": before}))
-        return super().time_out(before, judge, now) if due else 0
-
-    def expire(self, now: int) -> int:
-        due = self._read(lambda s: s.run(sql.EXPIRED_IDS, {"now": now}))
-        return super().expire(now) if due else 0
-
-    def release_known(self) -> int:
-        released = 0
-        for hold, functions in self._read(lambda s: s.freed()).items():
-            if self._read(lambda s: s.held_ids(hold, functions)):  # noqa: B023
-                released += self._write(lambda s: s.release(hold, functions))  # noqa: B023
-        return released
-
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
         return self._write(lambda s: s.retain(cutoff, exhausted_after))
 

@@ -1,0 +1,153 @@
+"""How long does one claim take, while something stands in its way?
+
+A worker in this process makes its passes one by one, so that each can be timed: under a transaction
+that somebody holds open on PostgreSQL, and while the janitor forgets a day of finished jobs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.app import Measured, make_app, new_jobs
+from bench.databases import Database, Fresh, now_ms
+from bench.figures import CALM, DULY, Figure, Trial, one
+from bench.marks import Marks
+from bench.product import DEFAULT_CONCURRENCY, PATIENCE, quantiles
+from duly.runtime.janitor import Janitor
+from duly.runtime.worker import Worker
+from duly.store.statements import DAY_MS
+
+HELD = "claim under a held transaction, p99"
+RETAINED = "claim while a day is forgotten, p99"
+EXPIRED_MS = 8 * DAY_MS
+AFTERWARDS = 50
+"""So many claims are timed at least, also if the day was forgotten at once."""
+
+
+def claim_trials(store: str, fresh: Fresh, jobs: int, rows: int) -> Iterator[list[Trial]]:
+    def pair(row: str, setting: str, measure: Callable[[str], float]) -> list[Trial]:
+        return [
+            one(Figure(store, row, side, setting, "ms", side == DULY), partial(measure, side))
+            for side in (CALM, DULY)
+        ]
+
+    if store == "PostgreSQL":
+        yield pair(HELD, f"the last tenth of {jobs:,} jobs", lambda s: _held(fresh, jobs, s))
+    yield pair(RETAINED, f"{rows:,} rows", lambda s: _retained(fresh, rows, s))
+
+
+# Under a held transaction ------------------------------------------------------------------------
+
+
+def _held(fresh: Fresh, jobs: int, side: str) -> float:
+    with fresh() as database, closing(database.connect()) as holder, _claims(database) as claims:
+        if side == DULY:
+            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM bench_rows")
+        claims.enqueue(jobs)
+        times = claims.drain()
+        return _p99(times[-len(times) // 10 :])
+
+
+# While a day is forgotten ------------------------------------------------------------------------
+
+
+def _retained(fresh: Fresh, rows: int, side: str) -> float:
+    with fresh() as database, _claims(database) as claims:
+        database.load_finished(rows, now_ms() - EXPIRED_MS)
+        database.tidy()
+        claims.enqueue(DEFAULT_CONCURRENCY)
+        claims.drain()
+        if side == CALM:
+            return _p99(claims.some(lambda made: made < 4 * AFTERWARDS))
+        janitor = threading.Thread(target=_forget, args=(claims.measured,))
+        janitor.start()
+        times = claims.some(lambda made: janitor.is_alive() or made < AFTERWARDS)
+        janitor.join()
+        return _p99(times)
+
+
+def _forget(measured: Measured) -> None:
+    app = measured.app
+    janitor = Janitor(app.ready(), app.clock)
+    while janitor.one_pass() == 0:
+        pass
+
+
+# A worker, pass by pass --------------------------------------------------------------------------
+
+
+class Claims:
+    """A worker in this process that claims when it is told to."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.measured = measured
+        self._worker = Worker(measured.app.core, concurrency=DEFAULT_CONCURRENCY)
+        self._worker.register()
+
+    def enqueue(self, count: int) -> None:
+        """In pages, a moment apart, as jobs come."""
+        for first in range(0, count, 1000):
+            size = min(1000, count - first)
+            jobs = new_jobs(self.measured.app, self.measured.async_noop, size)
+            self.measured.app.store.enqueue(jobs)
+
+    def drain(self) -> list[float]:
+        """The milliseconds of every claim until nothing is due."""
+        times: list[float] = []
+        while (took := self._claim()) is not None:
+            times.append(took)
+        return times
+
+    def some(self, go_on: Callable[[int], bool]) -> list[float]:
+        """The milliseconds of claims, each of which finds some jobs."""
+        times: list[float] = []
+        while go_on(len(times)):
+            self.enqueue(10)
+            times += self.drain()
+        return times
+
+    def _claim(self) -> float | None:
+        """The milliseconds of one claim; None if it found nothing."""
+        worker = self._worker
+        worker.has_proved_life()
+        began = time.perf_counter()
+        worker.one_pass()
+        took = (time.perf_counter() - began) * 1000
+        if worker.idle:
+            return None
+        worker._wait_until_quiet(PATIENCE)
+        # SQLite settles what has ended with the next claim.
+        if not worker.store.finishes_with_claim:
+            self._settle()
+        return took
+
+    def _settle(self) -> None:
+        while not self._worker.idle:
+            self._worker.finish_pass()
+
+    def close(self) -> None:
+        self._worker.stop()
+
+
+@contextmanager
+def _claims(database: Database) -> Iterator[Claims]:
+    with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
+        marks = Marks(Path(folder, "marks"))
+        measured = make_app(database.url, marks)
+        try:
+            measured.app.ready()
+            with closing(Claims(measured)) as claims:
+                yield claims
+        finally:
+            measured.app.close()
+            marks.close()
+
+
+def _p99(times: list[float]) -> float:
+    return quantiles(times)[1]
