@@ -2,6 +2,8 @@ VENV ?= .venv
 PYTHON ?= python3
 ARGS ?=
 SCOPE ?=
+TORTURE ?= 10m
+REPORT ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -83,8 +85,8 @@ spec: $(READY) ## lines of docs/spec.md that no test proves; SCOPE=R53-R68,N14 f
 	@$(BIN)/python tools/spec.py $(SCOPE)
 
 .PHONY: torture
-torture: $(READY) ## the torture tests at full length; ARGS go to pytest
-	$(BIN)/python -m pytest tests/torture --long -o faulthandler_timeout=0 $(ARGS)
+torture: $(READY) ## what duly survives, as a table; TORTURE=1h REPORT=docs/guarantees.md
+	$(BIN)/python -m torture.run $(TORTURE) $(if $(REPORT),--report $(REPORT)) $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## measure beside the bare database; ARGS=--full for millions of rows

@@ -11,11 +11,14 @@ As root the server runs as `nobody`, from a copy of its binaries inside the fold
 user is made and no permission outside the folder is widened.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
 import pwd
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -102,6 +105,57 @@ def fresh_database(server_dsn: str, template: str = "template1") -> Iterator[str
         yield f"{server_dsn.rpartition('/')[0]}/{name}"
     finally:
         _execute(server_dsn, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+
+
+@contextmanager
+def restartable_postgres(settings: Mapping[str, str] | None = None) -> Iterator[Restartable]:
+    """Run a server in memory that can be stopped and started again during the block."""
+    with server_folder(in_memory=True) as folder:
+        server = Restartable(folder, join_server(folder, settings))
+        try:
+            yield server
+        finally:
+            server.stop_immediately()
+
+
+class Restartable:
+    """A server that stops without any clean-up and comes back with what it had committed.
+
+    If its user is killed meanwhile, the keeper removes the folder, which also ends a server that
+    was started here: it shuts down once it misses its lock file.
+    """
+
+    def __init__(self, folder: Path, dsn: str) -> None:
+        self.dsn = dsn
+        self._data = folder / "data"
+        self._own: Server | None = None
+
+    def stop_immediately(self) -> None:
+        """As `pg_ctl stop -m immediate`: what the next start finds is only the log."""
+        pid_file = self._data / "postmaster.pid"
+        if pid_file.exists():
+            os.kill(int(pid_file.read_text().splitlines()[0]), signal.SIGQUIT)
+        give_up_at = time.monotonic() + STOP_LIMIT
+        while pid_file.exists():
+            assert time.monotonic() < give_up_at, "PostgreSQL does not stop"
+            time.sleep(0.01)
+        if self._own is not None:
+            self._own.wait(STOP_LIMIT)
+
+    def start(self) -> None:
+        """Return when it answers."""
+        account = _unprivileged_account() if os.geteuid() == 0 else {}
+        command = shlex.split((self._data / "postmaster.opts").read_text())
+        with open(self._data.with_name("server.log"), "a") as log:
+            self._own = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._data,
+                **account,
+            )
+        assert _becomes_ready(self._own, self._data), "PostgreSQL does not start again"
 
 
 def _has_room(folder: str) -> bool:

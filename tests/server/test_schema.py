@@ -1,109 +1,21 @@
 """The OpenAPI document is true: random requests, good and bad, never meet an error of the server.
 
-Some 1,500 requests over both stores in the normal run, twenty times as many with `--long`.
+Some 1,500 requests over both stores in the normal run, many more in `make torture`.
 """
 
-from typing import Any, cast
-
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.generation import GenerationMode
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
 
-from duly import Ctx, Duly, Tx
-from duly.server import make_asgi
+from duly import Duly
+from tests.server.random_requests import ask_everything, furnish
 
 REQUESTS = 800
 """On each store."""
-STREAMS = {"/api/v1/events"}
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
-
-
-@pytest.fixture
-def specimens(shop: Duly) -> dict[str, str]:
-    """Something of each kind, so that not every id leads to nothing."""
-    greet = shop.functions["greet"]
-    schedule = shop.schedules.create("hourly", greet.bind("ann"), every=3600)
-    shop.calendars.create("closed", "skip_dates", dates=["2026-12-24"])
-    return {
-        "job_id": shop.run(greet, "ann").id,
-        "schedule_id": schedule.id,
-        "calendar": "closed",
-        "token_id": shop.tokens.create("one", ["read"]).token.id,
-        "name": "greet",
-    }
-
-
-@pytest.fixture
-def shop(app: Duly) -> Duly:
-    @app.action
-    def greet(ctx: Ctx, name: str, times: int = 1) -> str:
-        return name * times
-
-    @app.mutation
-    def note(tx: Tx, text: str) -> None: ...
-
-    app.functions.publish()
-    return app
 
 
 def test_random_requests_meet_no_error_of_the_server(
-    shop: Duly,
-    specimens: dict[str, str],
-    long_run: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    app: Duly, long_run: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("KNOCK", "secret")
-    shop.dispatch.secrets = ["env:KNOCK"]
-    schema = schemathesis.openapi.from_asgi(
-        "/api/v1/openapi.json", make_asgi(shop, auth="open", only=["api"])
-    )
-    found = [cast(Any, each).ok() for each in schema.get_all_operations()]
-    operations = [each for each in found if each.path not in STREAMS]
-    each = max(4, REQUESTS * (20 if long_run else 1) // len(operations) // 2 + 1)
-    made = sum(ask(operation, specimens, each) for operation in operations)
-    assert made >= REQUESTS
-
-
-def ask(operation: Any, specimens: dict[str, str], examples: int) -> int:
-    """Requests that fit the document, with real ids where it asks for them, and others."""
-    wanted = {part.name for part in operation.path_parameters} & specimens.keys()
-    known = {name: specimens[name] for name in wanted} or None
-    made = 0
-
-    def check(case: Any) -> None:
-        nonlocal made
-        made += 1
-        case.validate_response(case.call(), checks=CHECKS)
-
-    for mode, path in ((GenerationMode.POSITIVE, known), (GenerationMode.NEGATIVE, None)):
-        try:
-            strategy = operation.as_strategy(generation_mode=mode, path_parameters=path)
-        except Exception:
-            if mode is GenerationMode.POSITIVE:
-                raise
-            continue  # nothing about it can be wrong
-        run = settings(
-            max_examples=examples,
-            database=None,
-            deadline=None,
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )(given(strategy)(check))
-        try:
-            run()
-        except Exception as error:
-            if type(error).__name__ not in ("Unsatisfiable", "SkipTest"):
-                raise
-    return made
+    app.dispatch.secrets = ["env:KNOCK"]
+    specimens = furnish(app)
+    assert ask_everything(app, specimens, REQUESTS * (20 if long_run else 1)) >= REQUESTS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,12 +84,12 @@ class Mutant(NamedTuple):
     seed: int
     play: Callable[[int], Report]
 
-    def convict(self) -> Verdict | None:
-        """The first conviction, or None if the mutant survives."""
+    def convict(self, seeds: Iterable[int] | None = None) -> Verdict | None:
+        """The first conviction, or None if the mutant survives; by seeds of one's own, or known."""
         with self.plant():
             if self.probe is not None:
                 return _verdict("probe", try_out(self.probe))
-            for seed in (self.seed, *range(MOST_SEEDS)):
+            for seed in (self.seed, *range(MOST_SEEDS)) if seeds is None else seeds:
                 verdict = _verdict(f"seed {seed}", self.play(seed).violation)
                 if verdict is not None:
                     return verdict

@@ -10,10 +10,8 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple
 
 import pytest
 
@@ -22,62 +20,10 @@ from duly.model.trigger import Every
 from tests.cli.processes import Process, duly, environment, wait_until
 from tests.jobs.support import Database, prepare
 from tests.schedules.support import tick_all
-from tests.torture.kill.clockwork import ANCHOR, SECOND, anchor_of
+from torture.load.ticks import ANCHOR, SECOND, anchor_of, count_slots, late
 
 APP = "tests.torture.kill.clockwork:app"
 POINTS = tuple(p for p in fault.POINTS if p.startswith("ticker."))
-
-
-class Count(NamedTuple):
-    """What the comparison comes to."""
-
-    slots: int
-    missed: int
-    doubled: int
-    strange: int
-    """Rows or jobs of no slot, slots that were not dispatched, jobs that say something else."""
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.missed or self.doubled or self.strange)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.slots} slots, missed {self.missed}, doubled {self.doubled}, "
-            f"strange {self.strange}"
-        )
-
-
-def count_slots(db: Database) -> Count:
-    """Compare the ledger and all jobs with the instants since each schedule was made."""
-    ticks = db.execute("SELECT schedule_id, kind, tick_at, outcome, job_id FROM @ticks")
-    jobs = db.execute(
-        "SELECT id, actor, scheduled_at FROM @jobs WHERE trigger = 'schedule'"
-        " UNION ALL SELECT id, actor, scheduled_at FROM @history WHERE trigger = 'schedule'"
-    )
-    due: set[tuple[str, int]] = set()
-    for schedule_id, key, made_at, next_at in db.execute(
-        "SELECT id, key, awake_at, next_tick_at FROM @schedules"
-    ):
-        anchor = anchor_of(int(key.rpartition(" ")[2]))
-        first = anchor + ((made_at - anchor) // SECOND + 1) * SECOND
-        due |= {(str(schedule_id), at) for at in range(first, next_at, SECOND)}
-    rows = {
-        (str(schedule_id), tick_at): str(job_id)
-        for schedule_id, kind, tick_at, outcome, job_id in ticks
-        if (kind, outcome) == ("slot", "dispatched")
-    }
-    made = Counter((actor, scheduled_at) for _, actor, scheduled_at in jobs)
-    told = {(actor, scheduled_at): str(job_id) for job_id, actor, scheduled_at in jobs}
-    return Count(
-        slots=len(due),
-        missed=sum(1 for slot in due if slot not in rows or slot not in made),
-        doubled=sum(n - 1 for n in made.values()),
-        strange=len(ticks)
-        - len(due & rows.keys())
-        + sum(n for slot, n in made.items() if slot not in due)
-        + sum(1 for slot, job_id in rows.items() if told.get(slot, job_id) != job_id),
-    )
 
 
 def _now() -> int:
@@ -125,20 +71,15 @@ class Tickers:
         for process in self._processes:
             if process.is_running:
                 self.kill(process)
-        all_late = lambda: self._late(_now() - 2 * SECOND) == self._schedules  # noqa: E731
+        all_late = lambda: late(self.db, _now() - 2 * SECOND) == self._schedules  # noqa: E731
         wait_until(all_late, "every schedule is late")
         return _now()
-
-    def _late(self, now: int) -> int:
-        late = "SELECT count(*) FROM @schedules WHERE next_tick_at IS NULL OR next_tick_at <= ?"
-        ((n,),) = self.db.execute(late, now)
-        return int(n)
 
     def drain(self) -> None:
         """After an outage, one that nobody kills catches up with the present."""
         now = self.fall_silent()
         clean = self.start()
-        wait_until(lambda: not self._late(now), "nothing is late", patience=60)
+        wait_until(lambda: not late(self.db, now), "nothing is late", patience=60)
         clean.signal(signal.SIGTERM)
         assert clean.wait() == 0, clean.errors()
 
@@ -165,7 +106,7 @@ def test_killed_tickers_miss_no_slot_and_double_none(tickers: Tickers, long_run,
             tickers.expect_kill(process, where)
     kinds = ["ticker", "ticker", "worker"]
     running = [tickers.start(kind) for kind in kinds]
-    for number in range(60 if long_run else 3):
+    for number in range(60 if long_run else 1):
         tickers.wait_for_some(chance)
         if number % 10 == 9:
             tickers.fall_silent()

@@ -4,11 +4,9 @@ import os
 
 from duly import Ctx, Duly
 from duly.model.trigger import Every
+from torture.load.ticks import SECOND, anchor_of
 
 SCHEDULES = int(os.environ.get("CLOCKWORK_SCHEDULES", "200"))
-SECOND = 1_000
-# Long before any test, so that what is computed from it owes nothing to the store.
-ANCHOR = 1_700_000_000_000
 
 # The test itself only wants to know when they tick.
 app = Duly(os.environ.get("DULY_DATABASE_URL", "sqlite:////nowhere/duly.db"))
@@ -17,11 +15,6 @@ app = Duly(os.environ.get("DULY_DATABASE_URL", "sqlite:////nowhere/duly.db"))
 @app.action
 def chime(ctx: Ctx, n: int) -> int:
     return n
-
-
-def anchor_of(n: int) -> int:
-    """Spread over the second: tickers always have something to do, and mostly several have."""
-    return ANCHOR + n % 10 * 100
 
 
 for n in range(SCHEDULES):

@@ -1,4 +1,4 @@
-"""A PostgreSQL connection that can be cut, frozen, or lose the answer to one statement.
+"""A PostgreSQL connection that can be cut, frozen, slow, or lose the answer to one statement.
 
 The proxy listens on the loopback and passes bytes on in both directions. It reads what clients say
 just far enough to know which statement they run.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit, urlunsplit
@@ -34,6 +35,8 @@ class Proxy:
         self._guard = threading.Lock()
         self._links: set[_Link] = set()
         self._is_up = True
+        self.delay = 0.0
+        """Seconds by which everything is late, in each direction."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._to_lose: list[Loss] = []
@@ -49,7 +52,12 @@ class Proxy:
                 if not self._is_up:
                     client.close()
                     continue
-                self._links.add(_Link(self, client, socket.create_connection(self._target)))
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:  # there is no server just now
+                    client.close()
+                    continue
+                self._links.add(_Link(self, client, server))
 
     def cut(self) -> None:
         """Close every connection and refuse new ones."""
@@ -72,6 +80,8 @@ class Proxy:
 
     def wait_for_flow(self) -> None:
         self._flowing.wait()
+        if self.delay:
+            time.sleep(self.delay)
 
     def lose(
         self,

@@ -1,7 +1,7 @@
-"""The workload that the kill tests run: every kind of function, each leaving a trace.
+"""The workload: every kind of function, each leaving a trace.
 
 A mutation's trace is a row of `effects`, inside its transaction. An action's trace is a line of the
-file `starts`, outside of any.
+file `starts`, outside of any. What runs under a key also says when it begins and ends.
 """
 
 import asyncio
@@ -9,13 +9,18 @@ import os
 import time
 from pathlib import Path
 
-from duly import AsyncCtx, Ctx, Duly, Retry, Tx
+from duly import AsyncCtx, Ctx, Duly, Limit, Retry, Tx
+from duly.model.trigger import Every
 from tests.torture.kill.trace import Trace
+from torture.load.terms import AT_ONCE
+from torture.load.ticks import SECOND, anchor_of
 
 SOON = Retry(attempts=8, base=0, jitter=0.05)
+KEYS = 6
+SCHEDULES = int(os.environ.get("TORTURE_SCHEDULES", "0"))
 
 app = Duly()
-trace = Trace(Path(os.environ["KILL_FOLDER"]))
+trace = Trace(Path(os.environ["TORTURE_FOLDER"]))
 
 
 def has_effect(tx: Tx) -> None:
@@ -56,6 +61,13 @@ def fail_once(tx: Tx) -> None:
 def serve(tx: Tx) -> None:
     """Scheduled together with a row of `orders`."""
     has_effect(tx)
+
+
+@app.mutation
+def receive(tx: Tx, number: str) -> None:
+    """Asked for over HTTP, each number until there is an answer."""
+    has_effect(tx)
+    tx.execute("INSERT INTO received (number) VALUES (?)", (number,))
 
 
 @app.action
@@ -114,6 +126,39 @@ async def overrun_async(ctx: AsyncCtx) -> None:
     has_started(ctx)
     await asyncio.sleep(0.1)
 
+
+def work_under(key: str, ctx: Ctx) -> None:
+    has_started(ctx)
+    body = f"{ctx.job_id}/{ctx.attempt}"
+    trace.append("keys", "begins", key, body, os.getpid())
+    time.sleep(0.005)
+    trace.append("keys", "ends", key, body, os.getpid())
+
+
+@app.action(retry=SOON, limit=Limit(lambda key: f"solo-{key}", at_once=AT_ONCE["solo"]))
+def solo(ctx: Ctx, key: int) -> None:
+    work_under(f"solo-{key}", ctx)
+
+
+@app.action(retry=SOON, limit=Limit(lambda key: f"pair-{key}", at_once=AT_ONCE["pair"]))
+def pair(ctx: Ctx, key: int) -> None:
+    work_under(f"pair-{key}", ctx)
+
+
+@app.action
+async def chime(ctx: AsyncCtx, n: int) -> None:
+    has_started(ctx)
+
+
+for n in range(SCHEDULES):
+    # All that is caught up after a kill is to be dispatched, and nothing skipped or missed.
+    app.schedule(
+        f"chime {n}",
+        chime.bind(n),
+        trigger=Every(SECOND, anchor_of(n)),
+        overlap="allow",
+        catch_up=1_000,
+    )
 
 SIMPLE = (
     note,

@@ -1,0 +1,91 @@
+"""`make torture` shares the time out, fails with a violation, and writes its table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torture import run
+from torture.measures import fuzzed, load
+from torture.measures.base import Share
+from torture.table import BEGIN, END, Row, none_of, write_report
+
+PAGE = f"# Page\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
+
+
+def good(share: Share) -> Iterator[Row]:
+    yield none_of("good", f"{share.seconds:.0f} of {share.whole:.0f} s", 0)
+
+
+def bad(share: Share) -> Iterator[Row]:
+    yield none_of("bad", "1", 3)
+
+
+def broken(share: Share) -> Iterator[Row]:
+    yield none_of("half", "1", 0)
+    raise RuntimeError("no more")
+
+
+@pytest.fixture
+def measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"good": (0.6, good), "bad": (0.2, bad), "broken": (0.2, broken)}
+    monkeypatch.setattr(run, "MEASURES", known)
+
+
+def test_the_table_goes_where_the_last_one_stood(measures, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert run.main(["90s", "--only", "good", "--seed", "7", "--report", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert "| good    | 90 of 90 s | 0     | 0     | ok  |" in printed
+    text = page.read_text()
+    assert text.startswith(f"# Page\n\n{BEGIN}\n\ndate: ")
+    assert text.endswith(f"{END}\n\nthe rest\n")
+    assert printed.strip() in text
+    assert "seed: 7" in text
+    assert "old" not in text
+
+
+def test_a_page_without_a_place_for_it_is_left_alone(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    with pytest.raises(SystemExit, match="no place"):
+        write_report(page, [], {})
+    assert page.read_text() == "# Page\n"
+
+
+@pytest.mark.parametrize(
+    ("only", "shown"), [("bad", "| 3     | 0     | **VIOLATED**"), ("broken,good", "broke down")]
+)
+def test_a_violation_and_a_measure_that_breaks_down_fail_the_run(measures, capsys, only, shown):
+    assert run.main(["10m", "--only", only]) == 1
+    assert shown in capsys.readouterr().out
+
+
+def test_a_time_is_a_number_and_a_unit():
+    assert [run.seconds_of(text) for text in ("90s", "10m", "8h")] == [90, 600, 28_800]
+    with pytest.raises(argparse.ArgumentTypeError, match="a time is like"):
+        run.seconds_of("1d")
+
+
+@pytest.mark.parametrize(("whole", "acts"), [(600, 1), (3_600, 3)])
+def test_an_hour_owes_its_faults_in_acts_of_some_minutes(whole, acts):
+    share = Share(whole * 0.45, whole, ("sqlite", "postgres"), 5)
+    orders = list(load.orders(share))
+    assert [order.store for order in orders] == ["sqlite", "postgres"] * acts
+    assert sum(order.seconds for order in orders) < share.seconds
+    assert sum(order.plan.kills for order in orders) >= 2_000 * whole / 3_600
+    assert sum(order.plan.connections for order in orders) >= 300 * whole / 3_600
+    assert all(order.plan.restarts == 0 for order in orders if order.store == "sqlite")
+
+
+def test_what_reads_text_from_outside_survives_twenty_thousand_inputs(report):
+    pytest.importorskip("atheris")
+    for target in fuzzed.TARGETS:
+        runs, crash = fuzzed.fuzz(target, 20_000, 60, seed=1)
+        report(f"{target}: {runs} inputs")
+        assert not crash, crash
+        assert runs >= 20_000

@@ -1,0 +1,1 @@
+"""Real processes under load, faults among them, and what must be true afterwards."""

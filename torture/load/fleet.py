@@ -1,0 +1,247 @@
+"""Worker, ticker, server and enqueuer processes over one database, and ways to kill them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from duly import Duly
+from duly.runtime.lifeline import Lifeline
+from tests.cli.processes import Process, duly, environment, wait_until
+from tests.jobs.support import Database
+from tests.torture.kill.trace import Trace
+from torture.load import ticks
+from torture.load.audit import Verdict, ends, judge
+from torture.load.history import keep_log
+
+APP = "torture.load.app:app"
+BETWEEN_CHILDREN = 3.0
+BACKLOG = 200
+LAST_WORDS = 1_000
+LINE = len("00000000-0000-0000-0000-000000000000\n")
+TABLES = ("effects (job_id text)", "orders (job_id text)", "received (number text)")
+
+
+class Fleet:
+    """Everything that runs on one database during a scene.
+
+    The processes may reach the database by another way than those who look at it: `seen_at`.
+    """
+
+    def __init__(
+        self, url: str, folder: Path, *, seen_at: str | None = None, schedules: int = 0
+    ) -> None:
+        self._url = url
+        self._seen_at = seen_at or url
+        self._schedules = schedules
+        self.trace = Trace(folder)
+        self._processes: list[Process] = []
+        self._seeds = iter(range(1_000_000))
+        self.kills = 0
+        _create_tables(url)
+        self.db = Database(url)
+        keep_log(self.db)
+
+    # Starting
+
+    def worker(self, *options: str, fault: str | None = None) -> Process:
+        """`duly worker`: a parent and its children."""
+        return self.start(duly("--app", APP, "worker", "--concurrency=8", *options), fault)
+
+    def worker_process(self, *, fault: str | None = None) -> Process:
+        """One of the processes that `duly worker` starts, without the parent."""
+        _, file = Lifeline.create()
+        command = duly("--app", APP, "worker", "--concurrency=8", f"--child={file}")
+        try:
+            return self.start(command, fault, (file,))
+        finally:
+            os.close(file)
+
+    def ticker(self) -> Process:
+        return self.start(duly("--app", APP, "ticker"))
+
+    def server(self, port: int) -> Process:
+        return self.start(duly("--app", APP, "serve", f"--port={port}", "--only=api"))
+
+    def enqueuer(
+        self, port: int | None = None, *, backlog: int = BACKLOG, fault: str | None = None
+    ) -> Process:
+        words = [next(self._seeds), backlog, *([] if port is None else [port])]
+        return self.start([sys.executable, "-m", "torture.load.enqueuer", *map(str, words)], fault)
+
+    def start(
+        self, command: list[str], fault: str | None = None, pass_fds: tuple[int, ...] = ()
+    ) -> Process:
+        armed = {} if fault is None else {"DULY_FAULT": fault}
+        folder, schedules = str(self.trace.folder), str(self._schedules)
+        told = {"TORTURE_FOLDER": folder, "TORTURE_SCHEDULES": schedules}
+        env = environment(self._seen_at, **told, **armed)
+        self._processes.append(Process(command, env, pass_fds=pass_fds))
+        return self._processes[-1]
+
+    # Killing
+
+    def expect_kill(self, process: Process, where: str) -> None:
+        """The process must end by the SIGKILL of its fault point, and by nothing else."""
+        wait_until(lambda: not process.is_running, f"it was killed at {where}", patience=60)
+        code = process.wait()
+        assert code == -signal.SIGKILL, f"{where}: exit {code}, no kill\n{process.errors()}"
+        self.note_death(process.pid)
+        self.kills += 1
+
+    def kill_children(self, parent: Process) -> None:
+        """Kill what the parent starts until it is dead itself.
+
+        A child that runs nothing just then leaves nothing to rescue, and another has to die.
+        """
+        next_at = time.monotonic()
+
+        def is_dead() -> bool:
+            nonlocal next_at
+            if parent.is_running and time.monotonic() >= next_at and self.children_of(parent):
+                self.kill_a_child(parent)
+                next_at = time.monotonic() + BETWEEN_CHILDREN
+            return not parent.is_running
+
+        wait_until(is_dead, "the parent is dead", patience=60)
+
+    def kill_a_child(self, parent: Process) -> None:
+        """SIGKILL to a registered worker process that the parent has started."""
+        pids = wait_until(lambda: self.children_of(parent), "the parent has a child")
+        self.note_death(pids[0])
+        with suppress(ProcessLookupError):
+            os.kill(pids[0], signal.SIGKILL)
+            self.kills += 1
+
+    def children_of(self, parent: Process) -> list[int]:
+        """The youngest first: the oldest row may be of one that is dead already."""
+        rows = self.db.execute("SELECT pid FROM @workers ORDER BY id DESC")
+        return [pid for (pid,) in rows if parent.started(pid)]
+
+    def kill_some_child(self, parent: Process, chance: random.Random) -> None:
+        """SIGKILL to whatever a parent has started, if there is anything just now."""
+        children = [pid for pid in _group(parent.pid) if pid != parent.pid]
+        if children:
+            victim = chance.choice(children)
+            self.note_death(victim)
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                self.kills += 1
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL to one process; what it has started goes on, or ends by itself."""
+        self.note_death(process.pid)
+        process.kill()
+        self.kills += 1
+
+    def kill_all(self, process: Process) -> None:
+        """SIGKILL to a process and all that it has started; there is nothing left of it."""
+        self._end_now(process)
+        process.close()
+        self._processes.remove(process)
+        self.kills += 1
+
+    def note_death(self, pid: int) -> None:
+        """Before the kill: nobody gets what it holds until it is really dead."""
+        self.trace.append("keys", "dies", _now(), "-", pid)
+
+    def _end_now(self, process: Process) -> None:
+        for pid in _group(process.pid):
+            self.note_death(pid)
+        process.kill_all()
+
+    # Looking
+
+    def look_anew(self) -> None:
+        """On a new connection: the server may have been away."""
+        self.db.close()
+        self.db = Database(self._url)
+
+    def acknowledged(self) -> int:
+        return self.trace.size("acknowledged") // LINE
+
+    def live(self) -> int:
+        return self.db.count("@jobs")
+
+    def workers(self) -> int:
+        return self.db.count("@workers")
+
+    def wait_for_some(self, chance: random.Random, most: int = 60) -> None:
+        """A random moment: when so many more jobs were enqueued."""
+        until = self.acknowledged() + chance.randint(1, most)
+        wait_until(lambda: self.acknowledged() >= until, "jobs are being enqueued")
+
+    def drain(self) -> None:
+        """Kill everything that still runs; then let one worker that nobody kills do the rest."""
+        for process in self._processes:
+            self._end_now(process)
+        self.drain_enqueued()
+
+    def drain_enqueued(self) -> None:
+        """The same if nobody works any more."""
+        if self._schedules:
+            self._catch_up()
+        clean = self.worker("--processes=2", "--no-ticker")
+        wait_until(lambda: self.live() == 0, "every job has ended", patience=120)
+        self._end(clean)
+
+    def _catch_up(self) -> None:
+        now = _now()
+        clean = self.ticker()
+        wait_until(lambda: not ticks.late(self.db, now), "nothing is late", patience=120)
+        self._end(clean)
+
+    def _end(self, process: Process) -> None:
+        # Before it says so, it does not listen to signals.
+        wait_until(lambda: "Ctrl-C stops" in process.errors(), "it has started", patience=60)
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0, process.errors()
+
+    def verdict(self) -> Verdict:
+        return judge(self.db, self.trace)
+
+    def summary(self, verdict: Verdict) -> str:
+        ended = ends(self.db)
+        ways = ", ".join(f"{n} {end}" for end, n in sorted(ended.items()))
+        return (
+            f"{self.kills} kills, {sum(ended.values())} jobs ({ways}), "
+            f"{self.acknowledged()} acknowledged: {verdict}"
+        )
+
+    def errors(self) -> str:
+        """The last words of every process."""
+        return "\n".join(process.errors()[-LAST_WORDS:] for process in self._processes)
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.close()
+        self.db.close()
+
+
+def _create_tables(url: str) -> None:
+    app = Duly(url)
+    app.migrate()
+    with app.transaction() as tx:
+        # No constraint: a doubled effect must be seen, not refused.
+        for table in TABLES:
+            tx.execute(f"CREATE TABLE {table}")
+    app.close()
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _group(leader: int) -> Iterator[int]:
+    """Every process that one has started, and itself."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(ProcessLookupError):
+                if os.getpgid(int(entry.name)) == leader:
+                    yield int(entry.name)

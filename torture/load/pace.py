@@ -1,0 +1,60 @@
+"""How fast did things go on? Read from the log, not measured by those who were busy."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from tests.jobs.support import Database
+from tests.torture.kill.trace import Trace
+from torture.load.history import LIVE, Change, pids, stories
+
+PATIENCE_MS = 20_000
+"""What takes longer is counted also where it was disturbed in the end."""
+
+
+class Pace:
+    """When things happened, of all jobs together; in milliseconds since 1970."""
+
+    def __init__(self, db: Database, trace: Trace) -> None:
+        self._pid_of = pids(db)
+        deaths = (line for line in trace.lines("keys") if line[0] == "dies")
+        self._died_at = {int(pid): int(at) for _, at, _, pid in deaths}
+        self._claims: list[int] = []
+        self._ends: list[int] = []
+        self._reruns: list[tuple[int, int]] = []
+        for story in stories(db):
+            self._claims += [change.at for change in story if change.became == "running"]
+            self._ends += [change.at for change in story if change.became not in LIVE]
+            self._reruns += self._reruns_of(story)
+        self._claims.sort()
+        self._ends.sort()
+
+    def _reruns_of(self, story: Sequence[Change]) -> Iterator[tuple[int, int]]:
+        """When a worker was killed under the job, and when the job started again."""
+        for claim, rescue, again in zip(story, story[1:], story[2:], strict=False):
+            if [c.became for c in (claim, rescue, again)] == ["running", "pending", "running"]:
+                died_at = self._died_at.get(self._pid_of.get(claim.worker_id or "", 0))
+                if died_at is not None and claim.at <= died_at <= rescue.at:
+                    yield died_at, again.at
+
+    def reruns(self, until: float) -> list[float]:
+        """Seconds from a kill until what it had cut off started again.
+
+        Whoever sees the database fail begins to count anew who is dead, and in the end there is
+        nobody to run anything: so only what was settled before then.
+        """
+        return [
+            (again - died_at) / 1000
+            for died_at, again in self._reruns
+            if again <= until or died_at < until - PATIENCE_MS
+        ]
+
+    def resumed(self, back_at: Iterable[int]) -> list[float]:
+        """Seconds from each return of the database to the first claim."""
+        firsts = ((at, bisect_left(self._claims, at)) for at in back_at)
+        return [(self._claims[i] - at) / 1000 for at, i in firsts if i < len(self._claims)]
+
+    def ended_in_a_second(self, since: float, until: float) -> float:
+        ended = bisect_left(self._ends, until) - bisect_left(self._ends, since)
+        return ended / max(0.001, (until - since) / 1000)

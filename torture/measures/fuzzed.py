@@ -1,0 +1,49 @@
+"""What reads text from outside, under a coverage-guided fuzzer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from torture.measures.base import Share, say
+from torture.table import Row, none_of
+
+HOURLY = 2_000_000
+TARGETS = {
+    "cron": "cron expressions",
+    "filter": "conditions",
+    "webhook": "headers of webhooks",
+    "json": "JSON arguments",
+}
+# Of the machine, not of duly: what does not return for so long is a violation too.
+HANGS_AFTER = 10
+
+
+def run(share: Share) -> Iterator[Row]:
+    if find_spec("atheris") is None:
+        yield Row("fuzzing", "not run: atheris is not installed", "", "", kept=True)
+        return
+    for target, words in TARGETS.items():
+        runs, crash = fuzz(target, share.scaled(HOURLY), share.seconds / len(TARGETS), share.seed)
+        if crash:
+            say(crash)
+        yield none_of(f"coverage-guided fuzzing of {words}", f"{runs:,} inputs", bool(crash))
+
+
+def fuzz(target: str, runs: int, seconds: float, seed: int) -> tuple[int, str]:
+    """How many inputs were tried, and what the fuzzer said of the one that broke something."""
+    options = [f"-atheris_runs={runs}", f"-max_total_time={max(1, int(seconds))}"]
+    options += [
+        f"-seed={seed % 2**31 or 1}",
+        f"-timeout={HANGS_AFTER}",
+        "-artifact_prefix=/dev/null",
+    ]
+    command = [sys.executable, "-m", "torture.fuzz", target, *options]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    said = done.stdout + done.stderr
+    counts = [int(n) for n in re.findall(r"^(?:#|Done )(\d+)", said, re.MULTILINE)]
+    crash = "" if done.returncode == 0 else f"{said[-2_000:]}\nreplay: {' '.join(command)}"
+    return max(counts, default=0), crash

@@ -1,0 +1,111 @@
+"""Try for a chosen time what duly survives, and print the table: `make torture`.
+
+    make torture                                      ten minutes
+    make torture TORTURE=1h REPORT=docs/guarantees.md an hour; the table goes into that page
+    make torture ARGS="--only load,points --store sqlite --seed 7"
+
+Exit code 1 if any promise was broken. docs/how-to/torture.md says how to read the table.
+"""
+
+# ruff: noqa: T201
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.machine import describe
+from tests.postgres import DEFAULT_VERSION
+from torture.measures import existing, fuzzed, hardship, load, points, requests, simulated
+from torture.measures.base import STORES, Measure, Share
+from torture.table import Row, as_markdown, write_report
+
+UNITS = {"s": 1, "m": 60, "h": 3_600}
+# Of the whole time; what is bounded by its work rather than by time needs no more than this.
+MEASURES: dict[str, tuple[float, Measure]] = {
+    "load": (0.44, load.run),
+    "points": (0.17, points.run),
+    "simulated": (0.16, simulated.run),
+    "mutants": (0.05, simulated.run_mutants),
+    "hardship": (0.04, hardship.run),
+    "existing": (0.04, existing.run),
+    "requests": (0.05, requests.run),
+    "fuzzed": (0.05, fuzzed.run),
+}
+FACTS = ("date", "cpu", "memory", "system", "python", "sqlite")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parse(arguments)
+    facts = {name: value for name, value in describe().items() if name in FACTS}
+    began = time.monotonic()
+    rows = measure(given)
+    facts["postgresql"] = DEFAULT_VERSION
+    facts["took"] = f"{(time.monotonic() - began) / 60:.0f} minutes"
+    facts["seed"] = str(given.seed)
+    print(as_markdown(rows))
+    if given.report:
+        write_report(given.report, rows, facts)
+    return 0 if all(row.kept for row in rows) else 1
+
+
+def measure(given: argparse.Namespace) -> list[Row]:
+    """One measure after the other, each for its share of the time."""
+    rows: list[Row] = []
+    weights = sum(weight for name, (weight, _) in MEASURES.items() if name in given.only)
+    for name, (weight, run) in MEASURES.items():
+        if name in given.only:
+            seconds = given.time * weight / weights
+            print(f"{name}: {seconds:.0f} s", flush=True, file=sys.stderr)
+            rows += _measured(name, run(Share(seconds, given.time, given.store, given.seed)))
+    return rows
+
+
+def _measured(name: str, rows: Iterator[Row]) -> Iterator[Row]:
+    """A measure that breaks down has found something too; the others go on."""
+    try:
+        yield from rows
+    except Exception as error:
+        traceback.print_exc()
+        yield Row(f"{name}: broke down", "", type(error).__name__, "", kept=False)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="torture", description="Try what duly survives.")
+    parser.add_argument("time", type=seconds_of, nargs="?", default="10m", help="10m, 1h, 8h")
+    parser.add_argument("--only", type=_names, default=tuple(MEASURES), help=",".join(MEASURES))
+    parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
+    parser.add_argument("--seed", type=int, help="else a new one each time")
+    parser.add_argument("--report", type=Path, help="put the table into this page")
+    given = parser.parse_args(arguments)
+    given.store = tuple(given.store or STORES)
+    if given.seed is None:
+        given.seed = int(datetime.now(UTC).timestamp()) % 1_000_000 * 1_000
+    return given
+
+
+def seconds_of(text: str) -> float:
+    found = re.fullmatch(r"(\d+)([smh])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a time is like 90s, 10m or 1h, not {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in MEASURES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such measure: {', '.join(unknown)}")
+    return names
+
+
+if __name__ == "__main__":
+    # So that whatever was started is ended with this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())
