@@ -96,6 +96,10 @@ bench: $(READY) ## measure beside the bare database; ARGS=--full for millions of
 bench-peers: $(READY) ## the same, and other queues that pip and npm can get
 	$(BIN)/python bench/run.py --peers $(ARGS)
 
+.PHONY: audit
+audit: $(READY) ## ask which installed packages have known weaknesses; needs the network
+	@sh tools/audit.sh $(VENV) $(PYTHON)
+
 .PHONY: screenshots
 screenshots: $(READY) ## make docs/images: the dashboard in Debian's Chromium
 	$(BIN)/python tools/screenshots.py $(ARGS)

@@ -204,3 +204,17 @@ def test_a_policy_that_is_used_up_is_exhausted():
     assert end.exhausted
     assert not failed(5, final=True)(0.5).exhausted
     assert not failed(1, None)(0.5).exhausted
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", '{"attempts": "many"}', '{"attempts": -1}'])
+def test_a_stored_policy_that_cannot_be_read_is_none(
+    app: Duly, hire: Hire, db: Database, text: str
+):
+    @app.action(retry=FIVE)
+    def fails(ctx: Ctx) -> None:
+        raise ValueError("on purpose")
+
+    job, worker = app.run(fails), hire(concurrency=1)
+    db.execute("UPDATE @jobs SET retry = ?", text)
+    worker.work()
+    assert job.state is State.FAILED

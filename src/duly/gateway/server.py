@@ -8,7 +8,6 @@ GET    /healthz                                  open and terse
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ from duly.errors import (
     StoreError,
 )
 from duly.gateway.crons import CronChanges, NewCron
-from duly.secrets import resolve
+from duly.secrets import is_same, resolve
 
 try:
     from starlette.applications import Starlette
@@ -170,7 +169,7 @@ def _secret(reference: str) -> bytes:
 
 def _is_bearer(request: Request, secret: bytes) -> bool:
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    matches = hmac.compare_digest(given.strip().encode("latin-1"), secret)
+    matches = is_same(given.strip().encode("latin-1"), secret)
     return scheme.lower() == "bearer" and matches
 
 

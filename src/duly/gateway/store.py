@@ -18,6 +18,7 @@ from duly.gateway import statements as sql
 from duly.gateway.crons import CronRecord
 from duly.ids import FIRST_ID
 from duly.store.sqlite.errors import translated
+from duly.store.turnstile import open_private
 
 PATIENCE = 10.0
 
@@ -120,7 +121,7 @@ class CronStore:
             return
         file: IO[bytes] | None = None
         try:
-            file = open(f"{self._path}.lock", "ab")  # noqa: SIM115 - held until close()
+            file = os.fdopen(open_private(Path(f"{self._path}.lock")), "r+b")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if file is None:
@@ -132,6 +133,8 @@ class CronStore:
 
     def _connect(self) -> sqlite3.Connection:
         target = ":memory:" if self._path is None else os.fspath(self._path)
+        if self._path is not None:
+            _create_private(self._path)
         connection = sqlite3.connect(
             target, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
@@ -176,6 +179,13 @@ class CronStore:
 
 class NameTaken(Exception):
     """Another cron has that name."""
+
+
+def _create_private(path: Path) -> None:
+    """Payloads are in it, and SQLite would let the umask decide who may read them."""
+    # Not opened if it exists: to close it would drop the locks that SQLite has on it.
+    with contextlib.suppress(OSError):  # SQLite says what is wrong
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _one(rows: list[Any]) -> CronRecord | None:

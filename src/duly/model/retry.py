@@ -65,5 +65,11 @@ def encode_retry(retry: Retry | None) -> str | None:
 
 
 def decode_retry(text: str | None) -> Retry | None:
-    """The policy stored with a job."""
-    return None if text is None else msgspec.json.decode(text, type=Retry)
+    """The policy stored with a job; none, so no other attempt, if it cannot be read."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Retry)
+    except (msgspec.MsgspecError, ValueError):
+        # A failure has to be written down all the same, or its slot would never be free again.
+        return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
 from duly.errors import InvalidOption
-from duly.secrets import is_reference
+from duly.secrets import is_reference, is_same
 
 TOLERANCE_MS = 300_000
 """How far the time that a sender has signed may be from ours, either way."""
@@ -314,12 +314,6 @@ def _require(expected: Sequence[bytes], given: Sequence[bytes]) -> None:
     # Every pair is compared, so that the time taken does not tell which one matched.
     if not sum(is_same(one, other) for one in expected for other in given):
         raise Refused(401, "no signature matches")
-
-
-def is_same(one: bytes, other: bytes) -> bool:
-    """Compare in a time that depends neither on the contents nor on the lengths' being equal."""
-    first, second = hashlib.sha256(one).digest(), hashlib.sha256(other).digest()
-    return hmac.compare_digest(first, second)
 
 
 def _after_prefix(value: bytes, prefix: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import re
 from math import isfinite
@@ -12,6 +11,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from pydantic import ValidationError
 
+from duly.secrets import is_same
 from duly.server.answers import Refused, Shape
 from duly.server.auth import cookie_of
 
@@ -102,7 +102,7 @@ async def read_form(request: Request) -> Form:
     body = await request.body()
     form = Form(_fields(body) if kind == FORM else _parts(declared, body))
     known, shown = cookie_of(request, CSRF), form.text("csrf")
-    if not known or not hmac.compare_digest(known.encode(), shown.encode()):
+    if not known or not is_same(known.encode(), shown.encode()):
         message = "the form was not sent from a page of this dashboard, or that is too old"
         raise Refused(403, "csrf", message, hint="go back, load the page again and repeat it")
     return form
