@@ -44,9 +44,9 @@ def test_a_kill_at_any_point_loses_nothing_and_doubles_nothing(fleet, long_run, 
     for _ in range(rounds):
         enqueuer = fleet.enqueuer(backlog=FEW)
         for points in batched(BY_WORKER, AT_ONCE):
-            armed = [f"{point}:{chance.randint(1, most)}" for point in points]
-            workers = [fleet.worker_process(fault=each) for each in armed]
-            for worker, each in zip(workers, armed, strict=True):
+            faults = [f"{point}:{chance.randint(1, most)}" for point in points]
+            workers = [fleet.worker_process(fault=each) for each in faults]
+            for worker, each in zip(workers, faults, strict=True):
                 fleet.expect_kill(worker, each)
         for point in BY_ENQUEUER:
             armed = f"{point}:{chance.randint(1, most)}"
