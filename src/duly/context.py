@@ -377,6 +377,9 @@ class Bound:
         only = self._retry_on
         return not only or isinstance(error, (RetryAfter, *only))
 
+    def prepare(self) -> None:
+        self._core.keep_fresh()
+
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
@@ -403,6 +406,7 @@ class Bound:
 def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
     """A Tx outside any job; with a parent, its jobs are the children of a running action."""
     refuse_inside_mutation("transaction")
+    core.keep_fresh()
     with core.ready().transaction() as store_tx:
         if parent is not None and not store_tx.lock_running(*parent):
             raise Canceled("this job was canceled; its result is dropped")

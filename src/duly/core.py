@@ -35,7 +35,7 @@ from duly.errors import (
 )
 from duly.feed import Feed
 from duly.functions import Call, Function
-from duly.inside import refuse_inside_mutation
+from duly.inside import is_inside, refuse_inside_mutation
 from duly.making import IDEMPOTENCY_MS, keys_of_owner, new_jobs, tracked, under_limit
 from duly.model.function import (
     RESERVED,
@@ -160,8 +160,7 @@ class Core:
 
     def status_of(self, name: str) -> Status:
         """What operators have decided about a function, as far as is known here."""
-        if not self.is_fresh():
-            self.refresh()
+        self._know_statuses()
         return self._statuses.get(name, Status.ACTIVE)
 
     def is_here(self, function: object) -> bool:
@@ -176,8 +175,7 @@ class Core:
 
         `seen`: what the store has said of functions elsewhere, for calls admitted together.
         """
-        if not self.is_fresh():
-            self.refresh()
+        self._know_statuses()
         function = call.function
         status = self._statuses.get(function.name)
         if status == Status.DELETED:
@@ -319,6 +317,19 @@ class Core:
     def is_fresh(self) -> bool:
         """Whether a call can be checked without asking the store."""
         return self._ready_in == os.getpid() and os_monotonic() < self._fresh_until
+
+    def keep_fresh(self) -> None:
+        """Before a transaction begins: in it, what is known at its beginning counts.
+
+        To ask on another connection meanwhile could wait for ever, if all that a pooler has are
+        in transactions which do the same.
+        """
+        if not self.is_fresh():
+            self.refresh()
+
+    def _know_statuses(self) -> None:
+        if not self._fresh_until or not is_inside():
+            self.keep_fresh()
 
     def refresh(self) -> None:
         """Ask the store what operators have decided about functions."""

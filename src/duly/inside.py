@@ -60,7 +60,7 @@ def leave(block: Block) -> None:
 
 def refuse_inside_mutation(verb: str) -> None:
     """What the app does by itself would not be part of the transaction."""
-    if _is_inside():
+    if is_inside():
         raise UseTx(verb)
 
 
@@ -73,10 +73,11 @@ def refuse_handles_inside_mutation() -> None:
 
 def refuse_waiting_inside_mutation() -> None:
     """The job waited for cannot start before the mutation has returned."""
-    if _is_inside():
+    if is_inside():
         raise WouldWaitForItself
 
 
-def _is_inside() -> bool:
+def is_inside() -> bool:
+    """Whether a transaction is open in this context."""
     block = _block.get()
     return block is not None and not block.over

@@ -157,6 +157,30 @@ def test_another_process_hears_of_a_deletion_within_a_second(app: Duly, other: D
         other.run(send_there)
 
 
+def test_a_transaction_asks_for_no_status_on_another_connection(
+    app: Duly, other: Duly, send, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    """Behind a pooler whose servers are all in such transactions it would wait for ever."""
+
+    @app.mutation
+    def call(tx: Tx) -> None:
+        app.core._fresh_until = 1e-9  # as if the body had run for long
+        with monkeypatch.context() as inside:
+            inside.setattr(app.store, "statuses", unwanted)
+            tx.run(send)
+
+    def unwanted() -> None:
+        raise AssertionError("asked on another connection")
+
+    job, worker = app.run(call), hire()
+    worker.work()
+    assert job.state is State.SUCCEEDED
+    other.functions.delete("send")
+    app.core._fresh_until = 1e-9
+    with pytest.raises(FunctionDeleted), app.transaction() as tx:
+        tx.run(send)
+
+
 def test_the_status_of_an_alias_is_that_of_the_function(app: Duly, hire: Hire):
     @app.action(aliases=["old"])
     def new(ctx: Ctx) -> None: ...

@@ -25,8 +25,8 @@ from duly.errors import JobFailed
 from tests.jobs.support import wait_until
 
 # Each transaction goes to whichever server is next: what one left in a session hits another.
-# The pool has to be larger than the eight transactions of mutations that a process has at a time:
-# a body that enqueues may need one more server for a moment (docs/how-to/deploying.md).
+# There are fewer servers than a process has mutations at a time: a transaction that needed another
+# one would wait for ever.
 SETTINGS = """
 [databases]
 * = host={host} port={port} user={user} password={password}
@@ -36,7 +36,7 @@ listen_port = {listen}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 10
+default_pool_size = 4
 server_round_robin = 1
 max_client_conn = 200
 ignore_startup_parameters = extra_float_digits

@@ -279,6 +279,7 @@ class MutationRunner:
         reached = 0
         until = self._clock.monotonic() + GROUP_SECONDS
         try:
+            attempts[0].runnable.prepare()
             self._lane.begin(True)
             for attempt in attempts:
                 reached += 1
@@ -328,6 +329,7 @@ class MutationRunner:
     def _run_alone(self, attempt: Attempt) -> MutationEnd:
         committing = False
         try:
+            attempt.runnable.prepare()
             self._lane.begin(False)
             end = self._body_and_finish(attempt, shared=False)
             if not isinstance(end, Committed):

@@ -80,6 +80,10 @@ class Runnable(Protocol):
         """A text for people, without the arguments that nobody is shown."""
         ...
 
+    def prepare(self) -> None:
+        """Ask the store for what the body may need, before its transaction begins."""
+        ...
+
     def call_mutation(
         self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object: ...
