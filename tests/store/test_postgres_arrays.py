@@ -15,6 +15,7 @@ ITEMS = {
     "int8": st.integers(-(2**63), 2**63 - 1),
     "float8": st.floats(allow_nan=False),
     "bool": st.booleans(),
+    "bytea": st.binary(),
 }
 
 
@@ -47,3 +48,8 @@ def test_a_zero_byte_is_refused_and_does_not_cut_the_array_short(postgres_url: s
         pytest.raises(psycopg.DataError),
     ):
         back(connection, "text", ["a\0b", "c"])
+
+
+def test_what_is_no_item_is_not_sent_as_its_name() -> None:
+    with pytest.raises(TypeError, match="list"):
+        array_text([["a"]])  # type: ignore[list-item]

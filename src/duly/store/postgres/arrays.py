@@ -7,7 +7,9 @@ and a batch of a thousand jobs has a dozen of them. Written like this they cost 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
+
+Item: TypeAlias = str | bytes | float | bool
 
 
 def with_arrays(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,12 +23,16 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def array_text(values: Sequence[str | float | bool | None]) -> str:
-    """`{1,NULL,"a \\"word\\""}`; numbers and booleans are never quoted, text always is."""
+def array_text(values: Sequence[Item | None]) -> str:
+    """`{1,NULL,"a \\"word\\""}`; numbers and booleans are never quoted, all others always."""
     return f"{{{','.join(['NULL' if value is None else _item(value) for value in values])}}}"
 
 
-def _item(value: str | float | bool) -> str:
+def _item(value: object) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(value)
+    if isinstance(value, bytes):
+        return f'"\\\\x{value.hex()}"'
+    if isinstance(value, bool | int | float):
+        return str(value)
+    raise TypeError(f"no item of an array: {type(value).__name__}")
