@@ -208,6 +208,42 @@ def test_a_setting_of_one_does_not_reach_the_next(group: Group):
     assert seen == ([0] if db.is_sqlite else ['"$user", public', "0"])
 
 
+AWKWARD = "it's \\ \"quoted\" $1 %s; COMMIT; ünï \u2028"
+
+
+@pytest.mark.parametrize("setting", ["", "standard_conforming_strings = off"])
+@on_postgres
+def test_any_result_of_a_member_is_kept_as_it_is(group: Group, setting: str):
+    def awkward(tx: Tx) -> list[str | None]:
+        tx.execute("DELETE FROM notes WHERE text = 'trouble'")
+        if setting:
+            tx.execute(f"SET LOCAL escape_string_warning = off; SET LOCAL {setting}")
+        return [AWKWARD, None]
+
+    first, odd, *last = group.run(group.add(awkward))
+
+    group.assert_unharmed(first, *last)
+    assert odd.result(0) == [AWKWARD, None]
+    assert group.commits == 1
+
+
+@on_postgres
+def test_a_member_that_makes_the_server_forget_what_it_was_told_harms_nobody(group: Group):
+    def forget(tx: Tx) -> None:
+        tx.execute("DELETE FROM notes WHERE text = 'trouble'")
+        tx.execute("DEALLOCATE ALL")
+
+    first, bad, *last = group.run(group.add(forget))
+    group.assert_unharmed(first, *last)
+    assert bad.state is State.SUCCEEDED
+    group.commits = 0
+    for text in ("4", "5"):
+        group.app.run(group.note, text)
+    group.work()
+    assert group.commits == 1
+    assert group.db.notes() == ["1 before", "2 after", "3 after", "4", "5"]
+
+
 @pytest.mark.spec("N25")
 @on_postgres
 def test_a_member_cannot_turn_off_durable_commits_for_the_others(

@@ -70,7 +70,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             raise errors.InvalidOption("schema", "use lower-case letters, digits and _")
         self._url = _SCHEME.sub("postgresql://", url)
         _check_url(self._url)
-        self._pooler = pooler
+        self.is_pooled = pooler
         self._follow_clock = follow_clock
         self.words = sql.words_for("postgres", schema)
         texts = sql.compile_all("postgres", schema)
@@ -94,7 +94,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             raw = psycopg.connect(
                 self._url,
                 autocommit=True,
-                prepare_threshold=None if self._pooler else 5,
+                prepare_threshold=None if self.is_pooled else 5,
                 connect_timeout=10,
                 # A peer that vanished without a word is noticed, not waited for.
                 keepalives_idle=10,
@@ -127,7 +127,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
                 self._insist_on_durable_commits(raw)
 
     def _insist_on_durable_commits(self, raw: Connection) -> None:
-        if self._pooler:
+        if self.is_pooled:
             self.sync_local = self.after_reset = b"; SET LOCAL synchronous_commit = on"
             self._begin = b"BEGIN" + self.sync_local + b"; " + self.sql[sql.CURRENT_XID]
         else:
@@ -443,7 +443,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             session.run(sql.NOTIFY)
 
     def watch(self, bell: threading.Event, stop: threading.Event) -> None:
-        if self._pooler:
+        if self.is_pooled:
             stop.wait()
             return
         while not stop.is_set():
