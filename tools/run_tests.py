@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
-# Two for each core, as many tests wait for something; more than this only fight over the one disk.
+# More only fight over the one disk.
 MOST_WORKERS = 8
 
 
@@ -42,9 +42,9 @@ class Timing(NamedTuple):
 def stages(venv: str, python: str) -> list[Stage]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
     cores = os.cpu_count() or 1
-    # Most tests wait for something half of their time; those that measure life and death by beats
-    # need a core each.
-    pytest = with_workers(venv, min(2 * cores, MOST_WORKERS))
+    # Three for each core, as most tests wait for something; those that measure life and death by
+    # beats need a core each.
+    pytest = with_workers(venv, min(3 * cores, MOST_WORKERS))
     unhurried = with_workers(venv, min(max(2, cores), MOST_WORKERS))
     web = ["tests/lifecycle", "tests/frameworks", "tests/server", "tests/gateway"]
     elsewhere = [
