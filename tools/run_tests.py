@@ -1,6 +1,4 @@
-"""Run the parts of `make test` and say how long each took.
-
-Two parts that mostly wait, for a browser and for processes to be missed, run side by side.
+"""Run the parts of `make test` one after the other and say how long each took.
 
 Runs before the environment exists, so it needs only the standard library.
 
@@ -11,12 +9,10 @@ Runs before the environment exists, so it needs only the standard library.
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
@@ -29,22 +25,19 @@ class Part(NamedTuple):
     commands: list[list[str]]
 
 
-# Parts that run side by side.
-Stage = list[Part]
-
-
 class Timing(NamedTuple):
     name: str
     seconds: float
     passed: bool
 
 
-def stages(venv: str, python: str) -> list[Stage]:
+def parts(venv: str, python: str) -> list[Part]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
     cores = os.cpu_count() or 1
     # Three for each core, as most tests wait for something; those that measure life and death by
     # beats need a core each.
     pytest = with_workers(venv, min(3 * cores, MOST_WORKERS))
+    browser = with_workers(venv, min(2 * cores, MOST_WORKERS))
     unhurried = with_workers(venv, min(max(2, cores), MOST_WORKERS))
     web = ["tests/lifecycle", "tests/frameworks", "tests/server", "tests/gateway"]
     elsewhere = [
@@ -52,24 +45,20 @@ def stages(venv: str, python: str) -> list[Stage]:
         for folder in ("tests/torture", "tests/docs", "tests/cli", "tests/browser", *web)
     ]
     return [
-        [Part("set-up", [[*make, "setup"]])],
-        [Part("check", [[*make, "check"]])],
-        [Part("tests", [[*pytest, "tests", *elsewhere]])],
-        [Part("web", [[*pytest, *web]])],
-        [
-            Part("browser", [[*unhurried, "tests/browser"]]),
-            Part("torture", [[*unhurried, "tests/torture"]]),
-        ],
-        [
-            Part(
-                "docs-cli-demo",
-                [
-                    [*make, "docs"],
-                    [*pytest, "tests/docs", "tests/cli"],
-                    [*make, "demo", "ARGS=--for 10s"],
-                ],
-            )
-        ],
+        Part("set-up", [[*make, "setup"]]),
+        Part("check", [[*make, "check"]]),
+        Part("tests", [[*pytest, "tests", *elsewhere]]),
+        Part("web", [[*pytest, *web]]),
+        Part("browser", [[*browser, "tests/browser"]]),
+        Part("torture", [[*unhurried, "tests/torture"]]),
+        Part(
+            "docs-cli-demo",
+            [
+                [*make, "docs"],
+                [*pytest, "tests/docs", "tests/cli"],
+                [*make, "demo", "ARGS=--for 10s"],
+            ],
+        ),
     ]
 
 
@@ -78,61 +67,33 @@ def with_workers(venv: str, workers: int) -> list[str]:
     return [*pytest, "--durations=5", "--durations-min=1"]
 
 
-def run_stage(stage: Stage, prefix: str) -> list[Timing]:
-    if len(stage) == 1:
-        return [run(stage[0], prefix, None)]
-    with ThreadPoolExecutor(len(stage)) as threads:
-        return list(threads.map(lambda part: run_unseen(part, prefix), stage))
-
-
-def run_unseen(part: Part, prefix: str) -> Timing:
-    """Run a part and show what it prints when it has ended, not among what others print."""
-    with tempfile.TemporaryFile() as output:
-        timing = run(part, prefix, output)
-        output.seek(0)
-        text = output.read().decode(errors="replace")
-    print(text, end="", flush=True)
-    return timing
-
-
-def run(part: Part, prefix: str, output: IO[bytes] | None) -> Timing:
+def run(part: Part, prefix: str = "") -> Timing:
     """Run a part up to its first command that fails."""
     name = f"{prefix}{part.name}"
-    say(f"\n=== {name}", output)
+    print(f"\n=== {name}", flush=True)
     began = time.monotonic()
-    passed = all(succeeds(command, output) for command in part.commands)
+    passed = all(succeeds(command) for command in part.commands)
     timing = Timing(name, time.monotonic() - began, passed)
-    say(f"=== {name}: {outcome(timing)} in {timing.seconds:.1f} s", output)
+    print(f"=== {name}: {outcome(timing)} in {timing.seconds:.1f} s", flush=True)
     return timing
 
 
-def succeeds(command: Sequence[str], output: IO[bytes] | None) -> bool:
-    say(f"$ {' '.join(command)}", output)
+def succeeds(command: Sequence[str]) -> bool:
+    print("$", *command, flush=True)
     # Hundreds of processes are started, and each would compile everything again.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    ended = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=output, stderr=output, check=False
-    )
-    return ended.returncode == 0
-
-
-def say(words: str, output: IO[bytes] | None) -> None:
-    if output is None:
-        print(words, flush=True)
-    else:
-        output.write(f"{words}\n".encode())
-        output.flush()
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
 
 def outcome(timing: Timing) -> str:
     return "passed" if timing.passed else "FAILED"
 
 
-def run_until_failure(planned: Sequence[Stage], prefix: str = "") -> list[Timing]:
+def run_until_failure(planned: Sequence[Part], prefix: str = "") -> list[Timing]:
     timings: list[Timing] = []
-    for stage in planned:
-        timings += run_stage(stage, prefix)
-        if not all(timing.passed for timing in timings):
+    for part in planned:
+        timings.append(run(part, prefix))
+        if not timings[-1].passed:
             break
     return timings
 
@@ -142,9 +103,7 @@ def run_on_every_python() -> list[Timing]:
     for python in filter(works, PYTHONS):
         version = python.removeprefix("python")
         # Lint and types ask the same question whatever interpreter asks it.
-        planned = [
-            stage for stage in stages(f".venv-{version}", python) if stage[0].name != "check"
-        ]
+        planned = [part for part in parts(f".venv-{version}", python) if part.name != "check"]
         timings += run_until_failure(planned, f"{version} ")
     return timings
 
@@ -157,25 +116,24 @@ def works(python: str) -> bool:
         return False
 
 
-def print_table(timings: Sequence[Timing], seconds: float) -> None:
+def print_table(timings: Sequence[Timing]) -> None:
     width = max([len(timing.name) for timing in timings] + [len("total")])
     print()
     for timing in timings:
         print(f"{timing.name:<{width}} {timing.seconds:8.1f} s  {outcome(timing)}")
-    print(f"{'total':<{width}} {seconds:8.1f} s")
+    print(f"{'total':<{width}} {sum(timing.seconds for timing in timings):8.1f} s")
 
 
 def main(arguments: Sequence[str]) -> int:
-    began = time.monotonic()
     if list(arguments) == ["--all"]:
         timings = run_on_every_python()
     else:
         python = os.environ.get("PYTHON", "python3")
-        timings = run_until_failure(stages(os.environ.get("VENV", ".venv"), python))
+        timings = run_until_failure(parts(os.environ.get("VENV", ".venv"), python))
     if not timings:
         print(f"none of {', '.join(PYTHONS)} was found")
         return 1
-    print_table(timings, time.monotonic() - began)
+    print_table(timings)
     return 0 if all(timing.passed for timing in timings) else 1
 
 

@@ -336,7 +336,7 @@ def no_authorizer() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "_authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
 
-@mutant("a body that lost its transaction goes on in autocommit", seed=3)
+@mutant("a body that lost its transaction goes on in autocommit", seed=0)
 def autocommit() -> AbstractContextManager[None]:
     return patched(SqliteTx, "_open", property(lambda self: self._session))
 
@@ -359,7 +359,7 @@ def finish_anyway() -> AbstractContextManager[None]:
     )
 
 
-@mutant("members of a group without a savepoint each", seed=2)
+@mutant("members of a group without a savepoint each", seed=0)
 def no_savepoints() -> AbstractContextManager[None]:
     return both(
         patched(SqliteMutationLane, "enter", lambda self: None),
@@ -457,7 +457,7 @@ def note_by_id() -> AbstractContextManager[None]:
     return patched(Worker, "_note", note)
 
 
-@mutant("a full disk is taken for a result that cannot be stored", seed=4)
+@mutant("a full disk is taken for a result that cannot be stored", seed=14)
 def full_disk() -> AbstractContextManager[None]:
     return both(
         *(patched(module, "OUTAGE", StoreUnavailable) for module in (outbox, slots, worker))
@@ -481,7 +481,7 @@ def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
 
-@mutant("a cancel that leaves the descendants alone", seed=17)
+@mutant("a cancel that leaves the descendants alone", seed=10)
 def descendants_stay() -> AbstractContextManager[None]:
     return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
@@ -545,7 +545,7 @@ def bystanders() -> AbstractContextManager[None]:
     return patched(beat, "settle_lost", judge)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=85)
+@mutant("a claim whose answer was lost is never given back", seed=129)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
@@ -604,7 +604,7 @@ def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=26)
+@mutant("a claim whose answer was lost keeps its slots", seed=410)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
@@ -621,7 +621,7 @@ def freed_with_the_job() -> AbstractContextManager[None]:
     return patched(SqliteSession, "settle", settle)
 
 
-@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=119)
+@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=22)
 def freed_with_the_cancel() -> AbstractContextManager[None]:
     return reworded((trigger("duly_jobs_hook"), FREED_WITH_THE_ROW + trigger("duly_jobs_hook")))
 
@@ -692,7 +692,7 @@ def short_window() -> AbstractContextManager[None]:
     return rewritten(sql.STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
 
 
-@mutant("starts are forgotten while they count", seed=8)
+@mutant("starts are forgotten while they count", seed=7)
 def starts_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
 
@@ -729,7 +729,7 @@ def pending_key_kept() -> AbstractContextManager[None]:
     return claiming((", pending_key = NULL", ""))
 
 
-@mutant("a key of a period is taken whoever has it", seed=1)
+@mutant("a key of a period is taken whoever has it", seed=2)
 def period_ignored() -> AbstractContextManager[None]:
     return rewritten(sql.KEEP_KEY, ("WHERE k.expires_at <= :now", ""))
 
@@ -770,7 +770,7 @@ def batch_hook_stays() -> AbstractContextManager[None]:
 CANCELED = "EXISTS (SELECT 1 FROM duly_history WHERE id = OLD.id AND state = 'canceled')"
 
 
-@mutant("a cancel does not free the hook", seed=1)
+@mutant("a cancel does not free the hook", seed=0)
 def cancel_frees_no_hook() -> AbstractContextManager[None]:
     when = "WHEN OLD.hook_id IS NOT NULL"
     return reworded((when, f"{when} AND NOT {CANCELED}"))

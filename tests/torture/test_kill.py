@@ -46,6 +46,9 @@ def test_a_kill_at_any_point_loses_nothing_and_doubles_nothing(fleet, long_run, 
         for points in batched(BY_WORKER, AT_ONCE):
             faults = [f"{point}:{chance.randint(1, most)}" for point in points]
             workers = [fleet.worker_process(fault=each) for each in faults]
+            for worker in workers:
+                # From now on: another may have its place before its death is seen here.
+                fleet.note_death(worker.pid)
             for worker, each in zip(workers, faults, strict=True):
                 fleet.expect_kill(worker, each)
         for point in BY_ENQUEUER:
