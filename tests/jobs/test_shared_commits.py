@@ -208,7 +208,7 @@ def test_a_setting_of_one_does_not_reach_the_next(group: Group):
     assert seen == ([0] if db.is_sqlite else ['"$user", public', "0"])
 
 
-AWKWARD = "it's \\ \"quoted\" $1 %s; COMMIT; ünï \u2028"
+AWKWARD = 'it\'s \\ "quoted" $1 %s; COMMIT; ünï \u2028'
 
 
 @pytest.mark.parametrize("setting", ["", "standard_conforming_strings = off"])
