@@ -121,7 +121,7 @@ def test_lone_writers_are_served_beside_a_full_backlog_in_another_process(store,
     # The user's connection gives up after 5 s; duly's own after 10.
     assert max(lone) < 5
     assert max(plain) < 5
-    assert len(plain) > 3
+    assert len(plain) > 1
 
 
 @pytest.mark.spec("N31")

@@ -243,7 +243,7 @@ class StoreTx(Protocol):
 class MutationLane(Protocol):
     """A connection of its own for mutation bodies, used by one thread.
 
-    begin → (enter → body through `tx` → finish → leave | undo)* → commit | rollback.
+    begin → (enter → body through `tx` → (finish → leave) | undo)* → commit | rollback.
     """
 
     @property
@@ -273,7 +273,10 @@ class MutationLane(Protocol):
         ...
 
     def undo(self) -> bool:
-        """Undo what the member did. False: the whole transaction is gone, with all members."""
+        """Undo what the member did. False: only all of it can be, with the other members.
+
+        A member that `finish` has refused may be of that kind.
+        """
         ...
 
     def commit(self) -> None: ...

@@ -80,15 +80,33 @@ class Mutations(Ground):
             for claim, n in ((first, 1), (second, 2), (third, 3)):
                 lane.enter()
                 lane.tx.execute("INSERT INTO notes VALUES (?)", (n,))
-                assert lane.finish(claim, None, NOW)
                 if claim is second:
                     assert lane.undo() is True
                 else:
+                    assert lane.finish(claim, None, NOW)
                     lane.leave()
             lane.commit()
         states = [self.state(claim.id) for claim in (first, second, third)]
         assert states == [State.SUCCEEDED, State.RUNNING, State.SUCCEEDED]
         assert self.user_rows() == [1, 3]
+
+    def test_a_member_whose_job_was_taken_away_is_undone_alone_or_with_all(self) -> None:
+        first, canceled = self.running(2)
+        self.store.cancel(canceled.id, "somebody", NOW)
+        with self.lane() as lane:
+            lane.begin(True)
+            for claim, n in ((first, 1), (canceled, 2)):
+                lane.enter()
+                lane.tx.execute("INSERT INTO notes VALUES (?)", (n,))
+                if lane.finish(claim, None, NOW):
+                    lane.leave()
+            if lane.undo():
+                lane.commit()
+            else:
+                lane.rollback()
+        assert 2 not in self.user_rows()
+        assert (self.state(first.id) == State.SUCCEEDED) == (self.user_rows() == [1])
+        assert self.state(canceled.id) == State.CANCELED
 
     def test_a_failed_statement_of_one_member_leaves_the_others_alone(self) -> None:
         first, second = self.running(2)
