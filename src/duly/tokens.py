@@ -21,6 +21,7 @@ from duly.ids import new_id
 from duly.inside import refuse_inside_mutation
 from duly.model.access import Principal, Scope, TokenRecord, scopes_of
 from duly.times import Instant, at, length_ms
+from duly.zones import zone
 
 PREFIX = "duly_"
 """So that those who look for leaked secrets can tell one."""
@@ -44,6 +45,8 @@ class Token(msgspec.Struct, frozen=True):
     revoked_by: str | None
     status: str
     """active, expired or revoked."""
+    tz: str | None
+    """In which zone the dashboard shows times to whoever has it."""
 
 
 class NewToken(msgspec.Struct, frozen=True):
@@ -74,16 +77,20 @@ class Tokens:
         *,
         owner: str | None = None,
         expires: Instant | timedelta | None = None,
+        tz: str | None = None,
         by: str | None = None,
     ) -> NewToken:
         """Make a token with scopes out of read, enqueue, operate and admin.
 
-        With an owner it is for that owner's things only.
+        With an owner it is for that owner's things only. `tz`: the zone in which the dashboard
+        shows times to whoever has it and has not chosen another.
         """
         refuse_inside_mutation("tokens.create")
         check_text("name", name)
         if owner is not None:
             check_text("owner", owner)
+        if tz is not None:
+            zone(tz)
         now = self._core.now()
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         record = TokenRecord(
@@ -95,6 +102,7 @@ class Tokens:
             created_at=now,
             created_by=by,
             expires_at=_expiry(expires, now),
+            tz=tz,
         )
         if not self._core.ready().add_token(record, by, now):
             raise InvalidOption("id", "there is a token of that id already")
@@ -138,7 +146,7 @@ class Tokens:
         if record.last_used_at is None or now - record.last_used_at >= USE_NOTED_EVERY_MS:
             store.use_token(record.id, now)
         name = f"{record.name} (token:{record.id})"
-        return Principal(name, scopes_of(record.scopes.split()), record.owner)
+        return Principal(name, scopes_of(record.scopes.split()), record.owner, record.tz)
 
 
 def digest_of(secret: str) -> str:
@@ -177,6 +185,7 @@ def _token(record: TokenRecord, now: int) -> Token:
         revoked=_time(record.revoked_at),
         revoked_by=record.revoked_by,
         status=status,
+        tz=record.tz,
     )
 
 

@@ -369,6 +369,15 @@ def test_what_is_redacted_stays_so(shop, operator):
         assert "***" in page
 
 
+def test_the_zone_of_a_token_holds_until_another_is_chosen(shop, surfer):
+    surfer.log_in(shop.tokens.create("ops", ["read"], tz="Asia/Tokyo").secret)
+    page = surfer.get("/jobs").text
+    assert 'value="Asia/Tokyo"' in page
+    assert "data-has-zone" in page, "the browser's own is not taken instead"
+    assert 'value="Europe/Berlin"' in surfer.get("/jobs?tz=Europe/Berlin").text
+    assert 'value="Europe/Berlin"' in surfer.get("/jobs").text
+
+
 def test_times_are_in_the_zone_of_whoever_looks(shop, operator, ids):
     page = operator.get("/schedules?tz=Asia/Tokyo").text
     assert "(Asia/Tokyo)" in page

@@ -278,6 +278,11 @@ def test_the_secret_of_a_token_is_in_one_answer_only(shop, admin):
     for path in ("/tokens", "/tokens.json", "/tokens.csv", "/audit"):
         assert secret not in admin.get(path).text
     assert "scopes" in alerts(admin.post("/tokens", name="none").text)[0]
+    odd = admin.post("/tokens", name="odd", scope="read", tz="Nowhere/Land")
+    assert "Nowhere/Land" in alerts(odd.text)[0]
+    admin.post("/tokens", name="abroad", scope="read", tz="Asia/Tokyo")
+    assert "times in Asia/Tokyo" in admin.get("/tokens").text
+    assert "odd" not in [token.name for token in shop.tokens.list()]
 
 
 @on_sqlite

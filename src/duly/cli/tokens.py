@@ -34,9 +34,15 @@ def tokens() -> None:
 )
 @click.option("--owner", metavar="OWNER", help="It sees and changes only what is theirs.")
 @click.option("--expires", type=Moment(), help="Until when it is valid; else until it is revoked.")
+@click.option("--zone", metavar="ZONE", help="In which zone the dashboard shows times to it.")
 @click.pass_obj
 def create(
-    root: Root, name: str, scopes: tuple[str, ...], owner: str | None, expires: datetime | None
+    root: Root,
+    name: str,
+    scopes: tuple[str, ...],
+    owner: str | None,
+    expires: datetime | None,
+    zone: str | None,
 ) -> None:
     """Make a token. Its secret is shown now, and never again.
 
@@ -49,6 +55,7 @@ def create(
         "scopes": list(scopes),
         "owner": owner,
         "expires_at": None if expires is None else expires.isoformat(),
+        "tz": zone,
     }
     made = root.api.post("/tokens", body=body)
     root.out.note(f"token {made['name']!r} for {', '.join(made['scopes'])}; this is its secret,")

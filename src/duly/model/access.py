@@ -39,6 +39,8 @@ class Principal(msgspec.Struct, frozen=True):
     scopes: frozenset[Scope]
     owner: str | None = None
     """Sees and changes only what is this owner's; None: everything."""
+    tz: str | None = None
+    """In which zone times are shown, unless another is chosen."""
 
     def __post_init__(self) -> None:
         if self.owner == "":
@@ -50,7 +52,7 @@ class Principal(msgspec.Struct, frozen=True):
     def reading(self) -> Principal:
         """The same one, who may look and nothing else."""
         scopes = frozenset({Scope.READ}) if self.may(Scope.READ) else frozenset[Scope]()
-        return Principal(self.name, scopes, self.owner)
+        return msgspec.structs.replace(self, scopes=scopes)
 
 
 def scopes_of(names: Collection[str]) -> frozenset[Scope]:
@@ -88,6 +90,7 @@ class TokenRecord(msgspec.Struct, frozen=True):
     last_used_at: int | None = None
     revoked_at: int | None = None
     revoked_by: str | None = None
+    tz: str | None = None
 
     def is_live(self, now: int) -> bool:
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)

@@ -29,6 +29,7 @@ class TokenShape(Shape):
     last_used_at: Time | None
     revoked_at: Time | None
     revoked_by: str | None
+    tz: str | None
 
 
 class NewTokenShape(TokenShape):
@@ -40,6 +41,7 @@ class NewTokenBody(Shape):
     scopes: list[Scope] = Field(min_length=1)
     owner: str | None = None
     expires_at: AwareDatetime | None = None
+    tz: str | None = Field(None, description="The zone in which the dashboard shows times to it.")
 
 
 class Revoked(Shape):
@@ -54,7 +56,9 @@ def create(app: App, who: Admin, once: Once, body: NewTokenBody) -> NewTokenShap
     def make(token_id: str | None) -> NewToken | Token:
         tokens = app.tokens if token_id is None else app.tokens.under(token_id)
         scopes = [str(scope) for scope in body.scopes]
-        return tokens.create(body.name, scopes, owner=owner, expires=body.expires_at, by=who.name)
+        return tokens.create(
+            body.name, scopes, owner=owner, expires=body.expires_at, tz=body.tz, by=who.name
+        )
 
     made = once.make(who, body, make, app.tokens.get)
     if isinstance(made, NewToken):
@@ -107,4 +111,5 @@ def _shape(token: Token) -> TokenShape:
         last_used_at=token.last_used,
         revoked_at=token.revoked,
         revoked_by=token.revoked_by,
+        tz=token.tz,
     )

@@ -87,7 +87,7 @@ class Viewer:
         self.request, self.app, self.who = request, app, who
         self.root = root_of(request)
         self.now = app.clock.now()
-        self.zone = _zone_of(request)
+        self.zone = _zone_of(request, who)
         self.csrf = cookie_of(request, CSRF) or secrets.token_urlsafe(24)
 
     @property
@@ -182,8 +182,8 @@ def address(path: str, query: Mapping[str, object]) -> str:
     return quote(path, safe="/") + (f"?{urlencode(words)}" if words else "")
 
 
-def _zone_of(request: Request) -> ZoneInfo:
-    for name in (request.query_params.get("tz"), cookie_of(request, TZ)):
+def _zone_of(request: Request, who: Principal) -> ZoneInfo:
+    for name in (request.query_params.get("tz"), cookie_of(request, TZ), who.tz):
         if name:
             try:
                 return zone(name).info

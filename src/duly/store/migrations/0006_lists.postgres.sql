@@ -18,3 +18,6 @@ CREATE INDEX audit_action ON __schema__.audit (action COLLATE "C", id);
 CREATE INDEX audit_actor ON __schema__.audit (actor, id) WHERE actor IS NOT NULL;
 
 CREATE INDEX schedules_disabled ON __schema__.schedules (owner, id) WHERE NOT enabled;
+
+-- In which zone the dashboard shows times to whoever has it and has not chosen another.
+ALTER TABLE __schema__.tokens ADD COLUMN tz text;

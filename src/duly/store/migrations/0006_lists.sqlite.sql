@@ -16,3 +16,6 @@ CREATE INDEX duly_inbox_older_job ON duly_inbox (id) WHERE job_id < id;
 CREATE INDEX duly_audit_actor ON duly_audit (actor, id) WHERE actor IS NOT NULL;
 
 CREATE INDEX duly_schedules_disabled ON duly_schedules (owner, id) WHERE NOT enabled;
+
+-- In which zone the dashboard shows times to whoever has it and has not chosen another.
+ALTER TABLE duly_tokens ADD COLUMN tz text;

@@ -39,11 +39,11 @@
     }
   }
 
-  // Whoever has never chosen a zone gets that of the browser.
+  // Whoever has never chosen a zone, and has none by the token, gets that of the browser.
   function adoptZone() {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const isKept = () => document.cookie.includes(`${cookies.tz}=`);
-    if (zone && !isKept()) {
+    if (zone && !isKept() && !("hasZone" in body.dataset)) {
       cookie("tz", zone);
       const kept = isKept();
       if (kept && zone !== body.dataset.tz) location.reload();

@@ -19,6 +19,8 @@ from duly.server.dashboard.forms import body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.views.edit import instant
 
+FIELDS = ("name", "owner", "expires_at", "tz")
+
 router = APIRouter(route_class=PageRoute)
 
 PAGE = 50
@@ -37,7 +39,7 @@ def tokens(viewer: Viewing, who: Admin, after: str | None = None) -> Response:
 
 
 def _page(viewer: Viewer, after: str | None = None, status: int = 200, **more: Any) -> Response:
-    given = {"made": None, "error": None, "values": {"name": "", "owner": "", "expires_at": ""}}
+    given = {"made": None, "error": None, "values": dict.fromkeys(FIELDS, "")}
     return render(
         viewer,
         "tokens.html",
@@ -71,10 +73,11 @@ def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
             scopes=form.all("scope"),
             owner=form.given("owner"),
             expires_at=instant(form, "expires_at", viewer.zone),
+            tz=form.given("tz"),
         )
         made = api.create(viewer.app, who, once(viewer, form.given("once")), body)
     except (DulyError, Refused) as error:
-        values = {name: form.text(name) for name in ("name", "owner", "expires_at")}
+        values = {name: form.text(name) for name in FIELDS}
         marked = form.all("scope")
         return _page(viewer, status=422, error=str(error), values=values, marked=marked)
     if made.secret is None:
