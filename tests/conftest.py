@@ -1,7 +1,7 @@
 """Fixtures and habits of the whole test suite.
 
 - `url` runs a test on both stores; `sqlite_url` and `postgres_url` ask for one.
-- `long_run` is true under `--long` (`make torture`).
+- `long_run` is true under `--long`.
 - With CI set, a skipped test fails the run.
 """
 

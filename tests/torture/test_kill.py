@@ -19,7 +19,8 @@ from duly import fault
 from duly.ids import new_id
 from tests.cli.processes import wait_until
 from torture.load.fleet import Fleet
-from torture.load.points import BY_ENQUEUER, BY_RESCUER, BY_WORKER
+from torture.load.points import BY_ENQUEUER, BY_RESCUER, BY_WORKER, Cell
+from torture.load.points import start as start_armed
 
 SOURCE = Path(fault.__file__).parent
 FEW = 60
@@ -44,13 +45,11 @@ def test_a_kill_at_any_point_loses_nothing_and_doubles_nothing(fleet, long_run, 
     for _ in range(rounds):
         enqueuer = fleet.enqueuer(backlog=FEW)
         for points in batched(BY_WORKER, AT_ONCE):
-            faults = [f"{point}:{chance.randint(1, most)}" for point in points]
-            workers = [fleet.worker_process(fault=each) for each in faults]
-            for worker in workers:
-                # From now on: another may have its place before its death is seen here.
-                fleet.note_death(worker.pid)
-            for worker, each in zip(workers, faults, strict=True):
-                fleet.expect_kill(worker, each)
+            # Each says that it dies, as another may have its place before that is seen here.
+            cells = [Cell("kill", point) for point in points]
+            workers = [start_armed(fleet, cell, chance.randint(1, most)) for cell in cells]
+            for worker, cell in zip(workers, cells, strict=True):
+                fleet.expect_kill(worker, str(cell))
         for point in BY_ENQUEUER:
             armed = f"{point}:{chance.randint(1, most)}"
             # However many jobs wait: there is nobody to run them just now.
