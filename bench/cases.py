@@ -149,8 +149,12 @@ def enqueue_trials(store: str, fresh: Fresh, sizes: Sizes) -> Iterator[list[Tria
     yield [
         one(Figure(store, row, RAW, f"{CALLERS} in a transaction"), raw(crowd, CALLERS)),
         one(
-            Figure(store, row, DULY, "app.run", default=True),
+            Figure(store, row, DULY, "app.run, a thread each", default=True),
             duly(lambda measured: product.enqueue_at_once(measured, CALLERS, sizes.each_caller)),
+        ),
+        one(
+            Figure(store, row, DULY, "app.aio.run"),
+            duly(lambda measured: product.enqueue_awaited(measured, CALLERS, sizes.each_caller)),
         ),
     ]
     row = IN_BULK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import statistics
@@ -53,6 +54,20 @@ def enqueue_at_once(measured: Measured, callers: int, each: int) -> float:
             thread.join()
 
     return rate(callers * each, work)
+
+
+def enqueue_awaited(measured: Measured, callers: int, each: int) -> float:
+    """The same of tasks in one event loop."""
+    app, function = measured.app, measured.async_noop
+
+    async def call() -> None:
+        for n in range(each):
+            await app.aio.run(function, n)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(call() for _ in range(callers)))
+
+    return rate(callers * each, lambda: asyncio.run(all_of_them()))
 
 
 def enqueue_in_bulk(measured: Measured, size: int, times: int) -> float:

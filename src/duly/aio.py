@@ -23,7 +23,7 @@ from duly.functions import Function
 from duly.gateway import AsyncGateways
 from duly.inside import enter, leave, refuse_inside_mutation
 from duly.jobs import Read, watch_async
-from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.model.job import JobFilter, JobRecord, KeyedJob, NewJob
 from duly.model.progress import Event
 from duly.observe import AsyncObserve
 from duly.schedules.twin import AsyncSchedules
@@ -101,7 +101,12 @@ class AsyncApp(AsyncVerbs):
         return _Transaction(self._core)
 
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        return await self._core.threads.call(partial(self._core.insert, jobs))
+        # Here, in the context of the caller.
+        refuse_inside_mutation("run")
+        if any(isinstance(job, KeyedJob) for job in jobs):
+            return await self._core.threads.call(partial(self._core.insert, jobs))
+        found: Mapping[str, str] = await self._core.threads.join(self._core.insert_each, jobs)
+        return found
 
     async def _get(self, job_id: str) -> JobRecord | None:
         return await self._core.threads.look(partial(self._core.get, job_id))

@@ -31,8 +31,8 @@ from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.progress import check_line, check_progress
 from duly.model.schedule import check_cost
 from duly.orm import close_session, open_session
-from duly.runtime.program import NeedsAlone, Running, Scrub
-from duly.store.base import Rows, StoreTx
+from duly.runtime.program import Running, Scrub
+from duly.store.base import NeedsAlone, Rows, StoreTx
 from duly.verbs import AsyncVerbs, Verbs
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from duly.errors import (
     InvalidOption,
     SignatureMismatch,
     StoreError,
+    StoreUnavailable,
     UnknownFunction,
 )
 from duly.feed import Feed
@@ -60,7 +62,7 @@ from duly.runtime.signals import SIGNAL_SECONDS
 from duly.store.base import Store
 from duly.store.schedules.audit import Deed
 from duly.store.schedules.ledger import Order
-from duly.threads import Threads
+from duly.threads import Outcome, Threads, outcomes_of
 from duly.watch import Watchers
 
 ONE_AT_A_TIME = encode_rules(Rules(1, None, None))
@@ -384,6 +386,20 @@ class Core:
         found = store.enqueue(jobs) if deed is None else store.enqueue_audited(jobs, deed)
         self._wake_for(jobs)
         return found
+
+    def insert_each(self, batches: list[Sequence[NewJob]]) -> list[Outcome]:
+        """Store what several callers ask for in one commit; one by one if that is refused.
+
+        Only for jobs without keys: they wait for nobody.
+        """
+        try:
+            self.insert([job for jobs in batches for job in jobs])
+        except Exception as error:
+            # The answer may have got lost: to repeat would double.
+            if len(batches) == 1 or isinstance(error, StoreUnavailable):
+                return [(None, error)] * len(batches)
+            return outcomes_of([partial(self.insert, jobs) for jobs in batches])
+        return [({}, None) for _ in batches]
 
     def insert_children(
         self, parent: tuple[str, int], jobs: Sequence[NewJob]

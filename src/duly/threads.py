@@ -25,7 +25,10 @@ TRANSACTIONS = 16
 """Open at a time in one event loop; each has a thread and a connection."""
 
 
-_Question = tuple[Callable[[], Any], asyncio.Future[Any]]
+Outcome = tuple[Any, BaseException | None]
+"""What was returned, or raised."""
+AnswerAll = Callable[[list[Any]], list[Outcome]]
+_Question = tuple[Any, asyncio.Future[Any]]
 MakeExecutor = Callable[[int, str], Executor]
 
 
@@ -51,18 +54,35 @@ class Threads:
 
         Whoever waits for a job looks often: many who wait must not cost a change of threads each.
         """
-        loop = asyncio.get_running_loop()
-        asked = self._pools.asked_in(loop)
-        answer: asyncio.Future[T] = loop.create_future()
-        asked.append((work, answer))
-        if len(asked) == 1:
-            loop.call_soon(self._look_for, asked, loop)
-        return await answer
+        answer: T = await self._gathered(self._pools.reads, outcomes_of, work)
+        return answer
 
-    def _look_for(self, asked: list[_Question], loop: asyncio.AbstractEventLoop) -> None:
+    async def join(self, answer_all: AnswerAll, question: object) -> Any:
+        """Let what may wait for a lock be done for all who ask in the same round of the loop."""
+        return await self._gathered(self._pools.calls, answer_all, question)
+
+    def _gathered(
+        self, executor: Executor, answer_all: AnswerAll, question: object
+    ) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        asked = self._pools.asked_in(loop, answer_all)
+        answer: asyncio.Future[Any] = loop.create_future()
+        asked.append((question, answer))
+        if len(asked) == 1:
+            loop.call_soon(self._ask_all, executor, answer_all, asked, loop)
+        return answer
+
+    def _ask_all(
+        self,
+        executor: Executor,
+        answer_all: AnswerAll,
+        asked: list[_Question],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         questions = [question for question in asked if not question[1].done()]
         asked.clear()
-        self._pools.reads.submit(_answer_all, questions, loop)
+        if questions:
+            executor.submit(_answer_all, answer_all, questions, loop)
 
     def start(self, work: Callable[[], object]) -> None:
         """Do it as soon as possible, and let nobody wait for it."""
@@ -109,12 +129,12 @@ class _Pools:
         self._seats: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             weakref.WeakKeyDictionary()
         )
-        self._asked: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Question]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._asked: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, dict[AnswerAll, list[_Question]]
+        ] = weakref.WeakKeyDictionary()
 
-    def asked_in(self, loop: asyncio.AbstractEventLoop) -> list[_Question]:
-        return self._asked.setdefault(loop, [])
+    def asked_in(self, loop: asyncio.AbstractEventLoop, answer_all: AnswerAll) -> list[_Question]:
+        return self._asked.setdefault(loop, {}).setdefault(answer_all, [])
 
     def seats_of(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
         return self._seats.setdefault(loop, asyncio.Semaphore(self._transactions))
@@ -133,21 +153,32 @@ def _guard(work: Callable[[], T]) -> T:
         raise RuntimeError("the call raised StopIteration") from error
 
 
-def _answer_all(questions: list[_Question], loop: asyncio.AbstractEventLoop) -> None:
-    answers = [_outcome(work) for work, _ in questions]
+def _answer_all(
+    answer_all: AnswerAll, questions: list[_Question], loop: asyncio.AbstractEventLoop
+) -> None:
+    answers: list[Outcome]
+    try:
+        answers = answer_all([question for question, _ in questions])
+    except BaseException as error:
+        answers = [(None, error) for _ in questions]
     # A closed loop has nobody who waits.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(_deliver, questions, answers)
 
 
-def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+def outcomes_of(works: list[Callable[[], Any]]) -> list[Outcome]:
+    """What each comes to; none disturbs the others."""
+    return [_outcome(work) for work in works]
+
+
+def _outcome(work: Callable[[], Any]) -> Outcome:
     try:
         return _guard(work), None
     except BaseException as error:
         return None, error
 
 
-def _deliver(questions: list[_Question], answers: list[tuple[Any, BaseException | None]]) -> None:
+def _deliver(questions: list[_Question], answers: list[Outcome]) -> None:
     for (_, answer), (value, error) in zip(questions, answers, strict=True):
         if answer.done():
             continue

@@ -424,13 +424,13 @@ def test_two_hundred_wait_for_results_and_occupy_no_thread_each(app: Duly, note:
 def test_those_who_wait_look_together(app: Duly, note: Note, monkeypatch: pytest.MonkeyPatch):
     """Else two hundred who wait would change threads some thousand times a second."""
     rounds: list[int] = []
-    look_for = Threads._look_for
+    ask_all = Threads._ask_all
 
-    def counted(threads: Threads, asked: list[Any], loop: Any) -> None:
-        rounds.append(len(asked))
-        look_for(threads, asked, loop)
+    def counted(threads: Threads, *how: Any) -> None:
+        rounds.append(len(how[2]))
+        ask_all(threads, *how)
 
-    monkeypatch.setattr(Threads, "_look_for", counted)
+    monkeypatch.setattr(Threads, "_ask_all", counted)
 
     async def scenario() -> None:
         jobs = await app.aio.run_many(note.bind("x") for _ in range(100))
@@ -442,27 +442,37 @@ def test_those_who_wait_look_together(app: Duly, note: Note, monkeypatch: pytest
     play(scenario())
 
 
-def test_concurrent_calls_share_commits(app: Duly, db: Database, note: Note):
+def test_concurrent_calls_share_commits(
+    app: Duly, db: Database, note: Note, monkeypatch: pytest.MonkeyPatch
+):
+    # Nobody asks for the status of functions meanwhile.
+    monkeypatch.setattr("duly.core.STATUS_SECONDS", 3600.0)
     group = vars(app.ready())["_group" if db.is_sqlite else "_enqueues"]
-    sizes: list[int] = []
+    commits: list[int] = []
     commit = group._commit
 
     def counted(tickets: list[Any]) -> None:
-        sizes.append(len(tickets))
+        commits.append(len(tickets))
         commit(tickets)
 
     group._commit = counted
 
     async def scenario() -> None:
+        # The first one asks about its function before.
+        await enqueue(app, note)
+        await asyncio.gather(*(enqueue(app, note) for _ in range(20)))
+        assert commits == [1, 1]
         with locked(db) as release:
+            first = asyncio.create_task(enqueue(app, note))
+            await until(lambda: len(commits) == 3, "a call that waits for the lock")
             calls = [asyncio.create_task(enqueue(app, note)) for _ in range(20)]
-            await until(lambda: len(group._waiting) == 19, "the queue behind the first")
+            await until(lambda: len(group._waiting) == 1, "the queue behind the first")
             release()
-            await asyncio.gather(*calls)
+            await asyncio.gather(first, *calls)
 
     play(scenario())
-    assert sizes == [1, 19]
-    assert db.count("@jobs") == 20
+    assert commits == [1, 1, 1, 1]
+    assert db.count("@jobs") == 42
 
 
 def test_two_loops_in_two_threads_use_one_app(app: Duly, note: Note, hire: Hire):
@@ -1008,12 +1018,14 @@ def test_closing_waits_for_calls_that_are_under_way(app: Duly):
 def test_closing_ends_the_threads_and_the_next_call_has_new_ones(
     app: Duly, db: Database, note: Note
 ):
+    before = set(threading.enumerate())
     play(enqueue(app, note))
-    assert call_threads()
+    assert set(call_threads()) - before
 
     app.close()
 
-    assert [t for t in threading.enumerate() if t.name.startswith("duly-")] == []
+    started = set(threading.enumerate()) - before
+    assert [thread for thread in started if thread.name.startswith("duly-")] == []
     play(enqueue(app, note))
     assert db.count("@jobs") == 2
 

@@ -197,7 +197,7 @@ LIMITS = [
     ("10,000 jobs, 10 s", (verbs.MAX_LISTED, session.FIND_SECONDS) == (10_000, 10)),
     ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
     ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
-    ("about 10 ms", execute.GROUP_SECONDS == 0.010),
+    ("about 10 ms", sqlite.SqliteStore.mutation_group_seconds == 0.010),
     ("not proved its life for 10 seconds", worker.SILENT_SECONDS == 10),
     ("stand still for 8 rounds", observe.ROUNDS_UNTIL_DEAD == 8),
     ("5 seconds after the limit", lifeline.BODY_GRACE == 5),

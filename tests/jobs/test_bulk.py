@@ -1,5 +1,6 @@
 """Many jobs at once: all or none, in one statement, and none spoils another."""
 
+import asyncio
 import struct
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,23 @@ def test_an_enqueue_that_is_refused_spares_those_it_shares_a_commit_with(
 
     assert sorted(job.id for job in app.jobs()) == sorted(job.id for job in kept)
     assert db.count("@jobs") == 3
+
+
+@pytest.mark.spec("N36")
+def test_an_enqueue_that_is_refused_spares_those_that_are_awaited_with_it(
+    app: Duly, db: Database, note: Any
+):
+    refuse(db, "@jobs", "NEW.owner = 'poison'")
+    poison = note.using(owner="poison")
+
+    async def scenario() -> list[Any]:
+        calls = [app.aio.run(each, "text") for each in (note, poison, note, poison, note)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    first, second, third, fourth, fifth = asyncio.run(scenario())
+
+    assert [type(refused) for refused in (second, fourth)] == [StoreError] * 2
+    assert sorted(job.id for job in app.jobs()) == sorted(job.id for job in (first, third, fifth))
 
 
 @pytest.mark.spec("N36", "N18")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from duly import Duly, ErrorKind, Job, ManualClock, State, Tx, fault
+from duly.store.postgres.tx import may_end_transaction
 from tests.jobs.support import (
     Database,
     Gate,
@@ -384,6 +385,41 @@ def test_a_body_that_ends_the_transaction_ends_no_other_member(group: Group, end
     assert bad.state == State.FAILED
     assert bad.error is not None
     assert bad.error.kind == ErrorKind.USER
+
+
+@pytest.mark.spec("N25")
+@on_postgres
+def test_a_body_that_swallows_that_it_must_not_commit_here_commits_alone(group: Group):
+    def trouble(tx: Tx) -> None:
+        tx.execute("DELETE FROM notes WHERE text = 'trouble'")
+        try:
+            tx.execute("COMMIT")
+        except BaseException:
+            tx.execute("SELECT 1")
+
+    first, bad, *last = group.run(group.add(trouble))
+
+    group.assert_unharmed(first, *last)
+    assert bad.error is not None
+    assert bad.error.message.startswith("TransactionEnded")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["COMMIT", "commit work", " end", "END;", "SELECT 1; END", "abort", "ROLLBACK", "/* x */ END",
+     "-- CASE\nEND", "/* /* a */ b */ END", "PREPARE TRANSACTION 'a'", "SELECT 1;COMMIT"],
+)  # fmt: skip
+def test_what_could_end_the_transaction_of_a_group_is_kept_out_of_it(text: str):
+    assert may_end_transaction(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SELECT CASE WHEN a THEN 1 ELSE 2 END FROM t", "INSERT INTO commits VALUES (?)", "SELECT 1;",
+     "UPDATE t SET ended = now(), weekend = true", "SAVEPOINT a", "INSERT INTO t VALUES ('x')"],
+)  # fmt: skip
+def test_what_ends_nothing_shares_a_transaction(text: str):
+    assert not may_end_transaction(text)
 
 
 @pytest.mark.spec("N25")

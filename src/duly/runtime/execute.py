@@ -32,13 +32,12 @@ from duly.model.job import (
 )
 from duly.model.progress import LogEntry
 from duly.model.text import storable
-from duly.runtime.program import NeedsAlone, Runnable, Scrub
+from duly.runtime.program import Runnable, Scrub
 from duly.runtime.reports import Report, Reports, context_of
-from duly.store.base import MutationLane, Store
+from duly.store.base import MutationLane, NeedsAlone, Store
 
 log = logging.getLogger(__name__)
 
-GROUP_SECONDS = 0.010
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 16_000
 
@@ -277,7 +276,7 @@ class MutationRunner:
         """
         ends: dict[Attempt, MutationEnd] = {}
         reached = 0
-        until = self._clock.monotonic() + GROUP_SECONDS
+        until = self._clock.monotonic() + self._store.mutation_group_seconds
         try:
             attempts[0].runnable.prepare()
             self._lane.begin(True)

@@ -158,10 +158,3 @@ class Program(Protocol):
     def published(self) -> Sequence[Published]:
         """Every function that is not faulty, as it is described to everybody."""
         ...
-
-
-class NeedsAlone(BaseException):
-    """A body in a shared transaction touched the connection itself: run it again, alone.
-
-    Not an Exception, so that a body that catches everything does not swallow it.
-    """

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from duly.model.job import Claim
-from duly.runtime.program import NeedsAlone, Runnable, Running
-from duly.store.base import StoreTx
+from duly.runtime.program import Runnable, Running
+from duly.store.base import NeedsAlone, StoreTx
 
 API = "opentelemetry.trace"
 

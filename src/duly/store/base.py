@@ -240,6 +240,13 @@ class StoreTx(Protocol):
         ...
 
 
+class NeedsAlone(BaseException):
+    """A body in a shared transaction did what concerns all of it: run it again, alone.
+
+    Not an Exception, so that a body that catches everything does not swallow it.
+    """
+
+
 class MutationLane(Protocol):
     """A connection of its own for mutation bodies, used by one thread.
 
@@ -260,6 +267,7 @@ class MutationLane(Protocol):
     def finish(self, claim: Claim, result: str | None, now: int) -> bool:
         """The member's last statement: the fenced move to succeeded.
 
+        In a shared transaction it may wait for `commit`, which then raises if a job was taken away.
         Raises TransactionEnded when the body has ended the transaction.
         """
         ...
@@ -311,6 +319,8 @@ class Store(Protocol):
     """Whether mutations share transactions without having asked for it."""
     mutation_group: int
     """How many may share one."""
+    mutation_group_seconds: float
+    """After how long no more join."""
     mutation_backlog: int
     """How many claimed ones may wait for a connection before no more are claimed."""
     mutation_seconds: float

@@ -1050,7 +1050,6 @@ LONGEST_TRANSACTION = each(
 )
 SYNCHRONOUS_COMMIT = both("SELECT current_setting('synchronous_commit')")
 # PostgreSQL: what a connection was told to keep, under a name.
-IS_PREPARED = both("SELECT 1 FROM pg_prepared_statements WHERE name = :name")
 CURRENT_XID = both("SELECT pg_current_xact_id()::text")
 NOTIFY = both("SELECT pg_notify('duly', '')")
 LISTEN = both("LISTEN duly")

@@ -112,6 +112,7 @@ class InsideStore(SharedVerbs[Session]):
     mutation_lanes = 1
     mutations_share = False
     mutation_group = 1
+    mutation_group_seconds = math.inf
     mutation_backlog = 1
     mutation_seconds = math.inf
     finishes_with_claim = True

@@ -53,6 +53,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     mutation_lanes = 8
     mutations_share = False
     mutation_group = 50
+    mutation_group_seconds = 0.050
     mutation_backlog = 32
     mutation_seconds = 60.0
     finishes_with_claim = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,7 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from duly import errors
 from duly.model.job import JobFilter, JobRecord, NewJob
-from duly.store.base import Rows
+from duly.store.base import NeedsAlone, Rows
 from duly.store.placeholders import to_psycopg
 from duly.store.postgres.connection import Connection
 from duly.store.postgres.session import PostgresSession
@@ -20,12 +22,27 @@ if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
 
 
+# What could end a transaction. END also ends a CASE, but not where a statement may begin.
+_ENDING = re.compile(
+    r"\b(?:commit|rollback|abort|prepare)\b|(?:^\s*|;.*|--.*|/\*.*)\bend\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@lru_cache(1024)
+def may_end_transaction(text: str) -> bool:
+    return _ENDING.search(text) is not None
+
+
 class PostgresTx:
     """A transaction in the hands of user code."""
 
     def __init__(self, connection: Connection, store: PostgresStore) -> None:
         self._session = PostgresSession(connection, store)
         self._savepoints = 0
+        self.must_not_end = False
+        """Whether other members of a group depend on this transaction."""
+        self.was_kept_from_ending = False
 
     @property
     def connection(self) -> Connection:
@@ -39,6 +56,9 @@ class PostgresTx:
         return self._session
 
     def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        if self.must_not_end and may_end_transaction(text):
+            self.was_kept_from_ending = True
+            raise NeedsAlone
         with psycopg.Cursor(self._open.raw) as cursor:
             # Parameters are always given, so that `%%` means the same with and without them.
             cursor.execute(to_psycopg(text).encode(), tuple(parameters))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from duly.model.job import NewJob
 from duly.store.commit import Ticket
 from duly.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
 from duly.store.sqlite.session import SqliteSession
@@ -13,6 +14,18 @@ from duly.store.sqlite.session import SqliteSession
 log = logging.getLogger(__name__)
 
 Write = Callable[[SqliteSession], Any]
+
+
+class Insert:
+    """Store jobs that have no keys, so that nothing but a fault can refuse them."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.jobs = jobs
+
+    def __call__(self, session: SqliteSession) -> dict[str, str]:
+        return session.insert_jobs(self.jobs)
 
 
 def alone(session: SqliteSession, ticket: Ticket[Write]) -> None:
@@ -28,12 +41,16 @@ def alone(session: SqliteSession, ticket: Ticket[Write]) -> None:
 
 
 def together(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
-    """All in one transaction, a savepoint each. False: it broke, nothing of it happened."""
+    """All in one transaction, inserts first, for the others a savepoint each.
+
+    False: it broke, nothing of it happened.
+    """
     raw = session.raw
     raw.execute(BEGIN)
     try:
+        _insert_all(session, tickets)
         for ticket in tickets:
-            if not _one_of_many(session, ticket):
+            if not isinstance(ticket.work, Insert) and not _one_of_many(session, ticket):
                 return False
         raw.execute(COMMIT)
         return True
@@ -43,6 +60,16 @@ def together(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
     finally:
         if raw.in_transaction:
             raw.execute(ROLLBACK)
+
+
+def _insert_all(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> None:
+    jobs: list[NewJob] = []
+    for ticket in tickets:
+        if isinstance(ticket.work, Insert):
+            jobs += ticket.work.jobs
+            ticket.value = {}
+    if jobs:
+        session.insert_jobs(jobs)
 
 
 def _one_of_many(session: SqliteSession, ticket: Ticket[Write]) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from duly import errors, fault
-from duly.model.job import Claim, Lost, NewJob, Settlement
+from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
 from duly.store.base import Address, ClaimRequest, Engine, WorkerInfo
@@ -29,7 +29,7 @@ from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
 from duly.store.shared import SharedVerbs
 from duly.store.sqlite import mounts
-from duly.store.sqlite.commits import Write, alone, together
+from duly.store.sqlite.commits import Insert, Write, alone, together
 from duly.store.sqlite.connection import Connection
 from duly.store.sqlite.errors import translate, translated, translated_if_ours
 from duly.store.sqlite.fork import INHERITED, STORES
@@ -52,6 +52,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     mutation_lanes = 1
     mutations_share = True
     mutation_group = 50
+    mutation_group_seconds = 0.010
     mutation_backlog = 100
     mutation_seconds = 5.0
     finishes_with_claim = True
@@ -318,7 +319,10 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     # Enqueue
 
     def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        existing = self._write(lambda s: s.insert_jobs(jobs))
+        if any(isinstance(job, KeyedJob) for job in jobs):
+            existing: Mapping[str, str] = self._write(lambda s: s.insert_jobs(jobs))
+        else:
+            existing = self._write(Insert(jobs))
         fault.point("enqueue.committed")
         return existing
 
