@@ -236,6 +236,7 @@ class CalendarExists(BadInput):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.field = "name"
         super().__init__(f"there is a calendar {name!r} already; update it, or choose another name")
 
 

@@ -13,6 +13,7 @@ import pytest
 from duly import ManualClock, every
 from duly.gateway import Gateway
 from duly.gateway.server import MAX_BODY, make_app
+from duly.ids import new_id
 from tests.jobs.support import wait_until
 
 SECRET = "canary-5f1c"
@@ -89,6 +90,17 @@ def test_a_cron_is_made_read_changed_run_and_removed(api, gateway):
     assert api("DELETE", path).json() == {"removed": False}
 
 
+def test_a_cron_of_a_chosen_id_is_made_once(api, gateway):
+    chosen = NEW | {"id": new_id(0), "schedule": {"kind": "at", "at": "2026-07-01T10:00:00Z"}}
+    made = api("POST", "/cron", chosen)
+    assert (made.status_code, made.json()["id"]) == (201, chosen["id"])
+    # By then its time has passed, and a new one would be refused.
+    gateway.clock.advance(7200)
+    assert api("POST", "/cron", chosen).json()["id"] == chosen["id"]
+    assert len(api("GET", "/cron?disabled=true").json()["crons"]) == 1
+    assert api("POST", "/cron", NEW | {"id": new_id(1)}).status_code == 409
+
+
 @pytest.mark.spec("R44")
 @pytest.mark.parametrize(
     ("body", "field"),
@@ -100,6 +112,7 @@ def test_a_cron_is_made_read_changed_run_and_removed(api, gateway):
         (NEW | {"handler": 5}, "handler"),
         (NEW | {"payload": {"x": 1}}, "payload"),
         (NEW | {"enabled": "yes"}, "enabled"),
+        (NEW | {"id": "mine"}, "id"),
         ({"handler": "probe"}, "schedule"),
         ([], None),
     ],

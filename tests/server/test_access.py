@@ -15,7 +15,7 @@ from duly import Ctx, Duly
 from duly.model.access import Scope
 from duly.server import Principal, make_asgi
 from duly.webhooks import Bearer
-from tests.jobs.support import on_postgres, on_sqlite
+from tests.jobs.support import Database, on_postgres, on_sqlite
 
 SCOPES = [str(scope) for scope in Scope]
 IMPLIED = {
@@ -370,6 +370,24 @@ def test_a_slow_callback_stops_nobody_else(shop: Duly):
         assert client.get("/healthz").status_code == 200
         go.set()
         asked.join(20)
+
+
+def test_a_row_that_cannot_be_read_costs_only_itself(shop: Duly, client: TestClient, db: Database):
+    greet = shop.functions["greet"].using(tags=["a"])
+    fine, broken = shop.run(greet, "ann"), shop.run(greet, "bob")
+    shop.pause(by="ann", note="by hand")
+    db.execute("UPDATE @jobs SET args = '{oops', tags = '[oops' WHERE id = ?", broken.id)
+    db.execute("UPDATE @audit SET detail = '{oops'")
+
+    unreadable = {"…": "cannot be read"}
+    jobs = {job["id"]: job for job in client.get("/api/v1/jobs").json()["items"]}
+    assert (jobs[broken.id]["args"], jobs[broken.id]["tags"]) == (unreadable, [])
+    assert (jobs[fine.id]["args"], jobs[fine.id]["tags"]) == ({"name": "ann"}, ["a"])
+    assert [entry["detail"] for entry in client.get("/api/v1/audit").json()["items"]] == [
+        unreadable
+    ]
+    for page in ("/jobs", f"/jobs/{broken.id}", "/audit"):
+        assert client.get(page).status_code == 200
 
 
 def test_what_is_nested_too_deep_breaks_no_list(shop: Duly, client: TestClient):

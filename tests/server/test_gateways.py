@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ from duly.errors import (
     UnknownZone,
     UseTx,
 )
-from duly.gateway import AsyncBridgeClient, BridgeClient
+from duly.gateway import AsyncBridgeClient, BridgeClient, Gateways
+from duly.gateway.ask import AskAll
 from duly.observe import as_data
 from duly.server import make_asgi
 from duly.server.patience import MOST_PER_SUBJECT, THREADS
@@ -547,6 +550,29 @@ def test_all_gateways_are_asked_at_the_same_time(app, serve):
         assert threading.active_count() <= threads + 1
 
 
+def test_who_looks_meanwhile_gets_the_same_answer():
+    asked, answer = threading.Semaphore(0), threading.Event()
+    questions: list[str] = []
+
+    def ask(subject: str) -> str:
+        questions.append(subject)
+        asked.release()
+        assert answer.wait(PATIENCE)
+        return f"{subject} answers"
+
+    ask_all = AskAll(ask)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(ask_all, ["edge"], PATIENCE)
+        assert asked.acquire(timeout=PATIENCE)
+        second = threads.submit(ask_all, ["edge", "core"], PATIENCE)
+        assert asked.acquire(timeout=PATIENCE)
+        answer.set()
+        assert first.result() == {"edge": ("edge answers", None)}
+        assert set(second.result()) == {"edge", "core"}
+    assert sorted(questions) == ["core", "edge"]
+    assert ask_all(["edge"], PATIENCE) == {"edge": ("edge answers", None)}
+
+
 def test_the_view_comes_in_pages_and_asks_gateways_with_the_first(app, digest):
     for n in range(5):
         app.schedules.create(f"s{n}", digest, cron="0 9 * * *")
@@ -673,7 +699,7 @@ def test_the_words_of_a_gateway_can_be_stored(app, client, status):
         found = client.get(f"/api/v1/gateways/{gateway.id}/crons")
         assert (found.status_code, found.json()["stale"]) == (200, True)
         refused = client.post(f"/api/v1/gateways/{gateway.id}/crons/x/run")
-        assert refused.status_code in (422, 502)
+        assert refused.status_code == (404 if status.startswith("404") else 502)
         assert "\\u0000" not in refused.text
 
 
@@ -681,7 +707,7 @@ def test_the_words_of_a_gateway_can_be_stored(app, client, status):
 
 
 def test_only_those_without_an_owner_register_gateways_and_the_owner_uses_them(
-    app, guarded, bearer, serve
+    app, guarded, bearer, serve, monkeypatch
 ):
     process, ann = serve(), bearer("admin", owner="ann")
     body = {"name": "edge", "url": process.url, "secret": "env:GATEWAY_SECRET"}
@@ -698,8 +724,43 @@ def test_only_those_without_an_owner_register_gateways_and_the_owner_uses_them(
     assert seen["url"] is None
     shown = guarded.get(path, headers=everybody).json()
     assert (shown["url"], shown["secret"]) == (process.url, "env:GATEWAY_SECRET")
+    # Made once under a key, also where the answer was lost on the way.
+    cron = {"handler": "touch", "schedule": {"kind": "every", "every_ms": 60_000}}
+    cron |= {"payload": {"name": "x"}}
+    add = partial(guarded.post, f"{path}/crons", json=cron)
+    keyed = ann | {"Idempotency-Key": "one"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Gateways, "_pass_on", lost_on_the_way(Gateways._pass_on))
+        patch.setattr(Gateways, "find_cron", lambda *given: None)
+        assert add(headers=keyed).status_code == 502
+    first, again = add(headers=keyed), add(headers=keyed)
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert (
+        first.json()
+        == again.json()
+        == guarded.get(f"{path}/crons", headers=ann).json()["crons"].pop()
+    )
+    for key in ({}, {"Idempotency-Key": "two"}):
+        taken = add(headers=ann | key)
+        assert (taken.status_code, taken.json()["error"]["field"]) == (409, "name")
+    changed = guarded.patch(f"{path}/crons/nobody", json={"enabled": True}, headers=ann)
+    assert (changed.status_code, changed.json()["error"]["code"]) == (404, "gateway_refused")
+    guarded.delete(f"{path}/crons/{first.json()['id']}", headers=ann)
+    gone = add(headers=keyed)
+    assert (gone.status_code, gone.json()["error"]["code"]) == (409, "already_done")
+    assert add(headers=ann | {"Idempotency-Key": "two"}).status_code == 201
     assert guarded.delete(path, headers=ann).status_code == 403
     assert guarded.delete(path, headers=everybody).status_code == 204
+
+
+def lost_on_the_way(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """What is asked is done, and nobody hears of it."""
+
+    def asked(*given: Any) -> None:
+        ask(*given)
+        raise GatewayUnavailable("http://edge", "the answer was lost")
+
+    return asked
 
 
 def test_an_owner_is_told_no_more_than_that_a_gateway_cannot_be_reached(

@@ -1,6 +1,7 @@
 """Requests that are repeated, and keys of functions, where several owners use one server."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Limit, ManualClock, Unique
 from duly.errors import StoreUnavailable
+from duly.ids import new_id
+from duly.schedules import Schedules
 from duly.server import make_asgi
-from tests.jobs.support import Gate, Hire
+from tests.jobs.support import Database, Gate, Hire
 from tests.schedules.support import tick_all
 from tests.server.contract import Api
 
@@ -41,6 +44,9 @@ MADE = [
     ("/calendars", {"name": "feast", "kind": "skip_dates", "dates": ["2026-12-24"]}),
     ("/endpoints", {"name": "crm", "url": "https://example.com/in"}),
 ]
+
+
+GATEWAY = {"name": "edge", "url": "http://127.0.0.1:9"}
 
 
 @pytest.mark.parametrize(("path", "body"), MADE)
@@ -110,6 +116,76 @@ def test_what_went_wrong_here_keeps_the_key(
         "idempotency_mismatch"
     )
     assert api.post("/jobs", GREET, key="one", status=201)
+
+
+def test_a_schedule_is_run_once_under_a_key(api: Api, shop: Duly, clock: ManualClock, db: Database):
+    made = api.post("/schedules", HOURLY | {"overlap": "allow"}, status=201)
+
+    def run(key: str | None = None, body: Any = None) -> dict[str, Any]:
+        tick: dict[str, Any] = api.post("/schedules/{id}/run", body or {}, id=made["id"], key=key)
+        return tick
+
+    first = run("one")
+    clock.advance(5)
+    assert run("one") == first
+    shop.pause()
+    skipped = run("two")
+    assert (skipped["outcome"], skipped["reason"]) == ("skipped", "kill_switch")
+    shop.resume()
+    # It was answered, so it is not tried again.
+    assert run("two") == skipped
+    other = {"inputs": {"name": "bob"}}
+    error = api.error("POST", "/schedules/{id}/run", other, id=made["id"], key="one", status=422)
+    assert error["code"] == "idempotency_mismatch"
+    assert len({first["job_id"], run("three", other)["job_id"], run()["job_id"]}) == 3
+    assert len(api.get("/schedules/{id}/ticks", id=made["id"])["items"]) == 4
+    trail = api.get("/schedules/{id}/audit", id=made["id"])["items"]
+    assert [entry["action"] for entry in trail].count("schedule.run") == 4
+
+    db.execute("DELETE FROM @ticks")
+    error = api.error("POST", "/schedules/{id}/run", {}, id=made["id"], key="one", status=409)
+    assert error["code"] == "already_done"
+
+
+def test_a_run_of_which_nobody_knows_is_made_once(
+    api: Api, shop: Duly, monkeypatch: pytest.MonkeyPatch
+):
+    made = api.post("/schedules", HOURLY, status=201)
+    path = "/schedules/{id}/run"
+
+    def away(*given: object, **more: object) -> None:
+        raise StoreUnavailable("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.ready(), "run_schedule", away)
+        assert api.error("POST", path, {}, id=made["id"], key="one", status=503)
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.ready(), "request_done", away)
+        tick = api.post(path, {}, id=made["id"], key="one")
+
+    assert api.post(path, {}, id=made["id"], key="one") == tick
+    assert len(api.get("/schedules/{id}/ticks", id=made["id"])["items"]) == 1
+
+
+def test_the_same_run_asked_for_at_once_is_one(shop: Duly):
+    made = shop.schedules.create("hourly", shop.functions["greet"].bind("ann"), every=3600)
+    run_id = new_id(shop.clock.now())
+
+    def run(_: int) -> str | None:
+        return Schedules(shop.core, None, run_id).run(made).job_id
+
+    with ThreadPoolExecutor(4) as threads:
+        jobs = set(threads.map(run, range(8)))
+
+    assert len(jobs) == len(shop.schedules.ticks(made)) == 1
+
+
+@pytest.mark.parametrize(("path", "body"), [*MADE, ("/gateways", GATEWAY)])
+def test_a_name_that_is_taken_is_409(api: Api, path: str, body: dict[str, Any]):
+    api.post(path, body, status=201)
+    error = api.error("POST", path, body, status=409)
+    assert error["code"].endswith("_exists")
+    assert error["field"] in ("key", "name")
 
 
 def test_a_repeat_may_come_by_another_prefix(api: Api, shop: Duly):

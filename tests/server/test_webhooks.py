@@ -1,5 +1,6 @@
 """Webhooks in: verified, stored with their job in one transaction, processed in order."""
 
+import asyncio
 import hmac
 import json
 import logging
@@ -1073,16 +1074,25 @@ def test_a_webhook_may_have_a_path_of_its_own(client: TestClient):
 
 @pytest.mark.spec("R192")
 def test_a_body_is_read_only_up_to_its_limit(client: TestClient):
-    sent = 0
+    read, answered = 0, []
 
-    def endless() -> Iterator[bytes]:
-        nonlocal sent
-        for _ in range(100):
-            sent += 1
-            yield b"x" * 100
+    async def endless() -> dict[str, Any]:
+        nonlocal read
+        read += 100
+        assert read <= 1100
+        return {"type": "http.request", "body": b"x" * 100, "more_body": True}
 
-    answer = client.post("/api/webhooks/stripe", content=endless())
-    assert answer.status_code == 413
+    async def answer(message: Any) -> None:
+        answered.append(message.get("status"))
+
+    path = "/api/webhooks/stripe"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+
+    async def ask() -> None:
+        await client.app(scope, endless, answer)
+
+    asyncio.run(ask())
+    assert (answered[0], read) == (413, 1100)
 
 
 @pytest.mark.spec("R183")
@@ -1097,7 +1107,7 @@ def test_nothing_malformed_is_a_server_error(client: TestClient):
             assert client.post("/hooks/github", content=body, headers=headers).status_code == 401
 
 
-def test_what_becomes_of_requests_is_counted(client: TestClient, hooks: Duly):
+def test_what_becomes_of_requests_is_counted(client: TestClient, hooks: Duly, monkeypatch):
     for body, headers in (
         (BODY, signed(BODY, "d-1")),
         (BODY, signed(BODY, "d-1")),
@@ -1107,10 +1117,22 @@ def test_what_becomes_of_requests_is_counted(client: TestClient, hooks: Duly):
     ):
         client.post("/hooks/github", content=body, headers=headers)
     client.post("/hooks/nobody", content=BODY)
+    too_large = b"x" * (hooks.webhooks.declared["github"].max_bytes + 1)
+    assert client.post("/hooks/github", content=too_large).status_code == 413
+
+    def away(*given: object) -> None:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hooks.core.store, "receive_webhook", away)
+        client.post("/hooks/github", content=BODY, headers=signed(BODY, "d-4"))
     lines = [each for each in metrics_text(hooks.core).splitlines() if "duly_webhooks" in each]
     assert {line for line in lines if line[0] != "#"} == {
-        f'duly_webhooks_total{{webhook="github",verdict="{verdict}"}} 1'
-        for verdict in ("stored", "duplicate", "unverified", "invalid", "filtered")
+        f'duly_webhooks_total{{webhook="github",verdict="{verdict}"}} {count}'
+        for verdict, count in (
+            *(("stored", 1), ("duplicate", 1), ("filtered", 1)),
+            *(("unverified", 1), ("invalid", 2), ("unavailable", 1)),
+        )
     }
 
 

@@ -13,23 +13,29 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 Answer = tuple[T | None, BaseException | None]
+Answers = queue.SimpleQueue[tuple[K, Answer[T]]]
 
 
 class AskAll(Generic[K, T]):
-    """One thread per question that is under way; a question that hangs is not asked again."""
+    """One thread per question that is under way; who asks the same meanwhile waits for its answer.
+
+    So one that hangs is not asked again and again.
+    """
 
     def __init__(self, ask: Callable[[K], T]) -> None:
         self._ask = ask
-        self._under_way: set[K] = set()
+        self._under_way: dict[K, list[Answers[K, T]]] = {}
         self._guard = threading.Lock()
 
     def __call__(self, subjects: Iterable[K], seconds: float) -> dict[K, Answer[T]]:
         """The answers and errors that have come by then; who is silent is missing."""
-        answers: queue.SimpleQueue[tuple[K, Answer[T]]] = queue.SimpleQueue()
-        started = [subject for subject in subjects if self._start(subject, answers)]
+        answers: Answers[K, T] = queue.SimpleQueue()
+        asked = dict.fromkeys(subjects)
+        for subject in asked:
+            self._start(subject, answers)
         give_up_at = os_monotonic() + seconds
         found: dict[K, Answer[T]] = {}
-        while len(found) < len(started):
+        while len(found) < len(asked):
             try:
                 subject, answer = answers.get(timeout=max(0.0, give_up_at - os_monotonic()))
             except queue.Empty:
@@ -37,29 +43,28 @@ class AskAll(Generic[K, T]):
             found[subject] = answer
         return found
 
-    def _start(self, subject: K, answers: queue.SimpleQueue[tuple[K, Answer[T]]]) -> bool:
+    def _start(self, subject: K, answers: Answers[K, T]) -> None:
         with self._guard:
-            if subject in self._under_way:
-                return False
-            self._under_way.add(subject)
+            waiting = self._under_way.setdefault(subject, [])
+            waiting.append(answers)
+            if len(waiting) > 1:
+                return
         # Daemonic: whoever never answers must not keep the process.
-        thread = threading.Thread(target=self._run, args=(subject, answers), daemon=True)
+        thread = threading.Thread(target=self._run, args=(subject,), daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the machine has no thread left
-            self._end(subject)
-            answers.put((subject, (None, error)))
-        return True
+            self._end(subject, (None, error))
 
-    def _run(self, subject: K, answers: queue.SimpleQueue[tuple[K, Answer[T]]]) -> None:
-        answer: Answer[T]
+    def _run(self, subject: K) -> None:
         try:
-            answer = (self._ask(subject), None)
+            answer: Answer[T] = (self._ask(subject), None)
         except BaseException as error:
             answer = (None, error)
-        self._end(subject)
-        answers.put((subject, answer))
+        self._end(subject, answer)
 
-    def _end(self, subject: K) -> None:
+    def _end(self, subject: K, answer: Answer[T]) -> None:
         with self._guard:
-            self._under_way.discard(subject)
+            waiting = self._under_way.pop(subject)
+        for answers in waiting:
+            answers.put((subject, answer))

@@ -70,10 +70,15 @@ def ask_add(
     name: str | None = None,
     payload: Mapping[str, Any] | None = None,
     enabled: bool = True,
+    cron_id: str | None = None,
 ) -> Question:
     given = {"handler": handler, "schedule": _schedule(schedule), "enabled": enabled}
-    more = {"name": name, "payload": None if payload is None else dict(payload)}
+    more = {"name": name, "payload": None if payload is None else dict(payload), "id": cron_id}
     return Question("POST", "/cron", GatewayCron, body=given | _given(more))
+
+
+def ask_get(cron_id: str) -> Question:
+    return Question("GET", _cron(cron_id), GatewayCron)
 
 
 def ask_update(

@@ -140,6 +140,8 @@ class NewCron(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Else that of its handler."""
     payload: dict[str, Any] = {}
     enabled: bool = True
+    id: str | None = None
+    """A UUID that the caller has chosen: of a request that is repeated, only one cron is made."""
 
 
 class CronChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from duly.errors import (
     SecretMissing,
 )
 from duly.gateway.ask import AskAll
-from duly.gateway.bridge import BridgeClient, check_url
+from duly.gateway.bridge import BridgeClient, ask_add, ask_get, check_url
 from duly.gateway.crons import (
     MAX_CRONS,
     MAX_LISTED,
@@ -102,9 +102,9 @@ class Gateways:
         check_text("owner", owner)
         return Gateways(self._core, owner, self._ask_all)
 
-    def under(self, gateway_id: str) -> Gateways:
-        """The same, where the next gateway gets this id; for requests that may be repeated."""
-        return Gateways(self._core, self._owner, self._ask_all, gateway_id)
+    def under(self, made_id: str) -> Gateways:
+        """The same, where what is made next gets this id; for requests that may be repeated."""
+        return Gateways(self._core, self._owner, self._ask_all, made_id)
 
     # Gateways
 
@@ -190,6 +190,17 @@ class Gateways:
             heard.append(as_seen(after))
         return heard
 
+    def find_cron(self, gateway: str, cron_id: str) -> GatewayCron | None:
+        """A cron as its gateway says now; None if it has none of that id."""
+        with _bridge(self._record(gateway), VERB_SECONDS) as bridge:
+            try:
+                found: GatewayCron = bridge.ask(ask_get(cron_id))
+            except GatewayRefused as refused:
+                if refused.code == "cron_not_found":
+                    return None
+                raise
+        return found
+
     # The verbs of the bridge
 
     def cron_add(
@@ -204,13 +215,14 @@ class Gateways:
         by: str | None = None,
     ) -> GatewayCron:
         """Make a cron on a gateway."""
-        detail = {"cron": name or handler}
-        return self._pass_on(
-            *(gateway, "cron_add", detail, by),
-            lambda bridge: bridge.cron_add(
-                handler, schedule, name=name, payload=payload, enabled=enabled
-            ),
-        )
+
+        def add(bridge: BridgeClient) -> GatewayCron:
+            given: dict[str, Any] = {"name": name, "payload": payload, "enabled": enabled}
+            question = ask_add(handler, schedule, cron_id=self._fixed_id, **given)
+            made: GatewayCron = bridge.ask(question)
+            return made
+
+        return self._pass_on(gateway, "cron_add", {"cron": name or handler}, by, add)
 
     def cron_update(
         self,

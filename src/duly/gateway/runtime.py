@@ -324,11 +324,15 @@ class Gateway:
 
     def add(self, given: NewCron) -> GatewayCron:
         """The same, of what came over the bridge."""
-        record = self._make(given)
+        # Looked for first: what made sense then, such as a time, may make none any more.
+        record = self._known(given.id) or self._make(given) or self._known(given.id)
         if record is None:
             raise CronExists(given.name or given.handler)
         self._wake()
         return as_seen(record)
+
+    def _known(self, cron_id: str | None) -> CronRecord | None:
+        return None if cron_id is None else self._store.get(cron_id)
 
     def cron_update(
         self,
@@ -381,7 +385,9 @@ class Gateway:
     def _make(self, given: NewCron) -> CronRecord | None:
         """A new cron; None if there is one of that name."""
         now = self.clock.now()
-        record = new_cron(new_id(now), given, now)
+        if given.id is not None and not is_id(given.id):
+            raise InvalidOption("id", f"{given.id!r} is no UUID", "leave it out")
+        record = new_cron(given.id or new_id(now), given, now)
         self._check_call(record)
         stored = self._store.add(record, MAX_CRONS)
         if stored is None:

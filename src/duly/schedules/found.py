@@ -42,7 +42,7 @@ class Found:
         self._core = core
         self._owner = owner
         self._fixed_id = fixed_id
-        """What the next one that is made is called; for requests that may be repeated."""
+        """The id of what is made or run next; for requests that may be repeated."""
 
     def _owner_for(self, owner: str | None) -> str:
         if owner is not None:

@@ -81,6 +81,7 @@ class Running(Found):
             by=by,
             parent_id=parent,
             ancestors=ancestors,
+            run_id=self._fixed_id,
         )
         if not ticks:
             raise ScheduleNotFound(name_of(key))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, cast
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -20,7 +21,9 @@ from duly.errors import (
     BadInput,
     CalendarExists,
     DulyError,
+    EndpointExists,
     FunctionDeleted,
+    GatewayExists,
     GatewayRefused,
     GatewayUnavailable,
     MissingExtra,
@@ -31,6 +34,7 @@ from duly.errors import (
     StoreError,
     WrongStatus,
 )
+from duly.model.nesting import MAX_DEPTH, depth_of
 
 SAFE_INTEGER = 2**53 - 1
 """Beyond it a JavaScript client would read another number."""
@@ -76,6 +80,22 @@ def readable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [readable(each) for each in cast("Sequence[Any]", value)]
     return value
+
+
+TOO_DEEP = {"…": "nested too deep to be shown"}
+"""Instead of what Python code may have given, and few clients could read."""
+UNREADABLE = {"…": "cannot be read"}
+"""Instead of what somebody has written into a table past duly."""
+
+
+def stored(text: str, kind: Any = Any) -> Any:
+    """The JSON of a row, whatever it holds: one row must not cost the page that it stands on."""
+    if depth_of(text.encode()) > MAX_DEPTH:
+        return TOO_DEEP
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:
+        return UNREADABLE
 
 
 # Errors ------------------------------------------------------------------------------------------
@@ -124,7 +144,8 @@ SAID_IN_WORDS = {
 STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
     (FunctionDeleted, 410),
     (ReadOnlyCalendar, 403),
-    ((CalendarExists, ScheduleExists, StaleVersion, WrongStatus), 409),
+    ((CalendarExists, EndpointExists, GatewayExists, ScheduleExists), 409),
+    ((StaleVersion, WrongStatus), 409),
     (GatewayUnavailable, 502),
     (GatewayRefused, 422),
     (LookupError, 404),
@@ -137,6 +158,8 @@ OTHERWISE = 409
 
 
 def status_of(error: DulyError) -> int:
+    if isinstance(error, GatewayRefused) and error.status in (404, 409):
+        return error.status
     return next((status for kind, status in STATUSES if isinstance(error, kind)), OTHERWISE)
 
 

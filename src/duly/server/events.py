@@ -1,8 +1,9 @@
 """Live events: what happens, as a stream of server-sent events.
 
-Every event has an id. A client that comes back with the last one it has seen (browsers do so by
-themselves) gets everything that happened meanwhile, some of it perhaps once more; where that would
-be too much, a `gap` tells it to load anew what it shows.
+Every event of a feed has an id. A client that comes back with the last one it has seen (browsers do
+so by themselves) gets everything that happened meanwhile, some of it perhaps once more; where that
+would be too much, a `gap` tells it to load anew what it shows. A stream about named jobs needs no
+ids: it begins with their states.
 """
 
 from __future__ import annotations

@@ -70,15 +70,9 @@ async def _receive(app: Duly, name: str, request: Request) -> Response:
     webhook = app.webhooks.declared.get(name)
     if webhook is None:
         return _answer(Received(404, "there is no such webhook"))
-    try:
-        async with asyncio.timeout(READ_SECONDS):
-            body = await _read(request, webhook.max_bytes)
-    except ClientDisconnect:
-        return _answer(Received(400, "the body did not arrive"))
-    except TimeoutError:
-        return _answer(Received(408, "the body did not arrive in time"))
-    if body is None:
-        return _answer(Received(413, "the body is too large"))
+    body = await _body(request, webhook.max_bytes)
+    if isinstance(body, Received):
+        return _answer(app.webhooks.counted(name, body))
     headers = [
         (key.decode("latin-1"), value.decode("latin-1")) for key, value in request.headers.raw
     ]
@@ -88,6 +82,18 @@ async def _receive(app: Duly, name: str, request: Request) -> Response:
         log.warning("webhook %s cannot be stored: %s", name, error)
         received = Received(503, "try again later")
     return _answer(received)
+
+
+async def _body(request: Request, most: int) -> bytes | Received:
+    """The body, or why there is none."""
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            body = await _read(request, most)
+    except ClientDisconnect:
+        return Received(400, "the body did not arrive")
+    except TimeoutError:
+        return Received(408, "the body did not arrive in time")
+    return Received(413, "the body is too large") if body is None else body
 
 
 async def _read(request: Request, most: int) -> bytes | None:

@@ -808,11 +808,14 @@ class Store(Protocol):
         parent_id: str | None = None,
         ancestors: frozenset[str] = frozenset(),
         slots: Range | None = None,
+        run_id: str | None = None,
     ) -> Sequence[TickRecord] | None:
         """Run ticks that no trigger asks for, while the schedule is locked: what became of each.
 
         None if there is no such schedule. A slot that has a row is answered with the reason
-        `schedule_slot_exists`, and audited; `slots` is where those are looked for first.
+        `schedule_slot_exists`, and audited; `slots` is where those are looked for first. Under a
+        `run_id` a run is made once: asked for again, it is what became of it, or nothing if the
+        ledger keeps that no longer.
         """
         ...
 

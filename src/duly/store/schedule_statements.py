@@ -587,6 +587,7 @@ AUDIT = both(
     "INSERT INTO @audit (id, at, actor, action, target, detail)"
     " VALUES (:id, :at, :actor, :action, :target, :detail)"
 )
+AUDIT_DETAIL = both("SELECT detail FROM @audit WHERE id = :id")
 AUDIT_OF = each(
     sqlite="""SELECT id, at, actor, action, target, detail FROM @audit
         WHERE target = :target ORDER BY id DESC LIMIT :limit""",

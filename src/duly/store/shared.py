@@ -358,6 +358,7 @@ class SharedVerbs(ABC, Generic[S]):
         parent_id: str | None = None,
         ancestors: frozenset[str] = frozenset(),
         slots: Range | None = None,
+        run_id: str | None = None,
     ) -> Sequence[TickRecord] | None:
         if not is_id(schedule_id):
             return None
@@ -372,6 +373,7 @@ class SharedVerbs(ABC, Generic[S]):
                 parent_id=parent_id,
                 ancestors=ancestors,
                 slots=slots,
+                run_id=run_id,
             )
         )
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from duly.clock import from_ms
-from duly.errors import FunctionDeleted, InvalidOption, SecretMissing, WebhookEventNotFound
+from duly.errors import (
+    FunctionDeleted,
+    InvalidOption,
+    SecretMissing,
+    StoreError,
+    WebhookEventNotFound,
+)
 from duly.functions import Call, Function
 from duly.ids import is_id, new_id
 from duly.inside import refuse_inside_mutation
@@ -185,9 +191,17 @@ class Webhooks:
         webhook = self._declared.get(name)
         if webhook is None:
             return Received(404, "there is no such webhook")
-        received = self._judged(webhook, headers, body)
-        self._core.counts.add(WEBHOOKS, name, _verdict(received))
+        try:
+            received = self.counted(name, self._judged(webhook, headers, body))
+        except StoreError:
+            self.counted(name, Received(503, "try again later"))
+            raise
         self._core.tell_counts_in_time()
+        return received
+
+    def counted(self, name: str, received: Received) -> Received:
+        """Count what became of a request; also of one whose body did not arrive as a whole."""
+        self._core.counts.add(WEBHOOKS, name, _verdict(received))
         return received
 
     def _judged(self, webhook: Webhook, headers: GivenHeaders, body: bytes) -> Received:
@@ -347,7 +361,9 @@ def _verdict(received: Received) -> str:
     """What became of a request, as a label: one of few."""
     if received.accepted:
         return received.outcome
-    return {401: "unverified", 400: "invalid", 413: "invalid"}.get(received.status, "unavailable")
+    if received.status == 401:
+        return "unverified"
+    return "invalid" if received.status in (400, 408, 413) else "unavailable"
 
 
 def _told(verdict: Refused) -> str:

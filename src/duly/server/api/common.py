@@ -105,11 +105,26 @@ class Repeatable:
             self._remember(claim)
         return thing
 
+    def do(self, principal: Principal, body: Shape, act: Callable[[str | None], T]) -> T:
+        """What `act` gives; under the id that it gets (None: any) it does something once."""
+        if self.key is None:
+            return act(None)
+        with self.claimed(principal, body) as claim:
+            try:
+                done = act(claim.target)
+            except LookupError:
+                if claim.done:
+                    raise _gone() from None
+                raise
+        if not claim.done:
+            self._remember(claim)
+        return done
+
     def _made(
         self, claim: RequestClaim, make: Callable[[str | None], T], find: Callable[[str], T | None]
     ) -> T:
         if claim.done:
-            raise Refused(409, "already_done", "what this request made was removed since")
+            raise _gone()
         try:
             return make(claim.target)
         except DulyError:
@@ -176,6 +191,10 @@ class Repeatable:
 
     def answered_before(self) -> None:
         self._response.status_code = 200
+
+
+def _gone() -> Refused:
+    return Refused(409, "already_done", "what this request made was removed since")
 
 
 Once = Annotated[Repeatable, Depends(Repeatable)]

@@ -206,28 +206,27 @@ async def crons(app: App, who: Reader, waiting: Waiting, gateway_id: str) -> Gat
     return _shape(who, found)
 
 
-@router.post("/gateways/{gateway_id}/crons", status_code=201)
+@router.post("/gateways/{gateway_id}/crons", status_code=201, responses={200: {"model": CronShape}})
 async def cron_add(
-    app: App, who: Operator, waiting: Waiting, gateway_id: str, body: NewCronBody
+    app: App, who: Operator, waiting: Waiting, once: Once, gateway_id: str, body: NewCronBody
 ) -> CronShape:
-    """Make a cron on it.
+    """Make a cron on it: 201 with it, 200 with the one that an earlier request made."""
 
-    No Idempotency-Key is taken: its name is unique on the gateway, so that a request that is
-    repeated is refused.
-    """
-    made = await _ask(
-        *(app, who, waiting, gateway_id),
-        lambda gateways, known: gateways.cron_add(
-            known,
-            body.handler,
-            body.schedule,
-            name=body.name,
-            payload=body.payload,
-            enabled=body.enabled,
-            by=who.name,
-        ),
-    )
-    return _cron(made)
+    def add(gateways: Gateways, known: str) -> GatewayCron:
+        def make(cron_id: str | None) -> GatewayCron:
+            return (gateways if cron_id is None else gateways.under(cron_id)).cron_add(
+                known,
+                body.handler,
+                body.schedule,
+                name=body.name,
+                payload=body.payload,
+                enabled=body.enabled,
+                by=who.name,
+            )
+
+        return once.make(who, body, make, lambda cron_id: gateways.find_cron(known, cron_id))
+
+    return _cron(await _ask(app, who, waiting, gateway_id, add))
 
 
 @router.patch("/gateways/{gateway_id}/crons/{cron_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from fastapi import APIRouter, Query, Response
@@ -16,14 +16,14 @@ from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, JobNotFound, UnknownFunction
 from duly.functions import Call, Function
 from duly.ids import is_id, new_id
-from duly.jobs import MOST_CHILDREN, Job, JobFailure, arguments_of, failure_of, job_from
+from duly.jobs import MOST_CHILDREN, Job, JobFailure, failure_of, job_from
 from duly.making import keys_of_owner, new_jobs, tracked
 from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.why import Cause
 from duly.replay import replay_one
-from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, time_of
+from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, stored, time_of
 from duly.server.api.common import (
     App,
     Limit,
@@ -35,7 +35,6 @@ from duly.server.api.common import (
     page,
 )
 from duly.server.auth import Caller, Operator, Reader, ScopedRoute
-from duly.server.guard import MAX_DEPTH, depth_of
 from duly.store.schedules.audit import Deed
 from duly.times import after as in_seconds
 from duly.times import at
@@ -47,8 +46,6 @@ MAX_LINES = 1_000
 NAME_OR_ID = "Its name, or its id."
 DeedOf = Callable[[str], Deed]
 """What is written down about a job, by its id."""
-TOO_DEEP = {"…": "nested too deep to be shown"}
-"""Instead of arguments and results that Python code may have given, and few clients could read."""
 
 
 # Shapes ------------------------------------------------------------------------------------------
@@ -499,7 +496,7 @@ def shape_of(record: JobRecord) -> JobShape:
         state=record.state,
         queue=record.queue,
         priority=record.priority,
-        args=TOO_DEEP if is_too_deep(record.args) else arguments_of(record),
+        args=stored(record.args, dict[str, Any]),
         hold=record.hold,
         attempt=record.attempt,
         crashes=record.crashes,
@@ -511,7 +508,7 @@ def shape_of(record: JobRecord) -> JobShape:
         retry_of=record.retry_of,
         batch_id=record.batch_id,
         canceled_by=record.canceled_by,
-        result=_result(record.result),
+        result=None if record.result is None else stored(record.result),
         error=_failure(failure_of(record)),
         created_at=from_ms(record.created_at),
         created_at_ms=record.created_at,
@@ -526,22 +523,12 @@ def shape_of(record: JobRecord) -> JobShape:
     )
 
 
-def _result(text: str | None) -> Any:
-    if text is None:
-        return None
-    return TOO_DEEP if is_too_deep(text) else msgspec.json.decode(text)
-
-
 def _failure(failure: JobFailure | None) -> ErrorOfJob | None:
     if failure is None:
         return None
     return ErrorOfJob(kind=failure.kind, message=failure.message, traceback=failure.traceback)
 
 
-def is_too_deep(text: str) -> bool:
-    return depth_of(text.encode()) > MAX_DEPTH
-
-
 def _tags(text: str | None) -> list[str]:
-    tags: Sequence[str] = [] if text is None else msgspec.json.decode(text)
-    return list(tags)
+    tags: Any = None if text is None else stored(text, list[str])
+    return cast("list[str]", tags) if isinstance(tags, list) else []

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from duly.clock import from_ms
 from duly.doctor import Level, examine
-from duly.server.answers import Ms, Shape, Time, time_of
+from duly.server.answers import Ms, Shape, Time, stored, time_of
 from duly.server.api.common import App, Limit, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 from duly.store.base import QueuePause
@@ -224,7 +224,7 @@ def audited(
             actor=entry.actor,
             action=entry.action,
             target=entry.target,
-            detail=None if entry.detail is None else msgspec.json.decode(entry.detail),
+            detail=None if entry.detail is None else stored(entry.detail),
         )
         for entry in entries
     ]

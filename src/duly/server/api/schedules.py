@@ -250,12 +250,22 @@ def disable(app: App, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE)
 
 
 @router.post("/{schedule_id}/run")
-def run(app: App, who: Operator, schedule_id: str, body: RunBody = AS_IT_IS) -> TickShape:
-    """Run it now, beside its ticks: the tick says which job that became, or why it did not."""
+def run(
+    app: App, who: Operator, once: Once, schedule_id: str, body: RunBody = AS_IT_IS
+) -> TickShape:
+    """Run it now, beside its ticks: the tick says which job that became, or why it did not.
+
+    Repeated under its key, it is not run again; the answer is the same tick.
+    """
     found = _visible(app, who, schedule_id)
     if body.inputs is not None:
         _check_open(app, who, found)
-    return tick_shape(_schedules(app, who).run(found, inputs=body.inputs, by=who.name))
+
+    def run_it(run_id: str | None) -> Tick:
+        schedules = Schedules(app.core, who.owner, run_id)
+        return schedules.run(found, inputs=body.inputs, by=who.name)
+
+    return tick_shape(once.do(who, body, run_it))
 
 
 @router.post("/{schedule_id}/skip-next")

@@ -41,6 +41,12 @@ def write_down(session: Session, deed: Deed | None) -> None:
         audit(session, *deed)
 
 
+def detail_of(session: Session, entry_id: str) -> Any:
+    """What was written down under an id; None if nothing was."""
+    rows = session.run(sql.AUDIT_DETAIL, {"id": entry_id})
+    return msgspec.json.decode(rows[0][0]) if rows else None
+
+
 def audit_of(session: Session, target: str, limit: int) -> list[AuditEntry]:
     rows = session.run(sql.AUDIT_OF, {"target": target, "limit": limit})
     return [AuditEntry(*row) for row in rows]
@@ -53,10 +59,13 @@ def audit(
     actor: str | None,
     detail: Mapping[str, Any] | None,
     now: int,
+    *,
+    entry_id: str | None = None,
 ) -> None:
-    """Write down who did what to what."""
+    """Write down who did what to what; under an id by which it is looked up, if one is given."""
     text = None if detail is None else msgspec.json.encode(detail).decode()
-    row = {"id": new_id(now), "at": now, "actor": actor, "action": action, "target": target}
+    chosen = entry_id or new_id(now)
+    row = {"id": chosen, "at": now, "actor": actor, "action": action, "target": target}
     session.run(sql.AUDIT, row | {"detail": text})
 
 

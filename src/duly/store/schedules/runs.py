@@ -11,7 +11,8 @@ from duly.model.decide import Decided, Facts, Standing, Verdict, standing_of, ti
 from duly.model.job import NewJob
 from duly.model.schedule import Outcome, Overlap, Plan, Reason, TickKind, TickRecord, plan_of
 from duly.store import schedule_statements as sql
-from duly.store.schedules.audit import audit
+from duly.store.schedules.audit import audit, detail_of
+from duly.store.schedules.data import TickFilter, ticks
 from duly.store.schedules.facts import Range, gather
 from duly.store.schedules.ledger import (
     MakeJobs,
@@ -60,14 +61,18 @@ def run(
     parent_id: str | None = None,
     ancestors: frozenset[str] = frozenset(),
     slots: Range | None = None,
+    run_id: str | None = None,
 ) -> list[TickRecord] | None:
     """Run ticks beside those of the trigger; what became of each. None: there is no such schedule.
 
-    A slot that is taken is answered as such and audited; its own row stays as it is.
+    A slot that is taken is answered as such and audited; its own row stays as it is. Under a
+    `run_id` a run is made once: whoever asks again is told what became of it.
     """
     rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
     if not rows:
         return None
+    if run_id is not None and (done := detail_of(session, run_id)) is not None:
+        return _ran(session, schedule_id, done["tick_at"])
     plan = plan_of(schedule_of(rows[0]))
     facts = gather(session, [plan], now, ancestors=ancestors, slots=slots)
     instant = now
@@ -96,8 +101,14 @@ def run(
     session.run(sql.NOTE_RUN, _noted(plan, chosen, written, existing))
     answers = [_answer(row, stored, left, existing) for row in asked]
     taken = [row.tick_at for row in answers if row.reason == Reason.SLOT_EXISTS]
-    _audit_run(session, plan, chosen, len(stored), taken, by, now)
+    _audit_run(session, plan, chosen, len(stored), taken, by, now, run_id)
     return answers
+
+
+def _ran(session: Session, schedule_id: str, tick_at: int) -> list[TickRecord]:
+    """The run of an instant; nothing if the ledger keeps it no longer."""
+    found = ticks(session, schedule_id, TickFilter(after=tick_at, before=tick_at + 1))
+    return [tick for tick in found if tick.kind == TickKind.MANUAL]
 
 
 def _audit_run(
@@ -108,14 +119,16 @@ def _audit_run(
     taken: Sequence[int],
     by: str | None,
     now: int,
+    run_id: str | None,
 ) -> None:
     """Who has asked for a run, or for ticks to be filled in; and each slot that was taken."""
     target = f"schedule:{plan.id}"
-    ticks = [tick.tick_at for tick in chosen.ticks]
+    instants = [tick.tick_at for tick in chosen.ticks]
     if chosen.kind == TickKind.MANUAL:
-        audit(session, "schedule.run", target, by, {"tick_at": ticks[0], **chosen.detail}, now)
-    elif ticks:
-        detail = {"first": ticks[0], "last": ticks[-1], "ticks": len(ticks), "new": new}
+        detail = {"tick_at": instants[0], **chosen.detail}
+        audit(session, "schedule.run", target, by, detail, now, entry_id=run_id)
+    elif instants:
+        detail = {"first": instants[0], "last": instants[-1], "ticks": len(instants), "new": new}
         audit(session, "schedule.backfill", target, by, detail, now)
     if taken:
         detail = {"tick_at": taken[0], "last": taken[-1], "count": len(taken)}

@@ -172,7 +172,7 @@ async def cron_add(
             payload=form.object("payload"),
             enabled=form.given("enabled") is not None,
         )
-        made = await api.cron_add(viewer.app, who, waiting, gateway_id, body)
+        made = await api.cron_add(viewer.app, who, waiting, once(viewer), gateway_id, body)
     except (DulyError, Refused) as error:
         await _known(viewer, gateway_id)
         new = {name: form.text(name) for name in _new(viewer)}

@@ -19,7 +19,7 @@ from duly.server.api.schedule_shapes import ExplanationShape, ScheduleShape, Tic
 from duly.server.auth import Operator
 from duly.server.dashboard import svg
 from duly.server.dashboard.forms import Form, body_of
-from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, redirect, render
+from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.times import DAY
 from duly.server.dashboard.views import edit
 from duly.store.schedules.retention import Day
@@ -254,7 +254,7 @@ def _disable(viewer: Viewer, schedule_id: str, form: Sent) -> str:
 
 def _run(viewer: Viewer, schedule_id: str, form: Sent) -> str:
     inputs = form.object("inputs")
-    tick = api.run(viewer.app, viewer.who, schedule_id, api.RunBody(inputs=inputs))
+    tick = api.run(viewer.app, viewer.who, once(viewer), schedule_id, api.RunBody(inputs=inputs))
     if tick.job_id is None:
         return f"It did not run: {str(tick.reason).replace('_', ' ')}"
     return f"It runs now, as job {tick.job_id}"

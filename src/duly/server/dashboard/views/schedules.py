@@ -20,7 +20,7 @@ from duly.server.auth import Operator
 from duly.server.dashboard import svg
 from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.forms import body_of
-from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, redirect, render
+from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.times import HOUR, SECOND
 from duly.server.patience import MOST_VIEWS, Waiting
 
@@ -131,7 +131,7 @@ VERBS: dict[str, Verb] = {
     "disable": lambda v, each, note: api.disable(
         v.app, v.who, each, body_of(api.NoteBody, note=note)
     ),
-    "run": lambda v, each, note: api.run(v.app, v.who, each),
+    "run": lambda v, each, note: api.run(v.app, v.who, once(v), each),
     "remove": lambda v, each, note: api.remove(v.app, v.who, each),
 }
 DONE = {"enable": "enabled", "disable": "disabled", "run": "run", "remove": "removed"}
