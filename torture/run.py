@@ -22,49 +22,74 @@ from pathlib import Path
 
 from bench.machine import describe
 from tests.postgres import DEFAULT_VERSION
-from torture.measures import existing, fuzzed, hardship, load, points, requests, simulated
-from torture.measures.base import STORES, Measure, Share
-from torture.table import Row, as_markdown, write_report
+from torture.measures import existing, fuzzed, hardship, load, points, requests, simulated, upgrade
+from torture.measures.base import STORES, Measure, Share, say
+from torture.table import Row, around_table, as_markdown, write_report
 
 UNITS = {"s": 1, "m": 60, "h": 3_600}
-# Of the whole time; what is bounded by its work rather than by time needs no more than this.
+# Of the whole time; what is bounded by its work rather than by time needs no more than this. Faults
+# under load have the most: closer together they would leave nobody time to work.
 MEASURES: dict[str, tuple[float, Measure]] = {
-    "load": (0.44, load.run),
+    "load": (0.56, load.run),
     "points": (0.17, points.run),
-    "simulated": (0.16, simulated.run),
-    "mutants": (0.05, simulated.run_mutants),
+    "simulated": (0.08, simulated.run),
+    "mutants": (0.04, simulated.run_mutants),
     "hardship": (0.04, hardship.run),
+    "upgrade": (0.01, upgrade.run),
     "existing": (0.04, existing.run),
-    "requests": (0.05, requests.run),
-    "fuzzed": (0.05, fuzzed.run),
+    "requests": (0.03, requests.run),
+    "fuzzed": (0.03, fuzzed.run),
 }
 FACTS = ("date", "cpu", "memory", "system", "python", "sqlite")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
-    facts = {name: value for name, value in describe().items() if name in FACTS}
-    began = time.monotonic()
-    rows = measure(given)
-    facts["postgresql"] = DEFAULT_VERSION
-    facts["took"] = f"{(time.monotonic() - began) / 60:.0f} minutes"
-    facts["seed"] = str(given.seed)
-    print(as_markdown(rows))
-    if given.report:
-        write_report(given.report, rows, facts)
-    return 0 if all(row.kept for row in rows) else 1
+    report = Report(given)
+    try:
+        for row in measure(given):
+            report.add(row)
+    except (KeyboardInterrupt, SystemExit):
+        report.add(Row("the whole run", "interrupted", "", "", kept=False))
+    report.write()
+    print(as_markdown(report.rows))
+    return 0 if all(row.kept for row in report.rows) else 1
 
 
-def measure(given: argparse.Namespace) -> list[Row]:
+class Report:
+    """The rows so far. The page has each as soon as it is known: a run may end before its time."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.rows: list[Row] = []
+        self._page: Path | None = given.report
+        self._seed = given.seed
+        self._facts = {name: value for name, value in describe().items() if name in FACTS}
+        self._began = time.monotonic()
+        if self._page:
+            # An hour later would be too late to say that there is none.
+            around_table(self._page)
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        if not row.kept:
+            say(" | ".join(row.cells))
+        self.write(" so far")
+
+    def write(self, so_far: str = "") -> None:
+        if self._page:
+            took = f"{(time.monotonic() - self._began) / 60:.0f} minutes{so_far}"
+            more = {"postgresql": DEFAULT_VERSION, "took": took, "seed": str(self._seed)}
+            write_report(self._page, self.rows, self._facts | more)
+
+
+def measure(given: argparse.Namespace) -> Iterator[Row]:
     """One measure after the other, each for its share of the time."""
-    rows: list[Row] = []
     weights = sum(weight for name, (weight, _) in MEASURES.items() if name in given.only)
     for name, (weight, run) in MEASURES.items():
         if name in given.only:
             seconds = given.time * weight / weights
             print(f"{name}: {seconds:.0f} s", flush=True, file=sys.stderr)
-            rows += _measured(name, run(Share(seconds, given.time, given.store, given.seed)))
-    return rows
+            yield from _measured(name, run(Share(seconds, given.time, given.store, given.seed)))
 
 
 def _measured(name: str, rows: Iterator[Row]) -> Iterator[Row]:

@@ -52,10 +52,16 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 def write_report(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:
     """Put the table where the last one stood."""
+    before, after = around_table(path)
+    about = "; ".join(f"{name}: {value}" for name, value in facts.items())
+    text = f"{before}{BEGIN}\n\n{about}.\n\n{as_markdown(rows)}\n\n{END}{after}"
+    path.write_text(text, encoding="utf-8")
+
+
+def around_table(path: Path) -> tuple[str, str]:
+    """What stands before and after the place of the table."""
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{path} has no place for the table: {BEGIN} … {END}")
-    about = "; ".join(f"{name}: {value}" for name, value in facts.items())
-    text = f"{before}{begin}\n\n{about}.\n\n{as_markdown(rows)}\n\n{end}{after}"
-    path.write_text(text, encoding="utf-8")
+    return before, after

@@ -460,7 +460,7 @@ READ_ONLY_CHILD = """
     def act(ctx: Ctx) -> None: ...
 
     # What is imported late must be found before the rights are gone.
-    import duly.cli, duly.runtime.service, encodings.idna
+    import duly.cli, duly.runtime.service, encodings.idna, importlib.readers
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)
@@ -480,6 +480,12 @@ READ_ONLY_CHILD = """
             print(name, "StoreReadOnly", len(str(error).splitlines()))
         except BaseException as error:
             print(name, repr(error))
+    print("refused", flush=True)
+    sys.stdin.readline()
+    app.run(act)
+    with app.transaction() as tx:
+        tx.run(act)
+    print(len(app.jobs()))
 """
 
 
@@ -505,26 +511,35 @@ def test_a_read_only_file_gives_one_clear_error(open_folder: Path, what: str):
     app.run(act)
     app.close()
     before = file.read_bytes()
-    for path in open_folder.rglob("*"):
-        path.chmod(0o777 if path.is_dir() else 0o666)
+    make_writable(*open_folder.rglob("*"))
     if what in ("file", "both"):
         file.chmod(0o444)
     if what in ("folder", "both"):
         (open_folder / "shop.db-duly").chmod(0o555)
         open_folder.chmod(0o555)
-    ended = subprocess.run(
+    child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(READ_ONLY_CHILD), f"sqlite:///{file}"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
     )
-
+    assert child.stdout is not None
     verbs = ("run", "cancel", "pause", "transaction", "start", "migrate")
-    expected = [f"{verb} StoreReadOnly 1" for verb in verbs]
-    assert ended.stdout.splitlines() == expected, ended.stderr
+    told = [line.strip() for line in iter(child.stdout.readline, "refused\n") if line]
+    assert told == [f"{verb} StoreReadOnly 1" for verb in verbs]
     assert file.read_bytes() == before
+
+    make_writable(open_folder, *open_folder.rglob("*"))
+    output, errors = child.communicate("\n", timeout=60)
+    assert (output, errors) == ("3\n", "")
+
+
+def make_writable(*paths: Path) -> None:
+    """For everybody."""
+    for path in paths:
+        path.chmod(0o777 if path.is_dir() else 0o666)
 
 
 def test_a_full_database_gives_one_clear_error_and_keeps_what_it_has(

@@ -26,15 +26,21 @@ def released() -> Iterator[ExitStack]:
         yield stack
 
 
+BEATS_OF_A_LEASE = 8
+
+
 def test_a_blocked_event_loop_stops_neither_the_beats_nor_sync_jobs(
-    app: Duly, released: ExitStack
+    app: Duly, url: str, released: ExitStack, long_run: bool
 ) -> None:
+    """However many times as long as a worker is believed to live without a sign."""
     go_on = threading.Event()
     released.callback(go_on.set)
     blocked = threading.Event()
+    starts: list[int] = []
 
     @app.action
     async def block_the_loop(ctx: AsyncCtx) -> None:
+        starts.append(ctx.attempt)
         blocked.set()
         go_on.wait(PATIENCE)
 
@@ -42,16 +48,30 @@ def test_a_blocked_event_loop_stops_neither_the_beats_nor_sync_jobs(
     def answer(ctx: Ctx) -> int:
         return 42
 
-    app.start(beat_every=0.02)
+    beat_every = 0.1 if long_run else 0.02
+    app.start(beat_every=beat_every)
     job = app.run(block_the_loop)
     assert blocked.wait(PATIENCE)
     service = app.core.service
     assert service is not None
 
-    beats = service.worker.last_beat
-    wait_until(lambda: service.worker.last_beat > beats, "another beat")
+    # Another worker watches whether this one lives.
+    other = Duly(url)
+    released.callback(other.close)
+    other.start(beat_every=beat_every)
+    seen: set[float] = set()
+    leases = 10 if long_run else 1
+
+    def has_beaten() -> bool:
+        seen.add(service.worker.last_beat)
+        return len(seen) > leases * BEATS_OF_A_LEASE
+
+    wait_until(has_beaten, "beats of some leases")
     assert app.run(answer).result(PATIENCE) == 42
     assert job.state == State.RUNNING
+    go_on.set()
+    job.result(PATIENCE)
+    assert starts == [1]
 
 
 def test_an_async_action_past_its_limit_is_canceled_and_fails_as_timeout(app: Duly) -> None:

@@ -106,13 +106,18 @@ class SimConnection(Connection):
     def execute(self, text: str, parameters: Any = ()) -> SimCursor:
         return self.cursor().execute(text, parameters)
 
-    def vanish(self) -> None:
-        """Closing is not enough while a cursor is still referred to from some traceback."""
-        with suppress(sqlite3.ProgrammingError):
+    def vanish(self) -> bool:
+        """What it had begun is undone; whether it was open.
+
+        Closing is not enough while a cursor is still referred to from some traceback.
+        """
+        try:
             self.set_authorizer(None)
             if self.in_transaction:
                 sqlite3.Cursor(self).execute("ROLLBACK")
-        self.close()
+        except sqlite3.ProgrammingError:
+            return False
+        return True
 
     def blow_fuse(self) -> None:
         """Some errors take the transaction along; the authorizer has no say in that."""

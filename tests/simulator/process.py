@@ -15,6 +15,7 @@ from duly import Duly
 from duly.clock import SystemClock
 from duly.errors import StoreError
 from duly.model.job import Claim
+from duly.model.signature import Signature
 from duly.runtime.beat import Beat
 from duly.runtime.janitor import Janitor
 from duly.runtime.ticker import Ticker
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # What the schema says to a claim in the name of a worker that was declared dead.
 NO_ROW = "a running job needs the row of its worker"
+SIGNATURES: dict[str, Signature] = {}
+"""Of duly's own functions, which every app makes anew."""
 
 
 class Process:
@@ -53,6 +56,9 @@ class Process:
         self.inputs: dict[str, int] | None = None
         """Those that its client runs a schedule with."""
         self.ticker = Ticker(self.app.core, page=world.page)
+        # Reading annotations takes longer than most of what happens here.
+        for name, builtin in self.app.core.builtins.items():
+            builtin.signature = SIGNATURES.setdefault(name, builtin.signature)
         known = functions.app.functions
         self.app.core.functions |= {n: f for n, f in known.items() if knows_rare or n != "rare"}
         # Opening takes locks of its own, and is not what is simulated.
@@ -151,7 +157,11 @@ class Process:
         """As by SIGKILL: transactions vanish, locks are let go, memory is gone."""
         self.faults.dead = True
         for raw in self.store.opened:
-            raw.vanish()
+            if raw.vanish() and not self.stack:
+                self.world.spare.append(raw)
+            else:
+                # Whoever is still in the midst of something must not do it to a stranger's.
+                raw.close()
         if self.world.writer is self:
             self.world.writer = None
         self.world.ledger.may_leave |= self.worker_ids

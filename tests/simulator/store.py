@@ -86,6 +86,13 @@ class SimStore(SqliteStore):
     def connect(self) -> SimConnection:
         if self.process.faults.dead:
             raise SimulatedCrash
+        spare = self.process.world.spare
+        raw = spare.pop() if spare else self._connect_anew()
+        raw.faults = self.process.faults
+        self.opened.append(raw)
+        return raw
+
+    def _connect_anew(self) -> SimConnection:
         raw = sqlite3.connect(
             self.path,
             timeout=0,
@@ -93,8 +100,6 @@ class SimStore(SqliteStore):
             cached_statements=256,
             factory=SimConnection,
         )
-        raw.faults = self.process.faults
-        self.opened.append(raw)
         sqlite3.Cursor(raw).execute("PRAGMA synchronous = OFF")
         sqlite3.Cursor(raw).execute("PRAGMA foreign_keys = ON")
         return raw

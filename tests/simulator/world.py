@@ -22,7 +22,7 @@ from duly.store import migrate
 from duly.store.sqlite import SqliteStore
 from tests.simulator import almanac
 from tests.simulator.almanac import Almanac
-from tests.simulator.faults import Faults, SimulatedCrash
+from tests.simulator.faults import Faults, SimConnection, SimulatedCrash
 from tests.simulator.functions import acting
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import SCHEMA, Violation
@@ -129,6 +129,8 @@ class World:
         self.trace: list[str] = []
         self.processes: list[Process] = []
         self.graves: list[SimTask] = []
+        self.spare: list[SimConnection] = []
+        """Connections of the dead: a new one would read the whole schema again."""
         self.batches: list[str] = []
         self.alone_runs = SimAloneRuns()
         self.writer: Process | None = None
@@ -313,6 +315,8 @@ class World:
         for task in self.graves:
             with suppress(SimulatedCrash):
                 task.coroutine.close()
+        for raw in self.spare:
+            raw.close()
         self.ledger.close()
 
     def digest(self) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from duly import Ctx, Duly, State, SystemClock
 from duly.runtime.janitor import Janitor
+from duly.runtime.ticker import Ticker
 from tests.cli.processes import wait_until
 
 HOUR = 3600.0
 HALF_AN_HOUR = HOUR / 2
+DAY = 24 * HOUR
 Make = Callable[[float], "Machine"]
 
 
@@ -106,6 +109,32 @@ def test_a_clock_that_steps_back_runs_nothing_twice_and_still_runs_what_is_due(m
         here.wrong_by = 0
         here.app.run(here.touch, "at the end").result(timeout=10)
     assert here.ran == ["before", "after", "later", "at the end"]
+
+
+@pytest.mark.spec("R218")
+@pytest.mark.parametrize("step", [HOUR, DAY, -HOUR, -DAY])
+def test_a_step_of_the_clock_runs_what_is_due_once_and_what_is_not_only_on_sqlite(
+    machine, url, step
+):
+    """PostgreSQL's clock is the truth; on SQLite a later time makes due, and catch_up is obeyed."""
+    here = machine(0)
+    tick = Ticker(here.app.core).one_pass
+    here.app.schedules.create("often", here.touch.bind("tick"), every=300, catch_up=3)
+    with here.app:
+        here.app.run(here.touch, "now").result(timeout=10)
+    waiting = here.app.run_after(HALF_AN_HOUR, here.touch, "waiting")
+    here.wrong_by = step
+    for _ in range(2):
+        tick()
+    outcomes = Counter(tick.outcome for tick in here.app.schedules.ticks("often"))
+    is_due = step > 0 and url.startswith("sqlite")
+    assert outcomes == ({"missed": 1, "dispatched": 3} if is_due else {})
+    with here.app:
+        here.app.run(here.touch, "then").result(timeout=10)
+        if is_due:
+            waiting.result(timeout=10)
+            wait_until(lambda: here.ran.count("tick") == 3, "what was caught up has run")
+    assert Counter(here.ran) == Counter(["now", "then"] + ["waiting", *["tick"] * 3] * is_due)
 
 
 # The clock by itself

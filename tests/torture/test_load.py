@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from torture.load.__main__ import play_on
 from torture.load.chaos import Plan
 from torture.load.history import Change, is_legal
-from torture.load.scene import Order
+from torture.load.scene import Order, play_on
 
 SCENES = {
     "sqlite": Order("sqlite", 1, 10, Plan(20), schedules=20),

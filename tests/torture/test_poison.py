@@ -67,10 +67,11 @@ def ward(url: str, tmp_path: Path) -> Iterator[Ward]:
 
 
 @pytest.mark.spec("N34")
-def test_jobs_that_crash_their_worker_are_convicted_alone(ward):
+def test_jobs_that_crash_their_worker_are_convicted_alone(ward, long_run):
     notes = ward.enqueue("note", NOTES)
     bystanders = ward.enqueue("bystander", BYSTANDERS)
     guilty = ward.enqueue("crash_inside") + ward.enqueue("crash_outside")
+    guilty += ward.enqueue("exhaust") if long_run else []
     notes += ward.enqueue("note", NOTES)
 
     ward.work_until_all_have_ended()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from torture import run
+from torture.load import memory
+from torture.load.scene import Order
 from torture.measures import fuzzed, load
 from torture.measures.base import Share
 from torture.table import BEGIN, END, Row, none_of, write_report
@@ -47,6 +50,48 @@ def test_the_table_goes_where_the_last_one_stood(measures, tmp_path, capsys):
     assert printed.strip() in text
     assert "seed: 7" in text
     assert "old" not in text
+
+
+def test_what_was_found_before_an_interruption_is_kept(measures, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    seen: list[str] = []
+
+    def interrupted(share: Share) -> Iterator[Row]:
+        seen.append(page.read_text())
+        yield none_of("half", "1", 0)
+        raise SystemExit(143)
+
+    run.MEASURES["good"] = (0.5, good)
+    run.MEASURES["broken"] = (0.5, interrupted)
+    assert run.main(["90s", "--only", "good,broken,bad", "--report", str(page)]) == 1
+    assert "minutes so far" in seen[0]
+    assert "| good " in seen[0]
+    text = page.read_text()
+    assert "so far" not in text
+    assert "| half " in text
+    assert "interrupted" in text
+    assert capsys.readouterr().out.strip() in text
+
+
+def test_an_act_that_breaks_down_does_not_end_the_others(monkeypatch):
+    played: list[str] = []
+
+    def breaks(order: Order) -> NoReturn:
+        played.append(order.store)
+        raise AssertionError("it never came true that every job has ended")
+
+    monkeypatch.setattr(load, "play_on", breaks)
+    (row,) = load.run(Share(60, 600, ("sqlite", "postgres"), 5))
+    assert played == ["sqlite", "postgres"]
+    assert not row.kept
+
+
+def test_growth_leaves_out_the_first_half_and_single_peaks():
+    samples = [1] * 4 + [50] * 4 + [100, 100, 100, 700] + [100, 110, 110, 900]
+    assert memory.growth(samples) == pytest.approx(0.1)
+    assert memory.growth([100, 200]) == 0
+    assert memory.own_pages("900 500 120 7 0 300 0") == 380
 
 
 def test_a_page_without_a_place_for_it_is_left_alone(tmp_path: Path):

@@ -7,9 +7,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tests.postgres import restartable_postgres
 from torture.load.chaos import Plan
-from torture.load.scene import Order, Outcome, play
+from torture.load.scene import Order, play_on
 
 STORES = ("sqlite", "postgres")
 
@@ -25,18 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(given.kills, given.restarts, given.connections)
     outcome = play_on(Order(given.store, given.seed, given.seconds, plan, given.schedules))
     print(outcome)
-    print(f"reruns {sorted(outcome.reruns)[-5:]}, resumed {outcome.resumed}")
-    print(f"{outcome.calm:.0f}/s calm, {outcome.faulty:.0f}/s under faults, {outcome.growth:+.1%}")
+    print(outcome.figures)
     print(*outcome.damage, *outcome.evidence, sep="\n")
     return 0 if outcome.is_clean else 1
-
-
-def play_on(order: Order) -> Outcome:
-    """Play a scene, with a server of its own where it needs one."""
-    if order.store == "sqlite":
-        return play(order)
-    with restartable_postgres() as server:
-        return play(order, server)
 
 
 if __name__ == "__main__":

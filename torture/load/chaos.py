@@ -20,6 +20,8 @@ CONNECTIONS = "connection faults"
 WORKERS = 3
 LONGER = 4
 """How many times as long as planned all the faults may take, on a machine that is too busy."""
+KILLS_ALONE = 0.4
+"""Of the time, where the database is hit too."""
 UNDISTURBED = 3.0
 """Seconds after a restart in which nothing else goes wrong, to see how soon work is resumed."""
 Fault = Callable[[], None]
@@ -69,6 +71,11 @@ class Cast:
     @property
     def kills(self) -> int:
         return self._fleet.kills
+
+    @property
+    def workers(self) -> int:
+        """How many are registered once all have started."""
+        return 1 + WORKERS + 1
 
     def kill_a_worker(self, chance: random.Random) -> None:
         which = chance.randrange(WORKERS)
@@ -123,9 +130,10 @@ class Director:
         if not all_together:
             self._spread(kills, seconds)
             return
-        self._spread(kills, seconds / 2)
+        # Whatever hits the database takes a while by itself.
+        self._spread(kills, seconds * KILLS_ALONE)
         self.tally.disturbed_at = time.time() * 1000
-        self._spread(all_together, seconds / 2)
+        self._spread(all_together, seconds * (1 - KILLS_ALONE))
 
     def _spread(self, faults: Sequence[str], seconds: float) -> None:
         began = time.monotonic()

@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,7 +35,13 @@ class Fleet:
     """
 
     def __init__(
-        self, url: str, folder: Path, *, seen_at: str | None = None, schedules: int = 0
+        self,
+        url: str,
+        folder: Path,
+        *,
+        seen_at: str | None = None,
+        schedules: int = 0,
+        migrate: Callable[[str], None] | None = None,
     ) -> None:
         self._url = url
         self._seen_at = seen_at or url
@@ -44,15 +50,19 @@ class Fleet:
         self._processes: list[Process] = []
         self._seeds = iter(range(1_000_000))
         self.kills = 0
-        _create_tables(url)
+        (migrate or _migrate)(url)
         self.db = Database(url)
+        # No constraint: a doubled effect must be seen, not refused.
+        for table in TABLES:
+            self.db.execute(f"CREATE TABLE {table}")
         keep_log(self.db)
 
     # Starting
 
-    def worker(self, *options: str, fault: str | None = None) -> Process:
+    def worker(self, *options: str, fault: str | None = None, **env: str) -> Process:
         """`duly worker`: a parent and its children."""
-        return self.start(duly("--app", APP, "worker", "--concurrency=8", *options), fault)
+        command = duly("--app", APP, "worker", "--concurrency=8", *options)
+        return self.start(command, fault, env=env)
 
     def worker_process(self, *, fault: str | None = None) -> Process:
         """One of the processes that `duly worker` starts, without the parent."""
@@ -70,19 +80,34 @@ class Fleet:
         return self.start(duly("--app", APP, "serve", f"--port={port}", "--only=api"))
 
     def enqueuer(
-        self, port: int | None = None, *, backlog: int = BACKLOG, fault: str | None = None
+        self,
+        port: int | None = None,
+        *,
+        backlog: int = BACKLOG,
+        fault: str | None = None,
+        **env: str,
     ) -> Process:
-        words = [next(self._seeds), backlog, *([] if port is None else [port])]
-        return self.start([sys.executable, "-m", "torture.load.enqueuer", *map(str, words)], fault)
+        words = map(str, [next(self._seeds), backlog, *([] if port is None else [port])])
+        command = [sys.executable, "-m", "torture.load.enqueuer", *words]
+        return self.start(command, fault, env=env)
 
     def start(
-        self, command: list[str], fault: str | None = None, pass_fds: tuple[int, ...] = ()
+        self,
+        command: list[str],
+        fault: str | None = None,
+        pass_fds: tuple[int, ...] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Process:
-        armed = {} if fault is None else {"DULY_FAULT": fault}
-        folder, schedules = str(self.trace.folder), str(self._schedules)
-        told = {"TORTURE_FOLDER": folder, "TORTURE_SCHEDULES": schedules}
-        env = environment(self._seen_at, **told, **armed)
-        self._processes.append(Process(command, env, pass_fds=pass_fds))
+        told = {
+            "TORTURE_FOLDER": str(self.trace.folder),
+            "TORTURE_SCHEDULES": str(self._schedules),
+            # Without compiled files a start takes three times as long, and there are thousands.
+            "PYTHONDONTWRITEBYTECODE": "",
+            **({} if fault is None else {"DULY_FAULT": fault}),
+            **(env or {}),
+        }
+        process = Process(command, environment(self._seen_at, **told), pass_fds=pass_fds)
+        self._processes.append(process)
         return self._processes[-1]
 
     # Killing
@@ -189,19 +214,20 @@ class Fleet:
             self._catch_up()
         clean = self.worker("--processes=2", "--no-ticker")
         wait_until(lambda: self.live() == 0, "every job has ended", patience=120)
-        self._end(clean)
+        assert self.end(clean) == 0, clean.errors()
 
     def _catch_up(self) -> None:
         now = _now()
         clean = self.ticker()
         wait_until(lambda: not ticks.late(self.db, now), "nothing is late", patience=120)
-        self._end(clean)
+        assert self.end(clean) == 0, clean.errors()
 
-    def _end(self, process: Process) -> None:
+    def end(self, process: Process) -> int:
+        """Tell it to stop; its exit code."""
         # Before it says so, it does not listen to signals.
         wait_until(lambda: "Ctrl-C stops" in process.errors(), "it has started", patience=60)
         process.signal(signal.SIGTERM)
-        assert process.wait() == 0, process.errors()
+        return process.wait(60)
 
     def verdict(self) -> Verdict:
         return judge(self.db, self.trace)
@@ -224,13 +250,9 @@ class Fleet:
         self.db.close()
 
 
-def _create_tables(url: str) -> None:
+def _migrate(url: str) -> None:
     app = Duly(url)
     app.migrate()
-    with app.transaction() as tx:
-        # No constraint: a doubled effect must be seen, not refused.
-        for table in TABLES:
-            tx.execute(f"CREATE TABLE {table}")
     app.close()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 
 
 class Memory:
@@ -21,10 +22,9 @@ class Memory:
 
         def sample() -> None:
             while not over.wait(every):
-                # In pages: only the ratio is asked for. There is no such file if it has died.
-                with suppress(FileNotFoundError, IndexError):
-                    pages = Path(f"/proc/{self._pid}/statm").read_text().split()[1]
-                    self._samples.append(int(pages))
+                # There is no such file if it has died.
+                with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+                    self._samples.append(own_pages(Path(f"/proc/{self._pid}/statm").read_text()))
 
         thread = threading.Thread(target=sample)
         thread.start()
@@ -36,9 +36,21 @@ class Memory:
 
     @property
     def growth(self) -> float:
-        """From the second quarter of the time to the last, as a part."""
-        quarter = len(self._samples) // 4
-        if not quarter:
-            return 0.0
-        early, late = self._samples[quarter : 2 * quarter], self._samples[-quarter:]
-        return sum(late) / len(late) / (sum(early) / len(early)) - 1
+        return growth(self._samples)
+
+
+def own_pages(statm: str) -> int:
+    """Without pages of files: those of a database in memory grow with the database."""
+    _, resident, shared, *_ = map(int, statm.split())
+    return resident - shared
+
+
+def growth(samples: Sequence[int]) -> float:
+    """From the third quarter of the time to the last, as a part.
+
+    The first half is for warming up: what fails for the first time brings more code into memory.
+    """
+    quarter = len(samples) // 4
+    if not quarter:
+        return 0.0
+    return median(samples[-quarter:]) / median(samples[-2 * quarter : -quarter]) - 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.cli.processes import wait_until
-from tests.postgres import MEMORY, Restartable, fresh_database
+from tests.postgres import MEMORY, Restartable, fresh_database, restartable_postgres
 from tests.torture.kill.proxy import Proxy
 from torture.load.audit import Verdict, evidence
 from torture.load.chaos import Cast, Director, Plan, Tally
@@ -26,6 +26,8 @@ from torture.load.ticks import Count, count_slots
 CALM_SHARE = 0.15
 CALM_AT_MOST = 30.0
 SAMPLES = 40
+WARM = 200
+"""Jobs, before which nothing is measured: processes that start slow one another down."""
 
 
 class Order(NamedTuple):
@@ -68,6 +70,8 @@ class Outcome:
     faulty: float
     growth: float
     """Of the memory of a worker that nobody killed."""
+    took: float
+    """Seconds, with all that comes before and after."""
 
     @property
     def is_clean(self) -> bool:
@@ -79,6 +83,23 @@ class Outcome:
             f"{self.order.store} {self.order.seconds:.0f} s, seed {self.order.seed}: {done};"
             f" {self.jobs} jobs, {self.acknowledged} acknowledged; {self.verdict}; {self.ticks}"
         )
+
+    @property
+    def figures(self) -> str:
+        """How fast it was, and how large its worker grew."""
+        return (
+            f"{self.calm:.0f}/s calm, {self.faulty:.0f}/s under faults; growth {self.growth:+.1%};"
+            f" longest reruns {sorted(self.reruns)[-3:]} of {len(self.reruns)}, resumed"
+            f" {sorted(self.resumed)[-3:]}; took {self.took:.0f} s"
+        )
+
+
+def play_on(order: Order) -> Outcome:
+    """Play a scene, with a server of its own where it needs one."""
+    if order.store == "sqlite":
+        return play(order)
+    with restartable_postgres() as server:
+        return play(order, server)
 
 
 def play(order: Order, server: Restartable | None = None) -> Outcome:
@@ -102,10 +123,12 @@ def play(order: Order, server: Restartable | None = None) -> Outcome:
 
 
 def _play(order: Order, fleet: Fleet, server: Restartable | None, proxy: Proxy | None) -> Outcome:
+    opened = time.monotonic()
     chance = random.Random(order.seed)
     cast = Cast(fleet, _free_port())
     director = Director(chance, cast, server, proxy)
-    wait_until(lambda: fleet.workers() >= 4, "the workers work", patience=60)
+    wait_until(lambda: fleet.workers() >= cast.workers, "the workers work", patience=60)
+    wait_until(lambda: fleet.acknowledged() >= WARM, "there is load", patience=60)
     memory = Memory(cast.survivor.pid)
     began = time.time()
     time.sleep(min(CALM_AT_MOST, order.seconds * CALM_SHARE))
@@ -132,6 +155,7 @@ def _play(order: Order, fleet: Fleet, server: Restartable | None, proxy: Proxy |
         calm=pace.ended_in_a_second(began * 1000, hit * 1000),
         faulty=pace.ended_in_a_second(hit * 1000, over * 1000),
         growth=memory.growth,
+        took=time.monotonic() - opened,
     )
 
 

@@ -6,9 +6,11 @@ The instants follow from the intervals alone: nothing here believes the code tha
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tests.jobs.support import Database
+if TYPE_CHECKING:
+    # Every process of the workload reads this module, and that one takes long to read.
+    from tests.jobs.support import Database
 
 SECOND = 1_000
 # Long before any test, so that what is computed from it owes nothing to the store.

@@ -3,6 +3,7 @@
 # ruff: noqa: T201
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -27,6 +28,13 @@ class Share(NamedTuple):
     def scaled(self, hourly: int, least: int = 1) -> int:
         """So many as this run owes if a run of an hour owes `hourly`."""
         return max(least, round(hourly * self.whole / HOUR))
+
+    def replay(self, measure: str, store: str, seconds: float | None = None) -> str:
+        """How to try the same again: in a run as long as this one, or of so many seconds."""
+        return (
+            f"replay: python -m torture.run {math.ceil(seconds or self.whole)}s --only {measure}"
+            f" --store {store} --seed {self.seed}"
+        )
 
     @property
     def over_at(self) -> float:

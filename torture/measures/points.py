@@ -55,6 +55,7 @@ def try_some(store: str, share: Share) -> Row:
     if not tried.is_clean:
         say(f"{store}: {tried.verdict}; {tried.ticks}", *tried.evidence)
         say(*(f"never came to pass: {cell}" for cell in tried.missing))
+        say(share.replay("points", store, share.seconds))
     words = f"{NAMES[store]}: fault points × {', '.join(MODES)}"
     broken = "0" if tried.is_clean else f"{tried.verdict}"
     return Row(words, f"{len(chosen)} of {len(cells())}", broken, "0", tried.is_clean)

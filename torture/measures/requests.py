@@ -23,6 +23,8 @@ def run(share: Share) -> Iterator[Row]:
         over_at = time.monotonic() + share.seconds / len(share.stores)
         wanted = share.scaled(HOURLY) // len(share.stores)
         made, wrong = ask(store, wanted, over_at)
+        if wrong:
+            say(share.replay("requests", store))
         yield none_of(f"{NAMES[store]}: requests answered with 5xx or unlike the document",
                       f"{made:,}", wrong)  # fmt: skip
 

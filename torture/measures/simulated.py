@@ -45,19 +45,24 @@ def run(share: Share) -> Iterator[Row]:
     over_at = share.over_at
     firsts = itertools.count(share.seed, CHUNK)
     seeds, jobs, violations = 0, 0, 0
-    with _pool() as pool:
-        running: set[Future[Played]] = set()
-        while running or time.monotonic() < over_at:
-            while time.monotonic() < over_at and len(running) < 2 * processes():
-                first = next(firsts)
-                running.add(pool.submit(play, first, CHUNK, bool(first // CHUNK % 2)))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for played in (future.result() for future in done):
-                seeds, jobs = seeds + played.seeds, jobs + played.jobs
-                violations += len(played.violations)
-                say(*played.violations)
-    words = "simulated histories of jobs, retries, cancels, time limits, schedules, keys, batches"
-    yield none_of(words, f"{seeds:,} seeds, {jobs:,} jobs", violations)
+    try:
+        with _pool() as pool:
+            running: set[Future[Played]] = set()
+            while running or time.monotonic() < over_at:
+                while time.monotonic() < over_at and len(running) < 2 * processes():
+                    first = next(firsts)
+                    running.add(pool.submit(play, first, CHUNK, bool(first // CHUNK % 2)))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for played in (future.result() for future in done):
+                    seeds, jobs = seeds + played.seeds, jobs + played.jobs
+                    violations += len(played.violations)
+                    say(*played.violations)
+    finally:
+        # Also of a run that is interrupted.
+        words = (
+            "simulated histories of jobs, retries, cancels, time limits, schedules, keys, batches"
+        )
+        yield none_of(words, f"{seeds:,} seeds, {jobs:,} jobs", violations)
 
 
 def run_mutants(share: Share) -> Iterator[Row]:

@@ -1,8 +1,10 @@
 """Jobs that take their worker down with them, and jobs that only happened to be beside them."""
 
 import os
+import resource
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from duly import Ctx, Duly, Retry, Tx
@@ -14,6 +16,10 @@ PATIENCE = 20.0
 SOON = Retry(attempts=5, base=0, jitter=0.05)
 
 
+def kill_myself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def make(url: str | None, folder: Path) -> Duly:
     """The same app for the processes and for the test that enqueues."""
     app = Duly(url)
@@ -22,13 +28,13 @@ def make(url: str | None, folder: Path) -> Duly:
     def have_effect(tx: Tx) -> None:
         tx.execute("INSERT INTO effects (job_id) VALUES (?)", (tx.job_id,))
 
-    def die(job_id: str | None) -> None:
+    def die(job_id: str | None, by: Callable[[], object] = kill_myself) -> None:
         """Not before every bystander has begun, so that all of them lose their worker."""
         give_up_at = time.monotonic() + PATIENCE
         while len(trace.lines("bystanders")) < BYSTANDERS and time.monotonic() < give_up_at:
             time.sleep(0.005)
         trace.append("deaths", job_id)
-        os.kill(os.getpid(), signal.SIGKILL)
+        by()
 
     @app.mutation
     def note(tx: Tx) -> None:
@@ -46,6 +52,14 @@ def make(url: str | None, folder: Path) -> Duly:
 
     @app.action(retry=SOON)
     def crash_outside(ctx: Ctx) -> None:
+        die(ctx.job_id, os.abort)
+
+    @app.action(retry=SOON)
+    def exhaust(ctx: Ctx) -> None:
+        """Take memory until somebody does what the kernel does to whoever takes too much."""
+        hoard: list[bytearray] = []
+        while len(hoard) < 20:
+            hoard.append(bytearray(b"x" * (8 << 20)))
         die(ctx.job_id)
 
     @app.mutation(timeout=0.5)
@@ -62,3 +76,5 @@ if "KILL_FOLDER" in os.environ:
     app = make(None, Path(os.environ["KILL_FOLDER"]))
     # A process that never comes back need not be watched for long.
     lifeline.BODY_GRACE = 0.5
+    # An abort leaves a dump where the machine keeps them.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

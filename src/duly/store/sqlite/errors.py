@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Generator
 
 from duly import errors
 from duly.store.copy_mark import PREFIX
 from duly.store.turnstile import PATIENCE
+
+FILE_ERRORS: dict[int, type[errors.StoreError]] = {
+    errno.EACCES: errors.StoreReadOnly,
+    errno.EPERM: errors.StoreReadOnly,
+    errno.EROFS: errors.StoreReadOnly,
+    errno.ENOSPC: errors.StoreFull,
+}
 
 
 @contextlib.contextmanager
@@ -30,6 +38,16 @@ def translated_if_ours(where: str) -> Generator[None]:
         if type(meaning) is errors.StoreError:
             raise
         raise meaning from error
+
+
+@contextlib.contextmanager
+def translated_locks(where: str) -> Generator[None]:
+    """Errors of the files that are locked beside the database."""
+    try:
+        yield
+    except OSError as error:
+        kind = FILE_ERRORS.get(error.errno or 0, errors.StoreUnavailable)
+        raise kind(f"{where}: {error.filename}: {error.strerror}") from error
 
 
 def translate(error: Exception, where: str) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
@@ -45,7 +46,11 @@ class BodyConnection:
         self._connect()
 
     def _connect(self) -> None:
+        # SQLite opens a file that cannot be written for reading, and says so only when a body
+        # writes. Asked twice: it may change in between.
+        could_write = os.access(self._store.path, os.W_OK)
         self.raw = self._store.connect()
+        self.raw.gone = not (could_write and os.access(self._store.path, os.W_OK))
         self.raw.set_authorizer(self._authorize)
         self.session = SqliteSession(self.raw)
         self.tx = SqliteTx(self.raw)
@@ -65,7 +70,9 @@ class BodyConnection:
         self._store.gate.__enter__()
         try:
             if self.raw.gone:
-                self._connect()
+                self.renew()
+            if self.raw.gone:
+                raise errors.StoreReadOnly(f"{self._store.where}: check the file's permissions")
             self._turn.__enter__()
         except BaseException:
             self._store.gate.__exit__()

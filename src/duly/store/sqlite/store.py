@@ -31,7 +31,12 @@ from duly.store.shared import SharedVerbs
 from duly.store.sqlite import mounts
 from duly.store.sqlite.commits import Insert, Write, alone, together
 from duly.store.sqlite.connection import Connection
-from duly.store.sqlite.errors import translate, translated, translated_if_ours
+from duly.store.sqlite.errors import (
+    translate,
+    translated,
+    translated_if_ours,
+    translated_locks,
+)
 from duly.store.sqlite.fork import INHERITED, STORES
 from duly.store.sqlite.lane import BodyConnection, SqliteMutationLane
 from duly.store.sqlite.session import WORDS, SqliteSession
@@ -93,8 +98,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     def turnstile(self) -> Turnstile:
         with self._lock:
             if self._turnstile is None:
-                self.folder.mkdir(mode=0o700, exist_ok=True)
-                self._turnstile = Turnstile(self.folder)
+                with translated_locks(self.where):
+                    self.folder.mkdir(mode=0o700, exist_ok=True)
+                    self._turnstile = Turnstile(self.folder)
             return self._turnstile
 
     def connect(self) -> Connection:
@@ -294,11 +300,24 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         return answer
 
     def _commit_batch(self, tickets: list[Ticket[Write]]) -> None:
-        with self.gate, translated(self.where):
-            if self._writer is None:
-                self._writer = SqliteSession(self.connect())
-            with self.turnstile:
-                self._commit_in_turn(self._writer, tickets)
+        with self.gate:
+            writer = self._writer = self._writer or SqliteSession(self.connect())
+            try:
+                with translated(self.where), self.turnstile:
+                    self._commit_in_turn(writer, tickets)
+            except errors.StoreReadOnly:
+                self._drop_writer(writer)
+                raise
+            self._translate_errors(tickets)
+            if any(isinstance(ticket.error, errors.StoreReadOnly) for ticket in tickets):
+                self._drop_writer(writer)
+
+    def _drop_writer(self, writer: SqliteSession) -> None:
+        """Opened while the file could not be written, it stays so when it can."""
+        writer.raw.close()
+        self._writer = None
+
+    def _translate_errors(self, tickets: list[Ticket[Write]]) -> None:
         for ticket in tickets:
             if isinstance(ticket.error, sqlite3.Error):
                 meaning = translate(ticket.error, self.where)
@@ -367,8 +386,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     # Workers: a worker lives as long as its process holds the lock on its file.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        file = open_private(self._worker_file(worker.id))
+        with translated_locks(self.where):
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            file = open_private(self._worker_file(worker.id))
         fcntl.flock(file, fcntl.LOCK_EX)
         self._worker_locks[worker.id] = file
         self._write(lambda s: s.register(worker, now))
