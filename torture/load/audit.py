@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
@@ -19,6 +20,7 @@ NO_STORE = "StoreUnavailable"
 # mode `lost` of `armed` does commit before it fails: then a repeated insert meets itself.
 MEETS_ITSELF = "UNIQUE constraint failed: duly_jobs.id"
 SHOWN = 3
+JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def judge(db: Database, trace: Trace) -> Verdict:
         changed=[story[0].job_id for story in stories(db) if not is_legal(story)],
         revived=[i for (i,) in trace.lines("canceled") if i in jobs and jobs[i][3] != "canceled"],
         unexplained=[i for i, row in jobs.items() if not _is_explained(row)],
-        crowded=sorted(crowded(trace.lines("keys"))),
+        crowded=[" ".join([key, *bodies]) for key, bodies in crowded(trace.lines("keys")).items()],
         unfinished=live,
         leaked=_column(db, "SELECT key FROM @slots"),
         orphans=_column(db, "SELECT id FROM @workers"),
@@ -110,23 +112,24 @@ def evidence(db: Database, trace: Trace, verdict: Verdict) -> Iterator[str]:
     for each in fields(verdict):
         for culprit in getattr(verdict, each.name)[:SHOWN]:
             yield f"{each.name}: {culprit}; attempts started: {starts.get(culprit, [])}"
-            yield from (f"    {change}" for change in story_of(db, culprit))
+            for job_id in JOB_ID.findall(culprit):
+                yield from (f"    {change}" for change in story_of(db, job_id))
 
 
-def crowded(lines: Iterable[Line]) -> set[str]:
-    """Keys under which more bodies ran at once than may.
+def crowded(lines: Iterable[Line]) -> dict[str, list[str]]:
+    """Keys under which more bodies ran at once than may, and which these were, by which process.
 
     A process that is about to be killed is noted as dead first: until it really is nobody can get
     its place, and what it may still begin counts no more.
     """
     dead: set[str] = set()
     running: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    found: set[str] = set()
+    found: dict[str, list[str]] = {}
     for word, key, body, pid in lines:
         if word == "begins" and pid not in dead:
             running[key][body] = pid
             if len(running[key]) > AT_ONCE[key.partition("-")[0]]:
-                found.add(key)
+                found.setdefault(key, [f"{body}@{pid}" for body, pid in running[key].items()])
         elif word == "ends":
             running[key].pop(body, None)
         elif word == "dies":
