@@ -452,19 +452,15 @@ def test_a_read_only_server_gives_one_clear_error(postgres_url: str):
 
 
 READ_ONLY_CHILD = """
-    import os, sys
+    import sys
     from duly import Ctx, Duly, errors
+    from tests.rights import obey_modes
     app = Duly(sys.argv[1])
 
     @app.action
     def act(ctx: Ctx) -> None: ...
 
-    # What is imported late must be found before the rights are gone.
-    import duly.cli, duly.runtime.service, encodings.idna, importlib.readers
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(65534)
-        os.setuid(65534)
+    obey_modes()
     for name, verb in {
         "run": lambda: app.run(act),
         "cancel": lambda: app.cancel_all(act),
@@ -491,16 +487,15 @@ READ_ONLY_CHILD = """
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that other users may enter, which pytest's own is not."""
+    """A folder that can be removed in the end, whatever a test did to it."""
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
         yield Path(folder)
         os.chmod(folder, 0o755)
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "both"])
 def test_a_read_only_file_gives_one_clear_error(open_folder: Path, what: str):
-    """In a process of an unprivileged user, whom file permissions bind."""
+    """In a process that file permissions bind, as they do not bind root."""
     file = open_folder / "shop.db"
     app = Duly(f"sqlite:///{file}")
 

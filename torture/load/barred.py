@@ -4,9 +4,7 @@ A process that has it open goes on under load. Another opens it meanwhile: whate
 refused with StoreReadOnly, and work as soon as the rights are back.
 """
 
-import ctypes
 import os
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -14,27 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from duly.errors import StoreError, StoreReadOnly
+from tests.rights import obey_modes
 from torture.load.app import app, note, trace
 from torture.load.starved import enqueue
 
-VERSION_3 = 0x20080522
-DAC_OVERRIDE = 1 << 1
 REFUSALS = 5
 BETWEEN = 0.2
 MORE = 20
 PATIENCE = 30.0
-
-
-def obey_modes() -> None:
-    """Root reads and writes whatever the modes of a file say; from now on it does not."""
-    if os.geteuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        header = struct.pack("Ii", VERSION_3, 0)
-        held = ctypes.create_string_buffer(24)
-        if libc.capget(header, held) == 0:
-            effective, permitted, *others = struct.unpack("6I", held.raw)
-            less = (effective & ~DAC_OVERRIDE, permitted & ~DAC_OVERRIDE)
-            libc.capset(header, struct.pack("6I", *less, *others))
 
 
 def work_until_told() -> None:

@@ -301,7 +301,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     def _commit_batch(self, tickets: list[Ticket[Write]]) -> None:
         with self.gate:
-            writer = self._writer = self._writer or SqliteSession(self.connect())
+            writer = self._writer = self._writer or self._open_writer()
             try:
                 with translated(self.where), self.turnstile:
                     self._commit_in_turn(writer, tickets)
@@ -311,6 +311,14 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             self._translate_errors(tickets)
             if any(isinstance(ticket.error, errors.StoreReadOnly) for ticket in tickets):
                 self._drop_writer(writer)
+
+    def _open_writer(self) -> SqliteSession:
+        raw = self.connect()
+        # SQLite would open the file for reading only, and this connection for ever.
+        if not os.access(self.path, os.W_OK):
+            raw.close()
+            raise errors.StoreReadOnly(f"{self.where}: check the file's permissions")
+        return SqliteSession(raw)
 
     def _drop_writer(self, writer: SqliteSession) -> None:
         """Opened while the file could not be written, it stays so when it can."""
