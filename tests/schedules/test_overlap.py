@@ -120,7 +120,7 @@ def test_buffer_one_lets_one_wait(app: Duly, clock: ManualClock, hire: Hire, bod
     assert app.schedules.ticks("hourly")[0].detail == {"job": second}
     expect_running(bodies, first)
     bodies.let_go(str(first))
-    wait_until(lambda: bodies.ended)
+    worker.wait_for_bodies()
     worker.settle()
     worker.start_due()
     expect_running(bodies, second)
@@ -185,7 +185,7 @@ def test_cancel_other_starts_when_the_old_body_has_really_ended(
     expect_running(bodies, first)
     assert app.job(str(third)).state == State.PENDING
     bodies.let_go(str(first))
-    wait_until(lambda: bodies.ended)
+    worker.wait_for_bodies()
     worker.settle()
 
     def has_started() -> bool:
