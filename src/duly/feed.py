@@ -102,7 +102,9 @@ class Follower:
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.clear()
                 self._waiting.append(Told(Gap(), after))
-        if told:
+        # One who is new, and came while the others were let in, has missed nothing either.
+        comes, self.joined = not self.joined, True
+        if told or comes:
             self._ring()
 
     def end(self) -> None:

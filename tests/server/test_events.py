@@ -202,6 +202,17 @@ def test_one_who_comes_back_is_told_nothing_before_it_was_let_in():
     assert follower.take() == ([Told(missed, Cursor(1)), Told(later, Cursor(9))], Cursor(9))
 
 
+def test_one_who_is_new_and_was_told_has_joined():
+    """To let it in as well would cost a look for each of those who come at the same moment."""
+    rung: list[bool] = []
+    news = job("a", State.SUCCEEDED, 1)
+    follower = Follower(lambda _: True, None, lambda: rung.append(True))
+    follower.tell(look(since=9))
+    assert (follower.joined, rung) == (True, [True])
+    follower.tell(look(news, since=12))
+    assert follower.take() == ([Told(news, Cursor(12))], Cursor(12))
+
+
 @on_sqlite
 def test_where_retention_has_removed_what_was_seen_last_there_is_a_gap(
     shop: Duly, hire: Hire, url: str
