@@ -89,3 +89,22 @@ def test_within_the_api_of_this_process(
         list(local.stream("/events"))
     local.close()
     assert caplog.text == ""
+
+
+def test_before_the_api_of_this_process_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When asyncio has just begun to listen to signals, and then begins to count them."""
+    app = Duly("sqlite:///:memory:")
+    monkeypatch.setattr(app, "asgi", lambda **_: in_the_request)
+    local = Local(app)
+    listen = signal.signal
+
+    def interrupted(number: int, handler: Any) -> Any:
+        before = listen(number, handler)
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGINT)
+        return before
+
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(local.stream("/events"))
+    local.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,9 @@ APP = "torture.load.app:app"
 BETWEEN_CHILDREN = 3.0
 BACKLOG = 200
 LAST_WORDS = 1_000
+# What the supervisor and a worker log.
+CHILD_ENDED = re.compile(r"worker process (\d+) ended with")
+LIVED = "was declared dead while it lived"
 LINE = len("00000000-0000-0000-0000-000000000000\n")
 TABLES = ("effects (job_id text)", "orders (job_id text)", "received (number text)")
 
@@ -49,6 +53,8 @@ class Fleet:
         self.trace = Trace(folder)
         self._processes: list[Process] = []
         self._seeds = iter(range(1_000_000))
+        self._noted: set[int] = set()
+        self._surprises: list[str] = []
         self.kills = 0
         (migrate or _migrate)(url)
         self.db = Database(url)
@@ -168,15 +174,37 @@ class Fleet:
     def kill_all(self, process: Process) -> None:
         """SIGKILL to a process and all that it has started; there is nothing left of it."""
         self._end_now(process)
+        self._look_back_at(process)
         process.close()
         self._processes.remove(process)
         self.kills += 1
 
     def note_death(self, pid: int) -> None:
         """Before the kill: nobody gets what it holds until it is really dead."""
+        self._noted.add(pid)
         self.trace.append("keys", "dies", _now(), "-", pid)
 
+    def surprises(self) -> list[str]:
+        """Processes that ended without having been killed, workers declared dead while they lived.
+
+        No promise is broken by that alone, but it may say why one is.
+        """
+        for process in self._processes:
+            self._look_back_at(process)
+        return self._surprises
+
+    def _look_back_at(self, process: Process) -> None:
+        lines = process.errors().splitlines()
+        self._surprises += [line for line in lines if self._is_strange(line)]
+
+    def _is_strange(self, line: str) -> bool:
+        ended = CHILD_ENDED.search(line)
+        return LIVED in line or (ended is not None and int(ended[1]) not in self._noted)
+
     def _end_now(self, process: Process) -> None:
+        if not process.is_running and process.pid not in self._noted:
+            said = process.errors()[-LAST_WORDS:]
+            self._surprises.append(f"{process.pid} has ended by itself: {said}")
         for pid in _group(process.pid):
             self.note_death(pid)
         process.kill_all()

@@ -149,7 +149,7 @@ def _play(order: Order, fleet: Fleet, server: Restartable | None, proxy: Proxy |
         acknowledged=fleet.acknowledged(),
         jobs=fleet.db.count("@history"),
         damage=list(damage(fleet.db)),
-        evidence=list(evidence(fleet.db, fleet.trace, verdict)),
+        evidence=[*evidence(fleet.db, fleet.trace, verdict), *fleet.surprises()],
         reruns=pace.reruns(until=min(director.tally.disturbed_at, over * 1000)),
         resumed=pace.resumed(director.tally.back_at),
         calm=pace.ended_in_a_second(began * 1000, hit * 1000),

@@ -56,13 +56,13 @@ class Local(Api):
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return self._runner.run(work)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             # It may have come when the work was done: what stops the loop then has yet to happen,
-            # and would stop the next one.
+            # and would stop the next one. Before it had begun, the runner forgets why it was ended.
             loop = self._runner.get_loop()
             loop.call_soon(loop.stop)
             loop.run_forever()
-            raise
+            raise KeyboardInterrupt from None
 
     async def _whole(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes
