@@ -47,7 +47,6 @@ class Stream:
             self._response = answer
             try:
                 for line in answer.iter_lines():
-                    self._opened.set()
                     if line:
                         name, _, value = line.partition(": ")
                         fields[name] = value
@@ -56,6 +55,9 @@ class Stream:
                         self.last_id = fields.get("id", self.last_id)
                         if "event" in fields:
                             self._put(fields)
+                        if "retry" not in fields:
+                            # That comes first, before anybody follows.
+                            self._opened.set()
                         fields = {}
             except httpx2.TransportError:
                 pass
