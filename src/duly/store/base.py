@@ -281,10 +281,7 @@ class MutationLane(Protocol):
         ...
 
     def undo(self) -> bool:
-        """Undo what the member did. False: only all of it can be, with the other members.
-
-        A member that `finish` has refused may be of that kind.
-        """
+        """Undo what the member did. False: the whole transaction is gone, with all members."""
         ...
 
     def commit(self) -> None: ...
