@@ -199,9 +199,11 @@ class Worker:
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
         """Claim nothing more, let running jobs end, give back what never started."""
         self._stopping = True
+        self._give_back_queued()
         log.info("worker %s claims nothing more; %d jobs may end", self.id, len(self._held))
+        # A claim that was under way may have brought more.
         with self._claiming:
-            self._give_back([*self._mutations.take_back(), *self._threads.take_back()])
+            self._give_back_queued()
         self._give_back_waiting()
         self._wait_until_quiet(drain)
         self._give_up_on_the_rest()
@@ -209,6 +211,9 @@ class Worker:
         self._processes.wait()
         self._end_threads()
         self._deregister()
+
+    def _give_back_queued(self) -> None:
+        self._give_back([*self._mutations.take_back(), *self._threads.take_back()])
 
     def _give_back(self, attempts: Sequence[Attempt]) -> None:
         """Return claims of which no line has run."""
