@@ -18,6 +18,7 @@ import pytest
 from duly import fault
 from duly.ids import new_id
 from tests.cli.processes import wait_until
+from torture.load.audit import cut_off
 from torture.load.fleet import Fleet
 from torture.load.points import BY_ENQUEUER, BY_RESCUER, BY_WORKER, Cell
 from torture.load.points import start as start_armed
@@ -158,10 +159,15 @@ def test_the_audit_sees_every_broken_promise(fleet):
         "lost 1, doubled 2, ghosts 1, torn 1, repeated 2, restarted 1, unstarted 1, changed 6, "
         "revived 1, unexplained 2, crowded 1, unfinished 0, leaked 1, orphans 0"
     )
+    assert cut_off(fleet.trace.lines("keys")) == [
+        f"solo-1: {body} has not ended, and nobody killed its process"
+        for body in ("a/1@5", "b/1@6")
+    ]
 
 
 TOGETHER = (("begins", "solo-1", "a/1", 5), ("begins", "solo-1", "b/1", 6))
 TAKEN_OVER = (
     *(("begins", "solo-2", "c/1", 7), ("dies", 0, "-", 7), ("begins", "solo-2", "c/2", 8)),
     *(("ends", "solo-2", "c/2", 8), ("begins", "solo-2", "d/1", 8)),
+    ("ends", "solo-2", "d/1", 8),
 )

@@ -114,6 +114,25 @@ def evidence(db: Database, trace: Trace, verdict: Verdict) -> Iterator[str]:
             yield f"{each.name}: {culprit}; attempts started: {starts.get(culprit, [])}"
             for job_id in JOB_ID.findall(culprit):
                 yield from (f"    {change}" for change in story_of(db, job_id))
+    yield from cut_off(trace.lines("keys"))
+
+
+def cut_off(lines: Iterable[Line]) -> list[str]:
+    """Bodies that never ended, of processes that nobody killed."""
+    dead: set[str] = set()
+    running: dict[str, tuple[str, str]] = {}
+    for word, key, body, pid in lines:
+        if word == "begins":
+            running[body] = (key, pid)
+        elif word == "ends":
+            running.pop(body, None)
+        elif word == "dies":
+            dead.add(pid)
+    return [
+        f"{key}: {body}@{pid} has not ended, and nobody killed its process"
+        for body, (key, pid) in running.items()
+        if pid not in dead
+    ]
 
 
 def crowded(lines: Iterable[Line]) -> dict[str, list[str]]:
