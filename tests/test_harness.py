@@ -14,7 +14,7 @@ import pytest
 from tests.postgres import fresh_database, join_server, server_folder, temporary_postgres
 
 TOP = Path(__file__).parent.parent
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 USE_A_SERVER_FOR_EVER = """
 import time

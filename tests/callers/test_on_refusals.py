@@ -520,7 +520,7 @@ def run(code: str, *args: str, folder: Path) -> None:
         env={"PYTHONPATH": f"{root}:{root / 'src'}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -315,7 +315,7 @@ def note(tx: Tx, text: str) -> None:
     tx.session.add(Note(text=text))
 job = app.jobs()[0] if app.jobs() else app.run(note, "once")
 app.start(beat_every=0.05)
-job.result(timeout=30)
+job.result(timeout=60)
 app.stop()
 app.close()
 """

@@ -20,7 +20,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 TOP = Path(__file__).parent.parent.parent
-PATIENCE = 30.0
+PATIENCE = 60.0
 PYTHONPATH = os.pathsep.join([str(TOP / "src"), str(TOP)])
 
 

@@ -30,7 +30,7 @@ def test_json_logs_tell_every_change_and_no_argument(shop):
 
 def test_text_logs_are_quiet_about_success(shop):
     worker = shop.worker()
-    shop.call("touch", SECRET).result(timeout=10)
+    shop.call("touch", SECRET).result(timeout=60)
     assert shop.stop(worker) == 0
     assert worker.output() == ""
     (greeting,) = worker.errors().splitlines()

@@ -259,7 +259,7 @@ def test_with_a_worker_it_runs_jobs_and_lets_them_end(shop, serve):
     served = serve("--with-worker")
     body = {"function": "touch", "args": {"text": "a"}}
     made = served.client.post(JOBS, json=body).json()
-    assert shop.app.job(made["id"]).result(timeout=20) == "a"
+    assert shop.app.job(made["id"]).result(timeout=60) == "a"
 
     body = {"function": "touch_when", "args": {"text": "b", "file": "go"}}
     made = served.client.post(JOBS, json=body).json()

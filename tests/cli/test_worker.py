@@ -117,7 +117,7 @@ def test_processes_without_their_parent_end_and_another_worker_goes_on(shop):
 
     left = shop.call("touch", "left")
     worker = shop.worker()
-    assert left.result(timeout=10) == "left"
+    assert left.result(timeout=60) == "left"
     assert shop.stop(worker) == 0
     wait_until(lambda: not orphaned.started(child), "the child has ended")
 
@@ -126,14 +126,14 @@ def test_processes_without_their_parent_end_and_another_worker_goes_on(shop):
 def test_jobs_of_a_parent_and_its_child_that_were_killed_are_rescued(shop):
     gone = shop.worker()
     mutation = shop.call("note", "first")
-    mutation.result(timeout=10)
+    mutation.result(timeout=60)
     action = shop.call("touch_when", "cut", "never")
     wait_until(lambda: shop.started() == ["cut"], "the action runs")
     gone.kill_all()
     waiting = shop.call("note", "second")
 
     worker = shop.worker()
-    waiting.result(timeout=10)
+    waiting.result(timeout=60)
     wait_until(lambda: action.state.is_terminal, "the action is settled")
     assert (action.state, action.error.kind) == (State.FAILED, "worker_lost")
     assert shop.db.notes() == ["first", "second"]
@@ -164,7 +164,7 @@ def test_a_job_from_another_process_starts_without_waiting_for_a_poll(shop, reco
     waits: list[float] = []
     for n in range(ENQUEUES):
         began = time.monotonic_ns()
-        shop.call("touch", str(n)).result(timeout=10)
+        shop.call("touch", str(n)).result(timeout=60)
         waits.append((int(shop.trace.lines("started")[-1][1]) - began) / 1e9)
     record_property("wake_up_median", statistics.median(waits))
     assert statistics.median(waits) < 0.25, waits

@@ -16,7 +16,7 @@ from duly.errors import InvalidOption, JobFailed, TransactionEnded
 from tests.frameworks.django_processes import in_django
 from tests.jobs.support import Undo, on_postgres, on_sqlite, undone
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def vendor() -> str:

@@ -119,7 +119,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> str:
         env={**os.environ, "PYTHONPATH": source, "CI": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout

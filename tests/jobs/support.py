@@ -34,7 +34,7 @@ on_postgres = pytest.mark.parametrize(
     "url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 DAY = timedelta(days=1).total_seconds()
 
 

@@ -62,7 +62,7 @@ def test_the_job_of_an_action_can_end_before_the_action(
     gate.wait_for_one()
     worker.start_due()
     (child,) = job.children()
-    child.result(timeout=10)
+    child.result(timeout=60)
     assert state_of(job) == State.RUNNING
     assert db.notes() == ["child"]
     gate.open()

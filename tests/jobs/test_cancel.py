@@ -223,7 +223,7 @@ def test_a_child_shares_its_parents_fate_however_insert_and_cancel_meet(
 
     def cancel_as_soon_as_started() -> None:
         for job in jobs:
-            assert started.acquire(timeout=10)
+            assert started.acquire(timeout=60)
             job.cancel()
 
     jobs = [app.run(act) for _ in range(20)]
@@ -263,10 +263,10 @@ def test_a_cancel_reaches_unfinished_descendants(app: Duly, clock: ManualClock, 
     gate.wait_for_one()
     worker.start_due()
     wait_for_branch = job.children()[-1]
-    wait_for_branch.result(timeout=10)
+    wait_for_branch.result(timeout=60)
     worker.start_due()
     finished_leaf = wait_for_branch.children()[-1]
-    finished_leaf.result(timeout=10)
+    finished_leaf.result(timeout=60)
 
     # root runs; one branch is finished, its leaf waits; the other branch waits.
     waiting_branch, finished_branch = job.children()

@@ -280,15 +280,15 @@ def test_an_async_action_may_wait_for_another_job(app: Duly):
 
     @app.action
     async def outer(ctx: AsyncCtx) -> str:
-        return await (await ctx.run(inner)).result(timeout=10) + " and outer"
+        return await (await ctx.run(inner)).result(timeout=60) + " and outer"
 
     @app.action
     def sync_outer(ctx: Ctx) -> str:
-        return ctx.run(inner).result(timeout=10) + " and outer"
+        return ctx.run(inner).result(timeout=60) + " and outer"
 
     with app:
         jobs = [app.run(outer), app.run(sync_outer)]
-        assert [job.result(timeout=10) for job in jobs] == ["inner and outer"] * 2
+        assert [job.result(timeout=60) for job in jobs] == ["inner and outer"] * 2
 
 
 def test_a_decorated_function_can_be_called_directly(app: Duly, db: Database):
@@ -316,7 +316,7 @@ def test_a_running_app_follows_the_clock_that_it_was_given(app: Duly, clock: Man
         for job in jobs:
             assert job.state == State.PENDING
             clock.advance((job.record.run_at - clock.now()) / 1000)
-            assert job.result(timeout=20) == "hello"
+            assert job.result(timeout=60) == "hello"
 
 
 def test_a_running_app_does_it_all_by_itself(url: str, tmp_path: Path):
@@ -336,9 +336,9 @@ def test_a_running_app_does_it_all_by_itself(url: str, tmp_path: Path):
 
     with app:
         jobs = [app.run(save, n) for n in range(20)]
-        assert [job.result(timeout=20) for job in jobs] == list(range(20))
+        assert [job.result(timeout=60) for job in jobs] == list(range(20))
         children = [child for job in jobs for child in job.children()]
-        assert sorted(child.result(timeout=20) for child in children) == list(range(0, 40, 2))
+        assert sorted(child.result(timeout=60) for child in children) == list(range(0, 40, 2))
         assert len(app.workers()) == 1
     assert app.workers() == []
     app.close()

@@ -145,16 +145,16 @@ def test_an_idle_worker_starts_an_earlier_job_without_waiting_for_a_poll(
     try:
         with app:
             far = app.run_after(3600, app.function("wave"))
-            assert app.run(app.function("wave")).result(timeout=10) == "hello"
+            assert app.run(app.function("wave")).result(timeout=60) == "hello"
             wait_until(lambda: app.core.service and app.core.service.worker.idle, "an idle worker")
             began = time.monotonic()
             near = enqueuer.run(enqueuer.function("wave"))
-            assert near.result(timeout=10) == "hello"
+            assert near.result(timeout=60) == "hello"
             soon = enqueuer.run_after(0.05, enqueuer.function("wave"))
-            assert soon.result(timeout=10) == "hello"
+            assert soon.result(timeout=60) == "hello"
             with enqueuer.transaction() as tx:
                 in_transaction = tx.run(enqueuer.function("wave"))
-            assert in_transaction.result(timeout=10) == "hello"
+            assert in_transaction.result(timeout=60) == "hello"
             assert time.monotonic() - began < 10
             assert far.state == State.PENDING
     finally:

@@ -469,8 +469,8 @@ def test_what_logging_records_in_a_job_is_kept_with_it(app: Duly):
     users_log.warning("outside of any job")
     job, other = app.run(work), app.run(work_async)
     with app:
-        job.result(timeout=20)
-        other.result(timeout=20)
+        job.result(timeout=60)
+        other.result(timeout=60)
         users_log.warning("beside the jobs")
 
     order, failed = job.logs()
@@ -509,7 +509,7 @@ def test_a_factory_that_was_wrapped_meanwhile_is_left_alone(app: Duly):
         assert logging.getLogRecordFactory() is wrapper
         with app:
             job = app.run(work)
-            job.result(timeout=20)
+            job.result(timeout=60)
         assert texts(job.logs()) == ["once"]
     finally:
         logging.setLogRecordFactory(before)
@@ -525,7 +525,7 @@ def test_a_record_that_cannot_be_formatted_harms_nobody(app: Duly, monkeypatch: 
 
     job = app.run(work)
     with app:
-        job.result(timeout=20)
+        job.result(timeout=60)
 
     assert texts(job.logs()) == ["next"]
 
@@ -541,7 +541,7 @@ def test_capturing_can_be_turned_off(url: str):
 
     job = app.run(work)
     with app:
-        job.result(timeout=20)
+        job.result(timeout=60)
 
     assert texts(job.logs()) == ["kept"]
     app.close()
@@ -624,7 +624,7 @@ def test_what_a_mutation_logs_is_committed_with_it(app: Duly):
 
     good, bad = app.run(work, False), app.run(work, True)
     with app:
-        good.result(timeout=20)
+        good.result(timeout=60)
         assert texts(good.logs()) == ["a line of a mutation"]
         wait_until(lambda: bad.state == State.FAILED)
         assert texts(bad.logs()) == ["a line of a mutation"]
@@ -643,7 +643,7 @@ def test_a_mutation_that_ran_twice_keeps_the_lines_of_its_last_run(app: Duly):
     jobs = app.run_many([work.bind(), work.bind()])
     with app:
         for job in jobs:
-            job.result(timeout=20)
+            job.result(timeout=60)
 
     assert sorted(len(job.logs()) for job in jobs) == [1, 1]
 

@@ -17,7 +17,7 @@ from tests.store.conftest import migrated_postgres, migrated_template, reused_te
 
 __all__ = ["migrated_postgres", "migrated_template", "reused_template"]
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -61,8 +61,8 @@ def on_shelf(shop: ModuleType) -> int:
 def test_an_order_is_reserved_paid_for_and_stays_so(shop: ModuleType, tmp_path: Path):
     with TestClient(shop.web) as client:
         placed = order(client)
-        assert shop.app.job(placed["reserve"]).result(timeout=20) == "reserved"
-        assert shop.app.job(placed["receipt"]).result(timeout=20) == "ada@example.org"
+        assert shop.app.job(placed["reserve"]).result(timeout=60) == "reserved"
+        assert shop.app.job(placed["receipt"]).result(timeout=60) == "ada@example.org"
 
         assert client.get("/orders/1").json()["state"] == "reserved"
         assert client.get(f"/jobs/{placed['receipt']}").json()["state"] == "succeeded"
@@ -83,7 +83,7 @@ def test_an_order_that_nobody_pays_for_expires(shop: ModuleType, monkeypatch: py
     monkeypatch.setattr(shop.app.core, "clock", clock)
     with TestClient(shop.web) as client:
         placed = order(client)
-        assert shop.app.job(placed["reserve"]).result(timeout=20) == "reserved"
+        assert shop.app.job(placed["reserve"]).result(timeout=60) == "reserved"
         assert on_shelf(shop) == 2
         (expiry,) = shop.app.jobs(function="expire")
         clock.advance(899)
@@ -91,7 +91,7 @@ def test_an_order_that_nobody_pays_for_expires(shop: ModuleType, monkeypatch: py
 
         clock.advance(1)
 
-        assert expiry.result(timeout=20) is True
+        assert expiry.result(timeout=60) is True
         assert client.get("/orders/1").json()["state"] == "expired"
         assert client.post("/orders/1/pay").status_code == 409
     assert on_shelf(shop) == 3
@@ -100,7 +100,7 @@ def test_an_order_that_nobody_pays_for_expires(shop: ModuleType, monkeypatch: py
 def test_the_last_lamp_is_sold_once(shop: ModuleType):
     with TestClient(shop.web) as client:
         placed = [order(client) for _ in range(5)]
-        states = [shop.app.job(one["reserve"]).result(timeout=20) for one in placed]
+        states = [shop.app.job(one["reserve"]).result(timeout=60) for one in placed]
     assert Counter(states) == {"reserved": 3, "sold out": 2}
     assert on_shelf(shop) == 0
 
@@ -133,7 +133,7 @@ def test_a_receipt_is_tried_again(shop: ModuleType, monkeypatch: pytest.MonkeyPa
         receipt = shop.app.job(placed["receipt"])
         wait_until(lambda: keys and receipt.state == "pending", "it waits for the second attempt")
         clock.advance(3600)
-        assert receipt.result(timeout=20) == "ada@example.org"
+        assert receipt.result(timeout=60) == "ada@example.org"
         assert client.get(f"/jobs/{receipt.id}").json()["attempt"] == 2
     assert keys == [receipt.id, receipt.id]
 
@@ -152,7 +152,7 @@ def test_two_uvicorn_processes_run_every_job_once(
     with ThreadPoolExecutor(8) as clients:
         placed = list(clients.map(lambda _: server.ask("/orders", LAMP), range(40)))
     jobs = [shop.app.job(one[name]) for one in placed for name in ("reserve", "receipt")]
-    states = Counter(job.result(timeout=30) for job in jobs)
+    states = Counter(job.result(timeout=60) for job in jobs)
 
     assert states == {"reserved": 3, "sold out": 37, "ada@example.org": 40}
     assert on_shelf(shop) == 0

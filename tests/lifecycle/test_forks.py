@@ -32,8 +32,8 @@ def whoami(ctx: Ctx) -> int:
 def runs_jobs_itself(queue):
     asked = app.run_many(whoami.using(queue=queue).bind() for _ in range(5))
     noted = [app.run(note.using(queue=queue), f"{queue} {n}") for n in range(5)]
-    assert [job.result(timeout=20) for job in asked] == [os.getpid()] * 5
-    assert [job.result(timeout=20) for job in noted] == [f"{queue} {n}" for n in range(5)]
+    assert [job.result(timeout=60) for job in asked] == [os.getpid()] * 5
+    assert [job.result(timeout=60) for job in noted] == [f"{queue} {n}" for n in range(5)]
 
 
 def child():

@@ -56,7 +56,7 @@ def test_jobs_of_all_processes_run_once_each_and_sigterm_lets_them_end(
     noted = ask_from_everywhere(server, "note", 20)
 
     for answer in [*touched, *noted]:
-        shop.app.job(answer["job"]).result(timeout=30)
+        shop.app.job(answer["job"]).result(timeout=60)
     assert set(Counter(shop.started()).values()) == {1}
     assert len(shop.started()) == len(touched)
     assert sorted(map(int, shop.db.notes())) == list(range(len(noted)))
@@ -97,7 +97,7 @@ def test_a_killed_process_loses_nothing(shop: Shop, serve: Serve):
     wait_until(lambda: shop.started().count("mutation") == 2, "the mutation runs again")
     shop.let_go("go")
 
-    mutation.result(timeout=30)
+    mutation.result(timeout=60)
     wait_until(lambda: action.state == State.FAILED, "the action is given up")
     assert action.error is not None
     assert action.error.kind == "worker_lost"

@@ -38,7 +38,7 @@ def hello(ctx: Ctx, name: str) -> str:
 
 
 app.start()
-assert app.run(hello, "Ada").result(timeout=30) == "hello, Ada"
+assert app.run(hello, "Ada").result(timeout=60) == "hello, Ada"
 """
 
 DEFINE_AGAIN = """
@@ -47,8 +47,8 @@ def hello(ctx: Ctx, name: str, mark: str = "!") -> str:
     return f"good evening, {name}{mark}"
 
 
-assert app.run(hello, "Ada").result(timeout=30) == "good evening, Ada!"
-assert app.run(hello, "Ada", mark="?").result(timeout=30) == "good evening, Ada?"
+assert app.run(hello, "Ada").result(timeout=60) == "good evening, Ada!"
+assert app.run(hello, "Ada", mark="?").result(timeout=60) == "good evening, Ada?"
 """
 
 DEFINE_LATER = """
@@ -63,10 +63,10 @@ async def twice(ctx: AsyncCtx, text: str) -> str:
     return text * 2
 
 
-assert app.run(note, "first").result(timeout=30) == 1
+assert app.run(note, "first").result(timeout=60) == 1
 # A notebook has a running event loop: what is awaited works in a cell.
 job = await app.aio.run(twice, "ha")
-assert await job.result(timeout=30) == "haha"
+assert await job.result(timeout=60) == "haha"
 """
 
 FAIL_TO_DEFINE = """
@@ -79,7 +79,7 @@ def hello(ctx: Ctx, name: str) -> str:
     return f"good night, {name}"
 
 
-assert app.run(hello, "Bob").result(timeout=30) == "good night, Bob"
+assert app.run(hello, "Bob").result(timeout=60) == "good night, Bob"
 """
 
 REPAIR = """
@@ -88,11 +88,11 @@ def unknown(ctx: Ctx, thing: str) -> str:
     return thing
 
 
-assert app.run(unknown, "known").result(timeout=30) == "known"
+assert app.run(unknown, "known").result(timeout=60) == "known"
 app.stop()
 assert app.workers() == []
 with app:
-    assert app.run(hello, "again").result(timeout=30) == "good night, again"
+    assert app.run(hello, "again").result(timeout=60) == "good night, again"
 app.close()
 """
 

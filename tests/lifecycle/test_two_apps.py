@@ -74,7 +74,7 @@ def sell(item: str) -> str: ...
 
 @app.action
 def send(ctx: Ctx, to: str) -> str:
-    return ctx.run(sell, "a stamp").result(timeout=20)
+    return ctx.run(sell, "a stamp").result(timeout=60)
 
 
 @app.action

@@ -320,8 +320,8 @@ def test_a_hook_that_hangs_fails_its_condition_and_nobody_waits_for_it(
     assert ledger(app, "quick")[-1] == ("skipped", "condition_failed")
     assert all(t.daemon for t in threading.enumerate() if t.name == "duly-signal")
     release.set()
-    assert seats.acquire(timeout=20)
-    assert seats.acquire(timeout=20)
+    assert seats.acquire(timeout=60)
+    assert seats.acquire(timeout=60)
     other.close()
 
 

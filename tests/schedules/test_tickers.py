@@ -219,7 +219,7 @@ def test_a_service_without_a_ticker_ticks_nothing(url, app: Duly):
     real.start(ticker=False)
     schedule = real.schedules.create("s", real.function("post"), every=HOUR, fire_at_once=True)
     job = real.run(real.function("post"))
-    assert job.result(timeout=20) == 0
+    assert job.result(timeout=60) == 0
     real.stop()
     assert real.schedules.ticks(schedule) == []
     real.close()

@@ -47,7 +47,7 @@ def test_a_database_under_work_and_its_locks(tmp_path):
             return "hello"
 
         with app:
-            assert app.run(greet).result(timeout=20) == "hello"
+            assert app.run(greet).result(timeout=60) == "hello"
             check(tmp_path, "shop.db", "shop.db-wal", "shop.db-shm", "shop.db-duly/")
             names = modes(tmp_path)
             locks = [name for name in names if name.startswith("shop.db-duly/")]

@@ -25,7 +25,7 @@ from duly.model.progress import Event, revision_of
 from duly.server import events, make_asgi
 from tests.jobs.support import Hire, on_postgres, on_sqlite, wait_until
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Stream:

@@ -494,7 +494,7 @@ def test_the_api_works_under_a_prefix_with_the_hosts_own_users(mounted, app):
     made = mounted.post("/my/ops/api/v1/jobs", json=GREET)
     assert made.status_code == 201
     assert made.json()["actor"] == "ada"
-    assert app.job(made.json()["id"]).result(timeout=20) == "hello, ada"
+    assert app.job(made.json()["id"]).result(timeout=60) == "hello, ada"
     assert mounted.get("/my/ops/healthz").json() == {"ok": True}
     assert refusal(mounted.get("/my/ops/api/v1/tokens"), 403) == "forbidden"
     assert refusal(mounted.get("/my/ops/api/v1/nothing"), 404) == "not_found"

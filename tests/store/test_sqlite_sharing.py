@@ -24,7 +24,7 @@ from duly.testing.conformance.ground import NOW, at_the_same_time, new_job
 from tests.jobs.support import wait_until
 from tests.store.processes import hear, running, say, start
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 # A worker with an endless backlog: it settles and claims without a pause.
 HOT = """

@@ -67,8 +67,8 @@ def test_a_worker_an_hour_ahead_fires_nothing_early(machine, postgres_url):
     right, ahead = machine(0), machine(HOUR)
     early = right.app.run_after(HALF_AN_HOUR, right.touch, "early")
     with ahead.app:
-        right.app.run(right.touch, "due").result(timeout=10)
-        ahead.app.run(ahead.touch, "its own").result(timeout=10)
+        right.app.run(right.touch, "due").result(timeout=60)
+        ahead.app.run(ahead.touch, "its own").result(timeout=60)
         ahead.tidy()
     assert ahead.ran == ["due", "its own"]
     assert early.state == State.PENDING
@@ -84,7 +84,7 @@ def test_the_janitor_of_a_machine_an_hour_ahead_times_out_nobody(machine, postgr
         ahead.tidy()
         assert (running.state, waiting.state) == (State.RUNNING, State.PENDING)
         right.let_go = True
-        running.result(timeout=10)
+        running.result(timeout=60)
 
 
 @pytest.mark.spec("N37")
@@ -102,12 +102,12 @@ def test_the_first_job_of_a_machine_with_a_wrong_clock_is_due_in_time(
 def test_a_clock_that_steps_back_runs_nothing_twice_and_still_runs_what_is_due(machine, url):
     here = machine(0)
     with here.app:
-        here.app.run(here.touch, "before").result(timeout=10)
+        here.app.run(here.touch, "before").result(timeout=60)
         here.wrong_by = -HOUR
-        here.app.run(here.touch, "after").result(timeout=10)
-        here.app.run_after(0.2, here.touch, "later").result(timeout=10)
+        here.app.run(here.touch, "after").result(timeout=60)
+        here.app.run_after(0.2, here.touch, "later").result(timeout=60)
         here.wrong_by = 0
-        here.app.run(here.touch, "at the end").result(timeout=10)
+        here.app.run(here.touch, "at the end").result(timeout=60)
     assert here.ran == ["before", "after", "later", "at the end"]
 
 
@@ -121,7 +121,7 @@ def test_a_step_of_the_clock_runs_what_is_due_once_and_what_is_not_only_on_sqlit
     tick = Ticker(here.app.core).one_pass
     here.app.schedules.create("often", here.touch.bind("tick"), every=300, catch_up=3)
     with here.app:
-        here.app.run(here.touch, "now").result(timeout=10)
+        here.app.run(here.touch, "now").result(timeout=60)
     waiting = here.app.run_after(HALF_AN_HOUR, here.touch, "waiting")
     here.wrong_by = step
     for _ in range(2):
@@ -130,9 +130,9 @@ def test_a_step_of_the_clock_runs_what_is_due_once_and_what_is_not_only_on_sqlit
     is_due = step > 0 and url.startswith("sqlite")
     assert outcomes == ({"missed": 1, "dispatched": 3} if is_due else {})
     with here.app:
-        here.app.run(here.touch, "then").result(timeout=10)
+        here.app.run(here.touch, "then").result(timeout=60)
         if is_due:
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
             wait_until(lambda: here.ran.count("tick") == 3, "what was caught up has run")
     assert Counter(here.ran) == Counter(["now", "then"] + ["waiting", *["tick"] * 3] * is_due)
 

@@ -154,7 +154,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_runs_once(shop, outside
     loser.claim()
     jobs = [outside.app.run(outside.touch), outside.app.run(outside.note)]
     shop.app.start(beat_every=BEAT)
-    assert [job.result(timeout=20) for job in jobs] == ["touched", "noted"]
+    assert [job.result(timeout=60) for job in jobs] == ["touched", "noted"]
     assert loser.happened()
     # What was never begun costs no attempt and counts as no crash.
     assert [(job.attempt, job.record.crashes) for job in jobs] == [(1, 0), (1, 0)]
@@ -181,7 +181,7 @@ def test_a_mutation_whose_commit_was_not_answered_has_one_effect(shop, outside, 
     loser.commit_of_mutation()
     job = outside.app.run(outside.note)
     shop.app.start(beat_every=BEAT)
-    assert job.result(timeout=20) == "noted"
+    assert job.result(timeout=60) == "noted"
     wait_until(loser.happened, "the answer got lost")
     assert db.execute("SELECT job_id FROM effects") == [(job.id,)]
     assert (job.attempt, db.count("@history")) == (1, 1)
@@ -192,7 +192,7 @@ def test_an_action_whose_finish_was_not_answered_succeeds_once(shop, outside, lo
     loser.finish()
     job = outside.app.run(outside.touch)
     shop.app.start(beat_every=BEAT)
-    assert job.result(timeout=20) == "touched"
+    assert job.result(timeout=60) == "touched"
     wait_until(loser.happened, "the answer got lost")
     wait_until(lambda: shop.app.core.service.worker.idle, "the worker knows that it is settled")
     assert shop.started == [job.id]
@@ -208,7 +208,7 @@ def test_a_mutation_whose_commit_never_arrived_runs_again(shop, outside, loser, 
     loss = loser.proxy.lose("COMMIT", after="INSERT INTO effects", arrives=False)
     job = outside.app.run(outside.note)
     shop.app.start(beat_every=BEAT)
-    assert job.result(timeout=20) == "noted"
+    assert job.result(timeout=60) == "noted"
     assert loss.happened.is_set()
     assert db.execute("SELECT job_id FROM effects") == [(job.id,)]
     # The error was not the function's own, so it counts as no attempt.
@@ -221,7 +221,7 @@ def test_a_finish_that_never_arrived_is_repeated(shop, outside, loser):
     loss = loser.proxy.lose(FINISH, arrives=False)
     job = outside.app.run(outside.touch)
     shop.app.start(beat_every=BEAT)
-    assert job.result(timeout=20) == "touched"
+    assert job.result(timeout=60) == "touched"
     assert loss.happened.is_set()
     assert shop.started == [job.id]
 

@@ -173,15 +173,15 @@ def test_all_of_it_works_through_a_pooler_in_transaction_mode(app, pooled, repor
         assert running.state == "canceled"
 
         with pytest.raises(JobFailed, match="time"):
-            app.run(sleepy).result(timeout=30)
+            app.run(sleepy).result(timeout=60)
         with pytest.raises(JobFailed, match="on purpose"):
-            app.run(breaks).result(timeout=30)
+            app.run(breaks).result(timeout=60)
 
         wait_until(lambda: len(app.schedules.ticks("often")) >= 2, "two ticks")
 
         with psycopg.connect(pooled) as own, own.transaction():
             mine = app.on(own).run(shout, "mine")
-        assert app.job(mine.id).result(timeout=30) == "MINE"
+        assert app.job(mine.id).result(timeout=60) == "MINE"
     with app.transaction() as tx:
         found = tx.execute("SELECT count(*), count(DISTINCT text) FROM notes").one()
         assert tuple(found) == (400, 400)

@@ -12,7 +12,7 @@ from duly.runtime import lifeline
 from tests.torture.kill.trace import Trace
 
 BYSTANDERS = 3
-PATIENCE = 20.0
+PATIENCE = 60.0
 SOON = Retry(attempts=5, base=0, jitter=0.05)
 
 
