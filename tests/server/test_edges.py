@@ -27,7 +27,7 @@ INSTANTS: list[tuple[str, str, str]] = [
     ("GET", "/cron?expression=0+0+*+*+*&tz=Pacific/Apia&n=10&after={edge}", ""),
     ("GET", "/forecast?start={edge}", ""),
     ("GET", "/schedules/{id}/preview?after={edge}", ""),
-    ("GET", "/schedules/{id}/preview?n=1000&tz=Asia/Tokyo&after={edge}", ""),
+    ("GET", "/schedules/{id}/preview?n=200&tz=Asia/Tokyo&after={edge}", ""),
     ("GET", "/schedules/{id}/ticks?after={edge}", ""),
     ("GET", "/schedules/{id}/ticks?before={edge}", ""),
     ("GET", "/schedules/{id}/ticks?after={edge}&before={edge}", ""),

@@ -463,6 +463,7 @@ def test_ticks_of_one_instant_are_on_one_page(api: Api, shop: Duly, clock: Manua
     assert len(whole) == 2
 
 
+@pytest.mark.spec("R148")
 def test_a_preview(api: Api, made: dict[str, Any]):
     coming = api.get("/schedules/{id}/preview", id=made["id"], params={"n": 3, "tz": "Asia/Tokyo"})
 
@@ -472,8 +473,13 @@ def test_a_preview(api: Api, made: dict[str, Any]):
     params: dict[str, Any] = {"n": 2, "after": coming[0]["tick_at"], "simulate": True}
     later = api.get("/schedules/{id}/preview", id=made["id"], params=params)
     assert [tick["tick_at"] for tick in later] == [tick["tick_at"] for tick in coming[1:]]
-    error = api.error("GET", "/schedules/{id}/preview", id=made["id"], params={"n": 0}, status=422)
-    assert error["field"] == "n"
+    most = api.get("/schedules/{id}/preview", id=made["id"], params={"n": 200})
+    assert len(most) == 200
+    for n in (0, 201):
+        error = api.error(
+            "GET", "/schedules/{id}/preview", id=made["id"], params={"n": n}, status=422
+        )
+        assert error["field"] == "n"
 
 
 def test_how_one_does(api: Api, made: dict[str, Any]):

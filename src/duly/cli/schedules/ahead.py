@@ -32,7 +32,7 @@ COLOURS = {"dispatch": "green", "skip": "yellow"}
 
 @schedules.command()
 @on_one
-@click.option("-n", type=click.IntRange(1, 1_000), default=10, show_default=True)
+@click.option("-n", type=click.IntRange(1, 200), default=10, show_default=True)
 @click.option("--after", type=Moment(), help="Only those later than this.")
 @click.option("--simulate", is_flag=True, help="Take each dispatch for one that has succeeded.")
 @click.pass_obj

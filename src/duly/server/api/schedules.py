@@ -62,7 +62,7 @@ from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=ScopedRoute)
 
-MAX_PREVIEW = 1_000
+MAX_PREVIEW = 200
 KINDS_OF_TICKS = 3
 """So many ticks of a schedule can have the same instant."""
 
