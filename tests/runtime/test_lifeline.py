@@ -1,7 +1,7 @@
 """A parent sees that a child is stuck."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -45,6 +45,34 @@ def test_a_child_that_makes_progress_is_left_alone(
         time.now += NO_PROGRESS - 1
         child.progress()
         assert parent.stuck() is None
+
+
+class Slow:
+    """A time that looks at the lifeline while it is written there."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+
+    def __float__(self) -> float:
+        self._look()
+        return 1000.0
+
+
+def test_a_parent_that_looks_while_a_time_is_written_sees_the_old_one(
+    ends: tuple[Lifeline, Lifeline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeroes in between would be a child without progress since the machine was started."""
+    parent, child = ends
+    seen: list[str | None] = []
+
+    def look() -> None:
+        monkeypatch.setattr(module, "os_monotonic", lambda: 1000.0)
+        seen.append(parent.stuck())
+
+    monkeypatch.setattr(module, "os_monotonic", lambda: Slow(look))
+    child.progress()
+
+    assert seen == [None]
 
 
 def test_no_progress_for_a_minute_is_stuck(ends: tuple[Lifeline, Lifeline], time: Hands) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import threading
 
 from duly.clock import os_monotonic
@@ -17,10 +16,10 @@ from duly.clock import os_monotonic
 NO_PROGRESS = 60.0
 BODY_GRACE = 5.0
 
-# Written by different threads of the child, so each has a place of its own.
-_PROGRESS_AT, _BODY_UNTIL, _WORKER_ID = 0, 8, 16
-_SECONDS = struct.Struct("=d")
-_SIZE = 16 + 36
+# Written by different threads of the child, so each has a place of its own: two times, and an id.
+_PROGRESS_AT, _BODY_UNTIL = 0, 1
+_WORKER_ID = 16
+_SIZE = _WORKER_ID + 36
 
 
 class Lifeline:
@@ -28,6 +27,9 @@ class Lifeline:
 
     def __init__(self, file: int) -> None:
         self._memory = mmap.mmap(file, _SIZE)
+        # Each is written in one piece. struct.pack_into would set the bytes to zero first, and a
+        # parent that looks just then would kill a child that is well.
+        self._times = memoryview(self._memory)[:_WORKER_ID].cast("d")
         self._guard = threading.Lock()
         self._until: dict[object, float] = {}
 
@@ -49,7 +51,7 @@ class Lifeline:
         return self._memory[_WORKER_ID:_SIZE].strip(b"\0").decode() or None
 
     def progress(self) -> None:
-        _SECONDS.pack_into(self._memory, _PROGRESS_AT, os_monotonic())
+        self._times[_PROGRESS_AT] = os_monotonic()
 
     def body_began(self, body: object, seconds: float) -> None:
         with self._guard:
@@ -63,22 +65,21 @@ class Lifeline:
 
     def _write_until(self) -> None:
         """The first of the running bodies that would be overdue."""
-        first = min(self._until.values(), default=0.0)
-        _SECONDS.pack_into(self._memory, _BODY_UNTIL, first)
+        self._times[_BODY_UNTIL] = min(self._until.values(), default=0.0)
         self.progress()
 
     def stuck(self) -> str | None:
         """Why the child has to be killed, if it has to."""
         now = os_monotonic()
-        (progress_at,) = _SECONDS.unpack_from(self._memory, _PROGRESS_AT)
-        (body_until,) = _SECONDS.unpack_from(self._memory, _BODY_UNTIL)
+        body_until = self._times[_BODY_UNTIL]
         if body_until and now > body_until + BODY_GRACE:
             return "a mutation holds its transaction past its time limit"
-        if now > progress_at + NO_PROGRESS:
+        if now > self._times[_PROGRESS_AT] + NO_PROGRESS:
             return f"it has made no progress for {NO_PROGRESS:g} s"
         return None
 
     def close(self) -> None:
+        self._times.release()
         self._memory.close()
 
 
