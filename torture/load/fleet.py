@@ -27,7 +27,7 @@ BACKLOG = 200
 LAST_WORDS = 1_000
 # What the supervisor and a worker log.
 CHILD_ENDED = re.compile(r"worker process (\d+) ended with")
-LIVED = "was declared dead while it lived"
+STRANGE = ("was declared dead while it lived", "killing worker process", "killing the process of")
 LINE = len("00000000-0000-0000-0000-000000000000\n")
 TABLES = ("effects (job_id text)", "orders (job_id text)", "received (number text)")
 
@@ -185,7 +185,7 @@ class Fleet:
         self.trace.append("keys", "dies", _now(), "-", pid)
 
     def surprises(self) -> list[str]:
-        """Processes that ended without having been killed, workers declared dead while they lived.
+        """Processes that ended or were killed, but not by the fleet; living ones declared dead.
 
         No promise is broken by that alone, but it may say why one is.
         """
@@ -199,7 +199,8 @@ class Fleet:
 
     def _is_strange(self, line: str) -> bool:
         ended = CHILD_ENDED.search(line)
-        return LIVED in line or (ended is not None and int(ended[1]) not in self._noted)
+        unnoted = ended is not None and int(ended[1]) not in self._noted
+        return unnoted or any(words in line for words in STRANGE)
 
     def _end_now(self, process: Process) -> None:
         if not process.is_running and process.pid not in self._noted:
