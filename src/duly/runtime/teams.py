@@ -86,40 +86,47 @@ class ThreadTeam:
         self._run = run
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        # Attempts that were handed in and have not ended: whether a thread has taken one yet or
+        # is about to makes no difference.
+        self._unended = 0
         self._guard = threading.Lock()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
             self._queue.put(attempt)
         with self._guard:
-            wanted = min(len(attempts) - self._idle, self._most - len(self._threads))
-            for _ in range(wanted):
-                self._hire()
+            self._unended += len(attempts)
+            try:
+                while len(self._threads) < min(self._unended, self._most):
+                    self._hire()
+            except RuntimeError as error:
+                log.error(
+                    "%d actions share %d threads: %s", self._unended, len(self._threads), error
+                )
 
     def _hire(self) -> None:
         name = f"duly-action-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _work(self) -> None:
-        while True:
-            with self._guard:
-                self._idle += 1
-            attempt = self._queue.get()
-            with self._guard:
-                self._idle -= 1
-            if attempt is None:
-                return
+        while (attempt := self._queue.get()) is not None:
             try:
                 self._run(attempt)
             finally:
+                self._has_ended(1)
                 self._ended(attempt)
+
+    def _has_ended(self, attempts: int) -> None:
+        with self._guard:
+            self._unended -= attempts
 
     def take_back(self) -> list[Attempt]:
         """Whatever no thread has taken yet."""
-        return _drain(self._queue)
+        taken = _drain(self._queue)
+        self._has_ended(len(taken))
+        return taken
 
     def stop(self) -> None:
         for _ in self._threads:
