@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, State, Tx, Unique
+from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, State, Tx, Unique, fault
 from duly.errors import InvalidOption, StoreUnavailable
 from duly.model.keys import Room, Rules
 from duly.store import statements as sql
@@ -333,6 +333,26 @@ def test_a_claim_whose_answer_was_lost_gives_its_slots_back(
     assert db.count("@slots") == 0
     worker.start_due()
     bodies.wait_for(1, 2)
+
+
+@pytest.mark.spec("N7", "N32")
+def test_a_claim_that_could_not_be_started_gives_its_slots_back(
+    app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
+):
+    def fail(point: str) -> None:
+        if point == "worker.claimed":
+            raise RuntimeError("no memory")
+
+    app.run_many(work.bind(n) for n in range(2))
+    worker = hire()
+    with fault.inject(fail), pytest.raises(RuntimeError, match="no memory"):
+        worker.start_due()
+    assert db.count("@slots") == 2
+    worker.beat()
+
+    assert db.count("@slots") == 0
+    worker.start_due()
+    bodies.wait_for(0, 1)
 
 
 @pytest.mark.spec("N7", "N32")

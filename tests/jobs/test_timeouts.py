@@ -37,6 +37,72 @@ def pass_limit(worker: ManualWorker, clock: ManualClock, seconds: float) -> None
     worker.settle()
 
 
+# Before it runs
+
+
+def test_a_mutation_that_waits_for_its_turn_does_not_use_up_its_time(
+    app: Duly, clock: ManualClock, db: Database, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    """The janitor counts from the claim, and the turn may come long after that."""
+
+    @app.mutation(timeout=1)
+    def note(tx: Tx) -> None:
+        tx.execute("INSERT INTO notes (text) VALUES ('once')")
+
+    job = app.run(note)
+    worker = hire()
+    team = worker.worker._mutations
+    waiting: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(team, "start_many", waiting.extend)
+        worker.start_due()
+    clock.advance(14)
+    worker.beat()
+    worker.settle()
+    assert job.state == State.RUNNING
+    clock.advance(2)
+    worker.beat()
+    worker.settle()
+    assert (job.state, job.attempt) == (State.PENDING, 0)
+
+    clock.advance(20)
+    tidy(app)
+    team.start_many(waiting)
+    worker.work()
+    assert (job.state, db.notes()) == (State.SUCCEEDED, ["once"])
+
+
+def test_a_mutation_on_postgres_waits_for_no_other_while_there_are_connections(
+    app: Duly, db: Database, hire: Hire
+):
+    """SQLite has one writer, who is the one that is waited for."""
+    gate = Gate()
+
+    @app.mutation
+    def wait(tx: Tx) -> None:
+        gate.pass_through()
+
+    @app.mutation
+    def note(tx: Tx) -> None:
+        tx.execute("INSERT INTO notes (text) VALUES ('done')")
+
+    worker = hire()
+    waiting = app.run(wait)
+    worker.start_due()
+    gate.wait_for_one()
+    if db.is_sqlite:
+        gate.open()
+        worker.wait_for_bodies()
+    noting = app.run(note)
+    worker.start_due()
+    worker.wait_for(noting)
+
+    assert db.notes() == ["done"]
+    assert waiting.state == (State.SUCCEEDED if db.is_sqlite else State.RUNNING)
+    gate.open()
+    worker.wait_for(waiting)
+
+
 # While it runs
 
 

@@ -72,6 +72,28 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
     store.close()
 
 
+def test_who_watches_the_file_goes_on_after_an_error(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bell, stop, failed = threading.Event(), threading.Event(), threading.Event()
+    connect = store.connect
+
+    def fail_once() -> Any:
+        monkeypatch.setattr(store, "connect", connect)
+        failed.set()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(store, "connect", fail_once)
+    watcher = threading.Thread(target=store.watch, args=(bell, stop))
+    watcher.start()
+    try:
+        assert failed.wait(PATIENCE)
+        assert bell.wait(PATIENCE), "nobody watches any more"
+    finally:
+        stop.set()
+        watcher.join(PATIENCE)
+
+
 def url(store: SqliteStore) -> str:
     return f"sqlite:///{store.path}"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 from duly.clock import Clock
 from duly.model.job import Claim
@@ -72,6 +73,15 @@ class Slots:
     def doubt(self) -> None:
         """A claim has failed: the store may have slots that nobody here knows of."""
         self._doubtful = True
+
+    @contextlib.contextmanager
+    def doubted_if_it_fails(self) -> Generator[None]:
+        """What was claimed may never start, and its slots would be kept."""
+        try:
+            yield
+        except BaseException:
+            self.doubt()
+            raise
 
     def give_back_unknown(self, worker_id: str) -> None:
         """A claim whose answer was lost may have taken slots, and its job may be gone since.

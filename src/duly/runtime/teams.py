@@ -115,17 +115,17 @@ class ThreadTeam:
             try:
                 self._run(attempt)
             finally:
-                self._has_ended(1)
+                self._have_ended(1)
                 self._ended(attempt)
 
-    def _has_ended(self, attempts: int) -> None:
+    def _have_ended(self, attempts: int) -> None:
         with self._guard:
             self._unended -= attempts
 
     def take_back(self) -> list[Attempt]:
         """Whatever no thread has taken yet."""
         taken = _drain(self._queue)
-        self._has_ended(len(taken))
+        self._have_ended(len(taken))
         return taken
 
     def stop(self) -> None:
@@ -149,16 +149,26 @@ class MutationTeam:
         self._settled = settled
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._unended = 0
+        self._guard = threading.Lock()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
             self._queue.put(attempt)
-        wanted = min(self._store.mutation_lanes, self._queue.qsize())
-        for _ in range(wanted - len(self._threads)):
-            name = f"duly-mutation-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self._guard:
+            self._unended += len(attempts)
+            while len(self._threads) < min(self._unended, self._store.mutation_lanes):
+                self._hire()
+
+    def _hire(self) -> None:
+        name = f"duly-mutation-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _have_ended(self, attempts: int) -> None:
+        with self._guard:
+            self._unended -= attempts
 
     def waiting(self) -> int:
         return self._queue.qsize()
@@ -174,6 +184,7 @@ class MutationTeam:
                 for attempt in batch:
                     attempt.resolve(NeverStarted(None, f"could not be run: {error}"))
             finally:
+                self._have_ended(len(batch))
                 for attempt in batch:
                     self._ended(attempt)
         if runner is not None:
@@ -207,7 +218,9 @@ class MutationTeam:
 
     def take_back(self) -> list[Attempt]:
         """Whatever no thread has taken yet."""
-        return _drain(self._queue)
+        taken = _drain(self._queue)
+        self._have_ended(len(taken))
+        return taken
 
     def stop(self) -> None:
         for _ in self._threads:

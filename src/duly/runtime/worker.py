@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 AFTER_OUTAGE = 0.25
+# Half of what the janitor grants a job beyond its time limit, which it counts from the claim.
+LONGEST_WAIT = 15.0
 TOO_LATE = "its end came too late and was dropped"
 
 
@@ -223,9 +225,20 @@ class Worker:
 
     def _give_back_waiting(self) -> None:
         """Mutations of a group whose turn has not come; the fence decides if it comes just now."""
-        for attempt in list(self._held.values()):
-            if attempt.claim.kind == Kind.MUTATION and attempt.deadline is None:
+        for attempt in self._waiting():
+            attempt.resolve(NeverStarted())
+
+    def _give_back_late(self) -> None:
+        """Mutations that wait here so long that others would take them for running too long."""
+        before = self.clock.monotonic() - LONGEST_WAIT
+        for attempt in self._waiting():
+            if attempt.claim.timeout_ms is not None and attempt.started < before:
                 attempt.resolve(NeverStarted())
+
+    def _waiting(self) -> list[Attempt]:
+        """Mutations whose bodies do not run: not yet, or no more."""
+        held = list(self._held.values())
+        return [a for a in held if a.claim.kind == Kind.MUTATION and a.deadline is None]
 
     def _wait_until_quiet(self, seconds: float) -> None:
         with self._quiet:
@@ -309,9 +322,10 @@ class Worker:
                     raise
                 self._settle_in_halves(batch)
                 return 0
-            fault.point("worker.claimed")
-            self._note(batch, settled)
-            self._start(claims)
+            with self._slots.doubted_if_it_fails():
+                fault.point("worker.claimed")
+                self._note(batch, settled)
+                self._start(claims)
         self._demand.backlog = request is not None and len(claims) >= request.limit
         return self._delay(claims)
 
@@ -553,6 +567,7 @@ class Worker:
             self._slots.give_back_unknown(self.id)
         finally:
             self._claiming.release()
+        self._give_back_late()
         self._give_back_unknown({i: t for i, t in stored.items() if i not in known})
         for job_id, attempt in known.items():
             if stored.get(job_id) != attempt.claim.token and job_id in self._held:
@@ -602,7 +617,7 @@ class Worker:
 
     def claim_alone(self, job_id: str) -> None:
         """Claim and start one job that crashed its workers; this process is for nothing else."""
-        with self._claiming:
+        with self._claiming, self._slots.doubted_if_it_fails():
             claim = self.store.claim_alone(job_id, self.id, self.clock.now())
             if claim is not None:
                 self._start([claim])

@@ -487,6 +487,14 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         """Other processes watch the file itself."""
 
     def watch(self, bell: threading.Event, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                self._look_for_changes(bell, stop)
+            except (errors.StoreError, sqlite3.Error) as error:
+                log.warning("not watching the file for changes, polling instead: %s", error)
+                stop.wait(1)
+
+    def _look_for_changes(self, bell: threading.Event, stop: threading.Event) -> None:
         raw = self.connect()
         try:
             seen = None
