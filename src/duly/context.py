@@ -67,6 +67,7 @@ class Tx(Verbs):
         self._running = running
         self._parent = parent_id
         self._shared = shared
+        self._needs_alone = False
         self._scheduled = 0
         self._bytes = 0
         self._doomed: Exception | None = None
@@ -92,6 +93,7 @@ class Tx(Verbs):
         """The driver's own connection, inside the transaction. Do not commit it."""
         tx = self._open()
         if self._shared:
+            self._needs_alone = True
             raise NeedsAlone
         return tx.connection
 
@@ -191,6 +193,11 @@ class Tx(Verbs):
         if self._session is not None:
             close_session(self._session)
             self._session = None
+
+    def raise_if_alone_is_needed(self) -> None:
+        """Whatever the body made of having been refused the connection, alone it gets it."""
+        if self._needs_alone:
+            raise NeedsAlone
 
     def raise_if_doomed(self) -> None:
         """A limit was passed: swallowing the exception does not save the transaction."""
@@ -390,6 +397,7 @@ class Bound:
                 own.settle()
         finally:
             own.end()
+            own.raise_if_alone_is_needed()
         own.raise_if_doomed()
         running.scheduled = own.due_now
         return value

@@ -1,6 +1,7 @@
 """Is a mutation one transaction, exactly once, whatever happens around it?"""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import pytest
 
 from duly import Duly, ErrorKind, ManualClock, Retry, State, Tx, fault
-from duly.errors import TransactionEnded
+from duly.errors import StoreUnavailable, TransactionEnded
+from duly.runtime import teams
 from tests.jobs.child import make_app, run_until_killed
 from tests.jobs.support import (
+    PATIENCE,
     Database,
     Gate,
     Hire,
@@ -348,6 +351,69 @@ def test_the_wait_after_an_error_of_the_system_is_at_most_two_hours(
 
     assert job.record.run_at == clock.now() + 3_600_000
     assert job.record.system_retries == 101
+
+
+@pytest.mark.spec("R78")
+@pytest.mark.usefixtures("middle_chance")
+def test_a_mutation_for_which_there_is_no_connection_waits_ever_longer(
+    app: Duly,
+    note: Any,
+    clock: ManualClock,
+    hire: Hire,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(teams, "CONNECT_AGAIN_SECONDS", 0)
+    connect, tries = app.store.mutation_lane, 0
+
+    def refuse() -> Any:
+        nonlocal tries
+        tries += 1
+        if tries <= 3:
+            raise StoreUnavailable("too many connections")
+        return connect()
+
+    monkeypatch.setattr(app.store, "mutation_lane", refuse)
+    job = app.run(note, "text")
+    worker = hire()
+    for retries, delay in enumerate((0.25, 0.5, 1.0), 1):
+        worker.work()
+        assert (tries, job.state, job.record.system_retries) == (retries, State.PENDING, retries)
+        assert job.record.run_at == clock.now() + round(delay * 1000)
+        clock.advance(delay)
+    worker.work()
+
+    assert job.result(0) == "text"
+    lines = [record for record in caplog.records if "too many connections" in record.message]
+    assert [bool(line.exc_info) for line in lines] == [False] * 3
+
+
+@on_postgres
+def test_who_has_no_connection_leaves_the_mutations_to_who_has_one(
+    app: Duly, note: Any, clock: ManualClock, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(teams, "CONNECT_AGAIN_SECONDS", PATIENCE)
+    app.store.mutation_lanes = 3
+    connections = [app.store.mutation_lane()]
+    tries: list[str] = []
+
+    def connect() -> Any:
+        tries.append("again")
+        # Exactly one of the threads gets it.
+        with suppress(IndexError):
+            return connections.pop()
+        raise StoreUnavailable("too many connections")
+
+    monkeypatch.setattr(app.store, "mutation_lane", connect)
+    jobs = [app.run(note, str(number)) for number in range(9)]
+    worker = hire()
+    worker.work()
+    assert len([job for job in jobs if job.state == State.SUCCEEDED]) >= 7
+
+    clock.advance(1)
+    worker.work()
+    assert [job.state for job in jobs] == [State.SUCCEEDED] * 9
+    assert len(tries) <= 3
 
 
 @pytest.mark.spec("R79")

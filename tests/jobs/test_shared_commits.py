@@ -5,11 +5,13 @@ On SQLite waiting mutations share a transaction, a savepoint each; on PostgreSQL
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from duly import Duly, ErrorKind, Job, ManualClock, State, Tx, fault
+from duly.store.base import MEMBER
 from duly.store.postgres.tx import may_end_transaction
 from tests.jobs.support import (
     Database,
@@ -337,6 +339,37 @@ def test_what_outlasts_a_transaction_stays_with_the_mutation_that_made_it(
     assert db.execute("SELECT n FROM odd") == [(2,)]
 
 
+class RepoError(Exception):
+    """What a body makes of an error of the database."""
+
+
+@pytest.mark.spec("N25")
+@pytest.mark.parametrize("way", ["wraps", "hides", "undoes"])
+def test_a_refusal_that_a_body_makes_an_error_of_its_own_is_not_its_failure(group: Group, way: str):
+    """Alone each would succeed; that they share a transaction must not show."""
+    statement = "DECLARE c CURSOR FOR SELECT 1"
+    if group.db.is_sqlite:
+        statement = "CREATE TEMP TABLE scratch (a)"
+
+    @group.app.mutation(group=True)
+    def repository(tx: Tx) -> None:
+        was_refused = False
+        try:
+            with tx.savepoint() if way == "undoes" else nullcontext():
+                tx.execute(statement)
+        except Exception as error:
+            if way != "hides":
+                raise RepoError from error
+            was_refused = True
+        if was_refused:
+            raise RepoError
+
+    first, one, two, *last = group.run(repository, repository)
+
+    group.assert_unharmed(first, *last)
+    assert [one.error, two.error] == [None, None]
+
+
 @pytest.mark.spec("N25")
 @on_sqlite
 def test_insert_or_rollback_ends_no_other_member(group: Group):
@@ -388,13 +421,16 @@ def test_a_body_that_ends_the_transaction_ends_no_other_member(group: Group, end
 
 
 @pytest.mark.spec("N25")
+@pytest.mark.parametrize("fails", [False, True])
 @on_postgres
-def test_a_body_that_swallows_that_it_must_not_commit_here_commits_alone(group: Group):
+def test_a_body_that_swallows_that_it_must_not_commit_here_commits_alone(group: Group, fails: bool):
     def trouble(tx: Tx) -> None:
         tx.execute("DELETE FROM notes WHERE text = 'trouble'")
         try:
             tx.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
+            if fails:
+                raise RepoError from error
             tx.execute("SELECT 1")
 
     first, bad, *last = group.run(group.add(trouble))
@@ -426,12 +462,26 @@ def test_what_ends_nothing_shares_a_transaction(text: str):
 def test_a_body_that_meddles_with_the_savepoint_of_its_member_harms_nobody(group: Group):
     def trouble(tx: Tx) -> None:
         tx.execute("DELETE FROM notes WHERE text = 'trouble'")
-        tx.execute("RELEASE SAVEPOINT duly_member")
+        tx.execute(f"RELEASE SAVEPOINT {MEMBER}")
 
     first, bad, *last = group.run(group.add(trouble))
 
     group.assert_unharmed(first, *last)
     assert bad.state == State.FAILED
+
+
+@pytest.mark.spec("N25")
+def test_a_savepoint_of_a_bodys_own_never_bears_the_name_of_its_members(group: Group):
+    def trouble(tx: Tx) -> None:
+        tx.execute("SAVEPOINT duly_member")
+        tx.execute("INSERT INTO notes VALUES ('more trouble')")
+        raise ValueError("all of it is undone")
+
+    first, bad, *last = group.run(group.add(trouble))
+
+    group.assert_unharmed(first, *last)
+    assert bad.state == State.FAILED
+    assert group.commits == 1
 
 
 @pytest.mark.spec("N25")
@@ -501,6 +551,28 @@ def test_a_body_that_wants_the_raw_connection_gets_a_transaction_of_its_own(grou
     group.work()
     assert again.result(0) == "raw"
     assert group.bodies.count("trouble") <= before + 2
+
+
+@pytest.mark.spec("N25")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_body_that_swallows_that_it_gets_no_raw_connection_here_gets_it_alone(
+    group: Group, fails: bool
+):
+    def trouble(tx: Tx) -> str:
+        tx.execute("DELETE FROM notes WHERE text = 'trouble'")
+        found = "nothing"
+        try:
+            tx.connection.execute("SELECT 1")
+            found = "raw"
+        except BaseException:
+            if fails:
+                raise RepoError from None
+        return found
+
+    first, raw, *last = group.run(group.add(trouble))
+
+    group.assert_unharmed(first, *last)
+    assert raw.result(0) == "raw"
 
 
 @pytest.mark.spec("N25")

@@ -5,11 +5,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import psycopg
 import pytest
 
 from duly import AsyncCtx, Ctx, Duly, JobFailure, State, SystemClock, Tx
 from duly.errors import Canceled, JobFailed
-from tests.jobs.support import PATIENCE, wait_until
+from tests.jobs.support import PATIENCE, on_postgres, wait_until
 
 
 @pytest.fixture
@@ -229,6 +230,40 @@ def test_what_does_not_end_in_time_is_lost_not_left_running(app: Duly, released:
     app.stop(drain=0.05)
 
     assert (job.state, job.record.error_kind) == (State.FAILED, "worker_lost")
+    assert app.workers() == []
+
+
+@on_postgres
+def test_a_statement_that_cannot_be_interrupted_keeps_no_worker_from_stopping(
+    app: Duly, released: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(connection: object, *, timeout: float) -> None:
+        raise psycopg.OperationalError("the request to cancel was not answered")
+
+    monkeypatch.setattr(psycopg.Connection, "cancel_safe", fail)
+    go_on = threading.Event()
+    released.callback(go_on.set)
+    running = threading.Semaphore(0)
+
+    @app.mutation
+    def stuck(tx: Tx) -> None:
+        running.release()
+        go_on.wait(PATIENCE)
+
+    @app.action
+    def also_stuck(ctx: Ctx) -> None:
+        running.release()
+        go_on.wait(PATIENCE)
+
+    app.start()
+    mutation = app.run(stuck)
+    assert running.acquire(timeout=PATIENCE)
+    action = app.run(also_stuck)
+    assert running.acquire(timeout=PATIENCE)
+    app.stop(drain=0.05)
+
+    assert (mutation.state, mutation.attempt) == (State.PENDING, 0)
+    assert (action.state, action.record.error_kind) == (State.FAILED, "worker_lost")
     assert app.workers() == []
 
 

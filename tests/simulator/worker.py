@@ -84,6 +84,8 @@ class SimMutations(MutationTeam):
     def __init__(self, worker: SimWorker) -> None:
         super().__init__(worker.store, worker.make_runner, worker._body_ended, worker._forget)
         self.queued: list[Attempt] = []
+        # Time is the simulation's: nothing waits before it tries again.
+        self._stopped.set()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         self.queued += attempts

@@ -6,16 +6,20 @@ is raised right after the COMMIT.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
 from duly import Ctx, Duly, State, Tx
 from duly.errors import StoreUnavailable
 from duly.store.base import ClaimRequest
+from duly.store.postgres import PostgresSession
 from duly.store.sqlite import SqliteMutationLane, SqliteStore
 from tests.cli.processes import wait_until
 from tests.jobs.support import Database
@@ -251,6 +255,67 @@ def test_an_enqueue_whose_job_has_even_finished_meanwhile_is_one_job(shop, outsi
     assert job.state == State.SUCCEEDED
     assert outside.started == [job.id]
     assert (db.count("@jobs"), db.count("@history")) == (0, 1)
+
+
+@pytest.fixture
+def repeat_fails_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    real = PostgresSession.insert_jobs_once
+
+    def failing(session: PostgresSession, jobs: Any) -> None:
+        monkeypatch.setattr(PostgresSession, "insert_jobs_once", real)
+        raise psycopg.errors.ReadOnlySqlTransaction("this was a primary a moment ago")
+
+    return lambda: monkeypatch.setattr(PostgresSession, "insert_jobs_once", failing)
+
+
+@pytest.mark.spec("N35")
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_an_enqueue_whose_answer_was_lost_is_never_repeated_as_if_it_had_not_been(
+    shop, outside, loser, db, repeat_fails_once
+):
+    """Several callers share each insert. Its jobs have run when the look for them fails."""
+
+    def lose_after(jobs: int) -> None:
+        repeat_fails_once()
+        loser.proxy.lose(
+            "INSERT INTO duly.jobs",
+            before_cut=lambda: wait_until(
+                lambda: db.count("@history") == jobs, "the jobs have run"
+            ),
+        )
+
+    async def enqueue_two() -> list[Any]:
+        calls = (shop.app.aio.run(shop.touch) for _ in range(2))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    def enqueue() -> BaseException | None:
+        try:
+            shop.app.run(shop.touch)
+        except BaseException as error:
+            return error
+        return None
+
+    outside.app.start()
+    shop.app.core.keep_fresh()
+    lose_after(2)
+    errors = asyncio.run(enqueue_two())
+
+    holder = db.connect()
+    holder.execute("BEGIN; LOCK TABLE duly.jobs IN SHARE MODE")
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(enqueue)
+        wait_until(lambda: db.scalar(WAITING_FOR_LOCK), "the first insert waits")
+        others = [threads.submit(enqueue) for _ in range(2)]
+        wait_until(lambda: len(shop.app.store._enqueues._waiting) == 2, "the others wait for it")
+        lose_after(5)
+        holder.execute("COMMIT")
+        assert first.result() is None
+        errors += [other.result() for other in others]
+
+    assert [type(error) for error in errors] == [StoreUnavailable] * 4
+    assert all("the call may have happened" in str(error) for error in errors)
+    assert len(outside.started) == len(set(outside.started)) == 5
+    assert (db.count("@jobs"), db.count("@history")) == (0, 5)
 
 
 @pytest.mark.spec("N35")

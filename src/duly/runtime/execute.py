@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -310,14 +310,21 @@ class MutationRunner:
                 raise
             if isinstance(error, errors.TransactionEnded):
                 raise
+            was_refused = self._was_refused(error)
             self._undo_or_break()
-            # What the database refuses here it might take alone: a name in use, a mode left on.
-            return None if self._lane.is_refusal(error) else self._judge(attempt, error)
+            return None if was_refused else self._judge(attempt, error)
         if isinstance(end, Committed):
             self._lane.leave()
         else:
             self._undo_or_break()
         return end
+
+    def _was_refused(self, error: BaseException) -> bool:
+        """What the database refuses here it might take alone: a name in use, a mode left on.
+
+        The body may have made an error of its own of it. To be asked before `undo`.
+        """
+        return self._lane.has_refused() or any(map(self._lane.is_refusal, _with_causes(error)))
 
     def _undo_or_break(self) -> None:
         if not self._lane.undo():
@@ -438,6 +445,18 @@ def failure(attempt: Attempt, error: BaseException) -> Raised:
         final=not attempt.runnable.may_retry(error),
         after=error.seconds if isinstance(error, errors.RetryAfter) else None,
     )
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and every other one that it was raised from or instead of."""
+    found: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        following = left.pop()
+        if following is not None and not any(following is known for known in found):
+            found.append(following)
+            left += following.__cause__, following.__context__
+            yield following
 
 
 def _for_people(attempt: Attempt, text: str) -> str:

@@ -10,7 +10,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from duly.model.job import NeverStarted
+from duly.errors import StoreError
+from duly.model.job import SystemFailed
 from duly.runtime.execute import (
     Attempt,
     Committed,
@@ -25,6 +26,8 @@ from duly.store.base import Store
 log = logging.getLogger(__name__)
 
 Ended = Callable[[Attempt], None]
+
+CONNECT_AGAIN_SECONDS = 1.0
 
 
 class AsyncTeam:
@@ -151,6 +154,7 @@ class MutationTeam:
         self._threads: list[threading.Thread] = []
         self._unended = 0
         self._guard = threading.Lock()
+        self._stopped = threading.Event()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -180,13 +184,14 @@ class MutationTeam:
                 runner = runner or self._make_runner()
                 self._run(runner, batch)
             except Exception as error:
-                log.exception("mutations could not be run; they are given back")
-                for attempt in batch:
-                    attempt.resolve(NeverStarted(None, f"could not be run: {error}"))
+                _try_again_later(batch, error)
             finally:
                 self._have_ended(len(batch))
                 for attempt in batch:
                     self._ended(attempt)
+            if runner is None:
+                # Meanwhile the threads that have a connection take what comes.
+                self._stopped.wait(CONNECT_AGAIN_SECONDS)
         if runner is not None:
             runner.close()
 
@@ -223,12 +228,21 @@ class MutationTeam:
         return taken
 
     def stop(self) -> None:
+        self._stopped.set()
         for _ in self._threads:
             self._queue.put(None)
 
     def join(self, timeout: float) -> None:
         for thread in self._threads:
             thread.join(timeout)
+
+
+def _try_again_later(batch: Sequence[Attempt], error: Exception) -> None:
+    # A connection that is refused may be refused many times.
+    with_traceback = not isinstance(error, StoreError)
+    log.error("mutations could not be run, and wait: %s", error, exc_info=with_traceback)
+    for attempt in batch:
+        attempt.resolve(SystemFailed(f"could not be run: {error}"))
 
 
 def _drain(queue: SimpleQueue[Any]) -> list[Attempt]:

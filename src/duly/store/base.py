@@ -7,6 +7,7 @@ it is for the jobs. A verb either happens as a whole or, if it raises, not at al
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -247,6 +248,10 @@ class NeedsAlone(BaseException):
     """
 
 
+MEMBER = f"duly_member_{os.urandom(8).hex()}"
+"""The savepoint of a member, by a name that no body meets by accident."""
+
+
 class MutationLane(Protocol):
     """A connection of its own for mutation bodies, used by one thread.
 
@@ -302,6 +307,10 @@ class MutationLane(Protocol):
 
     def is_refusal(self, error: BaseException) -> bool:
         """Whether the error came from the database and not from the body's own code."""
+        ...
+
+    def has_refused(self) -> bool:
+        """Whether the member was refused what it might get alone, even if it hides that."""
         ...
 
     def close(self) -> None: ...

@@ -254,6 +254,9 @@ class InsideLane:
     def is_refusal(self, error: BaseException) -> bool:
         return False
 
+    def has_refused(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.rollback()
 

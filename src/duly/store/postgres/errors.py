@@ -50,6 +50,20 @@ def translated_if_ours(schema: str) -> Generator[None]:
         raise
 
 
+@contextlib.contextmanager
+def in_doubt() -> Generator[None]:
+    """After a lost answer: what was asked may have been done, whatever goes wrong now."""
+    try:
+        yield
+    except errors.StoreUnavailable:
+        raise
+    except Exception as error:
+        reason = first_line(error.__cause__ or error)
+        raise errors.StoreUnavailable(
+            f"the call may have happened before this error: {reason}"
+        ) from error
+
+
 def _translate(error: psycopg.Error) -> Exception:
     text = first_line(error)
     if text.startswith(PREFIX):

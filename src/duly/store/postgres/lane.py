@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,19 +13,21 @@ from duly import errors
 from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
 from duly.store import statements as sql
-from duly.store.base import driver_error
+from duly.store.base import MEMBER, driver_error
 from duly.store.postgres.connection import is_hung_up
-from duly.store.postgres.errors import CONFLICTS, is_lost
+from duly.store.postgres.errors import CONFLICTS, first_line, is_lost
 from duly.store.postgres.session import PostgresSession
 from duly.store.postgres.tx import PostgresTx
 
 if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
 
+log = logging.getLogger(__name__)
 
-_SAVEPOINT = b"SAVEPOINT duly_member"
+_SAVEPOINT = f"SAVEPOINT {MEMBER}".encode()
+_UNDO = f"ROLLBACK TO {MEMBER}".encode()
 # Whatever the member SET LOCAL must not reach the next one.
-_LEAVE = b"RELEASE duly_member; RESET ALL; RESET ROLE"
+_LEAVE = f"RELEASE {MEMBER}; RESET ALL; RESET ROLE".encode()
 
 
 class PostgresMutationLane:
@@ -106,7 +109,7 @@ class PostgresMutationLane:
         alive = not self.raw.closed and (self.raw.info.transaction_status != TransactionStatus.IDLE)
         if not self._shared or not alive:
             return False
-        self.raw.execute("ROLLBACK TO duly_member")
+        self.raw.execute(_UNDO)
         self._has_entered = True
         self.tx.was_kept_from_ending = False
         return True
@@ -123,7 +126,11 @@ class PostgresMutationLane:
             self.raw.rollback()
 
     def interrupt(self) -> None:
-        self.raw.cancel_safe(timeout=2)
+        try:
+            self.raw.cancel_safe(timeout=2)
+        except psycopg.Error as error:
+            # What the body does is rolled back all the same, when it ends.
+            log.warning("a statement could not be interrupted: %s", first_line(error))
 
     def renew(self) -> None:
         self.raw.close()
@@ -136,6 +143,10 @@ class PostgresMutationLane:
 
     def is_refusal(self, error: BaseException) -> bool:
         return isinstance(driver_error(error), psycopg.Error)
+
+    def has_refused(self) -> bool:
+        status = self.raw.info.transaction_status
+        return self.tx.was_kept_from_ending or status == TransactionStatus.INERROR
 
     def close(self) -> None:
         self.raw.close()

@@ -28,7 +28,13 @@ from duly.store.base import Address, ClaimRequest, Engine, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.postgres.bell import Bell
 from duly.store.postgres.connection import Connection, is_hung_up
-from duly.store.postgres.errors import Conflict, first_line, translated, translated_if_ours
+from duly.store.postgres.errors import (
+    Conflict,
+    first_line,
+    in_doubt,
+    translated,
+    translated_if_ours,
+)
 from duly.store.postgres.fork import INHERITED, STORES
 from duly.store.postgres.lane import PostgresMutationLane
 from duly.store.postgres.session import SMALL_BATCH, PostgresSession
@@ -325,7 +331,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             return self._write(lambda s: s.insert_jobs(jobs))
         except errors.StoreUnavailable:
             self._drop_idle()
-            return self._write(lambda s: s.insert_keyed_once(jobs))
+            with in_doubt():
+                return self._write(lambda s: s.insert_keyed_once(jobs))
 
     def _insert_together(self, tickets: list[Ticket[Sequence[NewJob]]]) -> None:
         try:
@@ -347,7 +354,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         except errors.StoreUnavailable:
             # The answer was lost, or the connection was dead before the question.
             self._drop_idle()
-            self._write(lambda s: s.insert_jobs_once(jobs))
+            with in_doubt():
+                self._write(lambda s: s.insert_jobs_once(jobs))
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[PostgresTx]:

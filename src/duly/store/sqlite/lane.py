@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from duly import errors
 from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
-from duly.store.base import driver_error
+from duly.store.base import MEMBER, driver_error
 from duly.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
 from duly.store.sqlite.errors import code_of, translated
 from duly.store.sqlite.session import SqliteSession
@@ -28,6 +28,9 @@ _OUTLASTS = (
     sqlite3.SQLITE_CREATE_TEMP_TRIGGER,
     sqlite3.SQLITE_CREATE_TEMP_VIEW,
 )
+_SAVEPOINT = f"SAVEPOINT {MEMBER}"
+_RELEASE = f"RELEASE {MEMBER}"
+_UNDO = f"ROLLBACK TO {MEMBER}"
 
 
 class BodyConnection:
@@ -140,13 +143,13 @@ class SqliteMutationLane(BodyConnection):
     def enter(self) -> None:
         if self._shared:
             with self._ours():
-                self.raw.execute("SAVEPOINT duly_member -- duly")
+                self.raw.execute(_SAVEPOINT)
 
     def finish(self, claim: Claim, result: str | None, now: int) -> bool:
         with self._ours():
             if not self.raw.in_transaction:
                 raise errors.TransactionEnded(ENDED_IN_BODY)
-            if self._shared and self._altered:
+            if self.has_refused():
                 raise errors.TransactionEnded("the body went on without what it was refused")
             done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
             return bool(self.session.settle([done], now))
@@ -160,14 +163,14 @@ class SqliteMutationLane(BodyConnection):
     def leave(self) -> None:
         if self._shared:
             with self._ours():
-                self.raw.execute("RELEASE duly_member -- duly")
+                self.raw.execute(_RELEASE)
 
     def undo(self) -> bool:
         with self._ours():
             if not self._shared or not self.raw.in_transaction:
                 return False
-            self.raw.execute("ROLLBACK TO duly_member -- duly")
-            self.raw.execute("RELEASE duly_member -- duly")
+            self.raw.execute(_UNDO)
+            self.raw.execute(_RELEASE)
             self._altered = False
             return True
 
@@ -191,3 +194,6 @@ class SqliteMutationLane(BodyConnection):
 
     def is_refusal(self, error: BaseException) -> bool:
         return isinstance(driver_error(error), sqlite3.Error)
+
+    def has_refused(self) -> bool:
+        return self._shared and self._altered

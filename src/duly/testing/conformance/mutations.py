@@ -124,6 +124,7 @@ class Mutations(Ground):
             with refused():
                 lane.tx.execute("INSERT INTO notes VALUES (1)")
             assert lane.undo() is True
+            assert not lane.has_refused()
             lane.enter()
             lane.tx.execute("INSERT INTO notes VALUES (2)")
             assert lane.finish(second, None, NOW)
