@@ -381,24 +381,29 @@ class Core:
 
     def insert(self, jobs: Sequence[NewJob], deed: Deed | None = None) -> Mapping[str, str]:
         """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
-        refuse_inside_mutation("run")
-        store = self.ready()
-        found = store.enqueue(jobs) if deed is None else store.enqueue_audited(jobs, deed)
+        found = self._store_jobs(jobs, deed)
         self._wake_for(jobs)
         return found
+
+    def _store_jobs(self, jobs: Sequence[NewJob], deed: Deed | None = None) -> Mapping[str, str]:
+        refuse_inside_mutation("run")
+        store = self.ready()
+        return store.enqueue(jobs) if deed is None else store.enqueue_audited(jobs, deed)
 
     def insert_each(self, batches: list[Sequence[NewJob]]) -> list[Outcome]:
         """Store what several callers ask for in one commit; one by one if that is refused.
 
         Only for jobs without keys: they wait for nobody.
         """
+        every = [job for jobs in batches for job in jobs]
         try:
-            self.insert([job for jobs in batches for job in jobs])
+            self._store_jobs(every)
         except Exception as error:
             # The answer may have got lost: to repeat would double.
             if len(batches) == 1 or isinstance(error, StoreUnavailable):
                 return [(None, error)] * len(batches)
             return outcomes_of([partial(self.insert, jobs) for jobs in batches])
+        self._wake_for(every)
         return [({}, None) for _ in batches]
 
     def insert_children(
@@ -504,8 +509,9 @@ class Core:
 
     def wake_ticker(self) -> None:
         """A schedule has changed: tell the tickers here and elsewhere."""
-        if self.service is not None and self.service.is_here:
-            self.service.wake_ticker()
+        service = self._service_here()
+        if service is not None:
+            service.wake_ticker()
         self.store.ring()
 
     def declare(self, function: Declared[P, R]) -> Declared[P, R]:
@@ -548,17 +554,24 @@ class Core:
 
     def tell_bodies(self) -> None:
         """Jobs were canceled: what runs here is told now, elsewhere with the next beat."""
-        if self.service is not None and self.service.is_here:
-            self.service.look()
+        service = self._service_here()
+        if service is not None:
+            service.look()
 
     # Waking
 
     def wake(self) -> None:
         """There may be something to do: tell the workers here and elsewhere."""
-        # In a forked child the parent's loop is only a memory, and its lock may be held for ever.
-        if self.service is not None and self.service.is_here:
-            self.service.worker.loop.wake()
+        service = self._service_here()
+        if service is not None:
+            service.worker.loop.wake()
         self.store.ring()
+
+    def _service_here(self) -> Service | None:
+        # Read once: another thread may stop it meanwhile.
+        service = self.service
+        # In a forked child the parent's loop is only a memory, and its lock may be held for ever.
+        return service if service is not None and service.is_here else None
 
     def is_due_soon(self, jobs: Iterable[NewJob]) -> bool:
         """Whoever sleeps looks again after a poll; only what is due earlier has to wake it."""

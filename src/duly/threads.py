@@ -54,35 +54,40 @@ class Threads:
 
         Whoever waits for a job looks often: many who wait must not cost a change of threads each.
         """
-        answer: T = await self._gathered(self._pools.reads, outcomes_of, work)
+        answer: T = await self._gathered(lambda: self._pools.reads, outcomes_of, work)
         return answer
 
     async def join(self, answer_all: AnswerAll, question: object) -> Any:
         """Let what may wait for a lock be done for all who ask in the same round of the loop."""
-        return await self._gathered(self._pools.calls, answer_all, question)
+        return await self._gathered(lambda: self._pools.calls, answer_all, question)
 
     def _gathered(
-        self, executor: Executor, answer_all: AnswerAll, question: object
+        self, pool: Callable[[], Executor], answer_all: AnswerAll, question: object
     ) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         asked = self._pools.asked_in(loop, answer_all)
         answer: asyncio.Future[Any] = loop.create_future()
         asked.append((question, answer))
         if len(asked) == 1:
-            loop.call_soon(self._ask_all, executor, answer_all, asked, loop)
+            loop.call_soon(self._ask_all, pool, answer_all, asked, loop)
         return answer
 
     def _ask_all(
         self,
-        executor: Executor,
+        pool: Callable[[], Executor],
         answer_all: AnswerAll,
         asked: list[_Question],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         questions = [question for question in asked if not question[1].done()]
         asked.clear()
-        if questions:
-            executor.submit(_answer_all, answer_all, questions, loop)
+        if not questions:
+            return
+        try:
+            # Looked up only now: it may have been closed since they asked.
+            pool().submit(_answer_all, answer_all, questions, loop)
+        except Exception as error:
+            _deliver(questions, [(None, error)] * len(questions))
 
     def start(self, work: Callable[[], object]) -> None:
         """Do it as soon as possible, and let nobody wait for it."""

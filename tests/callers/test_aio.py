@@ -7,9 +7,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -27,6 +28,7 @@ from duly.errors import (
     UseTx,
     WouldWaitForItself,
 )
+from duly.runtime.service import Service
 from duly.store.sqlite import SqliteStore
 from duly.threads import CALLS, READS, Threads, to_the_end
 from tests.jobs.support import (
@@ -904,6 +906,46 @@ def test_a_call_that_has_not_begun_is_not_made():
     assert made == ["next"]
 
 
+def test_what_was_asked_for_just_before_the_threads_go_is_done_by_others():
+    threads = Threads()
+
+    async def scenario() -> None:
+        joining = asyncio.create_task(threads.join(lambda asked: [(asked, None)], "join"))
+        looking = asyncio.create_task(threads.look(lambda: "look"))
+        await asyncio.sleep(0)
+        threads.close()
+        assert await joining == ["join"]
+        assert await looking == "look"
+
+    play(scenario())
+    threads.close()
+
+
+class Exhausted(ThreadPoolExecutor):
+    """A system that lets nobody have another thread."""
+
+    def submit(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+
+def test_all_who_ask_are_told_that_no_thread_can_be_started():
+    threads = Threads(Exhausted)
+
+    async def scenario() -> None:
+        tasks = [asyncio.create_task(threads.look(lambda: 1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [
+            asyncio.CancelledError,
+            RuntimeError,
+            RuntimeError,
+        ]
+
+    play(scenario())
+    threads.close()
+
+
 def call_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("duly-call")]
 
@@ -993,6 +1035,60 @@ def test_an_app_whose_start_is_canceled_does_not_run(app: Duly, db: Database):
         assert list(await app.aio.workers()) == []
 
     play(scenario())
+
+
+class StoppedMeanwhile:
+    """A worker of this process that another thread stops while it is about to be woken."""
+
+    def __init__(self, app: Duly) -> None:
+        self._app = app
+        app.core.service = cast(Service, self)
+        self.worker = self.loop = self
+        self.woken = 0
+
+    @property
+    def is_here(self) -> bool:
+        self._app.core.service = None
+        return True
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    wake_ticker = look = wake
+
+
+def test_jobs_are_stored_once_though_the_worker_is_stopped_meanwhile(
+    app: Duly, db: Database, note: Note
+):
+    async def two() -> None:
+        await asyncio.gather(enqueue(app, note), enqueue(app, note))
+
+    wakes: list[Callable[[], object]] = [
+        lambda: app.run(note, "sync"),
+        lambda: play(two()),
+        app.core.wake_ticker,
+        app.core.tell_bodies,
+    ]
+    for wake in wakes:
+        stopped = StoppedMeanwhile(app)
+        wake()
+        assert stopped.woken == 1
+    assert db.count("@jobs") == 3
+
+
+def test_an_error_of_waking_is_not_taken_for_one_of_storing(
+    app: Duly, db: Database, note: Note, monkeypatch: pytest.MonkeyPatch
+):
+    def wake() -> None:
+        raise OSError("nobody can be woken")
+
+    async def two() -> list[object]:
+        calls = [enqueue(app, note), enqueue(app, note)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    monkeypatch.setattr(app.core, "wake", wake)
+    assert [str(answer) for answer in play(two())] == ["nobody can be woken"] * 2
+    assert db.count("@jobs") == 2
 
 
 def test_closing_waits_for_calls_that_are_under_way(app: Duly):

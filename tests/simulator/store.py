@@ -30,15 +30,26 @@ class SimTurnstile:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.world = process.world
+        self.holder: object = None
 
     def __enter__(self) -> None:
+        self.enter(self)
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave(self)
+
+    def enter(self, holder: object) -> None:
         if not self.process.store.is_writing:
             self.world.interleave(self.process)
         if self.world.writer is not None:
             raise Violation("locks are released", f"{self.world.writer.name} keeps the lock")
         self.world.writer = self.process
+        self.holder = holder
 
-    def __exit__(self, *exception: object) -> None:
+    def leave(self, holder: object) -> None:
+        if self.holder is not holder:
+            return
+        self.holder = None
         if self.world.writer is not self.process and not self.process.faults.dead:
             raise Violation("locks are released", f"{self.process.name} has no lock to release")
         if self.world.writer is self.process:

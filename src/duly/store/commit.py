@@ -8,7 +8,6 @@ error of one never reaches another.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -21,13 +20,17 @@ T = TypeVar("T")
 class Ticket(Generic[W]):
     """One caller's write, and later its answer."""
 
-    __slots__ = ("_signal", "error", "leads", "value", "work")
+    __slots__ = ("_signal", "answered", "error", "followers", "heir", "leads", "value", "work")
 
     def __init__(self, work: W) -> None:
         self.work = work
         self.value: Any = None
         self.error: BaseException | None = None
         self.leads = False
+        # Of a leader: for whom it writes as well, whether they have their answers, who leads next.
+        self.followers: list[Ticket[W]] = []
+        self.answered = False
+        self.heir: Ticket[W] | None = None
         self._signal = threading.Lock()
         self._signal.acquire()
 
@@ -35,7 +38,9 @@ class Ticket(Generic[W]):
         self._signal.acquire()
 
     def wake(self) -> None:
-        self._signal.release()
+        """Also twice: nobody waits again."""
+        if self._signal.locked():
+            self._signal.release()
 
     def answer(self) -> Any:
         if self.error is not None:
@@ -49,60 +54,66 @@ class GroupCommit(Generic[W]):
     def __init__(self, commit: Callable[[list[Ticket[W]]], None], most: int = 1000) -> None:
         self._commit = commit
         self._most = most
-        self._waiting: deque[Ticket[W]] = deque()
+        self._waiting: list[Ticket[W]] = []
         self._guard = threading.Lock()
         self._busy = False
 
     def write(self, work: W) -> Any:
         ticket = Ticket(work)
-        with self._guard:
-            leads, self._busy = not self._busy, True
-            if not leads:
-                self._waiting.append(ticket)
-        if not leads:
-            self._wait(ticket)
-            leads = ticket.leads
-        if leads:
-            self._lead(ticket)
+        try:
+            with self._guard:
+                if self._busy:
+                    self._waiting.append(ticket)
+                else:
+                    self._busy = ticket.leads = True
+            if not ticket.leads:
+                ticket.wait()
+            if ticket.leads:
+                self._lead(ticket)
+        except BaseException:
+            # Ctrl-C in the main thread, at any moment: nobody may wait for this caller.
+            self._leave(ticket)
+            raise
         return ticket.answer()
 
-    def _wait(self, ticket: Ticket[W]) -> None:
-        try:
-            ticket.wait()
-        except BaseException:
-            # Ctrl-C in the main thread: nobody may wait for this caller to lead.
-            with self._guard:
-                if ticket in self._waiting:
-                    self._waiting.remove(ticket)
-            if ticket.leads:
-                self._hand_over()
-            raise
-
     def _lead(self, own: Ticket[W]) -> None:
-        batch = [own, *self._gathered()]
+        self._gather(own)
+        batch = [own, *own.followers]
         try:
             self._commit(batch)
         except Exception as error:
             for ticket in batch:
                 ticket.error = error
-        except BaseException as interruption:
-            own.error = interruption
-            for ticket in batch[1:]:
-                ticket.error = StoreUnavailable("the write was interrupted; it may have happened")
-        self._hand_over()
-        for ticket in batch[1:]:
-            ticket.wake()
+        own.answered = True
+        self._leave(own)
 
-    def _gathered(self) -> list[Ticket[W]]:
+    def _gather(self, own: Ticket[W]) -> None:
+        most = self._most - 1
         with self._guard:
-            count = min(len(self._waiting), self._most - 1)
-            return [self._waiting.popleft() for _ in range(count)]
+            # Ctrl-C comes in only where something is called: here each stays in exactly one list.
+            own.followers, self._waiting = self._waiting[:most], self._waiting[most:]
 
-    def _hand_over(self) -> None:
+    def _leave(self, ticket: Ticket[W]) -> None:
+        """Hand over, and wake all who wait for this caller. Interrupted, it is called again."""
         with self._guard:
-            if not self._waiting:
-                self._busy = False
-                return
-            following = self._waiting.popleft()
-            following.leads = True
-        following.wake()
+            if ticket.leads:
+                self._hand_over(ticket)
+            elif ticket in self._waiting:
+                self._waiting.remove(ticket)
+        if ticket.heir is not None:
+            ticket.heir.wake()
+            # Whoever keeps an error must not keep all tickets that came after it.
+            ticket.heir = None
+        for follower in ticket.followers:
+            if not ticket.answered:
+                follower.error = StoreUnavailable("the write was interrupted; it may have happened")
+            follower.wake()
+
+    def _hand_over(self, ticket: Ticket[W]) -> None:
+        # Nothing is called here either.
+        if self._waiting:
+            ticket.heir, *self._waiting = self._waiting
+            ticket.heir.leads = True
+        else:
+            self._busy = False
+        ticket.leads = False

@@ -18,14 +18,16 @@ class ForkGate:
 
     def __init__(self) -> None:
         self._inside = 0
-        self._change = threading.Condition()
+        # Ctrl-C cannot come between taking this and entering the block, as it could with _change.
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
 
     def __enter__(self) -> None:
-        with self._change:
+        with self._lock:
             self._inside += 1
 
     def __exit__(self, *exception: object) -> None:
-        with self._change:
+        with self._lock:
             self._inside -= 1
             if not self._inside:
                 self._change.notify_all()

@@ -47,12 +47,21 @@ class Turnstile:
         self._stamps = mmap.mmap(self._write_file, _STAMPS.size)
         self._entered_at = self._counted_from = os_monotonic_ns()
         self._held_ns = 0
+        self._holder: object = None
 
     def __enter__(self) -> None:
+        self.enter(self)
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave(self)
+
+    def enter(self, holder: object) -> None:
+        """Wait for a turn. If this raises, whatever it is, `leave` makes sure that none is held."""
         until = os_monotonic() + PATIENCE
         _lock(self._next, until)
         try:
             _lock(self._write, until)
+            self._holder = holder
         finally:
             self._next.release()
         try:
@@ -63,24 +72,33 @@ class Turnstile:
                 self._pass_files(until)
             self._breathe()
         except BaseException:
-            fcntl.flock(self._write_file, fcntl.LOCK_UN)
-            self._write.release()
+            self._let_go()
             raise
         self._entered_at = os_monotonic_ns()
 
-    def __exit__(self, *exception: object) -> None:
+    def leave(self, holder: object) -> None:
+        """Let the next one in, if this holder has not done so.
+
+        Ctrl-C can come before the first line of this, or between any two: it is called again then.
+        """
+        if self._holder is not holder:
+            return
         now = os_monotonic_ns()
         self._held_ns += now - self._entered_at
         paused_at, _, unbroken_since = _STAMPS.unpack_from(self._stamps)
         if now - unbroken_since > GAP_EVERY_NS:
             unbroken_since = now + GAP_NS
         _STAMPS.pack_into(self._stamps, 0, paused_at, now, unbroken_since)
+        self._let_go()
+
+    def _let_go(self) -> None:
         fcntl.flock(self._write_file, fcntl.LOCK_UN)
+        self._holder = None
         self._write.release()
 
     def _pass_files(self, until: float) -> None:
-        _lock_file(self._next_file, until)
         try:
+            _lock_file(self._next_file, until)
             _lock_file(self._write_file, until)
         finally:
             fcntl.flock(self._next_file, fcntl.LOCK_UN)

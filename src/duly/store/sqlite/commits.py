@@ -30,8 +30,9 @@ class Insert:
 
 def alone(session: SqliteSession, ticket: Ticket[Write]) -> None:
     raw = session.raw
-    raw.execute(BEGIN)
     try:
+        # Ctrl-C while this waits is raised after it has succeeded.
+        raw.execute(BEGIN)
         ticket.value = ticket.work(session)
         raw.execute(COMMIT)
     except BaseException:
@@ -46,20 +47,25 @@ def together(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
     False: it broke, nothing of it happened.
     """
     raw = session.raw
-    raw.execute(BEGIN)
+    try:
+        raw.execute(BEGIN)
+        return _all_of_many(session, tickets)
+    finally:
+        if raw.in_transaction:
+            raw.execute(ROLLBACK)
+
+
+def _all_of_many(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
     try:
         _insert_all(session, tickets)
         for ticket in tickets:
             if not isinstance(ticket.work, Insert) and not _one_of_many(session, ticket):
                 return False
-        raw.execute(COMMIT)
+        session.raw.execute(COMMIT)
         return True
     except Exception:
         log.debug("a shared commit failed; its writes are repeated one by one", exc_info=True)
         return False
-    finally:
-        if raw.in_transaction:
-            raw.execute(ROLLBACK)
 
 
 def _insert_all(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> None:

@@ -76,8 +76,9 @@ class BodyConnection:
                 self.renew()
             if self.raw.gone:
                 raise errors.StoreReadOnly(f"{self._store.where}: check the file's permissions")
-            self._turn.__enter__()
+            self._turn.enter(self)
         except BaseException:
+            self._turn.leave(self)
             self._store.gate.__exit__()
             raise
         self._has_turn = True
@@ -85,14 +86,15 @@ class BodyConnection:
             with translated(self._store.where):
                 self.raw.execute(BEGIN)
         except BaseException:
-            self._end_turn()
+            # Ctrl-C while this waited is raised after it has succeeded.
+            self.rollback()
             raise
         self._in_body = True
 
     def _end_turn(self) -> None:
         if self._has_turn:
+            self._turn.leave(self)
             self._has_turn = False
-            self._turn.__exit__()
             self._store.gate.__exit__()
 
     def commit(self) -> None:

@@ -303,8 +303,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         with self.gate:
             writer = self._writer = self._writer or self._open_writer()
             try:
-                with translated(self.where), self.turnstile:
-                    self._commit_in_turn(writer, tickets)
+                self._commit_in_turn(writer, self.turnstile, tickets)
             except errors.StoreReadOnly:
                 self._drop_writer(writer)
                 raise
@@ -332,7 +331,20 @@ class SqliteStore(SharedVerbs[SqliteSession]):
                 meaning.__cause__ = ticket.error
                 ticket.error = meaning
 
-    def _commit_in_turn(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
+    def _commit_in_turn(
+        self, session: SqliteSession, turnstile: Turnstile, tickets: list[Ticket[Write]]
+    ) -> None:
+        try:
+            with translated(self.where):
+                turnstile.enter(session)
+                self._commit_all(session, tickets)
+            turnstile.leave(session)
+        except BaseException:
+            # Also after Ctrl-C just before the first line of `leave`.
+            turnstile.leave(session)
+            raise
+
+    def _commit_all(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
         if len(tickets) == 1:
             alone(session, tickets[0])
         elif not together(session, tickets):
