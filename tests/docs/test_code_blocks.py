@@ -10,13 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
 import duly
 from duly import checks, context, errors, verbs
-from duly.model import job, progress, signature
+from duly.cli.root import cli
+from duly.endpoints import verbs as endpoints
+from duly.gateway import crons
+from duly.model import forecast, job, progress, signature
 from duly.queues import Queues
 from duly.runtime import execute, isolate, janitor, lifeline, observe, reports, worker
+from duly.schedules import checks as schedule_checks
+from duly.schedules import define, reading
+from duly.server import events
+from duly.server.api import common
+from duly.server.api import forecast as http_forecast
+from duly.server.api import jobs as http_jobs
+from duly.server.api import schedules as http_schedules
 from duly.store import postgres, sqlite, turnstile
 from duly.store.sqlite import session
 from tools import docs
@@ -111,7 +122,8 @@ def test_every_example_is_in_the_index():
 
 
 def test_every_link_leads_somewhere():
-    pages = [*docs.find_pages(ROOT), docs.read_page(ROOT / "examples/README.md")]
+    others = ("examples/README.md", "CONTRIBUTING.md", "SECURITY.md")
+    pages = [*docs.find_pages(ROOT), *(docs.read_page(ROOT / other) for other in others)]
 
     assert list(docs.find_faults(ROOT, pages)) == []
 
@@ -161,6 +173,18 @@ def test_the_reference_has_every_public_method(kind: type):
     assert missing == set(), "describe them in docs/reference.md, or make them private"
 
 
+def test_the_reference_has_every_command():
+    reference = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+    root = click.Context(cli)
+
+    for name in cli.list_commands(root):
+        rows = [row for row in reference.splitlines() if f"`duly {name}" in row]
+        assert rows, name
+        command = cli.get_command(root, name)
+        parts = command.list_commands(root) if isinstance(command, click.Group) else []
+        assert set(parts) - set(re.findall(r"[\w-]+", " ".join(rows))) == set(), name
+
+
 def test_operations_lists_every_error():
     known = {
         name
@@ -195,6 +219,19 @@ LIMITS = [
     ("4,000 characters each", progress.MAX_LINE == 4_000),
     ("1,000 characters, written four", (progress.MAX_NOTE, reports.FLUSH_SECONDS) == (1_000, 0.25)),
     ("10,000 jobs, 10 s", (verbs.MAX_LISTED, session.FIND_SECONDS) == (10_000, 10)),
+    ("200 rows; 1,000 log lines", (common.MAX_PAGE, http_jobs.MAX_LINES) == (200, 1_000)),
+    ("event stream (`?job=`) | 100 |", events.MOST_JOBS == 100),
+    (
+        "10,000 ticks, over HTTP 1,000",
+        (reading.MAX_PREVIEW, http_schedules.MAX_PREVIEW) == (10_000, 1_000),
+    ),
+    ("as are found in 5 s", schedule_checks.PREVIEW_SECONDS == 5),
+    ("| 92 days; 1,000,000 ticks", (reading.MAX_FORECAST_DAYS, forecast.MOST_TICKS) == (92, 10**6)),
+    ("ticks, over HTTP 100,000", http_forecast.MAX_TICKS == 100_000),
+    ("note of a schedule | 2,000", define.MAX_NOTE == 2_000),
+    ("| 1 ms to 600 s an attempt", (endpoints.SHORTEST, endpoints.LONGEST) == (0.001, 600)),
+    ("50 headers", endpoints.MAX_HEADERS == 50),
+    ("1,000, with 16 KiB", (crons.MAX_CRONS, crons.MAX_PAYLOAD) == (1_000, 16 << 10)),
     ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
     ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
     ("about 10 ms", sqlite.SqliteStore.mutation_group_seconds == 0.010),
