@@ -359,8 +359,8 @@ def _why_late(signs: Signs, queue: str) -> str:
     if not alive:
         return "start a worker: `duly worker`"
     if not any(worker.queues is None or queue in worker.queues for worker in alive):
-        return f"no worker serves it: `duly worker --queues {queue}`"
-    return "the workers do not keep up: more of them, or more --slots"
+        return f"no worker serves it: `duly worker --queue {queue}`"
+    return "the workers do not keep up: more of them, or more --concurrency"
 
 
 def _paused(signs: Signs) -> Iterator[Finding]:
