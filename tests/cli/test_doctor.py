@@ -100,7 +100,7 @@ def test_where_all_is_well_nothing_is_told() -> None:
                 "workers": [replace(WORKER, queues=("mail",))],
             },
             "wrong",
-            "`duly worker --queues default`",
+            "`duly worker --queue default`",
         ),
         ({"parked": [Parked("daily", "no zone\nmore")]}, "wrong", "'daily' no zone update"),
         (
