@@ -140,7 +140,8 @@ def test_lone_writers_are_served_beside_a_full_backlog_in_another_process(store,
     hot = start(HOT, url(store))
     with running([hot]):
         # An error in either, such as "database is locked", ends the test.
-        at_the_same_time([enqueue_now_and_then, write_with_a_plain_connection])
+        writers = [enqueue_now_and_then, write_with_a_plain_connection]
+        at_the_same_time(writers, seconds + PATIENCE)
         say(hot, "stop")
         finished = int(hear(hot))
     assert finished > 200 * seconds

@@ -88,7 +88,7 @@ def judge_lost(lost: Lost, alone: bool) -> Settlement:
     return settle_lost(lost, NOW, 0.0, alone)
 
 
-def at_the_same_time(calls: Sequence[Callable[[], T]]) -> list[T]:
+def at_the_same_time(calls: Sequence[Callable[[], T]], patience: float = PATIENCE) -> list[T]:
     """Run all of them, each in a thread, started together; the answers in their order."""
     ready = threading.Barrier(len(calls))
 
@@ -97,7 +97,7 @@ def at_the_same_time(calls: Sequence[Callable[[], T]]) -> list[T]:
         return call()
 
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result(PATIENCE) for future in [pool.submit(start, c) for c in calls]]
+        return [future.result(patience) for future in [pool.submit(start, c) for c in calls]]
 
 
 class Ground:
