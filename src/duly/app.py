@@ -526,14 +526,17 @@ class Duly(Verbs, Registry):
         async with self:
             yield
 
-    def service(self, **settings: Any) -> Service:
-        """The loops of a worker process, not started; `duly worker` runs them."""
+    def service(self, *, drain: float = DRAIN_SECONDS, **settings: Any) -> Service:
+        """The loops of a worker process, not started; `duly worker` runs them.
+
+        `drain`: what a job in a process of its own gets to end in.
+        """
         refuse_while_importing()
         self.ready()
         return Service(
             self._core,
             **self._core.keep,
-            alone_runs=AloneRuns(self._alone_command()),
+            alone_runs=AloneRuns(self._alone_command(drain)),
             **settings,
         )
 
@@ -583,11 +586,12 @@ class Duly(Verbs, Registry):
         path = self.import_path()
         return None if path is None else [sys.executable, "-m", "duly", "--app", path]
 
-    def _alone_command(self) -> Command | None:
+    def _alone_command(self, drain: float) -> Command | None:
         command = self.command()
         if command is None:
             return None
-        return lambda job_id, file: [*command, "worker", f"--alone={job_id}", f"--child={file}"]
+        worker = [*command, "worker", f"--drain={drain}"]
+        return lambda job_id, file: [*worker, f"--alone={job_id}", f"--child={file}"]
 
     def main(self, args: Sequence[str] | None = None, *, program: str | None = None) -> None:
         """The command line, bound to this app; without `args`, those of the process."""

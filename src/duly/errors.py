@@ -78,6 +78,7 @@ CalendarEnds (UserWarning)          no error: a calendar was attached whose last
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -546,12 +547,23 @@ class DeliveryFailed(DulyError):
 class RetryAfter(DulyError):
     """Raise it where the next attempt should come after so many seconds: a service said when.
 
-    The retry policy decides whether there is a next attempt, and how long it may be put off.
+    The retry policy decides whether there is a next attempt, and how long it may be put off. The
+    seconds may be text, as a header has them; what is no number is refused with InvalidOption.
     """
 
-    def __init__(self, seconds: float, message: str = "") -> None:
-        self.seconds = seconds
-        super().__init__(message or f"to be tried again after {seconds:g} s")
+    def __init__(self, seconds: float | str, message: str = "") -> None:
+        self.seconds = _seconds(seconds)
+        super().__init__(message or f"to be tried again after {self.seconds:g} s")
+
+
+def _seconds(given: float | str) -> float:
+    try:
+        seconds = float(given)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise InvalidOption("seconds", f"must be a number, not {given!r}")
+    return seconds
 
 
 class Canceled(DulyError):

@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 
 from duly import Cron, Duly
+from duly.cli.dev import code
 from tests.cli.processes import PYTHONPATH, TOP, Process, duly, environment, wait_until
 from tests.cli.terminal import Terminal
 
@@ -195,6 +197,24 @@ def test_what_changes_is_loaded_and_what_is_wrong_waits(dev, tmp_path):
 
     running.kill()
     wait_until(lambda: not alive_in(tmp_path), "nothing outlives it", PATIENCE)
+
+
+def test_code_that_prints_much_while_it_is_imported_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "LOOK_EVERY", 0)
+    answer = code.LOADED + json.dumps({"folders": [str(tmp_path)], "warning": None})
+    talk = "import sys; sys.stderr.write('e' * 200_000); print('o' * 200_000)"
+    trying = [sys.executable, "-S", "-c", f"{talk}; print({answer!r})"]
+    looking = code.Code(trying, [str(tmp_path)])
+    (tmp_path / "tiny.py").write_text("changed = True")
+    seen: list[code.Loaded | code.Failure | None] = []
+
+    def has_seen() -> bool:
+        seen.append(looking.look())
+        return seen[-1] is not None
+
+    wait_until(has_seen, "the code is loaded")
+    assert seen[-1] == code.Loaded([str(tmp_path)], None)
+    looking.close()
 
 
 def test_an_app_of_ones_own_ends_by_itself_too(terminal: Terminal, tmp_path):

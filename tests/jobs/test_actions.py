@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, ErrorKind, ManualClock, Retry, State, Tx, fault
 from duly.errors import Canceled, StoreUnavailable
+from duly.runtime.alone import AloneRuns
 from tests.jobs.support import Database, Gate, Hire, lose_patience, rescue_the_dead, state_of
 
 
@@ -42,6 +44,73 @@ def test_what_an_action_has_scheduled_runs_though_it_fails(
     assert [job.state for job in jobs] == [State.FAILED, State.FAILED]
     assert db.notes() == ["async", "bulk", "sync"]
     assert [len(job.children()) for job in jobs] == [2, 1]
+
+
+def test_an_async_action_that_exits_in_a_task_of_its_own_ends_no_other(
+    app: Duly, hire: Hire, caplog: pytest.LogCaptureFixture
+):
+    """asyncio lets SystemExit out of the event loop itself."""
+    going_on = asyncio.Event()
+
+    @app.action
+    async def leave(ctx: AsyncCtx) -> None:
+        async def sub() -> None:
+            raise SystemExit(1)
+
+        await asyncio.gather(sub())
+
+    @app.action
+    async def wait(ctx: AsyncCtx) -> str:
+        await going_on.wait()
+        return "went on"
+
+    @app.action
+    async def go_on(ctx: AsyncCtx) -> None:
+        going_on.set()
+
+    worker = hire()
+    waiting, leaving = app.run(wait), app.run(leave)
+    worker.start_due()
+    worker.wait_for(leaving)
+    app.run(go_on)
+    worker.start_due()
+    worker.work()
+
+    assert leaving.state == State.FAILED
+    assert waiting.result(0) == "went on"
+    assert "the event loop of async actions goes on" in caplog.text
+
+
+@pytest.mark.parametrize("which", ["both", "mutation"])
+def test_what_no_thread_can_be_started_for_is_given_back_and_comes_again(
+    app: Duly, note: Any, clock: ManualClock, hire: Hire, which: str, monkeypatch: Any
+):
+    @app.action
+    async def act(ctx: AsyncCtx) -> str:
+        return "acted"
+
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(("duly-async", "duly-mutation")):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    jobs = [app.run(note, "noted")] + ([app.run(act)] if which == "both" else [])
+    worker = hire()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            worker.start_due()
+    worker.settle()
+    for job in jobs:
+        assert (job.state, job.attempt, job.record.system_retries) == (State.PENDING, 0, 1)
+        assert job.record.error_message == "could not be started: can't start new thread"
+    assert worker.worker._busy == 0
+
+    clock.advance(1)
+    worker.work()
+    assert {job.state for job in jobs} == {State.SUCCEEDED}
 
 
 @pytest.mark.spec("R64")
@@ -150,6 +219,43 @@ def test_the_late_end_of_an_attempt_that_was_given_up_changes_nothing(app: Duly,
     assert job.result(0) == "attempt 2"
 
 
+def test_a_job_that_must_run_alone_is_left_to_apps_that_know_it_and_serve_its_queue(
+    app: Duly, url: str, db: Database, clock: ManualClock, hire: Hire
+):
+    @app.action
+    def act(ctx: Ctx) -> str:
+        return "done"
+
+    job = app.run(act)
+    db.execute("UPDATE @jobs SET hold = 'alone', crashes = 2")
+    stranger = Duly(url, name="stranger", clock=clock)
+
+    @stranger.action
+    def other(ctx: Ctx) -> None: ...
+
+    wanted: list[str] = []
+
+    class Runs(AloneRuns):
+        def start(self, job_id: str) -> None:
+            wanted.append(job_id)
+
+    for of, queues in ((stranger, None), (app, ["another"])):
+        service = of.service(concurrency=1, queues=queues)
+        service.worker.register()
+        service.janitor._alone_runs = Runs(None)
+        service.janitor.one_pass()
+        service.worker.store.deregister(service.worker.id)
+    assert wanted == []
+    hire(stranger, alone=job.id).worker.claim_alone(job.id)
+    assert (job.state, job.record.crashes) == (State.PENDING, 2)
+
+    alone = hire(alone=job.id)
+    alone.worker.claim_alone(job.id)
+    alone.work()
+    assert job.result(0) == "done"
+    stranger.close()
+
+
 @pytest.mark.spec("N18")
 def test_a_job_that_kills_three_workers_is_convicted(app: Duly, clock: ManualClock, hire: Hire):
     gate = Gate()
@@ -171,7 +277,7 @@ def test_a_job_that_kills_three_workers_is_convicted(app: Duly, clock: ManualClo
     assert state_of(job) == State.PENDING
 
     alone = hire(alone=job.id)
-    assert app.store.claim_alone(job.id, alone.id, clock.now()) is not None
+    assert app.store.claim_alone(job.id, alone.id, [job.function], clock.now()) is not None
     alone.die()
     rescue_the_dead(living)
 

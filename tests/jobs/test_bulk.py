@@ -1,6 +1,7 @@
 """Many jobs at once: all or none, in one statement, and none spoils another."""
 
 import asyncio
+import sqlite3
 import struct
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,13 @@ from typing import Any
 import pytest
 
 from duly import Ctx, Duly, ErrorKind, State, Tx, fault
-from duly.errors import InvalidArgument, InvalidFunction, StoreError, UnknownFunction
+from duly.errors import (
+    InvalidArgument,
+    InvalidFunction,
+    QueryTooBroad,
+    StoreError,
+    UnknownFunction,
+)
 from tests.jobs.support import (
     Database,
     Hire,
@@ -198,7 +205,8 @@ def test_whatever_goes_wrong_with_one_row_the_rest_of_the_batch_is_stored(
 
     def refuse_the_third(settlements: Any, request: Any, now: int) -> Any:
         if any(getattr(s, "result", None) == "2" for s in settlements):
-            raise error("utf-8", "x", 0, 1, "no") if error is UnicodeEncodeError else error("no")
+            raised = error("utf-8", "x", 0, 1, "no") if error is UnicodeEncodeError else error("no")
+            raise raised from sqlite3.DataError("string or blob too big")
         return exchange(settlements, request, now)
 
     monkeypatch.setattr(app.store, "exchange", refuse_the_third)
@@ -207,6 +215,31 @@ def test_whatever_goes_wrong_with_one_row_the_rest_of_the_batch_is_stored(
     assert [job.state for job in jobs] == ["succeeded", "succeeded", "failed"] + ["succeeded"] * 2
     assert jobs[2].error is not None
     assert jobs[2].error.kind == ErrorKind.UNSTORABLE_RESULT
+
+
+@pytest.mark.spec("N36")
+def test_trouble_of_the_database_falsifies_no_end(
+    app: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    @app.action
+    def act(ctx: Ctx) -> str:
+        return "done"
+
+    job = app.run(act)
+    worker = hire()
+    exchange = app.store.exchange
+    troubles = [QueryTooBroad("canceling statement due to statement timeout")] * 5
+
+    def be_in_trouble(settlements: Any, request: Any, now: int) -> Any:
+        if settlements and troubles:
+            raise troubles.pop()
+        return exchange(settlements, request, now)
+
+    monkeypatch.setattr(app.store, "exchange", be_in_trouble)
+    worker.work()
+
+    assert not troubles
+    assert job.result(0) == "done"
 
 
 @pytest.mark.spec("N36")

@@ -456,13 +456,13 @@ def test_a_job_that_runs_alone_waits_for_its_slot(
     bodies.wait_for(1)
 
     store, alone = app.ready(), hire(alone=job.id)
-    assert store.claim_alone(job.id, alone.id, clock.now()) is None
-    assert list(store.due_alone(clock.now())) == []
+    assert store.claim_alone(job.id, alone.id, [job.function], clock.now()) is None
+    assert list(store.due_alone([job.function], None, clock.now())) == []
     bodies.end(1)
     other.settle()
     clock.advance(5)
-    assert list(store.due_alone(clock.now())) == [job.id]
-    claim = store.claim_alone(job.id, alone.id, clock.now())
+    assert list(store.due_alone([job.function], None, clock.now())) == [job.id]
+    claim = store.claim_alone(job.id, alone.id, [job.function], clock.now())
     assert claim is not None
     assert claim.holds_slot
     assert store.slots_of(alone.id) == {(job.id, claim.token)}

@@ -100,6 +100,56 @@ def test_retry_after_in_a_body_puts_the_next_attempt_off(app: Duly, hire: Hire, 
     assert job.result(0) == "answered"
 
 
+@pytest.mark.spec("R177")
+@pytest.mark.parametrize("given", ["soon", "nan", float("nan"), None, "Wed, 21 Oct 2026"])
+def test_retry_after_takes_a_number_also_as_text_and_nothing_else(given):
+    assert RetryAfter("120", "busy").seconds == 120
+    assert str(RetryAfter("1.5")) == "to be tried again after 1.5 s"
+    with pytest.raises(InvalidOption, match="seconds: must be a number, not "):
+        RetryAfter(given)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exception_that_nobody_understands_fails_its_job_and_nothing_else(
+    app: Duly, hire: Hire, is_async: bool, caplog: pytest.LogCaptureFixture
+):
+    class Silent(RetryAfter):
+        def __init__(self) -> None:
+            """And has no seconds."""
+
+    class Odd(RetryAfter):
+        def __init__(self) -> None:
+            super().__init__(1, "odd")
+            self.seconds: Any = "soon"
+
+    def body(which: str) -> str:
+        if which != "good":
+            raise Odd() if which == "odd" else Silent()
+        return which
+
+    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    def act(ctx: Ctx, which: str) -> str:
+        return body(which)
+
+    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    async def act_async(ctx: AsyncCtx, which: str) -> str:
+        return body(which)
+
+    worker = hire(concurrency=1)
+    states: list[Any] = []
+    for which in ("silent", "odd", "good"):
+        job = app.run(act_async, which) if is_async else app.run(act, which)
+        worker.work()
+        states.append((job.state, job.attempt))
+        if which == "odd":
+            assert job.error is not None
+            assert job.error.message == "Odd: odd"
+
+    assert states == [(State.FAILED, 2), (State.FAILED, 1), (State.SUCCEEDED, 1)]
+    assert "cannot be told in full" in caplog.text
+    assert "cannot be decided; it fails" in caplog.text
+
+
 def test_retry_after_without_a_policy_is_a_failure(app: Duly, hire: Hire):
     @app.action
     def call(ctx: Ctx) -> None:

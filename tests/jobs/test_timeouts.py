@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from duly import AsyncCtx, Ctx, Duly, ErrorKind, Job, ManualClock, Retry, State, Tx
+from duly.runtime.janitor import Janitor
 from tests.cli.processes import Process, duly, environment
 from tests.cli.processes import wait_until as wait_longer
 from tests.jobs.isolated import FOLDER, make
@@ -17,6 +18,7 @@ from tests.jobs.support import (
     Gate,
     Hire,
     ManualWorker,
+    on_sqlite,
     prepare,
     rescue_the_dead,
     state_of,
@@ -162,6 +164,38 @@ def test_an_async_body_that_swallows_its_cancellation_still_loses_its_result(
     assert f"dropped the late end of job {job.id}" in caplog.text
 
 
+def test_an_async_body_past_its_limit_may_clean_up(app: Duly, clock: ManualClock, hire: Hire):
+    """It is told again only after a while, lest what it awaits then be canceled too."""
+    began, cleaning, clean = threading.Event(), threading.Event(), threading.Event()
+    told: list[str] = []
+
+    @app.action(timeout=5)
+    async def act(ctx: AsyncCtx) -> None:
+        for event, what in ((began, "the body"), (cleaning, "its clean-up")):
+            try:
+                event.set()
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                told.append(what)
+        clean.set()
+
+    app.run(act)
+    worker = hire()
+    worker.start_due()
+    assert began.wait(20)
+    for seconds in (5, 0.1, 0.1, 4.7):
+        pass_limit(worker, clock, seconds)
+        assert cleaning.wait(20)
+    team = worker.worker._async
+    assert team._loop is not None
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), team._loop).result(20)
+    assert told == ["the body"]
+
+    pass_limit(worker, clock, 0.2)
+    assert clean.wait(20)
+    assert told == ["the body", "its clean-up"]
+
+
 @pytest.mark.spec("R168")
 def test_an_async_body_that_blocks_its_loop_fails_at_its_limit_all_the_same(
     app: Duly, clock: ManualClock, hire: Hire
@@ -290,17 +324,50 @@ def test_the_janitor_times_out_what_a_living_worker_does_not(
     worker = hire()
     worker.start_due()
     gate.wait_for_one()
+    janitor = Janitor(app.ready(), clock)
+    clock.advance(5)
+    janitor.one_pass()
+    # A whole limit more, lest the clock was wrong, and half a minute.
     clock.advance(34)
+    janitor.one_pass()
     tidy(app)
     assert state_of(job) == State.RUNNING
-    clock.advance(2)
-    tidy(app)
+    clock.advance(1)
+    janitor.one_pass()
     failed = job.record
     gate.open()
     worker.work()
 
     assert (job.state, kind_of(job)) == (State.FAILED, ErrorKind.TIMEOUT)
     assert job.record == failed
+
+
+@on_sqlite
+def test_a_clock_that_steps_forward_times_out_nobody(app: Duly, clock: ManualClock, hire: Hire):
+    """PostgreSQL's own clock is everybody's, and not stepped by a machine that wakes up."""
+    gate = Gate()
+
+    @app.action(timeout=3600)
+    def act(ctx: Ctx) -> str:
+        gate.pass_through()
+        return "in time"
+
+    job = app.run(act)
+    worker = hire()
+    worker.start_due()
+    gate.wait_for_one()
+    janitor = Janitor(app.ready(), clock)
+    janitor.one_pass()
+    clock.jump(7200)
+    for _ in range(3):
+        janitor.one_pass()
+        worker.watch()
+        clock.advance(1000)
+    assert state_of(job) == State.RUNNING
+    gate.open()
+    worker.work()
+
+    assert job.result(0) == "in time"
 
 
 # What follows

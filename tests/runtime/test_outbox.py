@@ -1,8 +1,11 @@
 """Every end reaches the store, whatever happens on the way."""
 
+import sqlite3
 from collections.abc import Sequence
 
-from duly.errors import StoreError, StoreUnavailable
+import pytest
+
+from duly.errors import QueryTooBroad, StoreError, StoreUnavailable
 from duly.model.job import ErrorKind, Finish, Settlement, State
 from duly.runtime.outbox import Outbox
 
@@ -14,15 +17,18 @@ def finish(name: str) -> Finish:
 class Picky:
     """A store that refuses one row, and counts what it is asked."""
 
-    def __init__(self, refuses: str) -> None:
+    def __init__(self, refuses: str, error: StoreError | None = None) -> None:
         self.refuses = refuses
+        self.error = error
         self.stored: list[Settlement] = []
         self.calls = 0
 
     def write(self, part: Sequence[Settlement]) -> set[str]:
         self.calls += 1
         if any(s.id == self.refuses and s.state == State.SUCCEEDED for s in part):  # type: ignore[union-attr]
-            raise StoreError("this row cannot be stored")
+            if self.error is not None:
+                raise self.error
+            raise StoreError("this row cannot be stored") from sqlite3.IntegrityError()
         self.stored += part
         return {s.id for s in part}
 
@@ -71,6 +77,36 @@ def test_what_is_put_back_comes_first_and_in_order() -> None:
 
 def test_a_row_that_not_even_its_failure_can_store_is_given_up() -> None:
     def write(part: Sequence[Settlement]) -> set[str]:
-        raise StoreError("nothing works")
+        raise StoreError("nothing works") from sqlite3.IntegrityError()
 
-    assert Outbox().store([finish("a")], write) == set()
+    outbox = Outbox()
+    assert outbox.store([finish("a")], write) == set()
+    assert len(outbox) == 0
+
+
+@pytest.mark.parametrize("error", [QueryTooBroad("timeout"), StoreError("?"), RuntimeError("?")])
+def test_trouble_that_is_no_rows_fault_falsifies_no_end(error: Exception) -> None:
+    outbox = Outbox()
+    batch = [finish(f"job {n}") for n in range(100)]
+    calls: list[int] = []
+
+    def write(part: Sequence[Settlement]) -> set[str]:
+        calls.append(len(part))
+        raise error
+
+    for _ in range(5):
+        assert outbox.store(outbox.take() or batch, write) == set()
+
+    assert len(calls) < 50, "the others need not be tried one by one"
+    assert sorted(s.id for s in outbox.take()) == sorted(s.id for s in batch)
+
+
+def test_a_row_with_unknown_trouble_waits_behind_the_others() -> None:
+    outbox = Outbox()
+    batch = [finish(f"job {n}") for n in range(8)]
+    store = Picky(refuses="job 0", error=StoreError("?"))
+
+    settled = outbox.store(batch, store.write) | outbox.store(outbox.take(), store.write)
+
+    assert settled == {f"job {n}" for n in range(1, 8)}
+    assert outbox.take() == [finish("job 0")]

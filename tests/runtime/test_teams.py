@@ -77,3 +77,17 @@ def test_what_was_taken_back_counts_no_more(team: Team) -> None:
     go_on.set()
     wait_until(lambda: len(team.ended) == 2, "both have ended")
     assert team.take_back() == []
+
+
+def test_a_thread_outlives_what_goes_wrong_with_an_attempt(
+    team: Team, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise SystemExit(1)
+
+    for _ in range(3):
+        team.start(fail)
+    team.start(lambda: None)
+
+    wait_until(lambda: len(team.ended) == 4, "all have ended")
+    assert "a thread goes on" in caplog.text

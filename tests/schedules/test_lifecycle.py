@@ -305,10 +305,10 @@ def test_under_the_switch_jobs_with_limits_and_those_that_run_alone_wait_too(
     app.pause()
     worker = hire()
     worker.claim_only()
-    assert app.ready().due_alone(clock.now()) == []
+    assert app.ready().due_alone(["alone"], None, clock.now()) == []
     assert {one.state, two.state} == {State.PENDING}
     app.resume()
-    assert app.ready().due_alone(clock.now()) == [two.id]
+    assert app.ready().due_alone(["alone"], None, clock.now()) == [two.id]
     worker.work()
     assert one.state == State.SUCCEEDED
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -673,8 +673,11 @@ def queue_limit_ignored() -> AbstractContextManager[None]:
 
 @mutant("a job that runs alone needs no slot", seed=23)
 def alone_without_slot() -> AbstractContextManager[None]:
-    def start_alone(session: Session, job_id: str, worker_id: str, now: int) -> Claim | None:
-        if not session.run(sql.PICK_ALONE, {"id": job_id, "now": now}):
+    def start_alone(
+        session: Session, job_id: str, worker_id: str, functions: Sequence[str], now: int
+    ) -> Claim | None:
+        which = {"id": job_id, "functions": session.array(functions), "now": now}
+        if not session.run(sql.PICK_ALONE, which):
             return None
         which = {"ids": session.array([job_id]), "worker": worker_id, "now": now}
         return Claim(*session.run(sql.CLAIM_PICKED, which)[0])

@@ -78,6 +78,7 @@ class Process:
             retention=timedelta(milliseconds=RETENTION_MS),
             exhausted_retention=timedelta(milliseconds=EXHAUSTED_MS),
             alone_runs=self.world.alone_runs,
+            functions=lambda: worker.functions,
         )
         worker.start()
         self.worker = worker

@@ -25,7 +25,7 @@ from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.sqlite import SQL, WORDS, SqliteSession, SqliteStore
 from duly.store.statements import Statement
 from duly.store.steps import Row
-from duly.testing.conformance.ground import NOW, new_job, succeeded
+from duly.testing.conformance.ground import NOW, new_job
 
 pytestmark = pytest.mark.new_database
 
@@ -187,11 +187,9 @@ CASES = {
         lambda s: s.run(sql.EXPIRED_IDS, {"now": NOW + 10**12}),
         {"EXPIRED_IDS": ({"jobs_expiry"}, 4000)},
     ),
-    "time out": Case(
-        lambda s: s.time_out(NOW, succeeded, NOW), {"OVERDUE": ({"jobs_deadline"}, 1500)}
-    ),
+    "time out": Case(lambda s: s.overdue(NOW), {"OVERDUE": ({"jobs_deadline"}, 1500)}),
     "due alone": Case(
-        lambda s: s.run(sql.DUE_ALONE, {"now": NOW}), {"DUE_ALONE": ({"jobs_hold"}, 20)}
+        lambda s: s.due_alone(["send"], ["default"], NOW), {"DUE_ALONE": ({"jobs_hold"}, 20)}
     ),
     "lost jobs": Case(
         lambda s: s.run(sql.RUNNING_OF, {"worker": WORKER}),
@@ -594,7 +592,7 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"OVERDUE": by_index("duly_jobs_deadline")},
     ),
     "due alone": (
-        lambda s: s.run(sql.DUE_ALONE, {"now": NOW}),
+        lambda s: s.due_alone(["send"], ["default"], NOW),
         {"DUE_ALONE": by_index("duly_jobs_hold")},
     ),
     "lost jobs": (

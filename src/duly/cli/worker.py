@@ -88,7 +88,7 @@ def worker(
         stop = Stop()
         on_signals(stop.ask)
         own = None if lifeline is None else Lifeline(lifeline)
-        run_alone(app.core, alone, own, lambda: stop.asked)
+        run_alone(app.core, alone, own, lambda: stop.asked, drain)
     elif lifeline is not None:
         _work(root, concurrency, queues, drain, lifeline, ticker=not no_ticker)
     else:
@@ -168,6 +168,7 @@ def _work(
     service = root.app.service(
         concurrency=concurrency,
         queues=queues or None,
+        drain=drain,
         lifeline=Lifeline(lifeline),
         ticker=ticker,
     )

@@ -17,11 +17,16 @@ from duly.runtime.lifeline import Lifeline
 
 log = logging.getLogger(__name__)
 
+MOST_AT_ONCE = 4
+
 Command = Callable[[str, int], Sequence[str]]
 
 
 class AloneRuns:
-    """Starts such processes, one at a time for each job. `command` None: it cannot be done here."""
+    """Starts such processes, one for each job and a few at once.
+
+    `command` None: it cannot be done here.
+    """
 
     def __init__(self, command: Command | None) -> None:
         self._command = command
@@ -37,9 +42,15 @@ class AloneRuns:
                 return
             if self._command is None:
                 self._warn(job_id)
-                return
-            log.warning("job %s crashed two workers; it runs in a process of its own", job_id)
-            self._running[job_id] = self._spawn(self._command, job_id)
+            elif len(self._running) < MOST_AT_ONCE:
+                self._start(self._command, job_id)
+
+    def _start(self, command: Command, job_id: str) -> None:
+        log.warning("job %s crashed two workers; it runs in a process of its own", job_id)
+        try:
+            self._running[job_id] = self._spawn(command, job_id)
+        except OSError as error:
+            log.error("the process of job %s cannot be started now: %s", job_id, error)
 
     def _spawn(self, command: Command, job_id: str) -> tuple[subprocess.Popen[bytes], Lifeline]:
         lifeline, file = Lifeline.create()
@@ -47,6 +58,9 @@ class AloneRuns:
             process = subprocess.Popen(
                 command(job_id, file), pass_fds=[file], stdin=subprocess.DEVNULL
             )
+        except BaseException:
+            lifeline.close()
+            raise
         finally:
             os.close(file)
         return process, lifeline

@@ -145,8 +145,9 @@ class Attempt:
 
     def _stop_body(self) -> None:
         self.canceled = True
-        if self.cancel_body is not None:
-            self.cancel_body()
+        # The body may end meanwhile, and take it away.
+        if (cancel := self.cancel_body) is not None:
+            cancel()
 
 
 # Actions -----------------------------------------------------------------------------------------
@@ -436,7 +437,15 @@ class MutationRunner:
 
 
 def failure(attempt: Attempt, error: BaseException) -> Raised:
-    """The function's own exception as an outcome."""
+    """The function's own exception as an outcome, however oddly it behaves itself."""
+    try:
+        return _failure(attempt, error)
+    except Exception:
+        log.exception("the exception of job %s cannot be told in full", attempt.claim.id)
+        return Raised(ErrorKind.USER, describe(attempt, error))
+
+
+def _failure(attempt: Attempt, error: BaseException) -> Raised:
     text = _for_people(attempt, "".join(traceback.format_exception(error)))
     return Raised(
         ErrorKind.USER,

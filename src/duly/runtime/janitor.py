@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypedDict
 
 from duly.clock import Clock
@@ -22,11 +24,14 @@ EVERY = 1.0
 RETAIN_EVERY = 60.0
 WARN_EVERY = 24 * 3600.0
 # The worker itself enforces time limits; this is for workers that live but cannot.
-TIMEOUT_GRACE_MS = 30_000
+TIMEOUT_GRACE = 30.0
 RETENTION = timedelta(days=7)
 EXHAUSTED_RETENTION = timedelta(days=30)
 LEDGER_RETENTION = timedelta(days=30)
 LEDGER_EVERY = 3600.0
+
+_Attempt = tuple[str, int]
+"""The id of a job, and the token of its attempt."""
 
 
 class Keep(TypedDict, total=False):
@@ -49,13 +54,19 @@ class Janitor:
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
         ledger_retention: timedelta = LEDGER_RETENTION,
         alone_runs: AloneRuns | None = None,
+        functions: Callable[[], Sequence[str]] = tuple,
+        queues: Sequence[str] | None = None,
     ) -> None:
+        """`functions` and `queues`: whose jobs `alone_runs` is given, if they must run alone."""
         self._store = store
         self._clock = clock
         self._retention_ms = round(retention.total_seconds() * 1000)
         self._exhausted_ms = round(exhausted_retention.total_seconds() * 1000)
         self._ledger_ms = round(ledger_retention.total_seconds() * 1000)
         self._alone_runs = alone_runs
+        self._functions = functions
+        self._queues = queues
+        self._overdue_since: dict[_Attempt, float] = {}
         self._retained_at: float | None = None
         self._warned_at: float | None = None
         self._ledger_at: float | None = None
@@ -68,7 +79,7 @@ class Janitor:
         now = self._clock.now()
         self._start_alone(now)
         more = self._store.expire(now) >= 500
-        self._store.time_out(now - TIMEOUT_GRACE_MS, self._judge_overdue, now)
+        self._time_out(now)
         more |= self._store.hold_unknown(now) >= 1000
         more |= self._store.release_known() >= 1000
         self._admit_waiters(now)
@@ -78,13 +89,24 @@ class Janitor:
         self._retain_inbox(now)
         return 0 if more else EVERY
 
-    def _judge_overdue(self, claim: Claim) -> Settlement:
+    def _time_out(self, now: int) -> None:
+        before, self._overdue_since = self._overdue_since, {}
+        self._store.time_out(now, partial(self._judge_overdue, before), now)
+
+    def _judge_overdue(self, before: Mapping[_Attempt, float], claim: Claim) -> Settlement | None:
+        """Deadlines are wall time, which may have jumped: so each gets its whole limit once more,
+        by the monotonic clock, from when it was first seen here."""
+        assert claim.timeout_ms is not None
+        attempt, since = (claim.id, claim.token), self._clock.monotonic()
+        self._overdue_since[attempt] = seen = before.get(attempt, since)
+        if since - seen < claim.timeout_ms / 1000 + TIMEOUT_GRACE:
+            return None
         return settle(claim, timeout_outcome(claim), self._clock.now(), random.random())
 
     def _start_alone(self, now: int) -> None:
         if self._alone_runs is not None:
             self._alone_runs.kill_the_stuck()
-            for job_id in self._store.due_alone(now):
+            for job_id in self._store.due_alone(self._functions(), self._queues, now):
                 self._alone_runs.start(job_id)
 
     def _admit_waiters(self, now: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from duly.errors import StoreFull, StoreMissing, StoreReadOnly, StoreUnavailable
 from duly.model.job import ErrorKind, Finish, Settlement, State
+from duly.store.base import is_refusal_of_a_row
 
 log = logging.getLogger(__name__)
 
@@ -41,33 +42,59 @@ class Outbox:
     def store(self, settlements: Sequence[Settlement], write: Write) -> set[str]:
         """Write a batch that failed as a whole: in halves, so that one bad row travels alone.
 
-        A row that cannot be stored becomes a failure that can. If the store goes away meanwhile,
-        whatever is not written is put back.
+        A row that cannot be stored becomes a failure that can. Whatever else goes wrong is no
+        row's fault: what could not be written is put back, to be tried later.
         """
         settled: set[str] = set()
+        has_written = False
         parts = [list(settlements)]
         while parts:
             part = parts.pop()
             try:
                 settled |= write(part)
+                has_written = True
             except OUTAGE:
-                for rest in [part, *parts]:
-                    self.put_back(rest)
+                self._put_all_back([*parts, part])
                 return settled
             except Exception as error:
-                parts += _split(part, error)
+                if len(part) > 1:
+                    parts += _halves(part)
+                elif _is_about_a_row(error):
+                    parts += _instead(part[0], error)
+                else:
+                    log.warning("the end of job %s waits: %s", part[0].id, _first_line(error))
+                    # Behind the others, which it must not hold up if it is the row after all.
+                    self.put(part[0])
+                    if not has_written:
+                        self._put_all_back(parts)
+                        return settled
         return settled
 
+    def _put_all_back(self, parts: Sequence[Sequence[Settlement]]) -> None:
+        """The last of them first in line."""
+        for part in parts:
+            self.put_back(part)
 
-def _split(part: list[Settlement], error: Exception) -> list[list[Settlement]]:
-    if len(part) > 1:
-        middle = len(part) // 2
-        return [part[:middle], part[middle:]]
-    (settlement,) = part
-    # Only what happened: PostgreSQL goes on with the whole row, arguments and all.
-    first_line = str(error).partition("\n")[0]
-    log.error("the end of job %s cannot be stored: %s", settlement.id, first_line)
+
+def _is_about_a_row(error: Exception) -> bool:
+    """Refused by the database, or by its driver before the database has seen it."""
+    return isinstance(error, ValueError | TypeError | OverflowError) or is_refusal_of_a_row(error)
+
+
+def _halves(part: list[Settlement]) -> list[list[Settlement]]:
+    """The first half last, so that it is written first."""
+    middle = len(part) // 2
+    return [part[middle:], part[:middle]]
+
+
+def _instead(settlement: Settlement, error: Exception) -> list[list[Settlement]]:
+    log.error("the end of job %s cannot be stored: %s", settlement.id, _first_line(error))
     return [[_unstorable(settlement)]] if not _is_last_resort(settlement) else []
+
+
+def _first_line(error: Exception) -> str:
+    """Only what happened: PostgreSQL goes on with the whole row, arguments and all."""
+    return str(error).partition("\n")[0]
 
 
 def _unstorable(settlement: Settlement) -> Finish:

@@ -115,6 +115,8 @@ class Service:
             exhausted_retention=exhausted_retention,
             ledger_retention=ledger_retention,
             alone_runs=alone_runs,
+            functions=lambda: self.worker.functions,
+            queues=queues,
         )
         self._alone_runs = alone_runs
         self._telling = Telling(program.counts, program.store, program.clock)
@@ -164,11 +166,15 @@ class Service:
 
 
 def run_alone(
-    program: Program, job_id: str, lifeline: Lifeline | None, is_over: Callable[[], bool]
+    program: Program,
+    job_id: str,
+    lifeline: Lifeline | None,
+    is_over: Callable[[], bool],
+    drain: float = DRAIN_SECONDS,
 ) -> None:
     """Run one job that crashed its workers, beating like any worker, and return when it is done.
 
-    `is_over` says that it has to end sooner: then the job gets the time that any other would get.
+    `is_over` says that it has to end sooner: then the job gets `drain` seconds, as any other.
     """
     worker = Worker(program, concurrency=1, lifeline=lifeline, alone=job_id)
     beat_loop = Loop("beat", Beat(worker).one_pass, program.clock)
@@ -177,18 +183,18 @@ def run_alone(
     _claim_alone(worker, job_id, is_over)
     while not worker.idle and not is_over():
         os_sleep(0.01)
-    worker.stop()
+    worker.stop(drain)
     beat_loop.stop()
     beat_loop.join(5)
     Telling(program.counts, program.store, program.clock).stop()
 
 
 def _claim_alone(worker: Worker, job_id: str, is_over: Callable[[], bool]) -> None:
-    """Claim the job. If the answer is lost it goes back, lest its worker be taken for crashed."""
+    """Claim the job. If that fails half-way it goes back, lest its worker be taken for crashed."""
     try:
         worker.claim_alone(job_id)
-    except StoreError as error:
-        log.warning("could not claim job %s: %s", job_id, error)
+    except Exception as error:
+        log.warning("could not claim or start job %s: %s", job_id, error)
         while not _reconciled(worker) and not is_over():
             os_sleep(1)
 

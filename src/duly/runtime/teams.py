@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from duly.errors import StoreError
 from duly.model.job import SystemFailed
@@ -30,6 +30,12 @@ Ended = Callable[[Attempt], None]
 CONNECT_AGAIN_SECONDS = 1.0
 
 
+class Team(Protocol):
+    """Runs attempts. Where `start_many` raises, it runs none of those."""
+
+    def start_many(self, attempts: Sequence[Attempt]) -> None: ...
+
+
 class AsyncTeam:
     """One event loop in a thread of its own; every async action is a task on it."""
 
@@ -38,6 +44,7 @@ class AsyncTeam:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
+        self._stopping = False
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         if self._loop is None:
@@ -46,9 +53,24 @@ class AsyncTeam:
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="duly-async", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(
+            target=self._run_loop, args=(loop,), name="duly-async", daemon=True
+        )
+        try:
+            thread.start()
+        except BaseException:
+            loop.close()
+            raise
+        self._thread = thread
         return loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._stopping:
+            try:
+                loop.run_forever()
+            except BaseException:
+                # SystemExit in a task that a body has made comes through to here.
+                log.exception("the event loop of async actions goes on after an error")
 
     def _create_tasks(self, attempts: Sequence[Attempt]) -> None:
         assert self._loop is not None
@@ -70,6 +92,7 @@ class AsyncTeam:
             self._loop.call_soon_threadsafe(task.cancel)
 
     def stop(self) -> None:
+        self._stopping = True
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(1)
@@ -117,6 +140,9 @@ class ThreadTeam:
         while (attempt := self._queue.get()) is not None:
             try:
                 self._run(attempt)
+            except BaseException:
+                # A dead thread would be counted on: what comes next would wait for it for ever.
+                log.exception("a thread goes on after an action that could not be ended in order")
             finally:
                 self._have_ended(1)
                 self._ended(attempt)
@@ -157,12 +183,20 @@ class MutationTeam:
         self._stopped = threading.Event()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
+        with self._guard:
+            self._hire_for(self._unended + len(attempts))
+            self._unended += len(attempts)
         for attempt in attempts:
             self._queue.put(attempt)
-        with self._guard:
-            self._unended += len(attempts)
-            while len(self._threads) < min(self._unended, self._store.mutation_lanes):
+
+    def _hire_for(self, mutations: int) -> None:
+        try:
+            while len(self._threads) < min(mutations, self._store.mutation_lanes):
                 self._hire()
+        except RuntimeError as error:
+            if not self._threads:
+                raise
+            log.error("%d mutations share %d threads: %s", mutations, len(self._threads), error)
 
     def _hire(self) -> None:
         name = f"duly-mutation-{len(self._threads) + 1}"

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from duly import zones
-from duly.errors import StoreError, StoreUnavailable
+from duly.errors import StoreError
 from duly.model.decide import Signal
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.program import Program
 from duly.runtime.signals import ask_for_signals
+from duly.store.base import is_refusal_of_a_row
 from duly.store.expectations import PAGE as CHECKED_AT_ONCE
 from duly.store.schedules.parked import REVIVED_AT_ONCE
 from duly.store.schedules.rows import reason_of
@@ -146,9 +147,4 @@ class Ticker:
 
 def _is_about_a_row(error: Exception) -> bool:
     """Whether what was to be written is at fault, and not the store as a whole."""
-    if not isinstance(error, StoreError):
-        return True
-    if isinstance(error, StoreUnavailable):
-        return False
-    names = {each.__name__ for each in type(error.__cause__).__mro__}
-    return bool(names & {"DataError", "IntegrityError"})
+    return not isinstance(error, StoreError) or is_refusal_of_a_row(error)

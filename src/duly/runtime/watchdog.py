@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from duly.clock import Clock
+from duly.model.job import Kind
 from duly.runtime.execute import Attempt
 
 IDLE = 3600.0
 INSIST_EVERY = 0.1
+# An async body that is canceled cleans up, and to cancel it again would cut that short.
+REMIND_ACTIONS_EVERY = 5.0
 
 
 class Watchdog:
@@ -19,15 +22,16 @@ class Watchdog:
         self._clock = clock
         self._wake = wake
         self._guard = threading.Lock()
-        # In the order in which they came, so that a simulation replays exactly.
-        self._watched: dict[Attempt, None] = {}
+        # In the order in which they came, so that a simulation replays exactly; each with the time
+        # before which it need not be told again.
+        self._watched: dict[Attempt, float] = {}
         self._next_pass = 0.0
 
     def watch(self, attempt: Attempt, seconds: float) -> None:
         """Measured with the monotonic clock: a wall clock that jumps times nobody out."""
         attempt.deadline = self._clock.monotonic() + seconds
         with self._guard:
-            self._watched[attempt] = None
+            self._watched[attempt] = 0.0
         if attempt.deadline < self._next_pass:
             self._wake()
 
@@ -41,17 +45,25 @@ class Watchdog:
         # Whoever comes while this pass looks must be able to wake the next one.
         self._next_pass = now + IDLE
         with self._guard:
-            watched = list(self._watched)
+            watched = list(self._watched.items())
         delay = self._tell_the_overdue(watched, now)
         self._next_pass = now + delay
         return delay
 
-    def _tell_the_overdue(self, watched: list[Attempt], now: float) -> float:
+    def _tell_the_overdue(self, watched: Sequence[tuple[Attempt, float]], now: float) -> float:
         # A body that ends meanwhile takes its deadline away.
-        deadlines = [(a, d) for a in watched if (d := a.deadline) is not None]
-        overdue = [attempt for attempt, deadline in deadlines if deadline <= now]
+        times = [(a, max(d, again)) for a, again in watched if (d := a.deadline) is not None]
+        overdue = [attempt for attempt, at in times if at <= now]
         for attempt in overdue:
             attempt.time_out()
-        if overdue:
+        delays = [self._tell_again_after(attempt, now) for attempt in overdue]
+        delays += [at - now for _, at in times if at > now]
+        return min(delays, default=IDLE)
+
+    def _tell_again_after(self, attempt: Attempt, now: float) -> float:
+        if attempt.claim.kind == Kind.MUTATION:
             return INSIST_EVERY
-        return min((deadline - now for _, deadline in deadlines), default=IDLE)
+        with self._guard:
+            if attempt in self._watched:
+                self._watched[attempt] = now + REMIND_ACTIONS_EVERY
+        return REMIND_ACTIONS_EVERY

@@ -21,14 +21,17 @@ from duly.ids import new_id
 from duly.model.job import (
     Again,
     Claim,
+    ErrorKind,
     Finish,
     Hold,
     Interrupted,
     Kind,
     NeverStarted,
     Outcome,
+    Raised,
     Settlement,
     State,
+    SystemFailed,
     settle,
 )
 from duly.runtime import tracing
@@ -41,7 +44,7 @@ from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.program import Program, Runnable
 from duly.runtime.reports import Reports, captured_logging
 from duly.runtime.slots import Slots
-from duly.runtime.teams import AsyncTeam, MutationTeam, ThreadTeam
+from duly.runtime.teams import AsyncTeam, MutationTeam, Team, ThreadTeam
 from duly.runtime.watchdog import Watchdog
 from duly.store.base import ClaimRequest, WorkerInfo
 
@@ -52,6 +55,7 @@ SILENT_SECONDS = 10.0
 AFTER_OUTAGE = 0.25
 # Half of what the janitor grants a job beyond its time limit, which it counts from the claim.
 LONGEST_WAIT = 15.0
+UNCLEAR = "how it ended could not be understood"
 TOO_LATE = "its end came too late and was dropped"
 
 
@@ -291,6 +295,11 @@ class Worker:
             log.warning("worker %s leaves its row to be rescued: %s", self.id, error)
 
     @property
+    def functions(self) -> tuple[str, ...]:
+        """Those that can be run here."""
+        return self._functions
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is claimed and nothing waits to be settled."""
         return not self._held and not self._outbox and not self._slots.are_to_be_freed
@@ -320,8 +329,7 @@ class Worker:
                 self._slots.doubt()
                 if not batch:
                     raise
-                self._settle_in_halves(batch)
-                return 0
+                return self._settle_in_halves(batch)
             with self._slots.doubted_if_it_fails():
                 fault.point("worker.claimed")
                 self._note(batch, settled)
@@ -343,24 +351,26 @@ class Worker:
             log.warning("the store is not available: %s", error)
             return AFTER_OUTAGE
         except Exception:
-            self._settle_in_halves(batch)
+            delay = self._settle_in_halves(batch)
         else:
             self._note(batch, settled)
+            delay = 0 if len(self._outbox) else POLL_SECONDS
         self._slots.release_ended()
-        return 0 if len(self._outbox) else POLL_SECONDS
+        return delay
 
     def _let_them_speak(self, batch: Sequence[Settlement]) -> None:
         """Their last words have to be written before their end is."""
         if batch:
             self._reports.flush({settlement.id for settlement in batch})
 
-    def _settle_in_halves(self, batch: Sequence[Settlement]) -> None:
+    def _settle_in_halves(self, batch: Sequence[Settlement]) -> float:
         def write(part: Sequence[Settlement]) -> set[str]:
             settled, _ = self.store.exchange(part, None, self.clock.now())
             self._note(part, settled)
             return settled
 
         self._outbox.store(batch, write)
+        return AFTER_OUTAGE if len(self._outbox) else 0
 
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
@@ -450,12 +460,24 @@ class Worker:
                 self._watchdog.watch(attempt, attempt.claim.timeout_ms / 1000)
         coroutines = [a for a in actions if a.runnable.is_async and not a.runnable.isolated]
         threads = [a for a in actions if not a.runnable.is_async or a.runnable.isolated]
-        if coroutines:
-            self._async.start_many(coroutines)
-        if threads:
-            self._threads.start_many(threads)
-        if mutations:
-            self._mutations.start_many(mutations)
+        self._hand_over(
+            [(self._async, coroutines), (self._threads, threads), (self._mutations, mutations)]
+        )
+
+    def _hand_over(self, shares: list[tuple[Team, list[Attempt]]]) -> None:
+        """To each team its share. What cannot be handed over comes again, later each time."""
+        try:
+            while shares:
+                team, share = shares[0]
+                if share:
+                    team.start_many(share)
+                del shares[0]
+        except Exception as error:
+            for _, share in shares:
+                for attempt in share:
+                    attempt.resolve(SystemFailed(f"could not be started: {error}"))
+                    self._body_ended(attempt)
+            raise
 
     def _run_in_thread(self, attempt: Attempt) -> None:
         run = self._processes.run if attempt.runnable.isolated else run_action
@@ -518,8 +540,24 @@ class Worker:
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
-        self._outbox.put(settle(attempt.claim, outcome, self.clock.now(), random.random()))
+        self._outbox.put(self._settlement(attempt.claim, outcome))
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
+
+    def _settlement(self, claim: Claim, outcome: Outcome) -> Settlement:
+        try:
+            return settle(claim, outcome, self.clock.now(), random.random())
+        except Exception:
+            # Nobody would ever ask again what became of it.
+            log.exception("how job %s goes on cannot be decided; it fails", claim.id)
+            known = outcome if isinstance(outcome, Raised) else Raised(ErrorKind.USER, UNCLEAR)
+            return Finish(
+                claim.id,
+                claim.token,
+                State.FAILED,
+                error_kind=known.kind,
+                error_message=known.message,
+                error_traceback=known.traceback,
+            )
 
     def _note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
         now = self.clock.monotonic()
@@ -618,7 +656,8 @@ class Worker:
     def claim_alone(self, job_id: str) -> None:
         """Claim and start one job that crashed its workers; this process is for nothing else."""
         with self._claiming, self._slots.doubted_if_it_fails():
-            claim = self.store.claim_alone(job_id, self.id, self.clock.now())
+            now = self.clock.now()
+            claim = self.store.claim_alone(job_id, self.id, self._functions, now)
             if claim is not None:
                 self._start([claim])
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from duly.errors import StoreError, StoreUnavailable
 from duly.model.access import RequestClaim, TokenRecord
 from duly.model.calendar import Calendar
 from duly.model.decide import Facts, Signal
@@ -252,6 +253,18 @@ MEMBER = f"duly_member_{os.urandom(8).hex()}"
 """The savepoint of a member, by a name that no body meets by accident."""
 
 
+# A constraint, a value that does not fit, a trigger of the user's.
+_REFUSALS_OF_A_ROW = {"DataError", "IntegrityError", "RaiseException"}
+
+
+def is_refusal_of_a_row(error: Exception) -> bool:
+    """Whether what was to be written is at fault, and not the store as a whole."""
+    if not isinstance(error, StoreError) or isinstance(error, StoreUnavailable):
+        return False
+    names = {each.__name__ for each in type(error.__cause__).__mro__}
+    return bool(names & _REFUSALS_OF_A_ROW)
+
+
 class MutationLane(Protocol):
     """A connection of its own for mutation bodies, used by one thread.
 
@@ -405,11 +418,17 @@ class Store(Protocol):
         """
         ...
 
-    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
-        """Claim one job that must run in a process of its own."""
+    def claim_alone(
+        self, job_id: str, worker_id: str, functions: Sequence[str], now: int
+    ) -> Claim | None:
+        """Claim one job that must run in a process of its own, if it is of these functions."""
         ...
 
-    def due_alone(self, now: int) -> Sequence[str]: ...
+    def due_alone(
+        self, functions: Sequence[str], queues: Sequence[str] | None, now: int
+    ) -> Sequence[str]:
+        """Some due jobs of that kind, of these functions and queues; None: of any queue."""
+        ...
 
     def mutation_lane(self) -> MutationLane: ...
 
@@ -541,8 +560,8 @@ class Store(Protocol):
         ...
 
     # Upkeep
-    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
-        """Settle running jobs whose deadline is older than `before`."""
+    def time_out(self, before: int, judge: Callable[[Claim], Settlement | None], now: int) -> int:
+        """Settle running jobs whose deadline is `before` or older, where `judge` says how."""
         ...
 
     def expire(self, now: int) -> int:

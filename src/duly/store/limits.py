@@ -180,9 +180,12 @@ class Starting:
             self._session.run(sql.HOLD_KEY, {"key": key, "now": self._now})
 
 
-def start_alone(session: Session, job_id: str, worker_id: str, now: int) -> Claim | None:
+def start_alone(
+    session: Session, job_id: str, worker_id: str, functions: Sequence[str], now: int
+) -> Claim | None:
     """Claim a job that runs in a process of its own; what a limit keeps back is due again soon."""
-    rows = session.run(sql.PICK_ALONE, {"id": job_id, "now": now})
+    which = {"id": job_id, "functions": session.array(functions), "now": now}
+    rows = session.run(sql.PICK_ALONE, which)
     if not rows:
         return None
     job = Picked(*rows[0])

@@ -222,9 +222,15 @@ class Session(ABC):
         self.run(sql.DELETE_WORKER, {"id": worker_id})
         return len(lost)
 
-    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
-        overdue = [Claim(*row) for row in self.run(sql.OVERDUE, {"before": before})]
-        return len(self.settle([judge(claim) for claim in overdue], now))
+    def due_alone(
+        self, functions: Sequence[str], queues: Sequence[str] | None, now: int
+    ) -> list[str]:
+        of = None if queues is None else self.array(queues)
+        which = {"functions": self.array(functions), "queues": of, "now": now}
+        return [row[0] for row in self.run(sql.DUE_ALONE, which)]
+
+    def overdue(self, before: int) -> list[Claim]:
+        return [Claim(*row) for row in self.run(sql.OVERDUE, {"before": before})]
 
     # Batches, replays
 

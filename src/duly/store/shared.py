@@ -123,11 +123,15 @@ class SharedVerbs(ABC, Generic[S]):
     def lanes(self) -> Sequence[Lane]:
         return [Lane(*row) for row in self._read(lambda s: s.lanes())]
 
-    def claim_alone(self, job_id: str, worker_id: str, now: int) -> Claim | None:
-        return self._write(lambda s: limits.start_alone(s, job_id, worker_id, now))
+    def claim_alone(
+        self, job_id: str, worker_id: str, functions: Sequence[str], now: int
+    ) -> Claim | None:
+        return self._write(lambda s: limits.start_alone(s, job_id, worker_id, functions, now))
 
-    def due_alone(self, now: int) -> Sequence[str]:
-        return [row[0] for row in self._read(lambda s: s.run(sql.DUE_ALONE, {"now": now}))]
+    def due_alone(
+        self, functions: Sequence[str], queues: Sequence[str] | None, now: int
+    ) -> Sequence[str]:
+        return self._read(lambda s: s.due_alone(functions, queues, now))
 
     # Cancel
 
@@ -233,10 +237,11 @@ class SharedVerbs(ABC, Generic[S]):
     # Upkeep: every process looks every second, and as a rule finds nothing. No lock and no
     # transaction id is taken for that.
 
-    def time_out(self, before: int, judge: Callable[[Claim], Settlement], now: int) -> int:
-        if not self._read(lambda s: s.run(sql.OVERDUE, {"before": before})):
-            return 0
-        return self._write(lambda s: s.time_out(before, judge, now))
+    def time_out(self, before: int, judge: Callable[[Claim], Settlement | None], now: int) -> int:
+        overdue = self._read(lambda s: s.overdue(before))
+        # Whatever becomes of one meanwhile, its token is another then.
+        settlements = [s for claim in overdue if (s := judge(claim)) is not None]
+        return len(self._write(lambda s: s.settle(settlements, now))) if settlements else 0
 
     def expire(self, now: int) -> int:
         if not self._read(lambda s: s.run(sql.EXPIRED_IDS, {"now": now})):

@@ -356,12 +356,23 @@ _DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
         WHERE name = function AND status IN ('paused', 'deleted'))"""
 
 PICK_ALONE = each(
-    sqlite=f"SELECT id, queue, limit_key, limits FROM @jobs WHERE id = :id AND {_DUE_ALONE}",
-    postgres=f"""SELECT @id, queue, limit_key, limits FROM @jobs
-        WHERE id = :id AND {_DUE_ALONE} FOR UPDATE""",
+    sqlite=f"""SELECT id, queue, limit_key, limits FROM @jobs WHERE id = :id AND {_DUE_ALONE}
+        AND function IN (SELECT value FROM json_each(:functions))""",
+    postgres=f"""SELECT @id, queue, limit_key, limits FROM @jobs WHERE id = :id AND {_DUE_ALONE}
+        AND function = ANY(:functions::text[]) FOR UPDATE""",
 )
 
-DUE_ALONE = both(f"SELECT @id FROM @jobs WHERE {_DUE_ALONE} LIMIT 10")
+_OUR_QUEUE = f"substr(queue, 1, {len(RESERVED)}) = '{RESERVED}'"
+
+DUE_ALONE = each(
+    sqlite=f"""SELECT @id FROM @jobs WHERE {_DUE_ALONE}
+        AND function IN (SELECT value FROM json_each(:functions))
+        AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)) OR {_OUR_QUEUE})
+        LIMIT 10""",
+    postgres=f"""SELECT @id FROM @jobs WHERE {_DUE_ALONE} AND function = ANY(:functions::text[])
+        AND (:queues::text[] IS NULL OR queue = ANY(:queues::text[]) OR {_OUR_QUEUE})
+        LIMIT 10""",
+)
 
 # Finish ------------------------------------------------------------------------------------------
 
@@ -482,7 +493,7 @@ RUNNING_OF = each(
 OVERDUE = each(
     sqlite=f"SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before LIMIT 500",
     postgres=f"""SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before
-        ORDER BY deadline_at LIMIT 500 FOR UPDATE SKIP LOCKED""",
+        ORDER BY deadline_at LIMIT 500""",
 )
 
 # Workers -----------------------------------------------------------------------------------------

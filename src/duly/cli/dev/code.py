@@ -10,8 +10,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
 
 from duly.app import Duly
 from duly.clock import os_monotonic
@@ -71,6 +73,41 @@ class Failure(NamedTuple):
     why: str
 
 
+class Trial:
+    """One attempt to load the code, in a process of its own."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        with ExitStack() as files:
+            # Not pipes: nobody reads before the end, and a module that prints more than a pipe
+            # holds would wait for that for ever.
+            self._out, self._err = (files.enter_context(TemporaryFile()) for _ in range(2))
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=self._out,
+                stderr=self._err,
+                process_group=0,
+            )
+            self._files = files.pop_all()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def close(self) -> tuple[int, str, str]:
+        """Its exit code, what it printed, and its errors; it is killed if it still runs."""
+        if not self.has_ended:
+            self._process.kill()
+        self._process.communicate()
+        with self._files:
+            return self._process.returncode, _read(self._out), _read(self._err)
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
 class Code:
     """The files of an app, and the last attempt to load them."""
 
@@ -80,12 +117,12 @@ class Code:
         self._stamps = _stamps(folders)
         self._settled = True
         self._look_at = 0.0
-        self._trial: subprocess.Popen[str] | None = None
+        self._trial: Trial | None = None
 
     def look(self) -> Loaded | Failure | None:
         """Something when the code has changed and an attempt to load it has ended."""
         if self._trial is not None:
-            return None if self._trial.poll() is None else self._end(self._trial)
+            return self._end(self._trial) if self._trial.has_ended else None
         if os_monotonic() < self._look_at:
             return None
         self._look_at = os_monotonic() + LOOK_EVERY
@@ -99,26 +136,18 @@ class Code:
 
     def close(self) -> None:
         if self._trial is not None:
-            self._trial.kill()
-            self._trial.communicate()
+            self._trial.close()
 
     def _begin(self) -> None:
         self._settled = True
-        self._trial = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
+        self._trial = Trial(self._command)
 
-    def _end(self, trial: subprocess.Popen[str]) -> Loaded | Failure:
+    def _end(self, trial: Trial) -> Loaded | Failure:
         self._trial = None
-        out, err = trial.communicate()
+        code, out, err = trial.close()
         answers = [line for line in out.splitlines() if line.startswith(LOADED)]
-        if trial.returncode or not answers:
-            return Failure(err.strip().removeprefix("duly: ") or f"exit code {trial.returncode}")
+        if code or not answers:
+            return Failure(err.strip().removeprefix("duly: ") or f"exit code {code}")
         loaded = Loaded(**json.loads(answers[0].removeprefix(LOADED)))
         if loaded.folders != self._folders:
             self._folders, self._stamps = loaded.folders, _stamps(loaded.folders)

@@ -170,19 +170,28 @@ class Claiming(Ground):
         claim = self.claim_new()
         self.settle(again(claim, run_at=NOW + 5, hold=Hold.ALONE))
         assert self.claim(now=NOW + 5) == []
-        assert list(self.store.due_alone(NOW + 4)) == []
-        assert list(self.store.due_alone(NOW + 5)) == [claim.id]
+        assert list(self.store.due_alone(["send"], None, NOW + 4)) == []
+        assert list(self.store.due_alone(["send"], None, NOW + 5)) == [claim.id]
 
         alone = self.register("send", alone=True)
-        taken = self.store.claim_alone(claim.id, alone, NOW + 5)
+        taken = self.store.claim_alone(claim.id, alone, ["send"], NOW + 5)
         assert taken is not None
         assert (taken.id, taken.token) == (claim.id, claim.token + 2)
-        assert self.store.claim_alone(claim.id, alone, NOW + 5) is None
-        assert list(self.store.due_alone(NOW + 5)) == []
+        assert self.store.claim_alone(claim.id, alone, ["send"], NOW + 5) is None
+        assert list(self.store.due_alone(["send"], None, NOW + 5)) == []
+
+    def test_a_job_that_must_run_alone_is_for_those_who_know_its_function(self) -> None:
+        claim = self.claim_new()
+        self.settle(again(claim, hold=Hold.ALONE))
+        alone = self.register("other", alone=True)
+        assert list(self.store.due_alone(["other"], None, NOW)) == []
+        assert self.store.claim_alone(claim.id, alone, ["other"], NOW) is None
+        assert list(self.store.due_alone(["send"], ["another"], NOW)) == []
+        assert list(self.store.due_alone(["send"], ["another", claim.queue], NOW)) == [claim.id]
 
     def test_an_ordinary_job_is_not_claimed_alone(self) -> None:
         job_id = self.enqueue_one()
-        assert self.store.claim_alone(job_id, self.worker, NOW) is None
+        assert self.store.claim_alone(job_id, self.worker, ["send"], NOW) is None
         assert self.state(job_id) == State.PENDING
 
     def test_the_lanes_say_where_claimable_jobs_stand_and_since_when(self) -> None:

@@ -112,10 +112,10 @@ class Functions(Ground):
         self.store.publish([published()], NOW)
         self.set_status("send", Status.PAUSED)
         alone = self.register("send", alone=True)
-        assert list(self.store.due_alone(NOW)) == []
-        assert self.store.claim_alone(held.id, alone, NOW) is None
+        assert list(self.store.due_alone(["send"], None, NOW)) == []
+        assert self.store.claim_alone(held.id, alone, ["send"], NOW) is None
         self.set_status("send", Status.ACTIVE)
-        assert list(self.store.due_alone(NOW)) == [held.id]
+        assert list(self.store.due_alone(["send"], None, NOW)) == [held.id]
 
     def test_due_jobs_of_a_paused_function_are_held_and_freed(self) -> None:
         self.register("send", "keep")

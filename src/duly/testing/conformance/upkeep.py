@@ -19,6 +19,7 @@ class Upkeep(Ground):
             return Finish(claim.id, claim.token, State.FAILED, error_kind=ErrorKind.TIMEOUT)
 
         assert self.store.time_out(NOW + 9, judge, NOW + 9) == 0
+        assert self.store.time_out(NOW + 10, lambda _: None, NOW + 10) == 0
         assert self.store.time_out(NOW + 10, judge, NOW + 10) == 1
         assert seen == [overdue]
         assert self.settle(succeeded(overdue)) == set()

@@ -153,7 +153,7 @@ class Workers(Ground):
         assert (self.state(job_id), self.get(job_id).hold) == (State.PENDING, Hold.ALONE)
 
         alone = self.register("send", alone=True)
-        assert self.store.claim_alone(job_id, alone, NOW) is not None
+        assert self.store.claim_alone(job_id, alone, ["send"], NOW) is not None
         assert self.store.rescue(alone, None, judge_lost, NOW) == 1
         record = self.get(job_id)
         assert (record.state, record.error_kind) == (State.FAILED, ErrorKind.CRASH_LOOP)
