@@ -22,7 +22,7 @@ from duly.model.function import Status, is_reserved
 from duly.model.job import KeyedJob, KeyEntry, Trigger
 from duly.model.keys import IDEMPOTENCY, check_key
 from duly.secrets import check_reference, is_same, resolve
-from duly.times import at
+from duly.times import at, length_ms
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -136,14 +136,19 @@ class Receiver:
         keys = _keys(function.name, message, headers, nominal, now)
         call = self._core.admitted(Call(function, function.signature.encode((), message.input)))
         first, *hooks = new_jobs(call, nominal, now, None, self._core.idempotency_ms)
+        options = call.function.options
+        window = 0 if options.debounce is None else length_ms("debounce", options.debounce)
         fields: dict[str, Any] = msgspec.structs.asdict(first)
-        fields |= {"run_at": now, "trigger": Trigger.API, "actor": "dispatch"}
-        fields["entries"] = (*fields.get("entries", ()), *keys)
+        fields |= {"run_at": now + window, "trigger": Trigger.API, "actor": "dispatch"}
+        fields["entries"] = (*keys, *fields.get("entries", ()))
         job = KeyedJob(**fields)
+        may_merge = options.unique is not None or options.debounce is not None
+        # Asked before: afterwards the keys of a call that was merged lead to the other's job, too.
+        known = not may_merge or any(self._core.ready().is_kept(key, now) for key in keys)
         holder = self._core.insert([job, *hooks]).get(job.id)
-        if holder is not None:
+        if holder is not None and known:
             return DispatchAnswer(200, {"jobId": holder, "duplicate": True})
-        return DispatchAnswer(202, {"jobId": job.id, "duplicate": False})
+        return DispatchAnswer(202, {"jobId": holder or job.id, "duplicate": False})
 
     def _function(self, name: str) -> Function[..., Any]:
         unknown = _Refused(404, "not_found", "there is no such function")

@@ -292,6 +292,7 @@ class _Looker:
         self.followers: dict[Follower, None] = {}
         self._cursor: Cursor | None = None
         self._seen = Seen()
+        self._gone: dict[str, JobNews] = {}
         self._bell = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duly-feed", daemon=True)
@@ -337,17 +338,22 @@ class _Looker:
             follower.let_in(self._cursor, self._feed.look)
         changes = self._feed.look(self._cursor)
         self._cursor = changes.next
-        new = changes._replace(news=self._seen.new(changes) + self._given_back())
-        for follower in list(self.followers):
-            follower.tell(new)
+        news = self._seen.new(changes)
+        self._gone |= {gone.id: gone for gone in self._seen.gone}
+        try:
+            news += self._given_back()
+        finally:
+            # Also if the store gives no answer any more: no later look shows them as new.
+            for follower in list(self.followers):
+                follower.tell(changes._replace(news=news))
         return AT_LATEST if self._listener.hears(self._feed.store) else LOOK_SECONDS
 
     def _given_back(self) -> list[News]:
         """Jobs that ran and wait again; nothing else tells of those."""
-        gone = {news.id: news for news in self._seen.gone}
-        if not gone:
+        if not self._gone:
             return []
-        looks = self._feed.store.look(list(gone))
+        looks = self._feed.store.look(list(self._gone))
+        gone, self._gone = self._gone, {}
         return [
             gone[look.job_id]._replace(
                 state=look.state, token=look.token, attempt=look.attempt, reported=None

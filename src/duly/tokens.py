@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -16,17 +18,20 @@ import msgspec
 from duly.checks import check_text
 from duly.clock import from_ms
 from duly.core import Core
-from duly.errors import InvalidOption, TokenNotFound
+from duly.errors import InvalidOption, StoreError, TokenNotFound
 from duly.ids import new_id
 from duly.inside import refuse_inside_mutation
 from duly.model.access import Principal, Scope, TokenRecord, scopes_of
 from duly.times import Instant, at, length_ms
 from duly.zones import zone
 
+log = logging.getLogger(__name__)
+
 PREFIX = "duly_"
 """So that those who look for leaked secrets can tell one."""
 SECRET_BYTES = 32
 USE_NOTED_EVERY_MS = 60_000
+NOTED_AT_ONCE = 2
 MAX_LISTED = 1_000
 
 
@@ -65,6 +70,7 @@ class Tokens:
     def __init__(self, core: Core, fixed_id: str | None = None) -> None:
         self._core = core
         self._fixed_id = fixed_id
+        self._noting: set[str] = set()
 
     def under(self, token_id: str) -> Self:
         """The same, where the next token gets this id; for requests that may be repeated."""
@@ -144,9 +150,24 @@ class Tokens:
         if record is None or not record.is_live(now):
             return None
         if record.last_used_at is None or now - record.last_used_at >= USE_NOTED_EVERY_MS:
-            store.use_token(record.id, now)
+            self._note_use(record.id, now)
         name = f"{record.name} (token:{record.id})"
         return Principal(name, scopes_of(record.scopes.split()), record.owner, record.tz)
+
+    def _note_use(self, token_id: str, now: int) -> None:
+        """Soon: who may read has not to wait for those who write, nor for room on the disk."""
+        # Whoever is not noted now is so with the next request: few threads wait for a lock.
+        if token_id not in self._noting and len(self._noting) < NOTED_AT_ONCE:
+            self._noting.add(token_id)
+            self._core.threads.start(partial(self._write_use, token_id, now))
+
+    def _write_use(self, token_id: str, now: int) -> None:
+        try:
+            self._core.ready().use_token(token_id, now)
+        except StoreError as error:
+            log.warning("that token %s was used cannot be noted now: %s", token_id, error)
+        finally:
+            self._noting.discard(token_id)
 
 
 def digest_of(secret: str) -> str:

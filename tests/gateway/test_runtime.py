@@ -17,10 +17,12 @@ from duly.errors import (
     CronNotFound,
     InvalidFunction,
     InvalidOption,
+    StoreFull,
     StoreTooNew,
     StoreUnavailable,
 )
 from duly.gateway import Gateway, GatewayCron
+from duly.runtime.loop import AFTER_ERROR
 from tests.gateway.test_rest import Api
 from tests.jobs.support import PATIENCE, wait_until
 
@@ -334,6 +336,68 @@ def test_an_async_run_that_takes_too_long_is_canceled(file, clock):
     after = idle(gateway, made)
     assert (after.last_status, after.consecutive_errors) == ("error", 1)
     assert after.last_error == "TimeoutError: took longer than 5 s"
+    gateway.stop()
+
+
+@contextlib.contextmanager
+def full_disk(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Nothing can be written; each time that somebody tries is noted."""
+    tried: list[bool] = []
+
+    def fail(*_: object) -> None:
+        tried.append(True)
+        raise StoreFull("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway._store, "edit", fail)
+        patched.setattr(gateway._store, "rest", fail)
+        yield tried
+
+
+def test_an_end_that_could_not_be_written_is_written_later(gateway, clock, probe, monkeypatch):
+    made = gateway.cron_add("probe", MINUTE)
+    probe.goes_on.clear()
+    gateway.cron_run(made.id)
+    with full_disk(gateway, monkeypatch) as tried:
+        clock.advance(2)
+        probe.goes_on.set()
+        wait_until(lambda: tried)
+        assert gateway.one_pass() == AFTER_ERROR
+    assert gateway.cron_run(made.id).reason == "already-running"
+    clock.advance(7)
+    gateway.one_pass()
+
+    after = gateway.cron_get(made.id)
+    assert (after.last_status, after.last_duration_ms, after.running_at) == ("ok", 2000, None)
+    assert gateway.cron_run(made.id).ran
+
+
+def test_a_run_that_takes_too_long_is_canceled_whatever_can_be_written(file, clock, monkeypatch):
+    gateway = Gateway(file, clock=clock).open()
+    canceled, started = threading.Event(), threading.Event()
+
+    @gateway.handler("hang", timeout=5)
+    async def hang() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            canceled.set()
+            raise
+
+    made = gateway.cron_add("hang", MINUTE)
+    gateway.cron_run(made.id)
+    assert started.wait(PATIENCE)
+    clock.advance(5)
+    with full_disk(gateway, monkeypatch):
+        gateway.one_pass()
+        assert canceled.wait(PATIENCE)
+    gateway.stop()
+    gateway.open()
+
+    after = gateway.cron_get(made.id)
+    assert after.last_error == "TimeoutError: took longer than 5 s", "written before it stopped"
+    assert after.running_at is None
     gateway.stop()
 
 

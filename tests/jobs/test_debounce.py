@@ -50,6 +50,18 @@ def test_calls_within_the_window_become_one_job_with_the_last_arguments(
     assert jobs[0].arguments == {"document": 1, "text": "abc"}
 
 
+def test_a_repeat_of_a_call_that_others_followed_changes_nothing(
+    app: Duly, save: Any, clock: ManualClock
+):
+    for text in ("a", "ab", "abc"):
+        job = app.run(save.using(idempotency_key=text), 1, text)
+        clock.advance(10)
+    before = job.record
+
+    assert app.run(save.using(idempotency_key="ab"), 1, "ab") == job
+    assert job.record == before
+
+
 def test_the_first_call_says_when_it_was_wanted(app: Duly, save: Any, clock: ManualClock):
     begin = clock.now()
     job = app.run(save, 1, "a")

@@ -231,13 +231,24 @@ def test_how_long_it_is_kept_is_a_setting(url: str, clock: ManualClock):
     app.close()
 
 
-def test_a_call_that_meets_one_of_its_keys_leaves_no_other(app: Duly, note: Any, db: Database):
-    first = app.run(note.using(unique=Unique("u", "unfinished")), 1)
-    both = note.using(unique=Unique("u", "unfinished"), idempotency_key="i")
+@pytest.mark.parametrize(
+    "unique", [Unique("u"), Unique("u", "unfinished"), Unique("u", period=5)], ids=str
+)
+def test_a_call_that_was_merged_is_found_by_its_own_key(
+    app: Duly, note: Any, hire: Hire, clock: ManualClock, db: Database, unique: Unique
+):
+    def call(key: str, number: int) -> Job[Any]:
+        return app.run(note.using(unique=unique, idempotency_key=key), number)
 
-    assert app.run(both, 2) == first
-    assert db.count("@keys") == 0
-    assert not app.run(note.using(idempotency_key="i"), 3).existed
+    first = call("a", 1)
+    assert call("b", 2) == first
+    hire().work()
+    clock.advance(10)
+
+    assert [call("a", 1), call("b", 2)] == [first, first]
+    assert [job.id for job in app.jobs()] == [first.id]
+    assert not call("c", 3).existed, "a repeat takes nobody's place"
+    assert db.count("@keys") == 3 + (unique.period is not None)
 
 
 @pytest.mark.parametrize("key", [7, "", "x" * 201])

@@ -4,6 +4,7 @@ The routes are those of the OpenAPI document, so a new one is judged as soon as 
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from duly import Ctx, Duly
 from duly.model.access import Scope
 from duly.server import Principal, make_asgi
 from duly.webhooks import Bearer
-from tests.jobs.support import Database, on_postgres, on_sqlite
+from tests.jobs.support import Database, on_postgres, on_sqlite, wait_until
 
 SCOPES = [str(scope) for scope in Scope]
 IMPLIED = {
@@ -331,6 +332,23 @@ def test_a_revoked_or_expired_token_opens_nothing(shop: Duly, guarded: TestClien
     assert guarded.get("/api/v1/jobs", headers=headers).status_code == 200
     shop.tokens.revoke(other.token.id, by="me")
     assert guarded.get("/api/v1/jobs", headers=headers).status_code == 401
+
+
+@on_sqlite
+def test_who_reads_waits_for_nobody_who_writes(
+    shop: Duly, guarded: TestClient, bearer: Bearing, db: Database
+):
+    headers = bearer("read")
+    begun = time.monotonic()
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for _ in range(3):
+            assert guarded.get("/api/v1/jobs", headers=headers).status_code == 200
+        assert time.monotonic() - begun < 5
+    finally:
+        db.execute("ROLLBACK")
+    assert guarded.get("/api/v1/jobs", headers=headers).status_code == 200
+    wait_until(lambda: shop.tokens.list()[0].last_used is not None)
 
 
 def test_the_application_around_may_say_who_asks(shop: Duly, bearer: Bearing):

@@ -1,12 +1,14 @@
 """The dashboard as a browser without JavaScript sees it: who may do what, and what is refused."""
 
 import csv
+import html
 import io
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fastapi import FastAPI
@@ -15,6 +17,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Redact
+from duly.clock import from_ms
 from duly.model.access import Scope
 from duly.server import Principal, dashboard, make_asgi
 from duly.server.auth import SESSION, _scopes  # pyright: ignore[reportPrivateUsage]
@@ -355,8 +358,6 @@ def test_hostile_text_is_text(shop, operator):
 
 
 def test_what_is_redacted_stays_so(shop, operator):
-    from typing import Annotated
-
     @shop.action
     def pay(ctx: Ctx, card: Annotated[str, Redact], amount: int) -> None: ...
 
@@ -367,6 +368,55 @@ def test_what_is_redacted_stays_so(shop, operator):
         page = operator.get(path).text
         assert "4111" not in page
         assert "***" in page
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """What the form of a page that edits something would send, unchanged."""
+    body = page[page.index('id="edit"') :]
+    fields = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', body))
+    areas = re.findall(r'<textarea[^>]*name="(\w+)"[^>]*>([^<]*)<', body)
+    fields |= {name: html.unescape(text) for name, text in areas}
+    for name, options in re.findall(r'<select[^>]*name="(\w+)"[^>]*>(.*?)</select>', body, re.S):
+        fields |= dict.fromkeys([name], *re.findall(r'value="(\w*)" selected', options))
+    return fields
+
+
+def test_what_is_redacted_stays_what_it_was_when_something_else_is_edited(shop, operator, surfer):
+    @shop.action
+    def pay(ctx: Ctx, card: Annotated[str, Redact], amount: int) -> None: ...
+
+    shop.functions.publish()
+    turns = [{"card": "4111", "amount": 1}, {"card": "4222", "amount": 2}]
+    made = shop.schedules.create("pay", pay.bind("4000", 5), every=3600, rotation=turns)
+    path = f"/schedules/{made.id}/edit"
+    form = fields_of(operator.get(path).text)
+    args = json.loads(form["args"]) | {"amount": 6}
+    turned = json.dumps(json.loads(form["rotation"])[::-1])
+    form |= {"args": json.dumps(args), "rotation": turned, "do": "save"}
+
+    assert operator.post(path, **form).status_code == 303
+    record = shop.store.schedule(made.id)
+    assert json.loads(record.args) == {"card": "4000", "amount": 6}
+    assert json.loads(record.rotation) == turns[::-1]
+
+    surfer.log_in(shop.tokens.create("caller", ["read", "enqueue"]).secret)
+    job = shop.run(pay, "4000", 5)
+    again = surfer.post(f"/jobs/{job.id}/again", args='{"card": "***", "amount": 7}')
+    assert again.status_code == 303, again.text
+    stored = shop.store.get(again.headers["location"].rpartition("/")[2])
+    assert json.loads(stored.args) == {"card": "4000", "amount": 7}
+
+
+def test_the_times_of_a_form_are_those_of_its_page(shop, operator, clock):
+    end = from_ms(clock.now() + 3 * 86_400_000)
+    made = shop.schedules.create("ends", shop.function("greet").bind("x"), every=600, end_at=end)
+    path = f"/schedules/{made.id}/edit"
+    form = fields_of(operator.get(f"{path}?tz=Asia/Tokyo").text)
+    operator.get("/jobs?tz=UTC")  # in another tab
+
+    assert operator.post(path, **form | {"note": "soon", "do": "save"}).status_code == 303
+    changed = shop.schedules.get(made.id)
+    assert (changed.note, changed.end_at) == ("soon", end)
 
 
 def test_the_zone_of_a_token_holds_until_another_is_chosen(shop, surfer):

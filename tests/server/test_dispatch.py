@@ -289,7 +289,29 @@ def test_a_function_with_keys_and_a_hook_of_its_own_keeps_them(shop, hire):
 
     first = receive(shop, say(shop, "a", input={}), "close_books")
     second = receive(shop, say(shop, "b", input={}), "close_books")
-    assert (first.status, second.status) == (202, 200)
-    assert second.body["jobId"] == first.body["jobId"]
+    assert (first.status, second.status) == (202, 202)
+    assert second.body == first.body == {"jobId": first.body["jobId"], "duplicate": False}
     hire().work()
     assert ended == [first.body["jobId"]]
+    for key in ("a", "b"):
+        again = receive(shop, say(shop, key, input={}), "close_books")
+        assert (again.status, again.body) == (200, {**first.body, "duplicate": True})
+
+
+def test_a_debounced_function_waits_for_other_calls(shop, clock):
+    @shop.action(debounce=30)
+    def save(ctx: Ctx, text: str) -> None: ...
+
+    def call(text: str) -> Any:
+        later = clock.now() + 5_000
+        body = say(shop, text, input={"text": text}, nominalFireTime=later)
+        return receive(shop, body, "save")
+
+    first, second = call("a"), call("ab")
+    assert (second.status, second.body) == (202, first.body)
+    record = shop.store.get(first.body["jobId"])
+    assert (record.run_at, json.loads(record.args)) == (clock.now() + 30_000, {"text": "ab"})
+    clock.advance(10)
+    repeated = call("a")
+    assert (repeated.status, repeated.body["duplicate"]) == (200, True)
+    assert shop.store.get(first.body["jobId"]) == record

@@ -16,8 +16,9 @@ import psycopg
 import pytest
 import uvicorn
 
-from duly import Duly, ManualClock
-from duly.feed import MOST_WAITING, Follower, Gap, Seen, Told
+from duly import Ctx, Duly, ManualClock
+from duly.errors import StoreUnavailable
+from duly.feed import MOST_WAITING, Follower, Gap, Seen, Told, _Looker
 from duly.ids import new_id
 from duly.model.job import State
 from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, read_cursor
@@ -167,6 +168,39 @@ def test_one_who_has_seen_nothing_yet_can_come_back(
     clock.advance(3600)
     with stream(address, {"Last-Event-ID": str(first_id)}) as client:
         assert client.until(ended)[-1]["id"] == job.id
+
+
+@on_sqlite
+def test_a_store_that_is_away_within_a_pass_takes_no_news_with_it(
+    shop: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    looker = _Looker(shop.core.feed)
+    monkeypatch.setattr(looker._listener, "hears", lambda store: True)
+    follower = Follower(lambda news: True, None, lambda: None)
+    looker.followers[follower] = None
+
+    @shop.action
+    def watched(ctx: Ctx) -> None:
+        looker.one_pass()
+
+    def away(job_ids: object) -> None:
+        raise StoreUnavailable("away")
+
+    looker.one_pass()
+    job = shop.run(watched)
+    hire().work()
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.store, "look", away)
+        with pytest.raises(StoreUnavailable):
+            looker.one_pass()
+    looker.one_pass()
+
+    told = [each.news for each in follower.take().told]
+    assert [news.state for news in told if isinstance(news, JobNews)] == [
+        State.RUNNING,
+        State.SUCCEEDED,
+    ]
+    assert job.state == State.SUCCEEDED
 
 
 def test_one_who_is_cut_off_within_a_look_gets_the_rest(shop: Duly, hire: Hire, clock: ManualClock):

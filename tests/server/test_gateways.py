@@ -10,6 +10,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -265,8 +266,8 @@ def test_a_second_gateway_on_the_same_file_does_not_start(serve, tmp_path):
 
 
 @contextmanager
-def answering(answer: bytes | None) -> Iterator[str]:
-    """Somebody who says this to everybody; None: nothing at all."""
+def answering(answer: bytes | None, *, drips: int = 0) -> Iterator[str]:
+    """Somebody who says this to everybody, and then so much, bit by bit; None: nothing at all."""
     over = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -277,6 +278,10 @@ def answering(answer: bytes | None) -> Iterator[str]:
             self.request.recv(65536)
             with contextlib.suppress(OSError):
                 self.request.sendall(answer)
+                for _ in range(drips):
+                    if over.wait(0.02):
+                        break
+                    self.request.sendall(b"x")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -322,6 +327,23 @@ def test_a_refusal_that_makes_no_sense_is_a_refusal():
     ):
         bridge.cron_list()
     assert refused.value.status == 403
+
+
+@pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_answer_that_drips_ends_with_the_time_limit(begun: bytes):
+    async def ask() -> None:
+        async with AsyncBridgeClient(url, timeout=0.2) as bridge:
+            await bridge.cron_list()
+
+    with answering(begun, drips=100) as url:
+        began = time.monotonic()
+        with BridgeClient(url, timeout=0.2) as bridge:
+            for _ in range(2):
+                with pytest.raises(GatewayUnavailable, match=r"no whole answer within 0\.2 s"):
+                    bridge.cron_list()
+        with pytest.raises(GatewayUnavailable, match=r"no whole answer within 0\.2 s"):
+            asyncio.run(ask())
+        assert time.monotonic() - began < 10
 
 
 def test_silence_ends_with_the_time_limit():

@@ -5,7 +5,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -403,6 +403,20 @@ def test_an_address_that_takes_no_connection_gives_way_to_the_next():
     client = Client(Allow(["127.0.0.0/8"]), resolve=found("127.0.0.2", "127.0.0.1"))
     with listening() as listener:
         assert post(client, f"http://two.example:{listener.port}/").status == 200
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next():
+    client = Client(Allow(["127.0.0.0/8"]), resolve=found("127.0.0.2", "127.0.0.1"))
+    with ExitStack() as stack:
+        listener = stack.enter_context(listening())
+        silent = stack.enter_context(socket.socket())
+        silent.bind(("127.0.0.2", listener.port))
+        silent.listen(0)
+        for _ in range(4):  # nobody takes these, and there is no place for another
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+        assert post(client, f"http://two.example:{listener.port}/", seconds=2).status == 200
 
 
 def test_something_that_is_not_http_is_no_answer(client):

@@ -63,6 +63,17 @@ def test_what_was_removed_is_not_made_again(api: Api, path: str, body: dict[str,
     assert api.post(path, body, key="two", status=201)["id"] != made["id"]
 
 
+def test_a_job_that_was_removed_is_not_run_again(api: Api, shop: Duly, hire: Hire, db: Database):
+    api.post("/jobs", GREET, key="one", status=201)
+    hire().work()
+    db.execute("DELETE FROM @history")
+
+    error = api.error("POST", "/jobs", GREET, key="one", status=409)
+
+    assert error["code"] == "already_done"
+    assert not shop.jobs()
+
+
 def test_a_request_whose_end_was_not_remembered_is_found_by_what_it_made(
     api: Api, shop: Duly, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,17 +1,18 @@
 """The API for schedules, conditions, forecasts and cron, answer by answer."""
 
 import datetime as dt
+import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from duly import Ctx, Duly, ManualClock
+from duly import Ctx, Duly, ManualClock, Redact
 from duly.model import ical_feed
 from duly.model.ical import dates_of
 from tests.schedules.support import tick_all
@@ -313,6 +314,54 @@ def test_the_options_of_the_call_change_without_its_arguments(
         "/schedules/{id}", {"version": 3, "function": "note", "args": {"text": "t"}}, id=made["id"]
     )
     assert shop.schedules.get(made["id"]).function == "note"
+
+
+def test_what_is_redacted_is_kept_where_it_is_given_as_it_is_shown(api: Api, shop: Duly):
+    @shop.action
+    def pay(ctx: Ctx, card: Annotated[str, Redact], amount: int) -> None: ...
+
+    @shop.action
+    def refund(ctx: Ctx, card: Annotated[str, Redact], amount: int) -> None: ...
+
+    shop.functions.publish()
+    new = {"key": "pay", "function": "pay", "every": 600, "args": {"card": "4000", "amount": 5}}
+    turns = [{"card": "4111", "amount": 1}, {"card": "4222", "amount": 2}]
+    made = api.post("/schedules", new | {"rotation": turns}, status=201)
+    path, schedule = "/schedules/{id}", made["id"]
+
+    def change(**body: Any) -> None:
+        version = api.get(path, id=schedule)["version"]
+        api.patch(path, {"version": version, **body}, id=schedule)
+
+    def stored() -> tuple[Any, Any]:
+        record: Any = shop.store.schedule(schedule)
+        return json.loads(record.args), json.loads(record.rotation)
+
+    shown = api.get(path, id=schedule)["rotation"]
+    change(args=made["args"] | {"amount": 6}, rotation=[shown[0], shown[1] | {"amount": 3}])
+    turns[1]["amount"] = 3
+    assert stored() == ({"card": "4000", "amount": 6}, turns)
+    left = {"rotation": api.get(path, id=schedule)["rotation"][1:]}
+    api.put(path + "/rotation", left, id=schedule)
+    assert stored()[1] == turns[1:]
+    inputs = {"inputs": {"card": "***", "amount": 9}}
+    job = api.post(path + "/run", inputs, id=schedule)["job_id"]
+    ran: Any = shop.store.get(job)
+    assert json.loads(ran.args) == {"card": "4000", "amount": 9}
+    change(function="pay", args={"card": "***", "amount": 7})
+    assert stored()[0] == {"card": "4000", "amount": 7}
+    change(args={"card": "***x", "amount": 6})
+    assert stored()[0]["card"] == "***x"
+
+    masked = {"card": "***", "amount": 1}
+    for wrong in ({"function": "refund", "args": masked}, {"rotation": [masked] * 2}):
+        body = {"version": api.get(path, id=schedule)["version"], **wrong}
+        refused = api.error("PATCH", path, body, id=schedule, status=422)
+        assert "write it anew" in refused["message"]
+    for path in ("/schedules", "/jobs"):
+        body = {"function": "pay", "args": masked}
+        body |= {"key": "other", "every": 600} if path == "/schedules" else {}
+        assert "write it anew" in api.error("POST", path, body, status=422)["message"]
 
 
 def test_an_edit_of_what_has_changed_since_is_refused(api: Api, made: dict[str, Any]):

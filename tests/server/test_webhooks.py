@@ -40,6 +40,7 @@ from duly.webhooks import (
 from tests.jobs.support import (
     Database,
     Hire,
+    on_sqlite,
     rescue_the_dead,
     tidy,
     wait_until,
@@ -886,6 +887,28 @@ def test_every_state_is_found_whoever_has_called_the_job(app: Duly, hire: Hire, 
     assert of("pending") == of("processing") == []
 
 
+def test_an_event_that_has_the_job_of_another_is_retried(app: Duly, hire: Hire):
+    fails = [True, True]
+
+    @app.action(unique=Unique("one"))
+    def process(ctx: Ctx, event_id: str) -> None:
+        if fails:
+            raise ValueError(fails.pop())
+
+    app.webhook("github", source=GitHub(secrets=[SECRET]), process=process)
+    app.run(process, "by hand")
+    events = [send(app, delivery=name).event_id or "" for name in ("a", "b")]
+    states: list[list[str]] = []
+    worker = hire()
+    for _ in range(3):
+        worker.work()
+        states.append([str(app.webhooks.get(event).state) for event in events])
+        assert {app.webhooks.retry(event).job_id for event in events} == {app.jobs()[0].id}
+
+    assert states == [["failed"] * 2, ["failed"] * 2, ["processed"] * 2]
+    assert len(app.jobs()) == 3
+
+
 def test_the_owner_of_a_webhook_owns_its_events_and_jobs(app: Duly):
     @app.mutation
     def process(tx: Tx, event_id: str) -> None: ...
@@ -1134,6 +1157,25 @@ def test_what_becomes_of_requests_is_counted(client: TestClient, hooks: Duly, mo
             *(("unverified", 1), ("invalid", 2), ("unavailable", 1)),
         )
     }
+
+
+@on_sqlite
+def test_what_was_counted_keeps_no_sender_waiting(
+    client: TestClient, hooks: Duly, monkeypatch: pytest.MonkeyPatch
+):
+    asked, answered = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def add_counts(counts: object) -> None:
+        asked.set()
+        waited.append(answered.wait(2))
+
+    monkeypatch.setattr(hooks.core.store, "add_counts", add_counts)
+    answer = client.post("/hooks/github", content=BODY, headers=signed(BODY, "d-1"))
+    assert asked.wait(20)
+    answered.set()
+    wait_until(lambda: waited)
+    assert (answer.status_code, waited) == (200, [True])
 
 
 def test_a_database_that_is_away_is_503(client: TestClient, hooks: Duly, monkeypatch):

@@ -742,9 +742,15 @@ def keys_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
 
 
-@mutant("a call that was not stored keeps a key", seed=4)
-def entries_kept() -> AbstractContextManager[None]:
-    return rewritten(sql.DROP_KEY, ("WHERE", "WHERE 0 AND"))
+@mutant("the key of a call that was not stored leads nowhere", seed=4)
+def entries_not_passed() -> AbstractContextManager[None]:
+    return rewritten(sql.PASS_KEY, ("WHERE", "WHERE 0 AND"))
+
+
+@mutant("the key of a call that was merged is forgotten", seed=23)
+def entries_dropped() -> AbstractContextManager[None]:
+    change = "UPDATE duly_keys SET job_id = :holder", "DELETE FROM duly_keys"
+    return rewritten(sql.PASS_KEY, change)
 
 
 @mutant("a debounced job keeps its first arguments", seed=1)

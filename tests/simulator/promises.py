@@ -213,12 +213,24 @@ class Keys:
         story = self._jobs[job_id]
         asked = {label for label in wish.labels if _word(label) in ONE_JOB}
         same = story.now.function == wish.function.name
-        if not same or (asked and not asked & set(story.now.labels)):
+        if not same or (asked and not any(_stands_for(story, label) for label in asked)):
             _convict("one job for a key", story, f"is the answer to {wish}")
+        # A key that led nowhere else leads to this job from now on, as if it had been born with it.
+        for label in asked.difference(story.now.labels):
+            if _word(label) == "once":
+                others = self._born.setdefault((story.now.function, label), [])
+                others.append((job_id, self._true_time()))
 
     def forget_periods(self) -> None:
         """The clocks are at odds: nobody can say what a period is."""
         self._even_since = self._true_time()
+
+
+def _stands_for(story: Story, label: str) -> bool:
+    """A call that was merged by one of its keys leaves the job the other, also if nobody heard."""
+    labels = story.now.labels
+    merged = _word(label) == "once" and any(_word(own) in UNIQUES for own in labels)
+    return merged or label in labels
 
 
 # Hooks ---------------------------------------------------------------------------------------

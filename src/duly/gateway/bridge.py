@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
+import socket
 import ssl
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self, TypeVar
@@ -12,7 +16,6 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from duly.clock import os_monotonic
 from duly.errors import GatewayRefused, GatewayUnavailable, InvalidOption, MissingExtra
 from duly.gateway.crons import (
     CronPage,
@@ -195,11 +198,12 @@ class _Bridge:
             raise GatewayUnavailable(self.url, f"what {reference} holds cannot be sent as a secret")
         return token
 
-    def _check_size(self, size: int, give_up_at: float) -> None:
+    def _check_size(self, size: int) -> None:
         if size > MAX_ANSWER:
             raise GatewayUnavailable(self.url, f"its answer is larger than {MAX_ANSWER:,} bytes")
-        if os_monotonic() > give_up_at:
-            raise GatewayUnavailable(self.url, f"no whole answer within {self._timeout:g} s")
+
+    def _late(self) -> GatewayUnavailable:
+        return GatewayUnavailable(self.url, f"no whole answer within {self._timeout:g} s")
 
     def _read(self, question: Question, reply: Reply) -> Any:
         if 200 <= reply.status < 300:
@@ -281,6 +285,40 @@ def _httpx2() -> Any:
         raise MissingExtra("http", "asking a gateway") from error
 
 
+class _Deadline:
+    """Cuts a connection off that is not done in time: the limits of the client are per read."""
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self.extensions = {"trace": self._trace}
+        self._stream: Any = None
+        self._timer = threading.Timer(seconds, self._pass)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+
+    def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._stream = info["return_value"]
+            if self.passed:
+                self._cut_off()
+
+    def _pass(self) -> None:
+        self.passed = True
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        # Closing it would not wake up who reads, nor is there time to say good-bye with TLS.
+        if self._stream is not None:
+            with contextlib.suppress(OSError):  # it is not connected any more
+                socket.socket.shutdown(self._stream.get_extra_info("socket"), socket.SHUT_RDWR)
+
+
 class BridgeClient(_Bridge):
     """The crons of a gateway, over its REST API.
 
@@ -289,7 +327,9 @@ class BridgeClient(_Bridge):
 
     def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
         super().__init__(url, secret, timeout=timeout)
-        self._client = self._http.Client(**self._settings())
+        # A connection for each question, so that the deadline of one ends no other.
+        alone = self._http.Limits(max_keepalive_connections=0)
+        self._client = self._http.Client(**self._settings(), limits=alone)
 
     def close(self) -> None:
         self._client.close()
@@ -350,17 +390,19 @@ class BridgeClient(_Bridge):
 
     def ask(self, question: Question) -> Any:
         """Ask one of the questions above."""
-        give_up_at = os_monotonic() + self._timeout
         request = self._request(question)
-        try:
-            with self._client.stream(**request) as response:
-                text = b""
-                for chunk in response.iter_raw():
-                    text += chunk
-                    self._check_size(len(text), give_up_at)
-                reply = Reply(response.status_code, text)
-        except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
-            raise self._failed(error) from error
+        with _Deadline(self._timeout) as deadline:
+            try:
+                with self._client.stream(**request, extensions=deadline.extensions) as response:
+                    text = b""
+                    for chunk in response.iter_raw():
+                        text += chunk
+                        self._check_size(len(text))
+                    reply = Reply(response.status_code, text)
+            except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
+                raise (self._late() if deadline.passed else self._failed(error)) from error
+            if deadline.passed:  # what came may be cut off
+                raise self._late()
         return self._read(question, reply)
 
 
@@ -430,15 +472,19 @@ class AsyncBridgeClient(_Bridge):
 
     async def ask(self, question: Question) -> Any:
         """Ask one of the questions above."""
-        give_up_at = os_monotonic() + self._timeout
         request = self._request(question)
         try:
-            async with self._client.stream(**request) as response:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._client.stream(**request) as response,
+            ):
                 text = b""
                 async for chunk in response.aiter_raw():
                     text += chunk
-                    self._check_size(len(text), give_up_at)
+                    self._check_size(len(text))
                 reply = Reply(response.status_code, text)
+        except TimeoutError:
+            raise self._late() from None
         except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
             raise self._failed(error) from error
         return self._read(question, reply)

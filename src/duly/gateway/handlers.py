@@ -72,6 +72,10 @@ class Run:
         self.reported = False
         self.is_late = False
         """It has taken too long, and may go on all the same."""
+        self.is_over = False
+        self.unwritten: list[Callable[[], object]] = []
+        """What the store has to be told of its end, in this order."""
+        self.writing = threading.Lock()
         self._handler = handler
         self._guard = threading.Lock()
         self._cancel: Callable[[], object] | None = None
@@ -88,11 +92,14 @@ class Run:
         thread.start()
         return thread
 
-    def first_to_report(self) -> bool:
-        """Whether nobody has said yet how it ended."""
+    def report(self, write: Callable[[], object]) -> bool:
+        """Leave to be written how it ended; False if somebody has said so before."""
         with self._guard:
-            first, self.reported = not self.reported, True
-            return first
+            if self.reported:
+                return False
+            self.reported = True
+            self.unwritten.append(write)
+            return True
 
     def cancel(self) -> None:
         """End an async body; a sync one goes on until it returns."""

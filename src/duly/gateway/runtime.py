@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from duly.checks import check_text
 from duly.clock import Clock, SystemClock, os_monotonic
 from duly.connect import sqlite_path
-from duly.errors import BadInput, CronExists, CronNotFound, InvalidOption, StoreUnavailable
+from duly.errors import BadInput, CronExists, CronNotFound, InvalidOption, StoreError
 from duly.gateway.crons import (
     MAX_CRONS,
     CronChanges,
@@ -49,7 +49,7 @@ from duly.gateway.handlers import TIMEOUT, Handler, Handlers, Run
 from duly.gateway.store import CronStore, NameTaken
 from duly.ids import is_id, new_id
 from duly.model.trigger import Trigger
-from duly.runtime.loop import Loop
+from duly.runtime.loop import AFTER_ERROR, Loop
 from duly.secrets import check_reference
 
 log = logging.getLogger(__name__)
@@ -166,6 +166,7 @@ class Gateway:
         give_up_at = os_monotonic() + drain
         for thread in self._alive():
             thread.join(max(0.0, give_up_at - os_monotonic()))
+        self._write_ends()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -177,6 +178,7 @@ class Gateway:
     def one_pass(self) -> float:
         """Start what is due, end what takes too long; in how many seconds to look again."""
         self._end_late_runs()
+        self._write_ends()
         now = self.clock.now()
         free = self._free()
         for cron in self._store.due(now, free) if free else []:
@@ -202,7 +204,9 @@ class Gateway:
         if due_at is not None and self._free():
             waits.append((due_at - now) / 1000)
         monotonic = self.clock.monotonic()
-        waits += [run.deadline - monotonic for run in list(self._runs.values()) if not run.reported]
+        runs = list(self._runs.values())
+        waits += [run.deadline - monotonic for run in runs if not run.reported]
+        waits += [AFTER_ERROR for run in runs if run.unwritten]
         return max(0.0, min(waits))
 
     def _clear_stale_runs(self) -> None:
@@ -251,24 +255,22 @@ class Gateway:
 
     def _ended(self, run: Run, error: str | None) -> None:
         """A body has returned or raised; its thread says so."""
-        try:
-            if run.first_to_report():
-                self._report(run, error)
-            self._store.rest(run.cron.id, run.cron.running_at)
-        except StoreUnavailable as unavailable:
-            # The next start takes it for interrupted.
-            log.warning("the end of cron %r was not recorded: %s", run.cron.name, unavailable)
-        finally:
-            self._runs.pop(run.cron.id, None)
-            self._wake()
+        self._report(run, error)
+        run.unwritten.append(lambda: self._store.rest(run.cron.id, run.cron.running_at))
+        run.is_over = True
+        self._write_end(run)
+        self._wake()
 
     def _end_late_runs(self) -> None:
         monotonic = self.clock.monotonic()
         for run in list(self._runs.values()):
-            if run.deadline <= monotonic and run.first_to_report():
+            if run.deadline <= monotonic and self._report(
+                run, f"TimeoutError: took longer than {run.timeout:g} s"
+            ):
                 run.is_late = True
-                self._report(run, f"TimeoutError: took longer than {run.timeout:g} s")
+                # First of all: the store may have to be waited for.
                 run.cancel()
+                self._write_end(run)
                 if self.is_stuck:
                     log.error(
                         "%d runs have taken too long and do not end: no cron runs when it is due "
@@ -276,11 +278,35 @@ class Gateway:
                         MOST_RUNS,
                     )
 
-    def _report(self, run: Run, error: str | None) -> None:
+    def _report(self, run: Run, error: str | None) -> bool:
+        """Say how it ended, unless that was said before."""
         now = self.clock.now()
-        if error is not None:
+
+        def write() -> None:
+            self._store.edit(run.cron.id, lambda cron: finished(cron, run.cron, error, now))
+
+        first = run.report(write)
+        if first and error is not None:
             log.warning("cron %r failed: %s", run.cron.name, error)
-        self._store.edit(run.cron.id, lambda cron: finished(cron, run.cron, error, now))
+        return first
+
+    def _write_end(self, run: Run) -> None:
+        """Tell the store how it ended; what cannot be written now is so in a later pass."""
+        with run.writing:
+            try:
+                while run.unwritten:
+                    run.unwritten[0]()
+                    del run.unwritten[0]
+            except StoreError as error:
+                log.warning("the end of cron %r is not recorded yet: %s", run.cron.name, error)
+                return
+            if run.is_over and self._runs.get(run.cron.id) is run:
+                del self._runs[run.cron.id]
+
+    def _write_ends(self) -> None:
+        for run in list(self._runs.values()):
+            if run.unwritten:
+                self._write_end(run)
 
     def _alive(self) -> list[threading.Thread]:
         return [thread for thread in self._threads if thread.is_alive()]

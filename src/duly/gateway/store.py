@@ -162,10 +162,12 @@ class CronStore:
             connection.execute(sql.BEGIN)
             try:
                 yield run
+                connection.execute(sql.COMMIT)
             except BaseException:
-                connection.execute(sql.ROLLBACK)
+                # A full disk has undone it already.
+                if connection.in_transaction:
+                    connection.execute(sql.ROLLBACK)
                 raise
-            connection.execute(sql.COMMIT)
 
     def _ask(self, text: str, given: Mapping[str, Any]) -> list[Any]:
         with self._turn, translated(str(self)):

@@ -153,6 +153,10 @@ def keyed(
     entries: list[KeyEntry] = []
     pending: str | None = None
     unfinished: str | None = None
+    if idempotency_key is not None:
+        # First of all: a repeat of a call is neither merged into another nor does it take a period.
+        key = f"{function}\nkey:{idempotency_key}"
+        entries.append(KeyEntry(IDEMPOTENCY, key, now + idempotency_ms))
     if unique is not None and (unique.key is not None or not debounced):
         key = _unique_key(unique, function, args, arguments)
         if unique.period is not None:
@@ -163,9 +167,6 @@ def keyed(
             unfinished = key
     elif debounced:
         pending = f"{function}\ndebounce"
-    if idempotency_key is not None:
-        key = f"{function}\nkey:{idempotency_key}"
-        entries.append(KeyEntry(IDEMPOTENCY, key, now + idempotency_ms))
     if not entries and pending is None and unfinished is None:
         return {}
     return {

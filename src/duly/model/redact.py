@@ -6,7 +6,7 @@ mark them in the published schema (`writeOnly`), so that those without the code 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
@@ -80,8 +80,51 @@ def mask(args: str, names: Collection[str]) -> str:
     if not names:
         return args
     given = msgspec.json.decode(args, type=dict[str, Any])
-    shown = {name: MASK if name in names else value for name, value in given.items()}
-    return msgspec.json.encode(shown).decode()
+    return msgspec.json.encode(_shown(given, names)).decode()
+
+
+def unmask(given: Mapping[str, Any], names: Collection[str], stored: str) -> dict[str, Any]:
+    """Arguments written as they are shown, with what is stored in the place of each mask.
+
+    Where nothing is stored the mask stays; see `masked`.
+    """
+    hidden = masked(given, names)
+    # What is stored may make no sense, which is no matter as long as nobody asks for it.
+    return _filled(given, names, msgspec.json.decode(stored, type=dict[str, Any]) if hidden else {})
+
+
+def unmask_entries(
+    given: Sequence[Mapping[str, Any]], names: Collection[str], stored: str
+) -> list[dict[str, Any]]:
+    """The same for a list of them, whose entries may have been moved, or changed in their place."""
+    hidden = any(masked(entry, names) for entry in given)
+    entries = msgspec.json.decode(stored, type=list[dict[str, Any]]) if hidden else []
+    free: dict[int, dict[str, Any]] = dict(enumerate(entries))
+    before: dict[int, dict[str, Any]] = {}
+    for index, entry in enumerate(given):
+        same = [place for place in free if _shown(free[place], names) == entry]
+        if same:
+            before[index] = free.pop(index if index in same else same[0])
+    # If some were added or taken away, nobody knows which of the others a changed one was.
+    if len(given) == len(entries):
+        before = free | before
+    return [_filled(entry, names, before.get(index, {})) for index, entry in enumerate(given)]
+
+
+def _filled(
+    given: Mapping[str, Any], names: Collection[str], stored: Mapping[str, Any]
+) -> dict[str, Any]:
+    kept = {name: stored[name] for name in masked(given, names) if name in stored}
+    return {**given, **kept}
+
+
+def masked(given: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Which of the arguments are only the mask."""
+    return [name for name, value in given.items() if name in names and value == MASK]
+
+
+def _shown(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: MASK if name in names else value for name, value in given.items()}
 
 
 def scrub(text: str, secrets: Iterable[object]) -> str:

@@ -226,14 +226,12 @@ class _Stream(io.RawIOBase):
 def _connected(found: Sequence[Found], request: _Request) -> socket.socket:
     """A connection to the first of the checked addresses that takes one."""
     fault: OSError | None = None
-    for family, where in found:
+    for tried, (family, where) in enumerate(found):
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            sock.settimeout(request.left())
+            # One that does not answer leaves the others their share of the time.
+            sock.settimeout(request.left() / (len(found) - tried))
             sock.connect(where)
-        except TimeoutError:
-            sock.close()
-            raise
         except OSError as error:
             sock.close()
             fault = error

@@ -27,6 +27,7 @@ from duly.model.job import (
     Claim,
     JobFilter,
     JobRecord,
+    KeyEntry,
     Lost,
     NewJob,
     Settlement,
@@ -468,6 +469,10 @@ class Store(Protocol):
 
         Progress counts only while its attempt runs, and only if nothing newer is known.
         """
+        ...
+
+    def is_kept(self, entry: KeyEntry, now: int) -> bool:
+        """Whether a call with this key has come before, and is remembered."""
         ...
 
     def key_holders(self, job_id: str) -> Sequence[str]:

@@ -103,6 +103,8 @@ def retry(
     if record is None or record.state not in (State.FAILED, State.CANCELED):
         return None
     repeated: str = session.replay([again(record)], expires_at)[record.id]
+    # The job may be one that others have called, into which the event was merged.
+    session.run(sql.POINT_EVENT, {"id": event_id, "job_id": repeated})
     audit(session, "webhook.retry", f"webhook:{event_id}", by, {"job": repeated}, now)
     return repeated
 

@@ -20,6 +20,7 @@ from duly.model.job import (
     Hold,
     JobFilter,
     JobRecord,
+    KeyEntry,
     Lost,
     NewJob,
     Settlement,
@@ -165,6 +166,10 @@ class SharedVerbs(ABC, Generic[S]):
     def logs(self, job_id: str, after: int) -> Sequence[LogEntry]:
         rows = self._read(lambda s: s.logs(job_id, after)) if is_id(job_id) else []
         return [LogEntry(job_id, *row) for row in rows]
+
+    def is_kept(self, entry: KeyEntry, now: int) -> bool:
+        which = {"scope": entry.scope, "key": entry.key, "now": now}
+        return bool(self._read(lambda s: s.run(sql.IS_KEPT, which)))
 
     def key_holders(self, job_id: str) -> Sequence[str]:
         return [row[0] for row in self._read(lambda s: s.run(sql.KEY_HOLDERS, {"id": job_id}))]

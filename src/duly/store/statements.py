@@ -739,6 +739,7 @@ HOLDER_OF_KEY = each(
     sqlite="SELECT job_id FROM @keys WHERE scope = :scope AND key = :key",
     postgres="SELECT job_id::text FROM @keys WHERE scope = :scope AND key = :key",
 )
+IS_KEPT = both("SELECT 1 FROM @keys WHERE scope = :scope AND key = :key AND expires_at > :now")
 
 # Those that run under the key that a job waits for.
 KEY_HOLDERS = each(
@@ -936,7 +937,10 @@ KEEP_KEY = both(
             SET job_id = excluded.job_id, expires_at = excluded.expires_at
             WHERE k.expires_at <= :now RETURNING 1"""
 )
-DROP_KEY = both("DELETE FROM @keys WHERE scope = :scope AND key = :key AND job_id = :job_id")
+PASS_KEY = both(
+    """UPDATE @keys SET job_id = :holder
+        WHERE scope = :scope AND key = :key AND job_id = :job_id"""
+)
 FORGET_KEYS = each(
     sqlite="""DELETE FROM @keys WHERE rowid IN
         (SELECT rowid FROM @keys WHERE expires_at <= :now LIMIT 1000) RETURNING 1""",

@@ -162,7 +162,7 @@ def _insert_one(job: KeyedJob) -> Steps[str]:
     for entry in job.entries:
         holder = yield from _keep(job, entry)
         if holder != job.id:
-            yield from _drop_entries(job)
+            yield from _pass_entries(job, holder)
             return holder
     values = {name: getattr(job, name) for name in TRACKED}
     for _ in range(KEY_TRIES):
@@ -171,7 +171,7 @@ def _insert_one(job: KeyedJob) -> Steps[str]:
         other = yield from _holder_of(job)
         if other is not None:
             if other != job.id:
-                yield from _drop_entries(job)
+                yield from _pass_entries(job, other)
             return other
         # Whoever held the key has started or ended between the two: try again.
     raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
@@ -204,9 +204,11 @@ def _keep(job: KeyedJob, entry: KeyEntry) -> Steps[str]:
     raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
 
 
-def _drop_entries(job: KeyedJob) -> Steps[None]:
+def _pass_entries(job: KeyedJob, holder: str) -> Steps[None]:
+    """The call was answered with another job: so will be a repeat, also when that has ended."""
     for entry in job.entries:
-        yield Ask(sql.DROP_KEY, {"scope": entry.scope, "key": entry.key, "job_id": job.id})
+        which = {"scope": entry.scope, "key": entry.key, "job_id": job.id}
+        yield Ask(sql.PASS_KEY, which | {"holder": holder})
 
 
 NEW, TRACKED = NewJob.__struct_fields__, TrackedJob.__struct_fields__

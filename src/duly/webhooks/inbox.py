@@ -160,6 +160,7 @@ class Webhooks:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._declared: dict[str, Webhook] = {}
+        self._telling = False
 
     def __repr__(self) -> str:
         return f"<webhooks {', '.join(self._declared)}>"
@@ -196,8 +197,17 @@ class Webhooks:
         except StoreError:
             self.counted(name, Received(503, "try again later"))
             raise
-        self._core.tell_counts_in_time()
+        if not self._telling:
+            self._telling = True
+            self._core.threads.start(self._tell_counts)
         return received
+
+    def _tell_counts(self) -> None:
+        """Beside the answer: the event is stored, and its sender does not wait for a lock."""
+        try:
+            self._core.tell_counts_in_time()
+        finally:
+            self._telling = False
 
     def counted(self, name: str, received: Received) -> Received:
         """Count what became of a request; also of one whose body did not arrive as a whole."""

@@ -114,7 +114,7 @@ class Repeatable:
                 done = act(claim.target)
             except LookupError:
                 if claim.done:
-                    raise _gone() from None
+                    raise gone() from None
                 raise
         if not claim.done:
             self._remember(claim)
@@ -124,7 +124,7 @@ class Repeatable:
         self, claim: RequestClaim, make: Callable[[str | None], T], find: Callable[[str], T | None]
     ) -> T:
         if claim.done:
-            raise _gone()
+            raise gone()
         try:
             return make(claim.target)
         except DulyError:
@@ -193,7 +193,8 @@ class Repeatable:
         self._response.status_code = 200
 
 
-def _gone() -> Refused:
+def gone() -> Refused:
+    """The answer to a repeat: nothing is made again."""
     return Refused(409, "already_done", "what this request made was removed since")
 
 

@@ -13,7 +13,7 @@ from duly.app import Duly
 from duly.bulk import BulkPreview
 from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
-from duly.errors import FunctionDeleted, JobNotFound, UnknownFunction
+from duly.errors import FunctionDeleted, InvalidArgument, JobNotFound, UnknownFunction
 from duly.functions import Call, Function
 from duly.ids import is_id, new_id
 from duly.jobs import MOST_CHILDREN, Job, JobFailure, failure_of, job_from
@@ -21,6 +21,7 @@ from duly.making import keys_of_owner, new_jobs, tracked
 from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, JobRecord, State, Trigger
+from duly.model.redact import masked
 from duly.model.why import Cause
 from duly.replay import replay_one
 from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, stored, time_of
@@ -30,6 +31,7 @@ from duly.server.api.common import (
     Once,
     Page,
     Repeatable,
+    gone,
     is_foreign,
     owner_of,
     page,
@@ -394,7 +396,14 @@ def called_with(function: Function[..., Any], args: dict[str, Any]) -> Call[Any]
     """As `bind`, also for names that mean something to Python, such as self."""
     if isinstance(function, EndpointTarget) and args.keys() - {"body"}:
         raise Refused(422, "invalid", "an endpoint takes a body, and nothing else", field="args")
+    refuse_masks(function, args)
     return Call(function, function.signature.encode((), args))
+
+
+def refuse_masks(function: Function[..., Any], args: dict[str, Any]) -> None:
+    """What is shown of a redacted argument is not its value."""
+    for name in masked(args, function.signature.redacted):
+        raise InvalidArgument(function.name, name, "it is only shown as ***; write it anew")
 
 
 def called(app: Duly, who: Principal, once: Repeatable, body: NewJobBody) -> Job[Any]:
@@ -453,6 +462,9 @@ def _run(
     rows = [made, *hooks]
     existing = core.insert(rows, None if deed is None else deed(made.id)).get(made.id)
     record = core.get(existing or made.id)
+    if record is None and existing is not None:
+        # Its key is remembered for longer than it was kept.
+        raise gone()
     if record is None or is_foreign(who, record.owner):
         raise JobNotFound(existing or made.id)
     return job_from(core, record, core.get, existed=existing is not None)

@@ -12,9 +12,10 @@ from duly.endpoints import EndpointTarget
 from duly.endpoints.target import NAME as POST
 from duly.endpoints.target import target_of
 from duly.errors import EndpointNotFound, UnknownFunction
-from duly.functions import Call
+from duly.functions import Call, Function
 from duly.model.access import Principal
 from duly.model.function import is_reserved
+from duly.model.redact import unmask, unmask_entries
 from duly.model.schedule import Outcome, Reason
 from duly.schedules import Health, Schedule, Schedules, Tick
 from duly.schedules.reading import healths
@@ -35,6 +36,7 @@ from duly.server.api.jobs import (
     called_with,
     callee,
     hidden_jobs,
+    refuse_masks,
     without_jobs,
 )
 from duly.server.api.operations import AuditShape, audited
@@ -258,12 +260,14 @@ def run(
     Repeated under its key, it is not run again; the answer is the same tick.
     """
     found = _visible(app, who, schedule_id)
-    if body.inputs is not None:
+    inputs = body.inputs
+    if inputs is not None:
         _check_open(app, who, found)
+        inputs = _inputs(app, found, inputs)
 
     def run_it(run_id: str | None) -> Tick:
         schedules = Schedules(app.core, who.owner, run_id)
-        return schedules.run(found, inputs=body.inputs, by=who.name)
+        return schedules.run(found, inputs=inputs, by=who.name)
 
     return tick_shape(once.do(who, body, run_it))
 
@@ -301,7 +305,9 @@ def set_rotation(app: App, who: Operator, schedule_id: str, body: RotationBody) 
     """Let successive dispatches take these inputs in turn, from the first."""
     found = _visible(app, who, schedule_id)
     _check_open(app, who, found)
-    return Shown(app)(_schedules(app, who).set_rotation(found, body.rotation, by=who.name))
+    function = app.core.call_of_schedule(found.record).function
+    entries = _entries(function, body.rotation, found.record.rotation)
+    return Shown(app)(_schedules(app, who).set_rotation(found, entries, by=who.name))
 
 
 @router.delete("/{schedule_id}/rotation")
@@ -456,9 +462,15 @@ def change_of(
     """A schedule, what it is to call from now on (None: the same), and its other options."""
     schedule = _visible(app, who, schedule_id)
     call = _call(app, who, schedule, body)
-    if body.rotation is not None and body.function is None and body.endpoint is None:
-        _check_open(app, who, schedule)
-    return schedule, call, options_of(app, body)
+    options = options_of(app, body)
+    if body.rotation is not None:
+        if body.function is None and body.endpoint is None:
+            _check_open(app, who, schedule)
+        function = (call or app.core.call_of_schedule(schedule.record)).function
+        same = function.name == schedule.function
+        stored = schedule.record.rotation if same else None
+        options["rotation"] = _entries(function, body.rotation, stored)
+    return schedule, call, options
 
 
 def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:
@@ -499,7 +511,26 @@ def _call(
         function = function.using(**job_options(body.options))
     if not another and body.args is None:
         return Call(function, before.args)
-    return called_with(function, body.args or {})
+    stored = before.args if function.name == before.function.name else "{}"
+    return called_with(function, unmask(body.args or {}, function.signature.redacted, stored))
+
+
+def _inputs(app: Duly, schedule: Schedule, given: dict[str, Any]) -> dict[str, Any]:
+    """Instead of its own arguments; a mask stands for what it has."""
+    own = app.core.call_of_schedule(schedule.record)
+    inputs = unmask(given, own.function.signature.redacted, own.args)
+    refuse_masks(own.function, inputs)
+    return inputs
+
+
+def _entries(
+    function: Function[..., Any], given: list[dict[str, Any]], stored: str | None
+) -> list[dict[str, Any]]:
+    """A rotation, in which a mask stands for what the entry had before."""
+    entries = unmask_entries(given, function.signature.redacted, stored or "[]")
+    for entry in entries:
+        refuse_masks(function, entry)
+    return entries
 
 
 def _whole_instants(ticks: list[Tick], limit: int) -> list[Tick]:

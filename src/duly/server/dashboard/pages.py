@@ -183,7 +183,10 @@ def address(path: str, query: Mapping[str, object]) -> str:
 
 
 def _zone_of(request: Request, who: Principal) -> ZoneInfo:
-    for name in (request.query_params.get("tz"), cookie_of(request, TZ), who.tz):
+    # The times in a form are those of the page that it stood on, whatever was chosen meanwhile.
+    form: Form | None = getattr(request.state, "form", None)
+    shown_in = None if form is None else form.given("shown_in")
+    for name in (shown_in, request.query_params.get("tz"), cookie_of(request, TZ), who.tz):
         if name:
             try:
                 return zone(name).info

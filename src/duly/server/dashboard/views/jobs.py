@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from duly.errors import DulyError
 from duly.model.function import is_reserved
 from duly.model.job import JobRecord, State
+from duly.model.redact import unmask
 from duly.model.retry import Retry
 from duly.server.answers import Refused
 from duly.server.api import jobs as api
@@ -216,7 +217,7 @@ def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sen
         body = body_of(
             api.NewJobBody,
             function=before.function,
-            args=form.object("args") or {},
+            args=_unmasked(viewer, before, form.object("args") or {}),
             run_after=form.number("run_after"),
             owner=before.owner,
             options={"queue": before.queue, "priority": before.priority},
@@ -226,6 +227,15 @@ def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sen
         values = {"args": form.text("args"), "run_after": form.text("run_after")}
         return _job_page(viewer, job_id, 422, error=str(error), **values)
     return redirect(request, f"/jobs/{made.id}", "This is the new job")
+
+
+def _unmasked(viewer: Viewer, before: api.JobShape, given: dict[str, Any]) -> dict[str, Any]:
+    """What is redacted and was left as it is shown is what that job was called with."""
+    record = viewer.app.core.ready().get(before.id)
+    if record is None:  # It has left meanwhile, with what it was called with.
+        return given
+    function = api.callable_by_http(viewer.app, before.function)
+    return unmask(given, function.signature.redacted, record.args)
 
 
 def _moments(job: api.JobShape) -> list[Moment]:
