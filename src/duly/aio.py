@@ -125,6 +125,8 @@ class AsyncTx(AsyncVerbs):
     the cancellation is caught.
     """
 
+    _commits_later = True
+
     def __init__(self, core: Core, tx: Tx, lane: _Lane) -> None:
         self._core = core
         self._tx = tx

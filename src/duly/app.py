@@ -393,7 +393,7 @@ class Duly(Verbs, Registry):
     ) -> list[Job[Any]]:
         """Dead letters: jobs that have used up their attempts, newest first."""
         chosen = job_filter(None, function, queue, owner, before, limit)
-        found = self._core.find(msgspec.structs.replace(chosen, exhausted=True))
+        found = self._core.find_by_any_name(msgspec.structs.replace(chosen, exhausted=True))
         return [job_from(self._core, record, self._core.get) for record in found]
 
     def retry(self, job: Job[Any] | AsyncJob[Any] | str) -> Job[Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from duly.clock import os_monotonic, os_sleep
-from duly.errors import ResultTimeout
+from duly.errors import NotCommittedYet, ResultTimeout
 from duly.functions import Call, Function
 from duly.ids import new_id
-from duly.inside import refuse_waiting_inside_mutation
+from duly.inside import refuse_inside_mutation, refuse_waiting_inside_mutation
 from duly.jobs import Job, job_from
 from duly.making import hook_job, new_jobs, tracked
 from duly.model.job import JobFilter, NewJob, State
@@ -54,9 +54,11 @@ class BatchProgress(msgspec.Struct, frozen=True):
 class Batch:
     """Jobs that were enqueued together. Whatever can change is read when it is asked for."""
 
-    def __init__(self, core: Core, batch_id: str) -> None:
+    def __init__(self, core: Core, batch_id: str, *, unseen: bool = False) -> None:
         self._core = core
         self._id = batch_id
+        self._unseen = unseen
+        """Whether it has members that were not seen to be committed."""
 
     def __repr__(self) -> str:
         return f"<batch {self.id}>"
@@ -73,18 +75,28 @@ class Batch:
 
     def progress(self) -> BatchProgress:
         """How many members are in which state, at one moment."""
-        return BatchProgress(**self._core.ready().batch_counts(self._id))
+        progress = BatchProgress(**self._core.ready().batch_counts(self._id))
+        if self._unseen and not progress.total:
+            raise NotCommittedYet(self._id, "batch")
+        self._unseen = False
+        return progress
 
     def jobs(self, state: State | None = None) -> list[Job[Any]]:
         """The members, newest first."""
+        self._refuse_unseen()
         filter = JobFilter(batch_id=self._id, state=state, limit=MOST_LISTED)
         found = self._core.find(filter)
         return [job_from(self._core, record, self._core.get) for record in found]
 
     def cancel(self) -> int:
         """Cancel every member that has not ended; how many there were. The hook is called."""
+        refuse_inside_mutation("batch.cancel")
+        self._refuse_unseen()
         filter = JobFilter(batch_id=self._id)
-        return self._core.ready().cancel_matching(filter, "operator", self._core.now())
+        canceled = self._core.ready().cancel_matching(filter, "operator", self._core.now())
+        if canceled:
+            self._core.tell_bodies()
+        return canceled
 
     def wait(self, timeout: float | None = None) -> BatchProgress:
         """Wait until every member has ended; ResultTimeout after so many seconds."""
@@ -98,13 +110,17 @@ class Batch:
             pause = min(pause * 1.5, _POLL_LAST)
         return progress
 
+    def _refuse_unseen(self) -> None:
+        if self._unseen:
+            self.progress()
+
 
 class AsyncBatch:
     """The same for async code."""
 
-    def __init__(self, core: Core, batch_id: str) -> None:
+    def __init__(self, core: Core, batch_id: str, *, unseen: bool = False) -> None:
         self._core = core
-        self._batch = Batch(core, batch_id)
+        self._batch = Batch(core, batch_id, unseen=unseen)
 
     def __repr__(self) -> str:
         return repr(self._batch)
@@ -127,9 +143,10 @@ def batch_rows(
     hook: Function[..., Any] | None,
     now: int,
     parent_id: str | None,
+    idempotency_ms: int,
 ) -> tuple[str, list[NewJob]]:
-    """The id of a new batch and the rows of its members and of their hook."""
-    rows = [new_jobs(call, now, now, parent_id) for call in calls]
+    """The id of a new batch and the rows of its members, first, and of their hooks."""
+    rows = [new_jobs(call, now, now, parent_id, idempotency_ms) for call in calls]
     batch_id = new_id(now)
     last = [] if hook is None else [_hook_of_batch(hook, batch_id, held=bool(rows), now=now)]
     members: list[NewJob] = [tracked(each[0], batch_id=batch_id) for each in rows]

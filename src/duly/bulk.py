@@ -28,7 +28,7 @@ from duly.making import new_job, tracked
 from duly.model.function import is_reserved
 from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
-from duly.replay import REMEMBERED_MS, again, why_not
+from duly.replay import REMEMBERED_MS, all_again
 from duly.store.base import CLAIM_BYTES, CancelJobs, Change, MoveJobs, RepeatJobs
 from duly.store.schedules.audit import Deed
 from duly.times import Delay, Instant, after, at
@@ -503,8 +503,7 @@ class _Run:
         part, after = order.parts[self._done.part], self._done.after
         if order.verb == "retry":
             records = _within_bytes(store.finished(part, after))
-            fit = [record for record in records if why_not(self._core, record) is None]
-            jobs = [again(self._core, record, now) for record in fit]
+            jobs, _ = all_again(self._core, records, now)
             return _ids(records), RepeatJobs(jobs, now + REMEMBERED_MS)
         ids = store.live_ids(part, after)
         if order.run_at is not None:

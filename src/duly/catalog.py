@@ -9,8 +9,8 @@ import msgspec
 
 from duly.errors import InvalidOption, UnknownFunction, WrongStatus
 from duly.functions import Function
-from duly.inside import refuse_inside_mutation
-from duly.model.function import MAY_BECOME, FunctionInfo, Status, is_reserved
+from duly.inside import is_inside, refuse_inside_mutation
+from duly.model.function import MAY_BECOME, FunctionInfo, Published, Status, is_reserved
 from duly.model.job import JobFilter, State
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Functions(Mapping[str, Function[..., Any]]):
         Workers do this by themselves when they start; only what was published before and replaced,
         or what another app has published, has to be forced: after a roll-back, for example.
         """
+        refuse_inside_mutation("functions.publish")
         store = self._core.ready()
         store.publish(self._core.published(), self._core.now(), force=True)
 
@@ -73,10 +74,14 @@ class Functions(Mapping[str, Function[..., Any]]):
     def _info_of(self, function: Function[..., Any]) -> FunctionInfo | None:
         store = self._core.ready()
         info = store.function(function.name)
-        if info is None:
-            store.publish(self._core.published([function.name]), self._core.now())
-            info = store.function(function.name)
-        return info
+        if info is not None:
+            return info
+        described, now = self._core.published([function.name]), self._core.now()
+        if is_inside():
+            # To publish it here would wait for the transaction that this code is in.
+            return _unpublished(described[0], now)
+        store.publish(described, now)
+        return store.function(function.name)
 
     def _info_elsewhere(self, name: str) -> FunctionInfo | None:
         """What is decided about an old name holds for the function that answers to it."""
@@ -143,6 +148,19 @@ class Functions(Mapping[str, Function[..., Any]]):
             store.release_known()
             self._core.wake()
         return name
+
+
+def _unpublished(described: Published, now: int) -> FunctionInfo:
+    """The function as it is the moment it is published."""
+    fields = msgspec.structs.asdict(described)
+    return FunctionInfo(
+        **fields,
+        published_at=now,
+        status=Status.ACTIVE,
+        status_by=None,
+        status_note=None,
+        status_at=None,
+    )
 
 
 def _with_trigger(info: FunctionInfo, scheduled: bool) -> FunctionInfo:

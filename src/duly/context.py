@@ -53,6 +53,8 @@ class Tx(Verbs):
     A mutation gets it as its first argument; `app.transaction()` opens one outside any job.
     """
 
+    _commits_later = True
+
     def __init__(
         self,
         core: Core,
@@ -170,7 +172,7 @@ class Tx(Verbs):
         return None if record is None else self._core.shown(record)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return [self._core.shown(record) for record in self._open().find(filter)]
+        return self._core.shown_all(self._open().find(filter))
 
     def _cancel(self, job_id: str) -> bool | None:
         if job_id == self.job_id:

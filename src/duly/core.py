@@ -47,7 +47,7 @@ from duly.model.function import (
     Status,
     is_reserved,
 )
-from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob, Trigger
+from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob, Trigger, newest_first
 from duly.model.keys import Rules, encode_rules
 from duly.model.redact import mask, redacted_in
 from duly.model.schedule import FLOOR_MS, ONE_BY_ONE, ScheduleRecord
@@ -150,6 +150,11 @@ class Core:
         """A function's name and those under which jobs of it may still be stored."""
         known = None if name is None else self.by_any_name(name)
         return [name] if known is None else [known.name, *known.traits.aliases]
+
+    def for_each_name(self, filter: JobFilter) -> list[JobFilter]:
+        """The filter, once for each name that its function has and had."""
+        names = self.names_of(filter.function)
+        return [msgspec.structs.replace(filter, function=name) for name in names]
 
     def function(self, name: str) -> Function[..., Any]:
         known = self.by_any_name(name)
@@ -422,14 +427,21 @@ class Core:
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
         """Jobs as they are committed."""
-        return [self.shown(record) for record in self.ready().find(filter)]
+        return self.shown_all(self.ready().find(filter))
+
+    def find_by_any_name(self, filter: JobFilter) -> Sequence[JobRecord]:
+        """The same, with jobs that are stored under older names of the function."""
+        found = [self.find(each) for each in self.for_each_name(filter)]
+        return newest_first(found, filter.limit)
 
     def shown(self, record: JobRecord) -> JobRecord:
         """The record without the arguments that nobody is shown."""
-        names = self._redacted(record.function)
-        if not names:
-            return record
-        return msgspec.structs.replace(record, args=mask(record.args, names))
+        return _masked(record, self._redacted(record.function))
+
+    def shown_all(self, records: Sequence[JobRecord]) -> Sequence[JobRecord]:
+        """The same for a list; the store is asked about a function once, whatever it answers."""
+        hidden = {name: self._redacted(name) for name in {each.function for each in records}}
+        return [_masked(record, hidden[record.function]) for record in records]
 
     def shown_arguments(self, function: str, args: str) -> dict[str, Any]:
         """Arguments without those that nobody is shown."""
@@ -600,6 +612,12 @@ if sys.platform != "win32":
 def _refuse_reserved(name: str) -> None:
     if is_reserved(name):
         raise InvalidOption("name", f"{name!r}: names that begin with {RESERVED!r} are duly's own")
+
+
+def _masked(record: JobRecord, names: frozenset[str]) -> JobRecord:
+    if not names:
+        return record
+    return msgspec.structs.replace(record, args=mask(record.args, names))
 
 
 def _plain_json(text: str | None) -> Any:

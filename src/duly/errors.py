@@ -465,9 +465,9 @@ class CannotBegin(TransactionError):
 class NotCommittedYet(TransactionError, LookupError):
     """The job was made in a transaction of the caller's that others cannot see yet."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, noun: str = "job") -> None:
         self.job_id = job_id
-        super().__init__(f"job {job_id} is not committed yet, or rolled back")
+        super().__init__(f"{noun} {job_id} is not committed yet, or rolled back")
 
 
 class UseTx(TransactionError):

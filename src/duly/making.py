@@ -83,9 +83,9 @@ def new_jobs(
 
 
 def hook_job(hook: Function[..., Any], arguments: Mapping[str, Any], now: int) -> TrackedJob:
-    """A job that waits, held, for the end of others."""
+    """A job that waits, held, for the end of others, however long: it does not expire."""
     call = Call(hook, hook.signature.encode((), arguments))
-    return tracked(new_job(call, now, now, None), hold=Hold.BATCH)
+    return tracked(new_job(call, now, now, None), hold=Hold.BATCH, expires_at=None)
 
 
 def tracked(job: NewJob, **more: Any) -> TrackedJob:

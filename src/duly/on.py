@@ -55,6 +55,8 @@ class AsyncpgHandle(Protocol):
 class On(Verbs):
     """The verbs inside the transaction of a handle: what they do commits or vanishes with it."""
 
+    _commits_later = True
+
     def __init__(self, core: Core, borrowed: Borrowed, *, notify: bool) -> None:
         self._core = core
         self._borrowed = borrowed
@@ -78,7 +80,7 @@ class On(Verbs):
         return None if record is None else self._core.shown(record)
 
     def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return [self._core.shown(record) for record in self.records(filter)]
+        return self._core.shown_all(self.records(filter))
 
     def _cancel(self, job_id: str) -> bool | None:
         now = self._core.now()
@@ -108,6 +110,8 @@ class On(Verbs):
 class AsyncOn(AsyncVerbs):
     """The same for a handle that is awaited."""
 
+    _commits_later = True
+
     def __init__(self, core: Core, borrowed: AsyncBorrowed, *, notify: bool) -> None:
         self._core = core
         self._borrowed = borrowed
@@ -134,13 +138,10 @@ class AsyncOn(AsyncVerbs):
         return await self._shown(await self._take(lambda _: steps.find(filter)))
 
     async def _shown(self, records: Sequence[JobRecord]) -> Sequence[JobRecord]:
-        def show() -> Sequence[JobRecord]:
-            return [self._core.shown(record) for record in records]
-
         # What is known of other services' functions has to be asked of the store.
         if all(record.function in self._core.functions for record in records):
-            return show()
-        return await self._core.threads.read(show)
+            return self._core.shown_all(records)
+        return await self._core.threads.read(partial(self._core.shown_all, records))
 
     async def _cancel(self, job_id: str) -> bool | None:
         def cancel(to: Address) -> Steps[bool | None]:

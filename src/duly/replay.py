@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duly.errors import FunctionDeleted, InvalidOption, JobNotFound
+from duly.errors import DulyError, FunctionDeleted, InvalidOption, JobNotFound, StoreError
 from duly.ids import new_id
 from duly.jobs import Job, job_from
 from duly.model.function import Status
@@ -56,22 +56,19 @@ def replay_one(core: Core, job_id: str, audited_as: str | None = None) -> Job[An
 def replay_all(core: Core, filter: JobFilter, *, dry_run: bool) -> Replay:
     """Run every dead letter that matches again, a page at a time; or only say which."""
     total = Replay((), (), {})
-    before: str | None = filter.before_id
-    while True:
-        page = core.ready().find(
-            msgspec.structs.replace(filter, exhausted=True, before_id=before, limit=PAGE)
-        )
-        if not page:
-            return total
-        total = _joined(total, _replay_page(core, page, dry_run))
-        before = page[-1].id
+    for each in core.for_each_name(filter):
+        before: str | None = filter.before_id
+        while page := core.ready().find(
+            msgspec.structs.replace(each, exhausted=True, before_id=before, limit=PAGE)
+        ):
+            total = _joined(total, _replay_page(core, page, dry_run))
+            before = page[-1].id
+    return total
 
 
 def _replay_page(core: Core, page: Sequence[JobRecord], dry_run: bool) -> Replay:
-    faults = {record.id: why_not(core, record) for record in page}
-    refused = {job_id: str(fault) for job_id, fault in faults.items() if fault is not None}
     now = core.now()
-    jobs = [again(core, r, now) for r in page if r.id not in refused]
+    jobs, refused = all_again(core, page, now)
     store = core.ready()
     known = store.repeated([record.id for record in page])
     fresh = [job for job in jobs if job.retry_of not in known]
@@ -95,6 +92,27 @@ def why_not(core: Core, record: JobRecord) -> Exception | None:
     if core.status_of(record.function) == Status.DELETED:
         return FunctionDeleted(record.function)
     return None
+
+
+def all_again(
+    core: Core, records: Iterable[JobRecord], now: int
+) -> tuple[list[TrackedJob], dict[str, str]]:
+    """New jobs for those that can be run again; of the others, by id, why not."""
+    jobs: list[TrackedJob] = []
+    refused: dict[str, str] = {}
+    for record in records:
+        try:
+            if (fault := why_not(core, record)) is not None:
+                raise fault
+            jobs.append(again(core, record, now))
+        except StoreError:
+            raise
+        except DulyError as error:
+            refused[record.id] = str(error)
+        except Exception as error:
+            # Users compute the key of a limit from arguments that may be older than their code.
+            refused[record.id] = f"the key of its limit: {type(error).__name__}"
+    return jobs, refused
 
 
 def again(core: Core, record: JobRecord, now: int) -> TrackedJob:

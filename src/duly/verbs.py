@@ -21,7 +21,7 @@ from duly.ids import is_id
 from duly.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from
 from duly.making import new_jobs
 from duly.model.function import FunctionInfo
-from duly.model.job import JobFilter, JobRecord, NewJob, State
+from duly.model.job import JobFilter, JobRecord, NewJob, State, newest_first
 from duly.times import Delay, Instant, after, at
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Verbs(ABC):
     """Calling functions later, and looking after the calls: the same on app, tx and ctx."""
 
     _core: Core
+    _commits_later = False
+    """Whether what is stored here is part of a transaction that goes on."""
 
     @abstractmethod
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
@@ -104,10 +106,11 @@ class Verbs(ABC):
         """
         bound = admit_all(self._core, calls)
         hook = None if on_complete is None else self._core.admit_hook(on_complete, "batch_id")
-        batch_id, rows = batch_rows(bound, hook, self._core.now(), self._parent_id())
-        if rows:
-            self._insert(rows)
-        return Batch(self._core, batch_id)
+        keep = self._core.idempotency_ms
+        batch_id, rows = batch_rows(bound, hook, self._core.now(), self._parent_id(), keep)
+        found = self._insert(rows) if rows else NOTHING
+        stored = any(row.id not in found for row in rows[: len(bound)])
+        return Batch(self._core, batch_id, unseen=stored and self._commits_later)
 
     def job(self, job_id: str) -> Job[Any]:
         """The job with that id; JobNotFound if there is none."""
@@ -128,7 +131,8 @@ class Verbs(ABC):
     ) -> list[Job[Any]]:
         """Jobs that match, newest first; `before` is the last id of the page before."""
         filter = job_filter(state, function, queue, owner, before, limit)
-        return [self._from_record(record) for record in self._list(filter)]
+        found = [self._list(each) for each in self._core.for_each_name(filter)]
+        return [self._from_record(record) for record in newest_first(found, limit)]
 
     def cancel(self, job: Job[Any] | AsyncJob[Any] | str) -> bool:
         """Cancel a job and what it has scheduled; False if it was finished already."""
@@ -156,6 +160,8 @@ class AsyncVerbs(ABC):
     """The same verbs for async code: whatever asks the store is awaited, no loop is blocked."""
 
     _core: Core
+    _commits_later = False
+    """Whether what is stored here is part of a transaction that goes on."""
 
     @abstractmethod
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
@@ -229,10 +235,11 @@ class AsyncVerbs(ABC):
 
         functions = [getattr(call, "function", None) for call in given]
         bound, hook = await self._off_loop(check, [*functions, on_complete])
-        batch_id, rows = batch_rows(bound, hook, self._core.clock.now(), self._parent_id())
-        if rows:
-            await self._insert(rows)
-        return AsyncBatch(self._core, batch_id)
+        now, keep = self._core.clock.now(), self._core.idempotency_ms
+        batch_id, rows = batch_rows(bound, hook, now, self._parent_id(), keep)
+        found = await self._insert(rows) if rows else NOTHING
+        stored = any(row.id not in found for row in rows[: len(bound)])
+        return AsyncBatch(self._core, batch_id, unseen=stored and self._commits_later)
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
         """The job with that id; JobNotFound if there is none."""
@@ -253,7 +260,8 @@ class AsyncVerbs(ABC):
     ) -> list[AsyncJob[Any]]:
         """Jobs that match, newest first; `before` is the last id of the page before."""
         filter = job_filter(state, function, queue, owner, before, limit)
-        return [self._from_record(record) for record in await self._list(filter)]
+        found = [await self._list(each) for each in self._core.for_each_name(filter)]
+        return [self._from_record(record) for record in newest_first(found, limit)]
 
     async def cancel(self, job: AsyncJob[Any] | Job[Any] | str) -> bool:
         """Cancel a job and what it has scheduled; False if it was finished already."""

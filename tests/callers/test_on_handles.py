@@ -114,6 +114,31 @@ def test_a_job_cannot_be_read_before_its_commit(app: Duly, caller: Caller, hello
     assert record_of(caller, seen).state == State.PENDING
 
 
+@pytest.mark.spec("N21")
+def test_a_batch_is_not_done_before_its_commit_nor_when_it_is_rolled_back(
+    app: Duly, caller: Caller, hello
+):
+    lost = caller.on(app).batch([hello.bind("world")])
+    caller.rollback()
+    empty = caller.on(app).batch([])
+    batch = caller.on(app).batch([hello.bind("a"), hello.bind("b")])
+
+    for unseen in (lost, batch):
+        with pytest.raises(NotCommittedYet, match=f"batch {unseen.id} is not committed yet"):
+            caller.wait(unseen.progress())
+    if not isinstance(caller, OwnTransaction):  # there, UseTx comes first
+        with pytest.raises(NotCommittedYet):
+            caller.wait(batch.cancel())
+    assert caller.wait(empty.progress()).done
+
+    caller.commit()
+
+    assert caller.wait(batch.progress()).pending == 2
+    assert caller.wait(batch.cancel()) == 2
+    with pytest.raises(NotCommittedYet):
+        caller.wait(lost.cancel())
+
+
 def test_a_job_that_was_rolled_back_is_never_there(app: Duly, caller: Caller, hello):
     job = caller.on(app).run(hello, "world")
     seen = caller.on(app).job(job.id)

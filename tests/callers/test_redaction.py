@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NewType, Optional
+from unittest.mock import Mock
 
 import msgspec
 import pydantic
@@ -342,6 +343,23 @@ def test_a_declaration_hides_what_it_marks_before_anybody_published_it(app: Duly
     def log_in(token: Token) -> None: ...
 
     assert app.run(log_in, "swordfish").arguments == {"token": "***"}
+
+
+def test_a_list_asks_once_about_a_function_that_nobody_has_published(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+):
+    @app.declare(kind="action")
+    def far(token: Token) -> None: ...
+
+    app.run_many(far.bind(SECRET) for _ in range(3))
+    asked = Mock(wraps=app.store.function)
+    monkeypatch.setattr(app.store, "function", asked)
+    lists = [app.jobs()]
+    with app.transaction() as tx:
+        lists.append(tx.jobs())
+    for listed in lists:
+        assert [job.arguments for job in listed] == [{"token": "***"}] * 3
+    assert asked.call_count == len(lists)
 
 
 @pytest.mark.spec("N28")

@@ -260,14 +260,13 @@ def test_the_jobs_of_a_scheduler() -> None:
             job("digest", cron, args=("tech",)),
             job("poll", interval, next_run_time=None),
             job("poll", interval, id="0" * 32),
-            job("poll", interval, id="f" * 32),
             job("once", date, next_run_time=ends),
             job("naive", naive),
             job("either", SimpleNamespace(triggers=[cron, date])),
         ]
     )
     found = list(apscheduler.read_jobs(scheduler))
-    digest, poll, other, another, once, *refused = found
+    digest, poll, other, once, *refused = found
     assert isinstance(digest, Entry)
     assert digest.times == {"cron": "0 9 * * *", "tz": "Europe/Berlin"}
     assert digest.made_with == {"end_at": "2030-01-01T00:00:00+01:00", "jitter": 30.0}
@@ -276,12 +275,32 @@ def test_the_jobs_of_a_scheduler() -> None:
     assert poll.times == {"every": 300.0}
     assert poll.made_with == {"anchor_at": "2026-01-01T00:00:00+01:00", "enabled": False}
     # Ids that nobody has chosen change, so these go by what they call.
-    assert [each.key for each in (poll, other, another) if isinstance(each, Entry)] == [
-        "poll",
-        "jobs:poll",
-        "jobs:poll-2",
-    ]
+    assert [each.key for each in (poll, other) if isinstance(each, Entry)] == ["poll", "jobs:poll"]
     assert isinstance(once, Entry)
     assert once.times == {"at": "2030-01-01T00:00:00+01:00"}
     reasons = [each.reason for each in refused if isinstance(each, Cannot)]
     assert ["no zone" in reasons[0], "neither a cron" in reasons[1]] == [True, True]
+
+
+def test_jobs_of_one_function_keep_their_keys_in_whatever_order_they_come() -> None:
+    often, seldom = (SimpleNamespace(interval=timedelta(minutes=n)) for n in (5, 7))
+    jobs = [
+        job("poll", often, id="a" * 32, args=(1,)),
+        job("poll", often, id="b" * 32, args=(2,)),
+        job("poll", seldom, id="c" * 32, args=(1,)),
+        job("poll", seldom, id="d" * 32, kwargs={"page": 1}),
+        job("tidy", often, id="e" * 32),
+    ]
+
+    def keys(order: list[SimpleNamespace]) -> dict[str, str]:
+        found = apscheduler.read_jobs(SimpleNamespace(get_jobs=lambda: order))
+        return {each.where: each.key for each in found if isinstance(each, Entry)}
+
+    given_keys = keys(jobs)
+    assert len(set(given_keys.values())) == 5
+    assert given_keys["job " + "e" * 32] == "jobs:tidy"
+    assert keys(jobs[::-1]) == given_keys
+    # Those that are alike are told apart by a number, and it does not matter which is which.
+    alike = keys([job("poll", often, id=letter * 32) for letter in "ab"])
+    first, second = sorted(alike.values())
+    assert second == f"{first}-2"

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing
 from typing import cast
 
@@ -16,11 +17,13 @@ from duly.errors import (
     NotInTransaction,
     ScheduleExists,
     ScheduleNotFound,
+    StoreUnavailable,
 )
 from duly.index import IndexRow, ScheduleCollection, SyncScheduleIndex
 from duly.testing import ManualClock
 from duly.testing.index_conformance import DAY, HOUR, MINUTE, NOW
 from tests.index.support import Index, Place
+from tests.jobs.support import wait_until
 
 KEY = "schedules/digest"
 HOURLY = {"cron": "0 * * * *"}
@@ -355,6 +358,49 @@ def test_an_index_elsewhere_is_mirrored_before_the_record_is_committed(place):
         collection.close()
 
     asyncio.run(main())
+
+
+class Slow(Foreign):
+    """One that is asked, and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def upsert(self, row: IndexRow) -> None:
+        self.asked += 1
+        await asyncio.Event().wait()
+
+
+def test_to_close_on_the_loop_of_an_index_that_is_waited_for_gives_it_up(place):
+    async def main():
+        slow = Slow()
+        collection = ScheduleCollection(index=slow, database=place.address)
+        keys = [f"schedules/{name}" for name in ("left", "waits")]
+        left, waits = [asyncio.create_task(collection.create("anna", k, HOURLY)) for k in keys]
+        async with asyncio.timeout(60):
+            # On SQLite the second waits for the write lock of the first, and asks after that.
+            while slow.asked < 1:
+                await asyncio.sleep(0.001)
+        left.cancel()
+        collection.close()
+        with pytest.raises(StoreUnavailable, match="given up"):
+            await waits
+
+    asyncio.run(main())
+    without = ScheduleCollection(database=place.address)
+    assert asyncio.run(without.list("anna")) == []
+    without.close()
+
+
+def test_to_close_an_index_ends_what_waits_for_it():
+    slow = Slow()
+    blocking = SyncScheduleIndex(slow)
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(blocking.upsert, indexed())
+        wait_until(lambda: slow.asked, "it is asked")
+        blocking.close()
+        assert isinstance(waits.exception(60), CancelledError)
 
 
 def test_where_the_records_live_must_be_clear(place, index, tmp_path):

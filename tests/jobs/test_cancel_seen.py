@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +200,8 @@ def test_an_async_body_is_canceled_where_it_waits(app: Duly, hire: Hire):
 
 
 @pytest.mark.spec("R173")
-@pytest.mark.parametrize("bulk", [False, True])
-def test_a_body_in_the_same_process_is_told_at_once(live: Duly, bulk: bool):
+@pytest.mark.parametrize("which", ["one", "all", "batch"])
+def test_a_body_in_the_same_process_is_told_at_once(live: Duly, which: str):
     began, told = threading.Event(), threading.Event()
 
     @live.action
@@ -211,9 +212,14 @@ def test_a_body_in_the_same_process_is_told_at_once(live: Duly, bulk: bool):
 
     # No beat comes within the patience of this test.
     live.start(beat_every=3600)
-    job = live.run(act)
+    batch = live.batch([act.bind()])
     assert began.wait(PATIENCE)
-    assert live.cancel_all(act) == 1 if bulk else job.cancel()
+    verbs: dict[str, Callable[[], int]] = {
+        "one": batch.jobs()[0].cancel,
+        "all": partial(live.cancel_all, act),
+        "batch": batch.cancel,
+    }
+    assert verbs[which]() == 1
 
     assert told.wait(PATIENCE)
 

@@ -1,8 +1,10 @@
 """Jobs that have used up their attempts: listed, and run again on request."""
 
+import asyncio
+
 import pytest
 
-from duly import Ctx, Duly, Function, JobNotFound, ManualClock, Retry, State
+from duly import Ctx, Duly, Function, JobNotFound, Limit, ManualClock, Retry, State
 from duly.errors import FunctionDeleted, InvalidOption
 from tests.jobs.support import Database, Hire
 
@@ -118,6 +120,61 @@ def test_what_cannot_be_run_again_is_refused(app: Duly, send, hire: Hire, clock:
     with pytest.raises(FunctionDeleted):
         app.retry(dead)
     assert list(app.retry_dead(dry_run=True).refused) == [dead.id]
+
+
+@pytest.mark.spec("N10", "N14")
+def test_one_that_has_no_key_for_a_new_limit_does_not_keep_the_others(
+    app: Duly, url: str, send, hire: Hire, clock: ManualClock
+):
+    global broken
+    jobs = {name: app.run(send, name) for name in ("ada", "", "x", "bob")}
+    exhaust(app, hire, clock)
+    broken = False
+    changed = Duly(url, clock=clock)
+
+    def first_of_two(to: str) -> str:
+        return to[:0] if to == "x" else to[0] + to[1]
+
+    @changed.action(name="send", queue="mail", limit=Limit(key=first_of_two, at_once=1))
+    def send_slowly(ctx: Ctx, to: str) -> str:
+        return f"sent to {to}"
+
+    look = changed.retry_dead(dry_run=True)
+    assert set(look.jobs) == {jobs["ada"].id, jobs["bob"].id}
+    assert look.refused == {
+        jobs[""].id: "the key of its limit: IndexError",
+        jobs["x"].id: "limit: a key must be 1 to 200 printable characters: ''",
+    }
+    bulk = changed.bulk.retry(dead=True)
+    hire(changed).work()
+    assert bulk.result(0) == {"matched": 4, "changed": 2, "skipped": 2}
+    assert set(changed.retry_dead().repeated) == set(look.jobs)
+    changed.close()
+
+
+@pytest.mark.spec("N10")
+def test_dead_letters_are_found_under_the_old_names_of_their_function(
+    app: Duly, url: str, send, hire: Hire, clock: ManualClock
+):
+    old = [app.run(send, name) for name in ("ada", "bob")]
+    exhaust(app, hire, clock)
+    renamed = Duly(url, clock=clock)
+
+    @renamed.action(name="post", aliases=["send"], retry=TWICE)
+    def post(ctx: Ctx, to: str) -> None:
+        raise ConnectionError
+
+    new = renamed.run(post, "eve")
+    ids = [new.id, old[1].id, old[0].id]
+    assert [job.id for job in renamed.jobs(function=post)] == ids
+    assert [job.id for job in renamed.jobs(function=post, limit=2)] == ids[:2]
+    assert [job.id for job in renamed.jobs(function=post, before=ids[1])] == ids[2:]
+    with renamed.transaction() as tx:
+        assert [job.id for job in tx.jobs(function="send")] == ids
+    assert [job.id for job in asyncio.run(renamed.aio.jobs(function=post))] == ids
+    assert [job.id for job in renamed.dead(post)] == ids[1:]
+    assert set(renamed.retry_dead(post, dry_run=True).jobs) == set(ids[1:])
+    renamed.close()
 
 
 def test_a_canceled_job_can_be_run_again(app: Duly, send, hire: Hire):

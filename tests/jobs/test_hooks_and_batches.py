@@ -1,9 +1,18 @@
 """What is called when jobs have ended, exactly once, however they ended."""
 
+from contextlib import suppress
+from datetime import timedelta
+
 import pytest
 
 from duly import Ctx, Duly, Kind, ManualClock, Retry, State, Tx
-from duly.errors import InvalidArgument, InvalidOption, ResultTimeout, UnknownFunction
+from duly.errors import (
+    InvalidArgument,
+    InvalidOption,
+    NotCommittedYet,
+    ResultTimeout,
+    UnknownFunction,
+)
 from tests.jobs.support import Database, Hire, rescue_the_dead, tidy
 
 calls: list[tuple[str, str]] = []
@@ -84,6 +93,22 @@ def test_the_hook_of_a_job_that_expires_is_called(shop: Duly, hire: Hire, clock:
     tidy(shop)
     hire().work()
     assert calls == [("work", "canceled")]
+
+
+@pytest.mark.spec("R181", "N21")
+def test_a_hook_that_may_expire_is_called_however_long_it_has_waited(
+    shop: Duly, hire: Hire, clock: ManualClock
+):
+    done, all_done = (shop.function(name).using(expires=60) for name in ("done", "all_done"))
+    shop.run_after(3600, shop.function("work").using(on_complete=done))
+    shop.batch([shop.function("change").using(queue="slow").bind()], on_complete=all_done)
+    shop.queues.pause("slow")
+    clock.advance(7200)
+    tidy(shop)
+    shop.queues.resume("slow")
+    hire().work()
+    assert ("work", "succeeded") in calls
+    assert ("all_done", "[('succeeded', 1)]") in calls
 
 
 def test_the_hook_and_its_job_are_stored_together_or_not(shop: Duly, db: Database):
@@ -206,6 +231,32 @@ def test_a_batch_in_a_mutation_commits_with_it(shop: Duly, hire: Hire):
     hire().work()
     assert calls == [("all_done", "[('succeeded', 2)]")]
     assert shop.batch_of(job.result(0)).wait(0).succeeded == 2
+
+
+def test_the_members_of_a_batch_that_is_rolled_back_are_not_done(shop: Duly):
+    work = shop.function("work")
+    with suppress(ZeroDivisionError), shop.transaction() as tx:
+        batch = tx.batch([work.bind()])
+        raise ZeroDivisionError
+    for verb in (batch.progress, batch.jobs, batch.cancel, lambda: batch.wait(0)):
+        with pytest.raises(NotCommittedYet):
+            verb()
+
+
+def test_the_keys_of_a_batch_are_remembered_as_long_as_others(
+    url: str, shop: Duly, clock: ManualClock
+):
+    forgetful = Duly(url, clock=clock, idempotency=timedelta(minutes=1))
+
+    @forgetful.action
+    def work(ctx: Ctx) -> None: ...
+
+    once = work.using(idempotency_key="k")
+    forgetful.batch([once.bind()])
+    assert forgetful.run(once).existed
+    clock.advance(61)
+    assert not forgetful.run(once).existed
+    forgetful.close()
 
 
 def test_waiting_for_a_batch_has_a_limit(shop: Duly):

@@ -1,11 +1,12 @@
 """Does a scheduled job share the fate of the transaction that scheduled it?"""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, Job, ManualClock, State, Tx
+from duly import Ctx, Duly, FunctionStatus, Job, ManualClock, State, Tx
 from duly.errors import (
     JobNotFound,
     TransactionEnded,
@@ -346,8 +347,13 @@ def test_the_handle_of_a_vanished_job_says_so(app: Duly, note: Any, hire: Hire):
         lambda app, note, job: app.transaction().__enter__(),
         lambda app, note, job: app.queues.pause("default"),
         lambda app, note, job: app.queues.resume("default"),
+        lambda app, note, job: app.batch_of(job.id).cancel(),
+        lambda app, note, job: app.functions.publish(),
     ],
-    ids="run after at many cancel job.cancel cancel_all transaction pause resume".split(),
+    ids=[
+        *("run", "after", "at", "many", "cancel", "job.cancel", "cancel_all", "transaction"),
+        *("pause", "resume", "batch", "publish"),
+    ],
 )
 def test_the_app_refuses_to_write_inside_a_mutation(
     app: Duly, db: Database, clock: ManualClock, note: Any, hire: Hire, forbidden: Any
@@ -372,6 +378,18 @@ def test_the_app_refuses_to_write_inside_a_mutation(
     assert other.state == State.PENDING
     assert db.count("@jobs") == 1
     assert app.queues.paused() == []
+
+
+def test_inside_a_transaction_what_is_read_is_not_published(
+    app: Duly, db: Database, clock: ManualClock, note: Any
+):
+    began = time.monotonic()
+    with app.transaction():
+        info = app.functions.info(note)
+        assert app.functions.status(note) == FunctionStatus.ACTIVE
+    assert time.monotonic() - began < 5, "it waits for its own lock"
+    assert db.count("@functions") == 0
+    assert app.functions.info(note) == info
 
 
 def test_a_mutation_cannot_wait_for_a_job(app: Duly, note: Any, hire: Hire):

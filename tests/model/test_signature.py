@@ -520,6 +520,18 @@ def test_only_the_context_may_be_positional_only() -> None:
         sign(wrong)
 
 
+def test_a_parameter_that_has_no_name_of_its_own_is_refused_where_it_is_declared() -> None:
+    def fine(ctx: object, _a: int) -> None:
+        pass
+
+    def wrong(ctx: object, __a: int) -> None:
+        pass
+
+    assert round_trip(fine, 1) == {"_a": 1}
+    with pytest.raises(InvalidFunction, match="'__a' cannot be stored by name"):
+        sign(wrong)
+
+
 def test_an_annotation_that_cannot_be_resolved_is_named_at_first_use() -> None:
     def halve(ctx: object, n: Fraction) -> None:
         pass

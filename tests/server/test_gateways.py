@@ -426,6 +426,13 @@ def test_a_registered_gateway_has_references_and_not_secrets(app):
 def test_inside_a_mutation_gateways_stay_out(app):
     with app.transaction(), pytest.raises(UseTx):
         app.gateways.add("edge", "http://edge")
+    app.gateways.add("edge", "http://localhost:1")
+    began = time.monotonic()
+    with app.transaction():
+        assert app.gateways.crons("edge").stale
+        assert app.gateways.look()[0].stale
+    assert time.monotonic() - began < 5, "it waits for its own lock"
+    assert not app.gateways.get("edge").stale
 
 
 def test_what_is_done_to_crons_is_passed_on_and_written_down(app, serve):

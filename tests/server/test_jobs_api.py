@@ -48,6 +48,18 @@ def test_a_function_is_called_by_its_name(api: Api, clock: ManualClock):
     assert api.get("/jobs/{id}", id=job["id"]) == job | {"progress": None}
 
 
+def test_jobs_of_a_function_are_listed_under_its_older_names_too(api: Api, shop: Duly):
+    old = api.post("/jobs", GREET, status=201)
+    renamed = shop.function("greet")
+    del shop.core.functions["greet"]
+    shop.action(name="welcome", aliases=["greet"])(renamed.body)
+    new = api.post("/jobs", GREET | {"function": "welcome"}, status=201)
+    which = {"function": "welcome", "limit": 1}
+    pages = [api.get("/jobs", params=which)]
+    pages.append(api.get("/jobs", params=which | {"before": pages[0]["next"]}))
+    assert [item["id"] for page in pages for item in page["items"]] == [new["id"], old["id"]]
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "code", "field"),
     [

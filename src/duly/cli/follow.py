@@ -6,19 +6,41 @@ from typing import Any
 
 from duly.cli.api import Api, ApiError
 from duly.cli.out import Out
+from duly.clock import os_monotonic, os_sleep
 
 FINAL = frozenset({"succeeded", "failed", "canceled"})
-MOST_TRIES = 10
+PAUSE_SECONDS = 1.0
+PATIENCE_SECONDS = 60.0
+PASSING = frozenset({0, 502, 503, 504})
+"""No answer at all, or what stands before a server that is being restarted says so."""
+
+
+class Patience:
+    """Bears with a server that is away for a while: what became of the job is in the database."""
+
+    def __init__(self) -> None:
+        self._silent_since: float | None = None
+
+    def heard(self) -> None:
+        self._silent_since = None
+
+    def bear(self, error: ApiError) -> None:
+        """Raise the error if it will not pass, or if nothing was heard for too long."""
+        now = os_monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        if error.status not in PASSING or now - self._silent_since >= PATIENCE_SECONDS:
+            raise error
 
 
 def follow(api: Api, out: Out, job_id: str, title: str, *, lines: bool = False) -> dict[str, Any]:
     """The job when it has ended. `lines`: every event is printed as a line of JSON."""
-    tries = 0
+    patience = Patience()
     with out.progress(title) as advance:
         while True:
             try:
                 for event in api.events(job=job_id):
-                    tries = 0
+                    patience.heard()
                     if event.name != "job":
                         continue
                     if lines:
@@ -27,10 +49,13 @@ def follow(api: Api, out: Out, job_id: str, title: str, *, lines: bool = False) 
                     word = said.get("note") or event.data["state"]
                     advance(round(said.get("value", 0) * 100), 100, word)
             except ApiError as error:
-                # A connection may break; what became of the job is in the database.
-                tries += 1
-                if error.status or tries >= MOST_TRIES:
-                    raise
-            job: dict[str, Any] = api.get("/jobs/{}", job_id)
-            if job["state"] in FINAL:
-                return job
+                patience.bear(error)
+            try:
+                job: dict[str, Any] = api.get("/jobs/{}", job_id)
+                patience.heard()
+                if job["state"] in FINAL:
+                    return job
+            except ApiError as error:
+                patience.bear(error)
+            # A stream that ends at once, again and again, must not be asked for without a pause.
+            os_sleep(PAUSE_SECONDS)

@@ -11,9 +11,10 @@ from duly.cli import complete
 from duly.cli.api import Api, ApiError
 from duly.cli.ask import all_of, force_option, or_nearest, owner_option, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
-from duly.cli.follow import FINAL, follow
+from duly.cli.follow import FINAL, PAUSE_SECONDS, Patience, follow
 from duly.cli.out import Column, Out, pretty
 from duly.cli.root import Root
+from duly.clock import os_sleep
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,10 +130,24 @@ def logs(root: Root, job_id: str, live: bool) -> None:
     _get(root.api, job_id)
     after = _print_lines(root, job_id, 0)
     if live:
-        for event in root.api.events(job=job_id):
-            if event.name == "job":
-                after = _print_lines(root, job_id, after)
-        _print_lines(root, job_id, after)
+        _follow_lines(root, job_id, after)
+
+
+def _follow_lines(root: Root, job_id: str, after: int) -> None:
+    """Print the lines after that one until the job has ended."""
+    patience = Patience()
+    # A line is no change of the job, so no event tells of it.
+    while True:
+        try:
+            # Asked before the lines: those that are printed then are the last.
+            ended = root.api.get("/jobs/{}", job_id)["state"] in FINAL
+            after = _print_lines(root, job_id, after)
+            patience.heard()
+            if ended:
+                return
+        except ApiError as error:
+            patience.bear(error)
+        os_sleep(PAUSE_SECONDS)
 
 
 def _print_lines(root: Root, job_id: str, after: int) -> int:

@@ -32,7 +32,7 @@ from duly.gateway.crons import (
     ScheduleData,
 )
 from duly.ids import is_id, new_id
-from duly.inside import refuse_inside_mutation
+from duly.inside import is_inside, refuse_inside_mutation
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
 from duly.model.trigger import Trigger
 from duly.schedules.checks import check_by
@@ -185,7 +185,8 @@ class Gateways:
         for record in asked:
             crons, error = answers.get(places[record.id], (None, None))
             after = _heard(record, crons, error, seconds, now)
-            if worth_noting(record, after):
+            # Inside a transaction, to write would wait for this very transaction.
+            if worth_noting(record, after) and not is_inside():
                 self._core.ready().note_gateway(after)
             heard.append(as_seen(after))
         return heard

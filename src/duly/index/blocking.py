@@ -75,5 +75,14 @@ class LoopThread:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
+        loop.run_until_complete(_cancel_others())
     finally:
         loop.close()
+
+
+async def _cancel_others() -> None:
+    """Whoever waits for one of them in another thread would wait for ever."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -14,7 +14,8 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -22,7 +23,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from duly.clock import Clock, SystemClock
-from duly.errors import BadInput, InvalidOption, ScheduleExists, ScheduleNotFound
+from duly.errors import (
+    BadInput,
+    InvalidOption,
+    ScheduleExists,
+    ScheduleNotFound,
+    StoreUnavailable,
+)
 from duly.index import statements as sql
 from duly.index.blocking import SyncScheduleIndex
 from duly.index.claims import DatabaseIndex, RowsInTransaction
@@ -109,6 +116,7 @@ class ScheduleCollection:
         self._clock = clock or SystemClock()
         self._threads = Threads()
         self._blocking = None if index is None else SyncScheduleIndex(index)
+        self._answers = _Answers()
         if not skip_schema_init:
             self._database.create(sql.RECORD_TABLE)
 
@@ -150,8 +158,12 @@ class ScheduleCollection:
         return self._records(self._database.borrow(connection), self._blocking)
 
     def close(self) -> None:
-        """Close the connections that the collection has opened; an index stays open."""
-        self._threads.close()
+        """Close the connections that the collection has opened; an index stays open.
+
+        On an event loop, what waits there for an index of somebody else's is rolled back.
+        """
+        with self._answers.given_up_here():
+            self._threads.close()
         if self._blocking is not None:
             self._blocking.close()
         if not isinstance(self._index, DatabaseIndex):
@@ -159,7 +171,7 @@ class ScheduleCollection:
 
     async def _call(self, work: Callable[[Records], T]) -> T:
         loop = asyncio.get_running_loop()
-        mirror = None if self._index is None else _OnLoop(self._index, loop)
+        mirror = None if self._index is None else _OnLoop(self._index, loop, self._answers)
 
         def in_transaction() -> T:
             with self._database.transaction() as tx:
@@ -184,15 +196,56 @@ class ScheduleCollection:
 class _OnLoop:
     """An index of somebody else's, used from a thread while its event loop runs."""
 
-    def __init__(self, index: ScheduleIndex, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, index: ScheduleIndex, loop: asyncio.AbstractEventLoop, answers: _Answers
+    ) -> None:
         self._index = index
         self._loop = loop
+        self._answers = answers
 
     def upsert(self, row: IndexRow) -> None:
-        asyncio.run_coroutine_threadsafe(self._index.upsert(row), self._loop).result()
+        self._answers.wait_for(self._index.upsert(row), self._loop)
 
     def remove(self, user_id: str, key: str) -> None:
-        asyncio.run_coroutine_threadsafe(self._index.remove(user_id, key), self._loop).result()
+        self._answers.wait_for(self._index.remove(user_id, key), self._loop)
+
+
+class _Answers:
+    """What threads wait for that event loops do."""
+
+    def __init__(self) -> None:
+        self._expected: dict[Future[None], asyncio.AbstractEventLoop] = {}
+        self._given_up: asyncio.AbstractEventLoop | None = None
+
+    def wait_for(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        answer = asyncio.run_coroutine_threadsafe(work, loop)
+        # Known before the look, as `given_up_here` tells before it looks: one sees the other.
+        self._expected[answer] = loop
+        if self._given_up is loop:
+            answer.cancel()
+        try:
+            answer.result()
+        except CancelledError:
+            raise StoreUnavailable("the index was given up before it had answered") from None
+        finally:
+            del self._expected[answer]
+
+    @contextmanager
+    def given_up_here(self) -> Generator[None]:
+        """Nobody waits for this event loop, which does nothing else as long as the block lasts."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            yield
+            return
+        self._given_up = loop
+        for answer, expected_of in list(self._expected.items()):
+            if expected_of is loop:
+                answer.cancel()
+        try:
+            yield
+        finally:
+            self._given_up = None
 
 
 class Records:

@@ -12,6 +12,7 @@ worker deaths during the body.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -268,6 +269,12 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     brief: bool = False
     """Arguments and results that are long are LEFT_OUT."""
     limit: int = 100
+
+
+def newest_first(pages: Iterable[Iterable[JobRecord]], limit: int) -> list[JobRecord]:
+    """The newest of the jobs that several lists have found."""
+    every = (record for page in pages for record in page)
+    return sorted(every, key=lambda record: record.id, reverse=True)[:limit]
 
 
 def serves(queues: tuple[str, ...] | None, queue: str) -> bool:

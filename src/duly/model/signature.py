@@ -369,6 +369,12 @@ def _parameters(
                 f"{name}(): parameter {parameter.name!r} is positional-only, but arguments are "
                 "passed by name; move the / behind the context"
             )
+        if parameter.name.startswith("__"):
+            # Python changes such a name where it becomes that of an attribute, as it does here.
+            raise InvalidFunction(
+                f"{name}(): parameter {parameter.name!r} cannot be stored by name; "
+                "let it begin with one underscore at most"
+            )
     return parameters
 
 

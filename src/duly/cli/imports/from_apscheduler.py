@@ -7,7 +7,9 @@ database of a job store is not: it holds pickles, and reading one runs whatever 
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, cast
@@ -25,28 +27,46 @@ _POSITION = re.compile(r"(1st|2nd|3rd|4th|5th|last) ([a-z]{3})")
 def read_jobs(scheduler: Any) -> Iterator[Found]:
     """All jobs of a scheduler."""
     numbered = Numbered()
-    for job in scheduler.get_jobs():
+    jobs = list(scheduler.get_jobs())
+    times_named = Counter(map(_name, jobs))
+    for job in jobs:
         where = f"job {job.id}"
+        name = _name(job)
+        key = name if times_named[name] == 1 else f"{name}-{_digest(job)}"
         try:
-            yield _entry(job, where, numbered)
+            yield _entry(job, where, numbered(key))
         except Refused as refused:
             yield Cannot(where, str(job.trigger), str(refused))
 
 
-def _entry(job: Any, where: str, numbered: Numbered) -> Entry:
-    times, more = _times(job.trigger)
-    calls = str(getattr(job, "func_ref", None) or job.name)
+def _calls(job: Any) -> str:
+    return str(getattr(job, "func_ref", None) or job.name)
+
+
+def _name(job: Any) -> str:
     # An id that nobody has chosen is another one each time.
-    name = calls if _ID_OF_ITS_OWN.fullmatch(str(job.id)) else str(job.id)
+    return _calls(job) if _ID_OF_ITS_OWN.fullmatch(str(job.id)) else str(job.id)
+
+
+def _digest(job: Any) -> str:
+    """What tells jobs of one name apart; they come in the order in which they are due."""
+    args: list[Any] = list(job.args or ())
+    kwargs: dict[str, Any] = dict(job.kwargs or {})
+    called = (str(job.trigger), args, sorted(kwargs.items()))
+    return hashlib.sha256(repr(called).encode("utf-8", "surrogateescape")).hexdigest()[:6]
+
+
+def _entry(job: Any, where: str, key: str) -> Entry:
+    times, more = _times(job.trigger)
     # One that was not started yet has no such attribute; one that is paused has None.
     if getattr(job, "next_run_time", job) is None:
         more["enabled"] = False
     return Entry(
         where=where,
         text=str(job.trigger),
-        key=numbered(name),
+        key=key,
         times=times,
-        calls=calls,
+        calls=_calls(job),
         args=tuple(job.args or ()),
         kwargs=dict(job.kwargs or {}),
         made_with=more,

@@ -241,7 +241,8 @@ def find(
         None if dead else state, function, queue, owner_of(who, owner), before, limit + 1
     )
     which = msgspec.structs.replace(of, exhausted=dead or None, brief=True)
-    return page([shape_of(job) for job in app.core.find(which)], limit, lambda job: job.id)
+    found = app.core.find_by_any_name(which)
+    return page([shape_of(job) for job in found], limit, lambda job: job.id)
 
 
 @router.get("/{job_id}")
