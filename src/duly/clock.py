@@ -68,11 +68,17 @@ class SystemClock:
         return None if offset is None else self._wall() - self._monotonic() - offset
 
     def follow_server(self, server_seconds: float, asked_at: float, answered_at: float) -> None:
-        """Take the server's clock as the truth: it answered between two monotonic instants."""
+        """Take the server's clock as the truth: it answered between two monotonic instants.
+
+        When, it does not say: a held interpreter delays questions and answers by seconds. So
+        what is known stays as long as it can be true; otherwise rather late than early.
+        """
+        least, most = server_seconds - answered_at, server_seconds - asked_at
         if self._server_offset is None:
             # Until now there was only the machine's own clock, which may be wrong by hours.
             self._latest = NEVER
-        self._server_offset = server_seconds - (asked_at + answered_at) / 2
+        if self._server_offset is None or not least <= self._server_offset <= most:
+            self._server_offset = least
 
 
 class ManualClock:

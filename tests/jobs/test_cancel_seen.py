@@ -124,6 +124,42 @@ def test_a_sync_body_can_see_the_cancel_and_leave_early(app: Duly, hire: Hire):
     assert job.record.result is None
 
 
+def test_many_cancels_make_nobody_elses_worker_look_dead(
+    app: Duly, url: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    """The bodies here are told at once each time, while the others have no time to beat."""
+    gate = Gate()
+
+    @app.action
+    def act(ctx: Ctx) -> None:
+        gate.pass_through()
+
+    job = app.run(act)
+    waiting = [app.run_after(3600, act) for _ in range(20)]
+    worker = hire()
+    worker.start_due()
+    gate.wait_for_one()
+
+    other = Duly(url, clock=app.clock)
+    with other:
+        service = other.core.service
+        assert service is not None
+        looks: list[None] = []
+        reconcile = service.worker.reconcile
+
+        def look() -> None:
+            reconcile()
+            looks.append(None)
+
+        monkeypatch.setattr(service.worker, "reconcile", look)
+        for number, unwanted in enumerate(waiting, 1):
+            other.cancel(unwanted.id)
+            wait_until(lambda: len(looks) >= number, "a look after the cancel")  # noqa: B023
+    gate.open()
+    worker.work()
+    assert job.state == State.SUCCEEDED
+
+
 CALLS: dict[str, Callable[[Ctx, Any, Any], object]] = {
     "check": lambda ctx, note, act: ctx.check(),
     "run": lambda ctx, note, act: ctx.run(act),

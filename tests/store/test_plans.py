@@ -157,6 +157,9 @@ CASES = {
     ),
     "insert canceled": Case(insert("insert_canceled"), {"INSERT_CANCELED": (set(), 3000)}),
     "finish 150": Case(lambda s: s.settle(settlements(Finish), NOW), {"FINISH": (PK, 10_000)}),
+    "finish what is not locked": Case(
+        lambda s: s.settle_unlocked(settlements(Finish), NOW), {"LOCKED_IDS": (PK, 3_000)}
+    ),
     "give back 150": Case(lambda s: s.settle(settlements(Again), NOW), {"AGAIN": (PK, 15_000)}),
     "finish a mutation": Case(finish_mutation, {"FINISH_MUTATION": (PK, 100)}),
     "lock the parent": Case(lambda s: s.lock_running(job_id(7), 1), {"LOCK_PARENT": (PK, 20)}),

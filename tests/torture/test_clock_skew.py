@@ -189,3 +189,20 @@ def test_a_later_answer_of_the_server_does_not_turn_the_clock_back():
     before = times.clock.now()
     times.clock.follow_server(times.wall - 5, times.monotonic, times.monotonic)
     assert times.clock.now() == before
+
+
+@pytest.mark.parametrize(
+    ("held", "late"), [("question", (0, 0, 0)), ("answer", (4, 0, 0))], ids=["question", "answer"]
+)
+def test_a_question_or_an_answer_that_was_held_up_never_puts_the_clock_ahead(
+    held: str, late: tuple[int, ...]
+):
+    """The first one is all that is known; a later one is not believed."""
+    times = Times()
+    for seconds, expected in zip((4, 0, 4), late, strict=True):
+        asked_at = times.monotonic
+        times.pass_seconds(seconds if held == "question" else 0)
+        answer = times.wall
+        times.pass_seconds(seconds if held == "answer" else 0)
+        times.clock.follow_server(answer, asked_at, times.monotonic)
+        assert times.wall - times.clock.now() / 1000 == expected

@@ -17,6 +17,8 @@ from duly.store.base import Store
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
+# In beats. Less than one: waits are not exact.
+NOT_SOONER = 0.9
 
 
 class Beat:
@@ -26,6 +28,22 @@ class Beat:
         self._worker = worker
         self._every = every
         self._observer = Observer()
+        self._next_at = worker.clock.monotonic()
+        self._failed = ""
+
+    def turn(self) -> float:
+        """A pass when one is due; sooner, only look which jobs were taken away.
+
+        The others beat once between two passes: whoever made passes faster, because it was woken,
+        would take them for dead.
+        """
+        clock = self._worker.clock
+        now = clock.monotonic()
+        if now < self._next_at:
+            self._worker.reconcile()
+            return max(0.0, self._next_at - clock.monotonic())
+        self._next_at = now + NOT_SOONER * self._every
+        return self.one_pass()
 
     def one_pass(self) -> float:
         worker = self._worker
@@ -52,8 +70,15 @@ class Beat:
             self._observer.reset()
             log.warning("could not observe the other workers: %s", error)
             return
-        for worker_id, beat in dead:
-            rescued = rescue(self._worker.store, self._worker.clock, worker_id, beat)
+        # Behind the one that could not be rescued first, so that each has its turn.
+        for worker_id, beat in sorted(dead, key=lambda one: (one[0] <= self._failed, one[0])):
+            try:
+                rescued = rescue(self._worker.store, self._worker.clock, worker_id, beat)
+            except StoreError as error:
+                # Another failure may take as long, and this worker has to beat.
+                log.warning("not rescued in this round: %s", error)
+                self._failed = worker_id
+                return
             if rescued:
                 self._worker.program.counts.add(RESCUED, value=rescued)
             self._worker.loop.wake()

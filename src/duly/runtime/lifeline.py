@@ -37,8 +37,12 @@ class Lifeline:
     def create(cls) -> tuple[Lifeline, int]:
         """A new lifeline, and the file descriptor to hand to the child."""
         file = os.memfd_create("duly-lifeline") if hasattr(os, "memfd_create") else _temporary()
-        os.ftruncate(file, _SIZE)
-        lifeline = cls(file)
+        try:
+            os.ftruncate(file, _SIZE)
+            lifeline = cls(file)
+        except BaseException:
+            os.close(file)
+            raise
         lifeline.progress()
         return lifeline, file
 

@@ -25,6 +25,7 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[Settlement] = deque()
         self._guard = threading.Lock()
+        self._aside: list[tuple[float, Settlement]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -38,6 +39,17 @@ class Outbox:
 
     def put_back(self, settlements: Sequence[Settlement]) -> None:
         self._waiting.extendleft(reversed(settlements))
+
+    def put_aside(self, settlements: Sequence[Settlement], until: float) -> None:
+        """Not again before a monotonic instant: the others must not wait for these."""
+        self._aside += [(until, settlement) for settlement in settlements]
+
+    def bring_back(self, now: float) -> None:
+        """Let those wait with the others whose time has come."""
+        if self._aside:
+            due = [settlement for until, settlement in self._aside if until <= now]
+            self._aside = [(until, settlement) for until, settlement in self._aside if until > now]
+            self.put_back(due)
 
     def store(self, settlements: Sequence[Settlement], write: Write) -> set[str]:
         """Write a batch that failed as a whole: in halves, so that one bad row travels alone.

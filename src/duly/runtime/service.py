@@ -121,7 +121,7 @@ class Service:
         self._alone_runs = alone_runs
         self._telling = Telling(program.counts, program.store, program.clock)
         self._pid = os.getpid()
-        self._beat_loop = Loop("beat", self.beat.one_pass, program.clock)
+        self._beat_loop = Loop("beat", self.beat.turn, program.clock)
         self._janitor_loop = Loop("janitor", self.janitor.one_pass, program.clock)
 
     @property

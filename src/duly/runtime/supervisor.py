@@ -16,6 +16,7 @@ from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
 from duly.runtime.beat import BEAT_SECONDS, rescue
 from duly.runtime.lifeline import Lifeline
+from duly.runtime.loop import AFTER_ERROR
 from duly.runtime.program import Program
 
 log = logging.getLogger(__name__)
@@ -61,14 +62,22 @@ class Supervisor:
     def run(self) -> None:
         """Look after the children until stopped, then until the last one has ended."""
         while not self._stops:
-            self._look()
-            os_sleep(LOOK_EVERY)
+            os_sleep(self._look_safely())
         self._drain_children()
 
+    def _look_safely(self) -> float:
+        """Whatever goes wrong, the children need a parent; when to look again."""
+        try:
+            self._look()
+        except Exception:
+            log.exception("could not look after the worker processes; trying again")
+            return AFTER_ERROR
+        return LOOK_EVERY
+
     def _look(self) -> None:
+        self._beat()
         self._bury_the_dead()
         self._kill_the_stuck()
-        self._beat()
         if os_monotonic() >= self._start_at:
             while len(self._children) < self._count:
                 self._start_one()
@@ -78,6 +87,9 @@ class Supervisor:
         os.set_inheritable(file, True)
         try:
             self._children.append(Child(self._spawn(file), lifeline))
+        except BaseException:
+            lifeline.close()
+            raise
         finally:
             os.close(file)
 

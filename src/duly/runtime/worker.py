@@ -46,13 +46,14 @@ from duly.runtime.reports import Reports, captured_logging
 from duly.runtime.slots import Slots
 from duly.runtime.teams import AsyncTeam, MutationTeam, Team, ThreadTeam
 from duly.runtime.watchdog import Watchdog
-from duly.store.base import ClaimRequest, WorkerInfo
+from duly.store.base import ClaimRequest, RowsLocked, WorkerInfo
 
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 AFTER_OUTAGE = 0.25
+AFTER_LOCK = 1.0
 # Half of what the janitor grants a job beyond its time limit, which it counts from the claim.
 LONGEST_WAIT = 15.0
 UNCLEAR = "how it ended could not be understood"
@@ -339,6 +340,7 @@ class Worker:
 
     def finish_pass(self) -> float:
         """Settle what has ended, beside the claims."""
+        self._outbox.bring_back(self.clock.monotonic())
         batch = self._outbox.take()
         if not batch:
             self._slots.release_ended()
@@ -346,6 +348,8 @@ class Worker:
         try:
             self._let_them_speak(batch)
             settled, _ = self.store.exchange(batch, None, self.clock.now())
+        except RowsLocked as error:
+            self._note_unlocked(batch, error)
         except OUTAGE as error:
             self._outbox.put_back(batch)
             log.warning("the store is not available: %s", error)
@@ -365,12 +369,23 @@ class Worker:
 
     def _settle_in_halves(self, batch: Sequence[Settlement]) -> float:
         def write(part: Sequence[Settlement]) -> set[str]:
-            settled, _ = self.store.exchange(part, None, self.clock.now())
+            try:
+                settled, _ = self.store.exchange(part, None, self.clock.now())
+            except RowsLocked as error:
+                self._note_unlocked(part, error)
+                return error.settled
             self._note(part, settled)
             return settled
 
         self._outbox.store(batch, write)
         return AFTER_OUTAGE if len(self._outbox) else 0
+
+    def _note_unlocked(self, batch: Sequence[Settlement], error: RowsLocked) -> None:
+        """What others hold is settled later, and nobody waits for it."""
+        log.info("%s; trying again", error)
+        self._note([s for s in batch if s.id not in error.locked], error.settled)
+        locked = [s for s in batch if s.id in error.locked]
+        self._outbox.put_aside(locked, self.clock.monotonic() + AFTER_LOCK)
 
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
@@ -631,7 +646,10 @@ class Worker:
             for j in jobs.values()
             if j is not None
         ]
-        returned, _ = self.store.exchange(agains, None, self.clock.now())
+        try:
+            returned, _ = self.store.exchange(agains, None, self.clock.now())
+        except RowsLocked as error:
+            returned = error.settled  # the next beat sees the others again
         if returned:
             log.warning("gave back %d claims whose answer had been lost", len(returned))
 

@@ -266,6 +266,15 @@ def is_refusal_of_a_row(error: Exception) -> bool:
     return bool(names & _REFUSALS_OF_A_ROW)
 
 
+class RowsLocked(StoreError):
+    """Somebody's transaction holds the rows of some jobs; all others were settled."""
+
+    def __init__(self, settled: set[str], locked: set[str]) -> None:
+        self.settled = settled
+        self.locked = locked
+        super().__init__(f"the rows of {len(locked)} ended jobs are locked by other transactions")
+
+
 class MutationLane(Protocol):
     """A connection of its own for mutation bodies, used by one thread.
 
@@ -415,7 +424,7 @@ class Store(Protocol):
         """Settle what has ended and claim what is due: the ids that settled, the new claims.
 
         Each settlement is fenced by its token; the others are left as they are. A claim is durable
-        when this returns.
+        when this returns. Raises RowsLocked if some could not be settled yet.
         """
         ...
 

@@ -376,6 +376,12 @@ DUE_ALONE = each(
 
 # Finish ------------------------------------------------------------------------------------------
 
+# Nobody waits long for the row of one job to write down the ends of others. Not a statement of its
+# own: that would be one more round trip for each batch.
+LOCK_WAIT = "200ms"
+_WAIT_SHORTLY = """(SELECT set_config('lock_timeout',
+                coalesce(:lock_wait::text, current_setting('lock_timeout')), true)) IS NOT NULL"""
+
 # The fence is id and token, the token being odd only while running. Adding the state makes the
 # batched form quadratic under PostgreSQL's generic plan.
 FINISH = each(
@@ -390,6 +396,7 @@ FINISH = each(
                 AS f (id, token, state, result, error_kind, error_message, error_traceback,
                     exhausted)
             WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
+                AND {_WAIT_SHORTLY}
             RETURNING {", ".join("j." + c.strip() for c in _MOVED.split(","))},
                 f.state, f.result, f.error_kind, f.error_message, f.error_traceback, f.exhausted
         )
@@ -421,7 +428,7 @@ AGAIN = each(
             error_kind = :error_kind, error_message = :error_message,
             error_traceback = :error_traceback
         WHERE id = :id AND token = :token""",
-    postgres="""UPDATE @jobs j SET state = 'pending', token = j.token + 1, worker_id = NULL,
+    postgres=f"""UPDATE @jobs j SET state = 'pending', token = j.token + 1, worker_id = NULL,
             started_at = NULL, deadline_at = NULL, run_at = f.run_at, attempt = f.attempt,
             crashes = f.crashes, system_retries = f.system_retries, hold = f.hold,
             error_kind = f.error_kind, error_message = f.error_message,
@@ -432,7 +439,16 @@ AGAIN = each(
             AS f (id, token, run_at, attempt, crashes, system_retries, hold, error_kind,
                 error_message, error_traceback)
         WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
+            AND {_WAIT_SHORTLY}
         RETURNING j.id::text""",
+)
+
+# The rows that somebody else's transaction holds; all others are locked from now on.
+LOCKED_IDS = both(
+    """WITH free AS (
+            SELECT id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED
+        )
+        SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND id NOT IN (SELECT id FROM free)"""
 )
 
 # Cancel, expiry ----------------------------------------------------------------------------------
@@ -1071,7 +1087,7 @@ LISTEN = both("LISTEN duly")
 LOCK_MIGRATIONS = both("SELECT pg_advisory_xact_lock(hashtext('duly.migrate'))")
 CREATE_SCHEMA = both("CREATE SCHEMA IF NOT EXISTS @schema")
 NO_NESTED_LOOPS = both("SET LOCAL enable_nestloop = off")
-SHORT_LOCK_WAIT = both("SET LOCAL lock_timeout = '200ms'")
+SHORT_LOCK_WAIT = both(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'")
 # A list is planned for the very values it asks for: most filters are met by few rows or by most.
 SHORT_QUERY = both(
     """SELECT set_config('statement_timeout', '10s', true),

@@ -112,7 +112,9 @@ class PostgresSession(Session):
         starting.turn_away()
         return _in_order(claims, request), bool(starting.refused)
 
-    def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
+    def settle(
+        self, settlements: Sequence[Settlement], now: int, lock_wait: str | None = None
+    ) -> set[str]:
         in_id_order = sorted(settlements, key=lambda settlement: settlement.id)
         finishes = [s for s in in_id_order if isinstance(s, Finish)]
         agains = [s for s in in_id_order if isinstance(s, Again)]
@@ -123,14 +125,24 @@ class PostgresSession(Session):
             prepare = False
         if finishes:
             fault.point("finish.moving")
-            rows = self.run(sql.FINISH, _finish_arrays(finishes, now), prepare)
+            values = _finish_arrays(finishes, now) | {"lock_wait": lock_wait}
+            rows = self.run(sql.FINISH, values, prepare)
             settled |= {row[0] for row in rows}
             fault.point("finish.moved")
         if agains:
-            rows = self.run(sql.AGAIN, _again_arrays(agains), prepare)
+            values = _again_arrays(agains) | {"lock_wait": lock_wait}
+            rows = self.run(sql.AGAIN, values, prepare)
             settled |= {row[0] for row in rows}
             fault.point("give_back.moved")
         return settled
+
+    def settle_unlocked(
+        self, settlements: Sequence[Settlement], now: int
+    ) -> tuple[set[str], set[str]]:
+        """Settle what can be settled without waiting: what has settled, and what is locked."""
+        ids = {"ids": [settlement.id for settlement in settlements]}
+        locked = {row[0] for row in self.run(sql.LOCKED_IDS, ids)}
+        return self.settle([s for s in settlements if s.id not in locked], now), locked
 
     def drop_kept(self, exhausted_after: int) -> None:
         dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})

@@ -21,10 +21,10 @@ from psycopg.pq import TransactionStatus
 
 from duly import errors, fault
 from duly.clock import os_monotonic, os_sleep
-from duly.model.job import Claim, KeyedJob, NewJob, Settlement
+from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
-from duly.store.base import Address, ClaimRequest, Engine, WorkerInfo
+from duly.store.base import Address, ClaimRequest, Engine, RowsLocked, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.postgres.bell import Bell
 from duly.store.postgres.connection import Connection, is_hung_up
@@ -380,15 +380,22 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     ) -> tuple[set[str], Sequence[Claim]]:
         settled: set[str] = set()
         if settlements:
-            one_statement = (
-                len(settlements) <= SMALL_BATCH and len({type(s) for s in settlements}) == 1
-            )
-            write = self._single if one_statement else self._write
-            settled = write(lambda s: s.settle(settlements, now))
-            fault.point("finish.committed")
+            settled = self._settle(settlements, now)
         if request is None:
             return settled, ()
         return settled, self._claim(request, now)
+
+    def _settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
+        one_statement = len(settlements) <= SMALL_BATCH and len({type(s) for s in settlements}) == 1
+        write = self._single if one_statement else self._write
+        try:
+            settled = write(lambda s: _settle_shortly(s, settlements, now))
+        except _Locked:
+            settled, locked = self._write(lambda s: s.settle_unlocked(settlements, now))
+            if locked:
+                raise RowsLocked(settled, locked) from None
+        fault.point("finish.committed")
+        return settled
 
     def _claim(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
         if not request.limited:
@@ -415,13 +422,38 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         """Nothing has to be let go: without beats the worker is dead. For tests."""
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
-        with self._borrow() as session:
-            self._ask_time(session)
-            rows = session.run(sql.BEAT, {"ids": list(worker_ids)})
-            return {row[0] for row in rows}
+        try:
+            with self._borrow() as session:
+                self._ask_time(session)
+                rows = session.run(sql.BEAT, {"ids": list(worker_ids)})
+        except Conflict as error:
+            raise errors.StoreUnavailable("the row of a worker is locked") from error
+        return {row[0] for row in rows}
 
     def is_dead(self, worker_id: str) -> bool | None:
         return None
+
+    def rescue(
+        self,
+        worker_id: str,
+        beat: int | None,
+        judge: Callable[[Lost, bool], Settlement],
+        now: int,
+    ) -> int | None:
+        """The rescuer has to go on beating, so it does not wait for a row that is locked."""
+
+        def shortly(session: PostgresSession) -> int | None:
+            session.run(sql.SHORT_LOCK_WAIT)
+            return session.rescue(worker_id, beat, judge, now)
+
+        try:
+            rescued = self._write_once(shortly)
+        except Conflict as error:
+            raise errors.StoreUnavailable(
+                f"worker {worker_id} or one of its jobs is locked by another transaction"
+            ) from error
+        fault.point("rescue.committed")
+        return rescued
 
     # Upkeep
 
@@ -458,7 +490,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         while not stop.is_set():
             try:
                 self._listen(bell, stop)
-            except (errors.StoreUnavailable, psycopg.Error) as error:
+            except (errors.StoreError, Conflict, psycopg.Error) as error:
                 log.warning("not listening for wake-ups, polling instead: %s", first_line(error))
                 stop.wait(1)
 
@@ -469,6 +501,19 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             while not stop.is_set():
                 for _ in raw.notifies(timeout=0.5, stop_after=1):
                     bell.set()
+
+
+class _Locked(Exception):
+    """Not a Conflict: to repeat it would be to wait."""
+
+
+def _settle_shortly(
+    session: PostgresSession, settlements: Sequence[Settlement], now: int
+) -> set[str]:
+    try:
+        return session.settle(settlements, now, sql.LOCK_WAIT)
+    except psycopg.errors.LockNotAvailable as error:
+        raise _Locked from error
 
 
 def _engine(session: PostgresSession) -> Engine:

@@ -1,0 +1,67 @@
+"""What the PostgreSQL store does when the server refuses or makes it wait."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from duly.errors import StoreError, StoreUnavailable
+from duly.ids import new_id
+from duly.store.base import WorkerInfo
+from duly.store.postgres import PostgresStore
+from duly.store.postgres.errors import Conflict
+
+NOW = 1_767_225_600_000
+PATIENCE = 30.0
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def store(migrated_postgres: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(migrated_postgres + "?options=-c%20lock_timeout%3D10ms")
+    store.open(NOW)
+    yield store
+    store.close()
+
+
+class Impatient(threading.Event):
+    """An event for which nobody waits."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def test_who_listens_goes_on_after_any_error(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bell, stop = threading.Event(), Impatient()
+    failures = iter([StoreError("permission denied"), Conflict(), StoreUnavailable("gone")])
+    connect = store.connect
+
+    def fail_first() -> Any:
+        for failure in failures:
+            raise failure
+        return connect()
+
+    monkeypatch.setattr(store, "connect", fail_first)
+    watcher = threading.Thread(target=store.watch, args=(bell, stop))
+    watcher.start()
+    try:
+        assert bell.wait(PATIENCE), "nobody listens any more"
+    finally:
+        stop.set()
+        watcher.join(PATIENCE)
+
+
+def test_a_beat_that_met_a_lock_is_an_outage(store: PostgresStore, migrated_postgres: str) -> None:
+    """Who beats for others knows errors of duly's only, and must not end for any."""
+    worker = WorkerInfo(new_id(NOW), "shop", "here", 1, None, (), 1, False, 0, NOW)
+    store.register(worker, NOW)
+    with psycopg.connect(migrated_postgres) as other:
+        other.execute("SELECT 1 FROM duly.workers FOR UPDATE")
+        with pytest.raises(StoreUnavailable):
+            store.beat([worker.id])
+    assert store.beat([worker.id]) == {worker.id}
