@@ -356,11 +356,12 @@ class Worker:
             return AFTER_OUTAGE
         except Exception:
             delay = self._settle_in_halves(batch)
+            self._slots.release_ended()
+            return delay
         else:
             self._note(batch, settled)
-            delay = 0 if len(self._outbox) else POLL_SECONDS
         self._slots.release_ended()
-        return delay
+        return 0 if len(self._outbox) else POLL_SECONDS
 
     def _let_them_speak(self, batch: Sequence[Settlement]) -> None:
         """Their last words have to be written before their end is."""
