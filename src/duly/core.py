@@ -36,7 +36,7 @@ from duly.errors import (
     UnknownFunction,
 )
 from duly.feed import Feed
-from duly.functions import Call, Function
+from duly.functions import Call, Function, with_hook
 from duly.inside import is_inside, refuse_inside_mutation
 from duly.making import IDEMPOTENCY_MS, keys_of_owner, new_jobs, tracked, under_limit
 from duly.model.function import (
@@ -217,9 +217,7 @@ class Core:
         if hook is None:
             return call
         admitted = self.admit_hook(hook, argument)
-        return (
-            call if admitted is hook else Call(call.function.using(on_complete=admitted), call.args)
-        )
+        return call if admitted is hook else Call(with_hook(call.function, admitted), call.args)
 
     def admit_hook(self, hook: Function[..., Any], argument: str) -> Function[..., Any]:
         """The function as it may wait for the end of others; it must take that argument."""
@@ -234,11 +232,7 @@ class Core:
         if info is None:
             return Call(function.as_published(None), args)
         check_against(function.name, msgspec.json.decode(info.schema), args)
-        resolved: Function[..., R] = function.as_published(info)
-        options = msgspec.json.decode(info.options, type=PublishedOptions)
-        if options.on_complete and resolved.options.on_complete is None:
-            resolved = resolved.using(on_complete=self.function(options.on_complete))
-        return self._with_hook(Call(resolved, args))
+        return self._with_hook(Call(self._as_published(function, info), args))
 
     def under_limit(self, job: TrackedJob) -> TrackedJob:
         """A job that is stored again, with the limit that its function has here, or elsewhere."""
@@ -248,12 +242,21 @@ class Core:
             return job if function is None else under_limit(Call(function, job.args), job)
         return job
 
-    def _as_published(self, info: FunctionInfo) -> Function[..., Any]:
-        options = msgspec.json.decode(info.options, type=PublishedOptions)
-        function: Function[..., Any] = by_name(info).as_published(info)
-        if options.on_complete:
-            function = function.using(on_complete=self.function(options.on_complete))
-        return function
+    def _as_published(self, function: Declared[P, R], info: FunctionInfo) -> Declared[P, R]:
+        name = msgspec.json.decode(info.options, type=PublishedOptions).on_complete
+        if name is None or "on_complete" in function.changes:
+            return function.as_published(info)
+        return function.as_published(info, self._hook_elsewhere(name))
+
+    def _hook_elsewhere(self, name: str) -> Function[..., Any]:
+        """The hook of a function elsewhere, without one of its own: no hook is waited for."""
+        known = self.by_any_name(name)
+        if known is not None:
+            return known
+        info = self.ready().function(name)
+        if info is None:
+            raise UnknownFunction(name, self.functions)
+        return by_name(info).as_published(info)
 
     def _published_elsewhere(self, name: str) -> Function[..., Any] | None:
         """A function whose code is in other workers, as far as they have told."""
@@ -267,7 +270,7 @@ class Core:
                 # Nothing to remember: it may be published at any time.
                 return None
             until = os_monotonic() + STATUS_SECONDS
-            known = self._elsewhere[name] = until, self._as_published(info)
+            known = self._elsewhere[name] = until, self._as_published(by_name(info), info)
         return known[1]
 
     def published(self, names: Iterable[str] | None = None) -> list[Published]:
@@ -511,9 +514,22 @@ class Core:
         """What the user's hook says for the condition of a schedule; None without one."""
         return None if self.signal_hook is None else self.signal_hook(schedule)
 
+    @property
+    def signals_for(self) -> str | None:
+        """Without a hook, the one app that none means null for; None with one."""
+        return self.name if self.signal_hook is None else None
+
     def knows(self, name: str) -> bool:
-        """Whether a function is registered here, or described by somebody who has it."""
-        return self.by_any_name(name) is not None or self.ready().function(name) is not None
+        """Whether a function and its hook are registered here, or described by who has them."""
+        try:
+            self._scheduled(name)
+        except UnknownFunction:
+            return False
+        except StoreError:
+            raise
+        except Exception:  # the tick that calls it will say what is wrong
+            return True
+        return True
 
     def apply_declared(self) -> None:
         """Bring the schedules that code declares into the store, if they are new."""

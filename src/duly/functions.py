@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
@@ -244,6 +245,13 @@ class AsyncAction(Function[P, R_co]):
         """Run it now, in this event loop."""
         result: Coroutine[Any, Any, R_co] = self.body(ctx, *args, **kwargs)
         return result
+
+
+def with_hook(function: Function[P, R], hook: Function[..., Any]) -> Function[P, R]:
+    """The function with its hook as that may be enqueued; all else is as the caller has it."""
+    same = copy.copy(function)
+    same.options = msgspec.structs.replace(function.options, on_complete=hook)
+    return same
 
 
 MutationBody = Callable[Concatenate["Tx", P], R]

@@ -17,6 +17,7 @@ from duly.model.signature import PublishedSignature, Signature
 
 NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
 CHANGEABLE = ("queue", "priority", "timeout", "expires", "owner", "tags", "retry")
+FIXED = ("unique", "limit", "debounce", "idempotency_key", "on_complete")
 
 
 class Declared(Function[P, R_co]):
@@ -34,8 +35,9 @@ class Declared(Function[P, R_co]):
         changes: Mapping[str, Any] | None = None,
     ) -> None:
         self._declared_kind = kind
-        self._changes = dict(changes or {})
-        options = msgspec.structs.replace(Options(), **self._changes)
+        self.changes = dict(changes or {})
+        """The options that callers have given; all others are as they are published."""
+        options = msgspec.structs.replace(Options(), **self.changes)
         super().__init__(stub, name, options, signature=signature)
         self.kind: Kind = kind or Kind.ACTION
 
@@ -43,18 +45,27 @@ class Declared(Function[P, R_co]):
         return f"<declared {self.name}>"
 
     def _with(self, changes: Mapping[str, Any]) -> Declared[P, R_co]:
-        changed = {**self._changes, **changes}
-        return Declared(self.body, self.name, self.signature, self._declared_kind, changed)
+        given = {**self.changes, **changes}
+        changed = Declared[P, R_co](
+            self.body, self.name, self.signature, self._declared_kind, given
+        )
+        # What is published of it may be known here already.
+        changed.options = msgspec.structs.replace(self.options, **changes)
+        return changed
 
-    def as_published(self, info: FunctionInfo | None) -> Declared[P, R_co]:
-        """The same with the kind and the options that its workers have given it."""
+    def as_published(
+        self, info: FunctionInfo | None, hook: Function[..., Any] | None = None
+    ) -> Declared[P, R_co]:
+        """The same with the kind, the options and the hook that its workers have given it."""
         if info is None:
             if self._declared_kind is None:
                 raise UnknownFunction(self.name, because=NOT_PUBLISHED)
             return self
-        known = Declared[P, R_co](self.body, self.name, self.signature, Kind(info.kind))
-        published = _options_from(msgspec.json.decode(info.options, type=PublishedOptions))
-        known.options = msgspec.structs.replace(published, **self._changes)
+        known = Declared[P, R_co](
+            self.body, self.name, self.signature, Kind(info.kind), self.changes
+        )
+        published = _options_from(msgspec.json.decode(info.options, type=PublishedOptions), hook)
+        known.options = msgspec.structs.replace(published, **self.changes)
         return known
 
 
@@ -67,7 +78,7 @@ def by_name(info: FunctionInfo) -> Declared[..., Any]:
     return Declared(stub, info.name, PublishedSignature(info.name, schema), Kind(info.kind))
 
 
-def _options_from(published: PublishedOptions) -> Options:
+def _options_from(published: PublishedOptions, hook: Function[..., Any] | None) -> Options:
     return Options(
         queue=published.queue,
         priority=published.priority,
@@ -76,6 +87,7 @@ def _options_from(published: PublishedOptions) -> Options:
         owner=published.owner,
         tags=published.tags,
         retry=decode_retry(published.retry),
+        on_complete=hook,
         unique=None if published.unique is None else Unique(**published.unique),
         limit=None if published.limit is None else Limit(**published.limit),
         debounce=None if published.debounce is None else published.debounce / 1000,
@@ -86,13 +98,26 @@ def option_changes(
     function: Function[..., Any], known: Function[..., Any] | None
 ) -> dict[str, Any]:
     """What the options of a call differ in from those of its function, as data."""
-    usual = Options() if known is None else known.options
-    for name in ("unique", "limit", "debounce", "idempotency_key", "on_complete"):
-        if known is not None and getattr(function.options, name) != getattr(usual, name):
-            raise InvalidOption(name, "goes with the function itself; a schedule cannot change it")
     published = msgspec.structs.asdict(published_options(function.options))
+    changed = _changed(function, known, published)
+    for name in FIXED:
+        if name in changed:
+            raise InvalidOption(name, "goes with the function itself; a schedule cannot change it")
+    return {name: published[name] for name in CHANGEABLE if name in changed}
+
+
+def _changed(
+    function: Function[..., Any], known: Function[..., Any] | None, published: Mapping[str, Any]
+) -> set[str]:
+    if isinstance(function, Declared):
+        # Not what differs from today's: when its workers publish other options, those hold.
+        return set(function.changes)
+    usual = Options() if known is None else known.options
     before = msgspec.structs.asdict(published_options(usual))
-    return {name: published[name] for name in CHANGEABLE if published[name] != before[name]}
+    changed = {name for name in CHANGEABLE if published[name] != before[name]}
+    if known is not None:
+        changed |= {n for n in FIXED if getattr(function.options, n) != getattr(usual, n)}
+    return changed
 
 
 def with_changes(function: Function[..., Any], changes: Mapping[str, Any]) -> Function[..., Any]:

@@ -1,7 +1,9 @@
 """Conditions: what they see of earlier jobs and of the world, and what that comes to."""
 
 import json
+import os
 import threading
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -263,6 +265,10 @@ def _raise(schedule: Schedule) -> Any:
     raise OSError("no route to the signal")
 
 
+def _half(schedule: Schedule) -> Any:
+    raise OSError(os.fsdecode(b"no file \xff"))
+
+
 def _exit(schedule: Schedule) -> Any:
     raise SystemExit(1)
 
@@ -272,6 +278,7 @@ def _exit(schedule: Schedule) -> Any:
     ("hook", "why"),
     [
         (_raise, "OSError: no route to the signal"),
+        (_half, "no file \\udcff"),
         (_exit, "SystemExit"),
         (lambda schedule: {"open": object()}, ".open: object is not JSON"),
         (lambda schedule: float("nan"), "no JSON number"),
@@ -345,6 +352,73 @@ def test_many_schedules_share_a_few_threads(app: Duly, url: str, clock: ManualCl
     tick_all(other)
     assert all(ledger(app, f"s{n}") == [("dispatched", None)] for n in range(50))
     assert most <= signals.AT_ONCE
+    other.close()
+
+
+@pytest.mark.spec("R139")
+def test_whoever_there_was_no_time_to_ask_is_asked_in_the_next_pass(
+    app: Duly, url: str, clock: ManualClock, work: Any, monkeypatch: pytest.MonkeyPatch
+):
+    enough, release = threading.Event(), threading.Event()
+
+    class Open(deque[Any]):
+        def clear(self) -> None:
+            super().clear()
+            enough.set()
+
+    def hook(schedule: Schedule) -> Any:
+        if schedule.key == "slow":
+            release.wait(0.3)
+        if schedule.key == "asked late":
+            assert enough.wait(60)
+        if schedule.key == "hangs":
+            release.wait(60)
+        return {"open": True}
+
+    monkeypatch.setattr(signals, "AT_ONCE", 1)
+    monkeypatch.setattr(signals, "deque", Open)
+    other = with_hook(app, url, hook, signal_timeout=timedelta(seconds=0.5))
+    keys = ("slow", "asked late", "quick", "hangs", "last")
+    for key in keys:
+        app.schedules.create(key, work, cron="0 9 * * *", condition=OPEN)
+        clock.advance(0.001)
+    at(clock, utc(2026, 7, 1, 9))
+    ticker = Ticker(other.core)
+    dispatched, skipped = [("dispatched", None)], [("skipped", "condition_failed")]
+    assert ticker.one_pass() == 0
+    assert [ledger(app, key) for key in keys] == [dispatched, dispatched, [], [], []]
+    assert ticker.one_pass() == 0
+    assert [ledger(app, key) for key in keys[2:]] == [dispatched, skipped, []]
+    assert ticker.one_pass() > 0
+    assert ledger(app, "last") == dispatched
+    release.set()
+    other.close()
+
+
+@pytest.mark.spec("R139")
+def test_without_threads_nobody_is_asked_and_others_tick(
+    app: Duly, url: str, clock: ManualClock, work: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def no_more(thread: threading.Thread) -> None:
+        if thread.name == "duly-signal":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    seats, start = threading.Semaphore(2), threading.Thread.start
+    monkeypatch.setattr(signals, "_seats", seats)
+    other = with_hook(app, url, lambda schedule: {"open": True})
+    app.schedules.create("asks", work, cron="0 9 * * *", condition=OPEN)
+    app.schedules.create("does not", work, cron="0 9 * * *")
+    at(clock, utc(2026, 7, 1, 9))
+    ticker = Ticker(other.core)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        for _ in range(3):
+            ticker.one_pass()
+        assert "in time" in other.schedules.preview("asks", 1)[0].detail["error"]
+    assert [ledger(app, key) for key in ("asks", "does not")] == [[], [("dispatched", None)]]
+    ticker.one_pass()
+    assert ledger(app, "asks") == [("dispatched", None)]
     other.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +15,12 @@ from duly.errors import InvalidOption
 from duly.model.decide import MAX_DETAIL, encode_detail
 from duly.model.schedule import DAY_MS
 from duly.runtime.janitor import Janitor
-from duly.store.schedules.retention import Day
-from duly.testing import advance
-from tests.jobs.support import DAY, Database
+from duly.store.postgres.session import PostgresSession
+from duly.store.postgres.store import PostgresStore
+from duly.store.schedules.retention import Day, Old, forget_ticks
+from duly.store.statements import HISTORY_BUCKETS
+from duly.testing import advance, drain
+from tests.jobs.support import DAY, Database, wait_until
 from tests.schedules.support import tick_all, utc
 
 HOUR = timedelta(hours=1)
@@ -199,6 +204,49 @@ def test_a_row_for_each_day_outlives_the_jobs(app: Duly, clock, post, db: Databa
     assert gone + left == dispatched
 
 
+@pytest.mark.spec("R92")
+@pytest.mark.parametrize("what", ["ticks", "jobs"])
+def test_two_janitors_count_a_day_once(postgres_url: str, clock: ManualClock, what: str):
+    """Where there is one writer at a time, as in SQLite, they cannot meet."""
+    app = Duly(postgres_url, clock=clock)
+    db, store = Database(postgres_url), app.ready()
+    assert isinstance(store, PostgresStore)
+
+    @app.action
+    def post(ctx: Ctx) -> None: ...
+
+    schedule = app.schedules.create("s", post, every=HOUR)
+    advance(app, HOUR)
+    before = clock.now() + 1
+    bucket = before // DAY_MS % HISTORY_BUCKETS
+    clock.advance(60)
+    app.run(post)  # the latest job of a function is kept
+    drain(app)
+
+    def forget(session: PostgresSession) -> None:
+        if what == "ticks":
+            forget_ticks(session, Old(schedule.id, "slot", before))
+        else:
+            session.retain_bucket(bucket, before, before, whole=False)
+
+    def forget_while_another_does(session: PostgresSession) -> None:
+        forget(session)
+        other.start()
+        wait_until(
+            lambda: (
+                not other.is_alive() or db.scalar("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            )
+        )
+
+    other = threading.Thread(target=lambda: store._write_once(forget))
+    store._write_once(forget_while_another_does)
+    other.join()
+    [day] = store.days(schedule.id)
+    assert (day.dispatched, day.succeeded) == ((1, 0) if what == "ticks" else (0, 1))
+    db.close()
+    app.close()
+
+
 @pytest.mark.spec("R105", "N20")
 def test_what_a_budget_looks_at_is_kept_as_long_as_it_does(app: Duly, clock, post, db: Database):
     """Else retention would change what becomes of a tick."""
@@ -239,3 +287,5 @@ def test_a_detail_is_stored_up_to_a_stated_size():
     long = encode_detail({"why": "x" * 10_000, "checks": ["y" * 10_000]})
     assert len(long) <= MAX_DETAIL
     assert '"truncated":true' in long
+    half = encode_detail({"error": "no file \udcff"})
+    assert json.loads(half) == {"why": "no file \\udcff", "truncated": True}

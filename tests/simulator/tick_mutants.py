@@ -175,14 +175,14 @@ def answering(session: SqliteSession, statement: Any, answer: Sequence[Any]) -> 
 @mutant("a tick believes what it has seen before the lock", seed=30)
 def believes_the_peek() -> AbstractContextManager[None]:
     def tick(
-        self: SqliteStore, now: int, page: int, *args: Any, zone_data: str, only: Any = None
+        self: SqliteStore, now: int, page: int, *args: Any, only: Any = None, **judge: Any
     ) -> Ticked:
-        where = {"now": now, "zone_data": zone_data, "limit": page + 1}
+        where = {"now": now, "limit": page + 1, **judge}
         seen = self._read(lambda s: s.run(sql.PEEK_DUE, where))
 
         def work(session: SqliteSession) -> Ticked:
             with answering(session, sql.LOCK_DUE, seen):
-                return ticking.tick(session, now, page, *args, zone_data=zone_data, only=only)
+                return ticking.tick(session, now, page, *args, only=only, **judge)
 
         return self._write(work)
 

@@ -59,7 +59,7 @@ FROM generate_series(%(first)s::int, %(last)s::int) g
 
 
 def due(session: PostgresSession) -> None:
-    given = {"now": NOW, "limit": 101, "zone_data": "2026a"}
+    given = {"now": NOW, "limit": 101, "zone_data": "2026a", "signals_for": "mail"}
     session.run(sql.LOCK_DUE, given)
     session.run(sql.PEEK_DUE, given)
 
@@ -169,7 +169,7 @@ def test_sqlite_finds_them_by_index(sqlite_session: SqliteRecorder):
         if analyzed:
             raw.execute("ANALYZE")
         prior_of(sqlite_session, "send", NOW)
-        given = {"now": NOW, "limit": 101, "zone_data": "2026a"}
+        given = {"now": NOW, "limit": 101, "zone_data": "2026a", "signals_for": "mail"}
         sqlite_session.run(sql.LOCK_DUE, given)
         sqlite_session.run(sql.IN_FLIGHT, {"ids": sqlite_session.array(SCHEDULES)})
         sqlite_session.run(sql.SUCCESSES_AMONG, {"ids": sqlite_session.array(OTHERS)})

@@ -7,6 +7,7 @@ which is what the ticks of one schedule change from one to the next.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from duly.model.schedule import (
     TickKind,
     TickRecord,
 )
+from duly.model.text import storable
 from duly.model.trigger import Cron
 
 GRACE_MS = 60_000
@@ -596,11 +598,15 @@ MAX_DETAIL = 4_000
 
 
 def encode_detail(detail: Mapping[str, Any]) -> str:
-    """The detail as it is stored; what would be too long is left out but for the words."""
-    text = msgspec.json.encode(detail).decode()
-    if len(text) <= MAX_DETAIL:
-        return text
-    why = str(detail.get("why", detail.get("error", "")))[: MAX_DETAIL // 2]
+    """The detail as it is stored.
+
+    What would be too long, or is no text to a database, is left out but for the words.
+    """
+    with contextlib.suppress(UnicodeEncodeError):
+        text = msgspec.json.encode(detail).decode()
+        if len(text) <= MAX_DETAIL:
+            return text
+    why = storable(str(detail.get("why", detail.get("error", ""))), MAX_DETAIL // 2)
     return msgspec.json.encode({"why": why, "truncated": True}).decode()
 
 

@@ -147,8 +147,13 @@ class Program(Protocol):
         """What the user's hook says for the condition of a schedule; None without one."""
         ...
 
+    @property
+    def signals_for(self) -> str | None:
+        """Without a hook, the one app that none means null for; None with one."""
+        ...
+
     def knows(self, function: str, /) -> bool:
-        """Whether a function is registered here, or described by somebody who has it."""
+        """Whether a function and its hook are registered here, or described by who has them."""
         ...
 
     def apply_declared(self) -> None:

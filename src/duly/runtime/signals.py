@@ -7,6 +7,7 @@ process.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,9 @@ from duly.clock import os_monotonic
 from duly.model import plain
 from duly.model.decide import Signal, needs_signal
 from duly.model.schedule import ScheduleRecord, plan_of
+from duly.model.text import storable
+
+log = logging.getLogger(__name__)
 
 SIGNAL_SECONDS = 5.0
 AT_ONCE = 8
@@ -39,9 +43,19 @@ class AnswersSignals(Protocol):
 def ask_for_signals(
     program: AnswersSignals, records: Iterable[ScheduleRecord]
 ) -> Mapping[str, Signal]:
-    """What the hook says for those schedules whose condition looks at it."""
+    """What the hook says for those schedules whose condition looks at it.
+
+    Who is left out was not asked, and may be in the next round.
+    """
     wanted = [record for record in records if _needs_signal(record)]
     return _Round(program, wanted).answers() if wanted else {}
+
+
+def ask_for_signal(program: AnswersSignals, record: ScheduleRecord) -> Mapping[str, Signal]:
+    """The same for a single one that is answered now or never."""
+    if not _needs_signal(record):
+        return {}
+    return {record.id: LATE, **_Round(program, [record]).answers()}
 
 
 def _needs_signal(record: ScheduleRecord) -> bool:
@@ -60,22 +74,47 @@ class _Round:
         self._program = program
         self._open = deque(records)
         self._all = [record.id for record in self._open]
+        self._asked: dict[str, float] = {}
+        """Until when each of those is waited for that were asked."""
         self._answers: dict[str, Signal] = {}
         self._change = threading.Condition()
 
     def answers(self) -> Mapping[str, Signal]:
-        """Whoever has not answered in time is not waited for."""
+        """Questions are asked for a while, and each has its own time to be answered.
+
+        As long as the hook answers, those that nobody had the time to ask are left out: the ones
+        before them are decided now, so that their turn comes. If it does not, they are late too.
+        """
         until = os_monotonic() + self._program.signal_seconds
-        for _ in range(min(AT_ONCE, len(self._all))):
-            if _seats.acquire(timeout=max(0.0, until - os_monotonic())):
-                threading.Thread(target=self._ask, name="duly-signal", daemon=True).start()
+        if not self._start_asking(until):
+            return {}
         with self._change:
             self._change.wait_for(self._is_complete, max(0.0, until - os_monotonic()))
             self._open.clear()
-            return {each: self._answers.get(each, LATE) for each in self._all}
+            until = max(self._asked.values(), default=until)
+            self._change.wait_for(self._is_over, max(0.0, until - os_monotonic()))
+            late = self._asked if self._answers else self._all
+            return dict.fromkeys(late, LATE) | self._answers
+
+    def _start_asking(self, until: float) -> bool:
+        """Start the threads that ask; False if there can be none."""
+        for started in range(min(AT_ONCE, len(self._all))):
+            if not _seats.acquire(timeout=max(0.0, until - os_monotonic())):
+                break
+            try:
+                threading.Thread(target=self._ask, name="duly-signal", daemon=True).start()
+            except RuntimeError as error:
+                _seats.release()
+                log.warning("the signal hook cannot be asked by another thread: %s", error)
+                return started > 0
+        return True
 
     def _is_complete(self) -> bool:
         return len(self._answers) == len(self._all)
+
+    def _is_over(self) -> bool:
+        now = os_monotonic()
+        return all(each in self._answers or until <= now for each, until in self._asked.items())
 
     def _ask(self) -> None:
         try:
@@ -89,15 +128,23 @@ class _Round:
 
     def _take(self) -> ScheduleRecord | None:
         with self._change:
-            return self._open.popleft() if self._open else None
+            if not self._open:
+                return None
+            record = self._open.popleft()
+            self._asked[record.id] = os_monotonic() + self._program.signal_seconds
+            return record
 
     def _answer(self, record: ScheduleRecord) -> Signal:
         try:
             value = self._program.signal(record)
             if fault := plain.fault(value):
                 where = f"{fault.path}: " if fault.path else ""
-                return Signal(error=f"what the signal hook returned: {where}{fault.reason}"[:500])
+                return _failed(f"what the signal hook returned: {where}{fault.reason}")
             # A copy: the hook may go on to change what it has returned.
             return Signal(msgspec.json.decode(plain.encoded(value)))
         except BaseException as error:  # a hook may raise what it likes
-            return Signal(error=f"the signal hook failed: {type(error).__name__}: {error}"[:500])
+            return _failed(f"the signal hook failed: {type(error).__name__}: {error}")
+
+
+def _failed(why: str) -> Signal:
+    return Signal(error=storable(why, 500))

@@ -48,7 +48,8 @@ class Ticker:
         store, now = self._program.store, self._program.clock.now()
         zone_data = self._use_zone_data(now)
         self._revive(now)
-        due = store.due_schedules(now, self._page + 1, zone_data=zone_data)
+        signals_for = self._program.signals_for
+        due = store.due_schedules(now, self._page + 1, zone_data=zone_data, signals_for=signals_for)
         if not due:
             self._check_promises(now)
             return self._delay(now, zone_data)
@@ -67,7 +68,14 @@ class Ticker:
         store, make_jobs = self._program.store, self._program.jobs_of_tick
         signals = ask_for_signals(self._program, due)
         try:
-            return store.tick(now, self._page, signals, make_jobs, zone_data=zone_data)
+            return store.tick(
+                now,
+                self._page,
+                signals,
+                make_jobs,
+                zone_data=zone_data,
+                signals_for=self._program.signals_for,
+            )
         except Exception as error:
             if not _is_about_a_row(error):
                 raise
@@ -102,7 +110,8 @@ class Ticker:
 
     def _delay(self, now: int, zone_data: str) -> float:
         store = self._program.store
-        times = (store.next_due(zone_data=zone_data), store.next_check())
+        due = store.next_due(zone_data=zone_data, signals_for=self._program.signals_for)
+        times = (due, store.next_check())
         coming = [at for at in times if at is not None]
         return min([POLL_SECONDS, *(max(0.0, (at - now) / 1000) for at in coming)])
 

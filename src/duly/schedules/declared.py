@@ -300,6 +300,8 @@ class Declarations:
     def _publish(self, wanted: Iterable[Wanted], now: int) -> None:
         """Describe the functions to tickers that do not have their code."""
         names = {w.definition.function for w in wanted} | {w.definition.alert for w in wanted}
+        functions = [f for f in self._core.functions.values() if f.name in names]
+        names |= {f.options.on_complete.name for f in functions if f.options.on_complete}
         described = self._core.published(name for name in self._core.functions if name in names)
         if described:
             self._core.ready().publish(described, now)

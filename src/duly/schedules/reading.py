@@ -22,7 +22,7 @@ from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
 from duly.model.forecast import MOST_TICKS, Forecast, forecast
 from duly.model.schedule import Malformed, Outcome, Plan, Reason, ScheduleRecord, TickRecord
-from duly.runtime.signals import ask_for_signals
+from duly.runtime.signals import ask_for_signal
 from duly.schedules.ahead import decided_until, foresee, zone_info, zone_of
 from duly.schedules.checks import check_after, check_limit, check_result, check_word, in_time, read
 from duly.schedules.define import find_calendar, from_json, instant
@@ -167,7 +167,7 @@ class Reading(Found):
             return Explanation(())
         if isinstance(plan.condition, Malformed):
             raise InvalidCondition(None, plan.condition.error)
-        signals = ask_for_signals(self._core, [plan.record])
+        signals = ask_for_signal(self._core, plan.record)
         facts = self._core.ready().facts([plan], self._core.now(), signals)
         return plan.condition.explain(context_of(plan, facts))
 
@@ -234,7 +234,7 @@ def _walk(
     result: Mapping[str, Any] | None = None,
 ) -> Iterator[Decided]:
     """The coming ticks, each decided as things stand now."""
-    signals = ask_for_signals(core, [plan.record])
+    signals = ask_for_signal(core, plan.record)
     facts = core.ready().facts([plan], now, signals)
     since, standing = decided_until(plan, facts, now)
     return foresee(

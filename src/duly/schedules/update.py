@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from duly.core import Core
 from duly.functions import Call, Function
 from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
@@ -35,7 +37,7 @@ def defined(
     admitted = core.admit(chosen if isinstance(chosen, Call) else bound(chosen))
     # What stands already was allowed when it was written.
     floor = core.interval_floor_ms if retimed and not before.app else CODE_FLOOR_MS
-    return define(
+    definition = define(
         core,
         admitted,
         merged,
@@ -44,6 +46,8 @@ def defined(
         attached=before.calendar,
         told=before.alert,
     )
+    # What its function says by now is not what was written for this schedule.
+    return replace(definition, options=before.options) if call is None else definition
 
 
 def foresee_update(

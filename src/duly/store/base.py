@@ -781,15 +781,17 @@ class Store(Protocol):
     def paused_queues(self) -> Sequence[QueuePause]: ...
 
     # Schedules
-    def due_schedules(self, now: int, limit: int, *, zone_data: str) -> Sequence[ScheduleRecord]:
+    def due_schedules(
+        self, now: int, limit: int, *, zone_data: str, signals_for: str | None = None
+    ) -> Sequence[ScheduleRecord]:
         """The schedules that are due, oldest first.
 
         Zoned ones only for those whose zone data is of the version that `take_zone_data` has seen,
-        or later.
+        or later. With `signals_for`, those of other apps that ask for a signal are left to them.
         """
         ...
 
-    def next_due(self, *, zone_data: str) -> int | None:
+    def next_due(self, *, zone_data: str, signals_for: str | None = None) -> int | None:
         """When the next schedule is due that somebody with this zone data may tick."""
         ...
 
@@ -801,6 +803,7 @@ class Store(Protocol):
         make_jobs: MakeJobs,
         *,
         zone_data: str,
+        signals_for: str | None = None,
         only: str | None = None,
     ) -> Ticked:
         """Decide one page of due schedules, in one transaction; or the one with that id.

@@ -44,9 +44,15 @@ def _of_schedules(columns: str, rest: str, *, sqlite_rest: str | None = None) ->
 
 # Zoned ones are left to those whose zone data is as new as that which computed them.
 _FLOOR = "coalesce((SELECT value FROM @meta WHERE key = 'zone_data'), '')"
+# And so are those of other apps to whoever has their signal hook; also a condition that looks at
+# everything looks at the signal.
+_ASKS = """(condition LIKE '%signal_rpc_result%' OR condition LIKE '%"":%')"""
 _MAY_JUDGE = each(
-    sqlite=f"(NOT zoned OR :zone_data >= {_FLOOR})",
-    postgres=f"""(NOT zoned OR :zone_data::text COLLATE "C" >= {_FLOOR})""",
+    sqlite=f"""(NOT zoned OR :zone_data >= {_FLOOR})
+        AND (:signals_for IS NULL OR app IN ('', :signals_for) OR {_ASKS} IS NOT TRUE)""",
+    postgres=f"""(NOT zoned OR :zone_data::text COLLATE "C" >= {_FLOOR})
+        AND (:signals_for::text IS NULL OR app IN ('', :signals_for::text)
+            OR {_ASKS} IS NOT TRUE)""",
 )
 _IN_ORDER = "ORDER BY due_at, s.id LIMIT :limit"
 _DUE = each(
@@ -538,18 +544,28 @@ HAS_OLD = both(
 )
 HAS_OLD_COSTS = both("SELECT 1 FROM @costs WHERE schedule_id = :id AND tick_at < :before LIMIT 1")
 _OLD = "schedule_id = :id AND kind = :kind AND tick_at < :before"
-ROLL_UP_TICKS = both(
-    f"""INSERT INTO @days AS d (schedule_id, day, dispatched, skipped, missed)
+
+
+def _roll_up_ticks(source: str) -> str:
+    return f"""INSERT INTO @days AS d (schedule_id, day, dispatched, skipped, missed)
         SELECT schedule_id, tick_at / {DAY_MS},
             sum(CASE WHEN outcome = 'dispatched' THEN 1 ELSE 0 END),
             sum(CASE WHEN outcome = 'skipped' THEN 1 ELSE 0 END),
             sum(CASE WHEN outcome = 'missed' THEN count ELSE 0 END)
-        FROM @ticks WHERE {_OLD} GROUP BY schedule_id, tick_at / {DAY_MS}
+        FROM {source} GROUP BY schedule_id, tick_at / {DAY_MS}
         ON CONFLICT (schedule_id, day) DO UPDATE SET
             dispatched = d.dispatched + excluded.dispatched,
             skipped = d.skipped + excluded.skipped, missed = d.missed + excluded.missed"""
+
+
+ROLL_UP_TICKS = both(_roll_up_ticks(f"@ticks WHERE {_OLD}"))
+# In PostgreSQL another janitor may be at the same ticks: what is counted is what is removed.
+FORGET_TICKS = each(
+    sqlite=f"DELETE FROM @ticks WHERE {_OLD} RETURNING 1",
+    postgres=f"""WITH gone AS (DELETE FROM @ticks WHERE {_OLD} RETURNING *),
+        counted AS ({_roll_up_ticks("gone")})
+        SELECT 1 FROM gone""",
 )
-FORGET_TICKS = both(f"DELETE FROM @ticks WHERE {_OLD} RETURNING 1")
 FORGET_COSTS = both("DELETE FROM @costs WHERE schedule_id = :id AND tick_at < :before")
 
 # The jobs of a schedule leave history: how they ended is added to the day of their tick.

@@ -315,13 +315,16 @@ class SharedVerbs(ABC, Generic[S]):
 
     # Schedules
 
-    def due_schedules(self, now: int, limit: int, *, zone_data: str) -> Sequence[ScheduleRecord]:
-        where = {"now": now, "limit": limit, "zone_data": zone_data}
+    def due_schedules(
+        self, now: int, limit: int, *, zone_data: str, signals_for: str | None = None
+    ) -> Sequence[ScheduleRecord]:
+        where = {"now": now, "limit": limit, "zone_data": zone_data, "signals_for": signals_for}
         rows = self._read(lambda s: s.run(schedule_sql.PEEK_DUE, where))
         return [schedule_of(row) for row in rows]
 
-    def next_due(self, *, zone_data: str) -> int | None:
-        rows = self._read(lambda s: s.run(schedule_sql.NEXT_DUE, {"zone_data": zone_data}))
+    def next_due(self, *, zone_data: str, signals_for: str | None = None) -> int | None:
+        where = {"zone_data": zone_data, "signals_for": signals_for}
+        rows = self._read(lambda s: s.run(schedule_sql.NEXT_DUE, where))
         return rows[0][0] if rows else None
 
     def tick(
@@ -332,10 +335,20 @@ class SharedVerbs(ABC, Generic[S]):
         make_jobs: MakeJobs,
         *,
         zone_data: str,
+        signals_for: str | None = None,
         only: str | None = None,
     ) -> Ticked:
         ticked = self._write(
-            lambda s: ticking.tick(s, now, page, signals, make_jobs, zone_data=zone_data, only=only)
+            lambda s: ticking.tick(
+                s,
+                now,
+                page,
+                signals,
+                make_jobs,
+                zone_data=zone_data,
+                signals_for=signals_for,
+                only=only,
+            )
         )
         fault.point("ticker.committed")
         return ticked

@@ -805,6 +805,8 @@ DELETE_FINISHED = each(
     sqlite="DELETE FROM @history WHERE id IN (SELECT value FROM json_each(:ids))",
     postgres="DELETE FROM @history WHERE bucket = :bucket AND completed_at < :cutoff",
 )
+# One janitor at a time: what two of them count would be counted twice.
+TAKE_BUCKET = both("SELECT pg_try_advisory_xact_lock(hashtext('@schema.history'), :bucket::int4)")
 TRUNCATE_BUCKET = "TRUNCATE @schema.history_{bucket:02d}"
 DROP_KEPT = each(
     sqlite=f"""DELETE FROM @kept WHERE (exhausted = 0 OR completed_at < :exhausted_after)

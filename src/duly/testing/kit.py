@@ -187,7 +187,8 @@ def _tick_and_run(app: Duly, worker: InlineWorker, ticker: Ticker) -> list[JobRe
 def _next_due(app: Duly) -> int | None:
     now, store = app.clock.now(), app.ready()
     times = [lane.run_at for lane in store.lanes()]
-    times += [store.next_due(zone_data=zones.version()) or now, store.next_check() or now]
+    tick_at = store.next_due(zone_data=zones.version(), signals_for=app.core.signals_for)
+    times += [tick_at or now, store.next_check() or now]
     return min((at for at in times if at > now), default=None)
 
 

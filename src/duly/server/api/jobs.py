@@ -454,9 +454,7 @@ def _run(
 ) -> Job[Any]:
     """The call as a job that says who asked for it."""
     core = app.core
-    call = called_with(function, args)
-    if isinstance(function, EndpointTarget):
-        call = core.admitted(call)
+    call = core.admitted(called_with(function, args))
     job, *hooks = new_jobs(call, due, core.now(), None, core.idempotency_ms)
     asked = tracked(job, trigger=Trigger.API, actor=who.name)
     made = keys_of_owner(asked, call.function.options.owner)

@@ -149,6 +149,9 @@ class PostgresSession(Session):
         self.forget_reports([row[0] for row in dropped])
 
     def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
+        [(taken,)] = self.run(sql.TAKE_BUCKET, {"bucket": bucket})
+        if not taken:
+            return
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
         self.run(sql.KEEP, limits)
         self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})

@@ -66,7 +66,8 @@ def forget_ticks(session: Session, old: Old) -> int:
     batch = session.run(sql.END_OF_BATCH, where | {"most": BATCH})
     if batch:
         where |= {"before": batch[0][0]}
-    session.run(sql.ROLL_UP_TICKS, where)
+    if session.dialect == "sqlite":
+        session.run(sql.ROLL_UP_TICKS, where)
     return len(session.run(sql.FORGET_TICKS, where))
 
 

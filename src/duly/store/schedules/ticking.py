@@ -81,10 +81,11 @@ def tick(
     make_jobs: MakeJobs,
     *,
     zone_data: str,
+    signals_for: str | None = None,
     only: str | None = None,
 ) -> Ticked:
     """Decide one page of due schedules, or a single one, and write down what was decided."""
-    where = {"now": now, "zone_data": zone_data}
+    where = {"now": now, "zone_data": zone_data, "signals_for": signals_for}
     if only is None:
         rows = session.run(sql.LOCK_DUE, where | {"limit": page + 1})
     else:
