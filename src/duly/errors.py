@@ -552,7 +552,7 @@ class RetryAfter(DulyError):
     """
 
     def __init__(self, seconds: float | str, message: str = "") -> None:
-        self.seconds = _seconds(seconds)
+        self.seconds: float = _seconds(seconds)
         super().__init__(message or f"to be tried again after {self.seconds:g} s")
 
 

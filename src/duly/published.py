@@ -35,7 +35,7 @@ class Declared(Function[P, R_co]):
         changes: Mapping[str, Any] | None = None,
     ) -> None:
         self._declared_kind = kind
-        self.changes = dict(changes or {})
+        self.changes: dict[str, Any] = dict(changes or {})
         """The options that callers have given; all others are as they are published."""
         options = msgspec.structs.replace(Options(), **self.changes)
         super().__init__(stub, name, options, signature=signature)

@@ -254,7 +254,7 @@ CASES = {
     ),
     "list children": Case(
         lambda s: s.find(JobFilter(parent_id=job_id(110))),
-        {"LIST jobs": ({"jobs_parent"}, 20), "LIST history": (HISTORY_PARENT, 80)},
+        {"LIST jobs": ({"jobs_parent"}, 40), "LIST history": (HISTORY_PARENT, 80)},
     ),
 }
 
