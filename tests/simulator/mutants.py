@@ -215,7 +215,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token")
+@mutant("a finish that does not compare the token", seed=19)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
@@ -228,7 +228,7 @@ def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
 
-@mutant("a mutation that ignores that its fence found no row")
+@mutant("a mutation that ignores that its fence found no row", seed=2)
 def ignored_fence() -> AbstractContextManager[None]:
     real = SqliteMutationLane.finish
 
@@ -476,7 +476,7 @@ def parent_not_locked() -> AbstractContextManager[None]:
     )
 
 
-@mutant("children are stored for an attempt that was taken away", seed=121)
+@mutant("children are stored for an attempt that was taken away", seed=32)
 def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
@@ -648,12 +648,12 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
 REAL_EXCHANGE = SqliteStore.exchange
 
 
-@mutant("what a limit leaves is looked up before the lock", seed=89)
+@mutant("what a limit leaves is looked up before the lock", seed=12)
 def unlocked_look() -> AbstractContextManager[None]:
     return patched(SqliteStore, "exchange", _look_before_the_lock)
 
 
-@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=89)
+@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=119)
 def unlocked_look_stored() -> AbstractContextManager[None]:
     return both(unlocked_look(), without(SLOT_KEY))
 
