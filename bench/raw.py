@@ -6,10 +6,10 @@ nobody is woken. Every figure of duly is divided by the best of these.
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
@@ -177,35 +177,31 @@ class PostgresRaw(Raw):
     def drain(self, batch: int) -> None:
         """One connection claims while another one finishes."""
         claims: SimpleQueue[Claimed] = SimpleQueue()
-        finisher = threading.Thread(target=self._finish_all, args=(claims,), daemon=True)
-        finisher.start()
-        while claimed := self.claim(batch):
-            claims.put(claimed)
-        claims.put(())
-        finisher.join()
+        with ThreadPoolExecutor(1) as pool:
+            finished = pool.submit(self._finish_all, claims)
+            while claimed := self.claim(batch):
+                claims.put(claimed)
+            claims.put(())
+            finished.result()
 
     def _finish_all(self, claims: SimpleQueue[Claimed]) -> None:
         with closing(self.database.connect()) as connection:
             while claimed := claims.get():
-                ends = with_arrays(_ends(claimed))
+                ends = with_arrays(_ends(claimed)) | {"lock_wait": None}
                 connection.execute(self.texts[sql.FINISH], ends).fetchall()
 
     def mutate(self, batch: int) -> None:
         """Eight connections, a transaction for each mutation, beside one that claims."""
         claims: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
-        lanes = [
-            threading.Thread(target=self._mutate_all, args=(claims,), daemon=True)
-            for _ in range(LANES)
-        ]
-        for lane in lanes:
-            lane.start()
-        while claimed := self.claim(batch):
-            for claim in claimed:
-                claims.put(claim)
-        for _ in lanes:
-            claims.put(None)
-        for lane in lanes:
-            lane.join()
+        with ThreadPoolExecutor(LANES) as pool:
+            lanes = [pool.submit(self._mutate_all, claims) for _ in range(LANES)]
+            while claimed := self.claim(batch):
+                for claim in claimed:
+                    claims.put(claim)
+            for _ in lanes:
+                claims.put(None)
+            for lane in lanes:
+                lane.result()
 
     def _mutate_all(self, claims: SimpleQueue[tuple[Any, ...] | None]) -> None:
         begin = "BEGIN; " + self.texts[sql.CURRENT_XID]
