@@ -158,12 +158,13 @@ class Core:
 
     def function(self, name: str) -> Function[..., Any]:
         known = self.by_any_name(name)
-        if known is not None:
-            return known
+        return by_name(self._published(name)) if known is None else known
+
+    def _published(self, name: str) -> FunctionInfo:
         info = self.ready().function(name)
         if info is None:
             raise UnknownFunction(name, self.functions)
-        return by_name(info)
+        return info
 
     def status_of(self, name: str) -> Status:
         """What operators have decided about a function, as far as is known here."""
@@ -253,9 +254,7 @@ class Core:
         known = self.by_any_name(name)
         if known is not None:
             return known
-        info = self.ready().function(name)
-        if info is None:
-            raise UnknownFunction(name, self.functions)
+        info = self._published(name)
         return by_name(info).as_published(info)
 
     def _published_elsewhere(self, name: str) -> Function[..., Any] | None:

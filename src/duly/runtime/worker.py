@@ -54,7 +54,7 @@ DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 AFTER_OUTAGE = 0.25
 AFTER_LOCK = 1.0
-# Half of what the janitor grants a job beyond its time limit, which it counts from the claim.
+# The janitor counts a job's time from its claim: long before it would blame one that only waits.
 LONGEST_WAIT = 15.0
 UNCLEAR = "how it ended could not be understood"
 TOO_LATE = "its end came too late and was dropped"
