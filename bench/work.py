@@ -1,4 +1,4 @@
-"""A worker process as a user would run it: `python -m bench.work URL MARKS CONCURRENCY`.
+"""A worker process as `duly worker` runs it: `python -m bench.work URL MARKS CONCURRENCY`.
 
 It says when it is ready and ends when its standard input does, so it never outlives its parent.
 """
@@ -10,10 +10,12 @@ from pathlib import Path
 
 from bench.app import make_app
 from bench.marks import Marks
+from duly.runtime.collector import look_less_often
 
 
 def main(url: str, marks: str, concurrency: str) -> None:
     app = make_app(url, Marks(Path(marks))).app
+    look_less_often()
     app.start(concurrency=int(concurrency))
     print("ready", flush=True)
     sys.stdin.read()

@@ -3,6 +3,7 @@
 A body that has to wait does so until the test puts a file into the folder.
 """
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -54,6 +55,10 @@ def make(url: str | None, folder: Path) -> Duly:
 
     @app.action
     def tidy(ctx: Ctx) -> None: ...
+
+    @app.action
+    def look_at_collector(ctx: Ctx) -> list[int]:
+        return [gc.get_threshold()[0], gc.get_freeze_count()]
 
     # One a line: a key and a cron expression.
     declared = folder / "schedules"

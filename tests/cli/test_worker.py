@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from duly import State
+from duly.runtime import collector
 from tests.cli.processes import TOP, Process, environment, wait_until
 
 WAITERS = 12
@@ -204,3 +206,23 @@ def _finished(database: Path) -> list[tuple[str, str]]:
         return []
     finally:
         connection.close()
+
+
+def test_its_processes_look_for_cycles_less_often(shop):
+    shop.worker()
+    new_objects, left_out = shop.call("look_at_collector").result(timeout=60)
+    assert new_objects == collector.NEW_OBJECTS
+    assert left_out > 0
+
+
+@pytest.mark.parametrize("own", ["gc.disable()", "gc.set_threshold(123)"])
+def test_an_app_that_has_set_its_collector_keeps_that(own):
+    code = f"""
+import gc
+from duly.runtime.collector import look_less_often
+{own}
+before = gc.isenabled(), gc.get_threshold()
+look_less_often()
+assert (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()) == (*before, 0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=TOP)

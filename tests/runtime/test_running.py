@@ -10,7 +10,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, JobFailure, State, SystemClock, Tx
 from duly.errors import Canceled, JobFailed
-from tests.jobs.support import PATIENCE, on_postgres, wait_until
+from tests.jobs.support import PATIENCE, ManualWorker, on_postgres, wait_until
 
 
 @pytest.fixture
@@ -278,3 +278,27 @@ def test_a_worker_that_was_declared_dead_starts_anew(app: Duly) -> None:
 
     wait_until(lambda: [w.id for w in app.workers()] not in ([], [before.id]), "a new worker")
     assert app.run(answer).result(PATIENCE) == 42
+
+
+@on_postgres
+def test_claims_that_waited_for_ends_to_be_written_go_on_at_once(app: Duly) -> None:
+    """Nobody is left to wake them: every body has ended."""
+
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    app.run_many(nothing.bind() for _ in range(4))
+    worker = ManualWorker(app, concurrency=1)
+    for _ in range(3):
+        worker.start_due()
+        worker.wait_for_bodies()
+    assert worker.worker.one_pass() > 0
+    assert worker.worker.claimed == 3
+    worker.worker.loop.bell.clear()
+
+    worker.settle()
+
+    assert worker.worker.loop.bell.is_set()
+    worker.work()
+    assert worker.worker.claimed == 4
+    worker.stop()

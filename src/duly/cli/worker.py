@@ -21,6 +21,7 @@ import click
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.root import Root
 from duly.clock import os_sleep
+from duly.runtime.collector import look_less_often
 from duly.runtime.isolate import Isolated
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.service import run_alone
@@ -172,6 +173,7 @@ def _work(
         lifeline=Lifeline(lifeline),
         ticker=ticker,
     )
+    look_less_often()
     service.start()
     stop.wait()
     service.stop(drain)

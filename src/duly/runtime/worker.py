@@ -345,6 +345,8 @@ class Worker:
         if not batch:
             self._slots.release_ended()
             return POLL_SECONDS
+        # With so many ends waiting nothing was claimed, and no body may be left to wake the claims.
+        self.loop.wake()
         try:
             self._let_them_speak(batch)
             settled, _ = self.store.exchange(batch, None, self.clock.now())
