@@ -80,7 +80,7 @@ QUICK = Sizes(
     due_schedules=500,
     rows=2_000,
     finished_rows=2_000,
-    held_jobs=1_000,
+    held_jobs=3_000,
     backlog=3_000,
     memory_jobs=20_000,
 )

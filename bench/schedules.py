@@ -136,7 +136,7 @@ class Scale:
 
 def _bare_page(session: Session) -> int:
     now = now_ms()
-    where = {"now": now, "limit": PAGE + 1, "zone_data": version()}
+    where = {"now": now, "limit": PAGE + 1, "zone_data": version(), "signals_for": None}
     rows = session.run(schedule_sql.LOCK_DUE, where)[:PAGE]
     if not rows:
         return 0

@@ -47,8 +47,8 @@ def is_a_ratio(value: float | None) -> bool:
 def test_it_prints_every_row_with_its_ratio_and_the_bars(
     tmp_path: Path, store: str, long_run: bool
 ) -> None:
-    # All the rest takes as long as the other tests together.
-    options = [] if long_run else ["--only", "e2e"]
+    # All the rest takes as long as the other tests together; these use statements of duly itself.
+    options = [] if long_run else ["--only", "e2e,schedules"]
     report = run_bench(tmp_path, *options, "--store", store)
 
     ends = [figure for figure in report["figures"] if figure["row"].startswith("end to end")]
