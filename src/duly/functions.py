@@ -188,7 +188,7 @@ class Function(Generic[P, R_co]):
 
     def published(self, app: str) -> list[Published]:
         """How the function, and each of its aliases, is described to everybody."""
-        schema = msgspec.json.encode(self.signature.json_schema()).decode()
+        schema = self.signature.schema_text
         options = msgspec.json.encode(published_options(self.options)).decode()
         names: list[tuple[str, str | None]] = [(self.name, None)]
         names += [(alias, self.name) for alias in self.traits.aliases]

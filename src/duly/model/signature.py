@@ -163,6 +163,11 @@ class Signature:
         }
         return {**schema, "$defs": definitions} if definitions else schema
 
+    @cached_property
+    def schema_text(self) -> str:
+        """The same as JSON text, made once."""
+        return msgspec.json.encode(self.json_schema()).decode()
+
     # Results -------------------------------------------------------------------------------------
 
     def encode_result(self, value: object) -> str | None:
