@@ -1,5 +1,6 @@
 """One SQLite file, many users: threads, processes, forks, and the user's own connections."""
 
+import _weakrefset
 import contextlib
 import fcntl
 import itertools
@@ -239,6 +240,57 @@ def test_a_lone_writer_passes_while_the_others_leave_a_gap(still_time, two):
     assert sum(still_time.slept) <= 0.001
     write_for(still_time, hot, 4)
     assert sum(still_time.slept) > 0.1
+
+
+@pytest.mark.spec("N31")
+def test_a_writer_that_fills_the_time_leaves_room_while_strangers_write(still_time, two):
+    hot, lone = two
+    write_for(still_time, hot, 4)
+    with hot:
+        hot.stranger_has_written(hot)
+        still_time.ns += 4_000_000
+    write_for(still_time, lone, 1)
+    assert still_time.slept == []
+
+    write_for(still_time, hot, 4)
+    write_for(still_time, hot, 4)
+    assert still_time.slept == [0.0015, 0.006]
+
+    still_time.slept.clear()
+    still_time.ns += turnstile.STRANGER_NS
+    for _ in range(2):
+        write_for(still_time, hot, 4)
+    assert still_time.slept == []
+
+
+def test_what_was_written_between_turns_of_two_may_be_anybodys(still_time, two):
+    for turn in two:
+        write_for(still_time, turn, 4)
+    with two[0]:
+        two[0].stranger_has_written(two[0])
+        still_time.ns += 4_000_000
+    write_for(still_time, two[0], 4)
+    assert sum(still_time.slept) <= 0.001
+
+
+def test_only_who_writes_past_the_turnstile_is_a_stranger(store):
+    other = SqliteStore(store.path)
+    other.open(NOW)
+
+    def seen() -> int:
+        store.enqueue([new_job()])
+        at: int = store.turnstile._stamps().stranger_at
+        return at
+
+    assert seen() == 0
+    other.enqueue([new_job()])
+    assert seen() == 0
+    assert seen() == 0
+    other.close()
+    with contextlib.closing(sqlite3.connect(store.path)) as plain:
+        plain.execute("CREATE TABLE theirs (n)")
+        plain.commit()
+    assert seen() > 0
 
 
 def test_a_break_makes_the_count_start_anew(still_time, two):
@@ -561,7 +613,8 @@ class CtrlC:
     def _look(self, frame: FrameType, event: str, called: Any) -> None:
         if event == "c_return" and self._takes_a_lock(frame, called):
             return
-        if event not in ("call", "c_return"):
+        if event not in ("call", "c_return") or frame.f_code.co_filename == _weakrefset.__file__:
+            # A thread that is gone leaves a set; Python drops whatever is raised there.
             return
         self._left -= 1
         if self._left < 0:

@@ -337,12 +337,20 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         try:
             with translated(self.where):
                 turnstile.enter(session)
+                self._look_for_strangers(session, turnstile)
                 self._commit_all(session, tickets)
             turnstile.leave(session)
         except BaseException:
             # Also after Ctrl-C just before the first line of `leave`.
             turnstile.leave(session)
             raise
+
+    def _look_for_strangers(self, session: SqliteSession, turnstile: Turnstile) -> None:
+        """Whoever writes without a turn can only poll, and is left more room while it does."""
+        ((version,),) = session.raw.execute("PRAGMA data_version")
+        if session.version not in (None, version):
+            turnstile.stranger_has_written(session)
+        session.version = version
 
     def _commit_all(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
         if len(tickets) == 1:
