@@ -89,7 +89,8 @@ def measure(given: argparse.Namespace) -> Iterator[Row]:
         if name in given.only:
             seconds = given.time * weight / weights
             print(f"{name}: {seconds:.0f} s", flush=True, file=sys.stderr)
-            yield from _measured(name, run(Share(seconds, given.time, given.store, given.seed)))
+            share = Share(seconds, given.time, given.store, given.seed, given.in_full)
+            yield from _measured(name, run(share))
 
 
 def _measured(name: str, rows: Iterator[Row]) -> Iterator[Row]:
@@ -106,6 +107,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("time", type=seconds_of, nargs="?", default="10m", help="10m, 1h, 8h")
     parser.add_argument("--only", type=_names, default=tuple(MEASURES), help=",".join(MEASURES))
     parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
+    parser.add_argument("--in-full", action="store_true", help="all it owes, if it takes longer")
     parser.add_argument("--seed", type=int, help="else a new one each time")
     parser.add_argument("--report", type=Path, help="put the table into this page")
     given = parser.parse_args(arguments)

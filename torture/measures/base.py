@@ -3,15 +3,20 @@
 # ruff: noqa: T201
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from typing import NamedTuple, TypeVar, TypeVarTuple
 
 from torture.table import Row
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 HOUR = 3_600.0
 STORES = ("sqlite", "postgres")
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
@@ -24,6 +29,8 @@ class Share(NamedTuple):
     whole: float
     stores: tuple[str, ...]
     seed: int
+    in_full: bool = False
+    """Whether what is counted goes on beyond the time, until there is all that is owed."""
 
     def scaled(self, hourly: int, least: int = 1) -> int:
         """So many as this run owes if a run of an hour owes `hourly`."""
@@ -35,6 +42,16 @@ class Share(NamedTuple):
             f"replay: python -m torture.run {math.ceil(seconds or self.whole)}s --only {measure}"
             f" --store {store} --seed {self.seed}"
         )
+
+    @property
+    def limit(self) -> float:
+        """How long to go on at most with what ends when there is enough of it."""
+        return math.inf if self.in_full else self.seconds
+
+    def until_enough(self, enough: int) -> Iterator[int]:
+        """Count up to what is enough, while there is time."""
+        over_at = time.monotonic() + self.limit
+        return itertools.takewhile(lambda _: time.monotonic() < over_at, range(enough))
 
     @property
     def over_at(self) -> float:
@@ -52,3 +69,17 @@ def say(*lines: object) -> None:
 
 def processes() -> int:
     return max(2, os.cpu_count() or 1)
+
+
+def side_by_side(work: Callable[[*Ts], T], given: Iterator[tuple[*Ts]]) -> Iterator[T]:
+    """What comes of each; none is begun before there is a processor for it."""
+    # Whoever works may patch its own process; a forked one would inherit this one's threads.
+    with ProcessPoolExecutor(processes(), mp_context=get_context("spawn")) as pool:
+        running: set[Future[T]] = set()
+        while True:
+            room = itertools.islice(given, 2 * processes() - len(running))
+            running |= {pool.submit(work, *each) for each in room}
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)

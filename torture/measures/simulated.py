@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
 from typing import NamedTuple
 
 from tests.simulator.mutants import MUTANTS, Mutant
 from tests.simulator.tick_mutants import TICK_MUTANTS
 from tests.simulator.timetables import ScheduleWorld
 from tests.simulator.world import STEPS, World, simulate
-from torture.measures.base import Share, processes, say
+from torture.measures.base import Share, say, side_by_side
 from torture.table import Row, none_of
 
+HOURLY = 30_000
 CHUNK = 10
 WORLDS: dict[bool, type[World]] = {False: World, True: ScheduleWorld}
 EVERY = {mutant.name: mutant for mutant in MUTANTS + TICK_MUTANTS}
@@ -42,21 +41,12 @@ def play(first: int, count: int, with_schedules: bool) -> Played:
 
 def run(share: Share) -> Iterator[Row]:
     """Half of the seeds have schedules in their worlds."""
-    over_at = share.over_at
-    firsts = itertools.count(share.seed, CHUNK)
     seeds, jobs, violations = 0, 0, 0
     try:
-        with _pool() as pool:
-            running: set[Future[Played]] = set()
-            while running or time.monotonic() < over_at:
-                while time.monotonic() < over_at and len(running) < 2 * processes():
-                    first = next(firsts)
-                    running.add(pool.submit(play, first, CHUNK, bool(first // CHUNK % 2)))
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for played in (future.result() for future in done):
-                    seeds, jobs = seeds + played.seeds, jobs + played.jobs
-                    violations += len(played.violations)
-                    say(*played.violations)
+        for played in side_by_side(play, _chunks(share)):
+            seeds, jobs = seeds + played.seeds, jobs + played.jobs
+            violations += len(played.violations)
+            say(*played.violations)
     finally:
         # Also of a run that is interrupted.
         words = (
@@ -65,12 +55,21 @@ def run(share: Share) -> Iterator[Row]:
         yield none_of(words, f"{seeds:,} seeds, {jobs:,} jobs", violations)
 
 
+def _chunks(share: Share) -> Iterator[tuple[int, int, bool]]:
+    """The seeds to play next, while there is time or something owed."""
+    over_at = share.over_at
+    owed = share.scaled(HOURLY) * share.in_full
+    for done in itertools.count(0, CHUNK):
+        if done >= owed and time.monotonic() >= over_at:
+            return
+        yield share.seed + done, CHUNK, bool(done // CHUNK % 2)
+
+
 def run_mutants(share: Share) -> Iterator[Row]:
     """By fresh seeds while there is time for it, else by those that are known to convict."""
     over_at = share.over_at
-    with _pool() as pool:
-        tried = pool.map(convict, EVERY, itertools.repeat(share.seed), itertools.repeat(over_at))
-        found = dict(zip(EVERY, tried, strict=True))
+    tried = side_by_side(convict, ((name, share.seed, over_at) for name in EVERY))
+    found = dict(tried)
     survivors = [name for name, by in found.items() if by is None]
     fresh = sum(by == "fresh" for by in found.values())
     say(*(f"nobody notices {name}" for name in survivors))
@@ -78,18 +77,13 @@ def run_mutants(share: Share) -> Iterator[Row]:
     yield none_of("protocol without one of its guards, not convicted", words, len(survivors))
 
 
-def convict(name: str, seed: int, over_at: float) -> str | None:
-    """How a mutant was convicted, if it was."""
+def convict(name: str, seed: int, over_at: float) -> tuple[str, str | None]:
+    """Of which mutant, and how it was convicted, if it was."""
     mutant: Mutant = EVERY[name]
     if mutant.convict(_until(over_at, range(seed, seed + MOST_FRESH))) is not None:
-        return "fresh"
-    return "known" if mutant.convict() is not None else None
+        return name, "fresh"
+    return name, "known" if mutant.convict() is not None else None
 
 
 def _until(over_at: float, seeds: Iterable[int]) -> Iterator[int]:
     return itertools.takewhile(lambda _: time.monotonic() < over_at, seeds)
-
-
-def _pool() -> ProcessPoolExecutor:
-    # The simulator patches its own process; a forked one would inherit this one's threads.
-    return ProcessPoolExecutor(processes(), mp_context=get_context("spawn"))
