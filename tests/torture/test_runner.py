@@ -12,7 +12,7 @@ import pytest
 from torture import run
 from torture.load import memory
 from torture.load.scene import Order
-from torture.measures import fuzzed, load
+from torture.measures import fuzzed, load, simulated
 from torture.measures.base import Share
 from torture.table import BEGIN, END, Row, none_of, write_report
 
@@ -125,6 +125,16 @@ def test_an_hour_owes_its_faults_in_acts_of_some_minutes(whole, acts):
     assert sum(order.plan.kills for order in orders) >= 2_000 * whole / 3_600
     assert sum(order.plan.connections for order in orders) >= 300 * whole / 3_600
     assert all(order.plan.restarts == 0 for order in orders if order.store == "sqlite")
+
+
+def test_in_full_it_goes_on_until_there_are_as_many_as_it_owes(monkeypatch):
+    share = Share(0, 10, ("sqlite",), 5)
+    assert list(share.until_enough(7)) == []
+    assert list(share._replace(in_full=True).until_enough(7)) == list(range(7))
+    monkeypatch.setattr(simulated, "HOURLY", 360 * 25)
+    assert list(simulated._chunks(share)) == []
+    chunks = list(simulated._chunks(share._replace(in_full=True)))
+    assert chunks == [(5, 10, False), (15, 10, True), (25, 10, False)]
 
 
 def test_what_reads_text_from_outside_survives_twenty_thousand_inputs(report):

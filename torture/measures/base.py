@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from multiprocessing import get_context
 from typing import NamedTuple, TypeVar, TypeVarTuple
 
+from duly.runtime.collector import look_less_often
 from torture.table import Row
 
 T = TypeVar("T")
@@ -74,7 +75,8 @@ def processes() -> int:
 def side_by_side(work: Callable[[*Ts], T], given: Iterator[tuple[*Ts]]) -> Iterator[T]:
     """What comes of each; none is begun before there is a processor for it."""
     # Whoever works may patch its own process; a forked one would inherit this one's threads.
-    with ProcessPoolExecutor(processes(), mp_context=get_context("spawn")) as pool:
+    spawned = get_context("spawn")
+    with ProcessPoolExecutor(processes(), spawned, initializer=look_less_often) as pool:
         running: set[Future[T]] = set()
         while True:
             room = itertools.islice(given, 2 * processes() - len(running))

@@ -67,7 +67,7 @@ def _chunks(share: Share) -> Iterator[tuple[int, int, bool]]:
 
 def run_mutants(share: Share) -> Iterator[Row]:
     """By fresh seeds while there is time for it, else by those that are known to convict."""
-    over_at = share.over_at
+    over_at = time.monotonic() + share.limit
     tried = side_by_side(convict, ((name, share.seed, over_at) for name in EVERY))
     found = dict(tried)
     survivors = [name for name, by in found.items() if by is None]
