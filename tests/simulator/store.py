@@ -46,6 +46,9 @@ class SimTurnstile:
         self.world.writer = self.process
         self.holder = holder
 
+    def begun(self) -> None:
+        """Nobody measures."""
+
     def leave(self, holder: object) -> None:
         if self.holder is not holder:
             return
@@ -114,9 +117,6 @@ class SimStore(SqliteStore):
         sqlite3.Cursor(raw).execute("PRAGMA synchronous = OFF")
         sqlite3.Cursor(raw).execute("PRAGMA foreign_keys = ON")
         return raw
-
-    def _look_for_strangers(self, *_: object) -> None:
-        """There are none, and no statement fails that is not there."""
 
     def exchange(
         self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int

@@ -192,13 +192,30 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return clock
 
 
+def written(log: Path, at: int) -> Path:
+    log.write_text("written")
+    os.utime(log, ns=(at, at))
+    return log
+
+
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[tuple[Turnstile, Turnstile]]:
-    """The turnstiles of two processes."""
-    turnstiles = Turnstile(tmp_path), Turnstile(tmp_path)
+def log(tmp_path: Path) -> Path:
+    """What SQLite writes ahead."""
+    return written(tmp_path / "log", 1)
+
+
+@pytest.fixture
+def three(tmp_path: Path, log: Path) -> Iterator[list[Turnstile]]:
+    """The turnstiles of three processes."""
+    turnstiles = [Turnstile(tmp_path, log) for _ in range(3)]
     yield turnstiles
     for each in turnstiles:
         each.close()
+
+
+@pytest.fixture
+def two(three: list[Turnstile]) -> list[Turnstile]:
+    return three[:2]
 
 
 def write_for(clock: Time, turn: Turnstile, ms: int) -> None:
@@ -243,34 +260,47 @@ def test_a_lone_writer_passes_while_the_others_leave_a_gap(still_time, two):
 
 
 @pytest.mark.spec("N31")
-def test_a_writer_that_fills_the_time_leaves_room_while_strangers_write(still_time, two):
-    hot, lone = two
-    write_for(still_time, hot, 4)
-    with hot:
-        hot.stranger_has_written(hot)
-        still_time.ns += 4_000_000
+def test_writers_that_fill_the_time_leave_room_while_strangers_write(still_time, three, log):
+    *hot, lone = three
+    for turn in hot * 5:
+        write_for(still_time, turn, 4)
+    still_time.slept.clear()
+
+    written(log, 2)
     write_for(still_time, lone, 1)
     assert still_time.slept == []
-
-    write_for(still_time, hot, 4)
-    write_for(still_time, hot, 4)
+    for turn in hot:
+        write_for(still_time, turn, 4)
     assert still_time.slept == [0.0015, 0.006]
 
     still_time.slept.clear()
     still_time.ns += turnstile.STRANGER_NS
-    for _ in range(2):
-        write_for(still_time, hot, 4)
+    for turn in hot:
+        write_for(still_time, turn, 4)
     assert still_time.slept == []
 
 
-def test_what_was_written_between_turns_of_two_may_be_anybodys(still_time, two):
-    for turn in two:
-        write_for(still_time, turn, 4)
-    with two[0]:
-        two[0].stranger_has_written(two[0])
-        still_time.ns += 4_000_000
-    write_for(still_time, two[0], 4)
-    assert sum(still_time.slept) <= 0.001
+def test_who_has_waited_for_a_stranger_does_not_make_room_for_as_long(still_time, two, log):
+    for number in range(10):
+        with two[0]:
+            still_time.ns += 100_000_000
+            two[0].begun()
+            still_time.ns += 1_000_000
+        written(log, 2 + number)
+    assert sum(still_time.slept) < 0.1
+
+
+def test_an_older_duly_that_writes_is_no_stranger(still_time, two, log):
+    for number in range(10):
+        write_for(still_time, two[0], 4)
+        with two[1]:
+            stamps = two[1]._stamps()
+            still_time.ns += 4_000_000
+            written(log, 2 + number)
+        # It knows nothing of the log.
+        left = two[1]._stamps()
+        two[1]._stamp(stamps._replace(released_at=left.released_at))
+    assert sum(still_time.slept) < 0.05
 
 
 def test_only_who_writes_past_the_turnstile_is_a_stranger(store):
@@ -278,13 +308,14 @@ def test_only_who_writes_past_the_turnstile_is_a_stranger(store):
     other.open(NOW)
 
     def seen() -> int:
+        with store.transaction() as tx:
+            tx.insert_jobs([new_job()])
         store.enqueue([new_job()])
         at: int = store.turnstile._stamps().stranger_at
         return at
 
     assert seen() == 0
     other.enqueue([new_job()])
-    assert seen() == 0
     assert seen() == 0
     other.close()
     with contextlib.closing(sqlite3.connect(store.path)) as plain:
@@ -959,7 +990,7 @@ def test_a_shared_commit_that_cannot_begin_is_not_repeated(store):
     with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            together(store._writer, [Ticket(insert(1)), Ticket(insert(2))])
+            together(store._writer, [Ticket(insert(1)), Ticket(insert(2))], lambda: None)
 
 
 def test_a_transaction_that_cannot_begin_leaves_no_connection_behind(store):

@@ -218,6 +218,10 @@ def _insert(fields: Fields) -> Statement:
 
 INSERT_JOBS = _insert(_NEW)
 INSERT_TRACKED = _insert(_TRACKED)
+_NOTIFY = "SELECT pg_notify('duly', '')"
+# The same, and wake whoever waits for jobs when they are committed (PostgreSQL only).
+INSERT_JOBS_AND_NOTIFY = both(f"WITH stored AS ({INSERT_JOBS.postgres}) {_NOTIFY}")
+INSERT_TRACKED_AND_NOTIFY = both(f"WITH stored AS ({INSERT_TRACKED.postgres}) {_NOTIFY}")
 
 # Repeats an insert whose answer was lost (PostgreSQL only). Jobs that arrived after all are left
 # alone, also those that have finished since. That is looked up after the insert, which waits for
@@ -770,9 +774,10 @@ KEY_HOLDERS = each(
 # Finished jobs leave history in the order in which they came. Two kinds move to @kept instead: the
 # newest finished job of a function, and exhausted jobs younger than their own limit.
 # So few at once on SQLite that whoever claims meanwhile waits a millisecond.
+OLDEST_AT_ONCE = 30
 OLDEST_FINISHED = each(
-    sqlite="""SELECT seq, id, function, exhausted, completed_at FROM @history NOT INDEXED
-        ORDER BY seq LIMIT 30""",
+    sqlite=f"""SELECT seq, id, function, exhausted, completed_at FROM @history NOT INDEXED
+        ORDER BY seq LIMIT {OLDEST_AT_ONCE}""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
 # Nobody cleaned up for so long that the bucket is in use again: what is old stands at its start.
@@ -1085,7 +1090,7 @@ LONGEST_TRANSACTION = each(
 SYNCHRONOUS_COMMIT = both("SELECT current_setting('synchronous_commit')")
 # PostgreSQL: what a connection was told to keep, under a name.
 CURRENT_XID = both("SELECT pg_current_xact_id()::text")
-NOTIFY = both("SELECT pg_notify('duly', '')")
+NOTIFY = both(_NOTIFY)
 LISTEN = both("LISTEN duly")
 LOCK_MIGRATIONS = both("SELECT pg_advisory_xact_lock(hashtext('duly.migrate'))")
 CREATE_SCHEMA = both("CREATE SCHEMA IF NOT EXISTS @schema")

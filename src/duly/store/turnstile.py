@@ -9,7 +9,8 @@ The user's own connections do not pass here, and only poll. For them a writer th
 without a break pauses for a moment every ten milliseconds, with the database unlocked. That is
 luck, so every two seconds there is a gap as long as the longest pause between two polls: processes
 that have been writing much stand back until it is over, a lone writer passes. While somebody is
-seen to write past the turnstile, those processes leave the file alone for most of the time.
+seen to write past the turnstile, those processes leave the file alone for most of the time: the log
+that SQLite writes ahead has then changed since the last one left.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MUCH = 0.1
 # six polls of the busy handler within 33 ms find it so, all but one time in a hundred.
 STRANGER_NS = 1_000_000_000
 ROOM = 1.5
-_FORM = struct.Struct("=6q")
+_FORM = struct.Struct("=7q")
 
 
 class _Stamps(NamedTuple):
@@ -49,8 +50,10 @@ class _Stamps(NamedTuple):
     """Since when there was no gap; a time that is still to come is the end of one."""
     held: int
     """How long the last turn has taken."""
-    holder: int
-    """Whose it was."""
+    log: int
+    """When the log was last written, as that turn ended."""
+    log_of: int
+    """Which turn that was: when it ended. An older duly leaves it as it was."""
     stranger_at: int
     """When somebody was last seen to have written without a turn."""
 
@@ -58,7 +61,8 @@ class _Stamps(NamedTuple):
 class Turnstile:
     """A lock over all threads of all processes that write one file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, log: Path) -> None:
+        self._log = log
         self._next = threading.Lock()
         self._write = threading.Lock()
         self._next_file = open_private(folder / "next")
@@ -94,6 +98,10 @@ class Turnstile:
         except BaseException:
             self._let_go()
             raise
+        self.begun()
+
+    def begun(self) -> None:
+        """From now on others wait; what a transaction has waited for itself is not counted."""
         self._entered_at = os_monotonic_ns()
 
     def leave(self, holder: object) -> None:
@@ -108,18 +116,22 @@ class Turnstile:
         stamps = self._stamps()
         if now - stamps.unbroken_since > GAP_EVERY_NS:
             stamps = stamps._replace(unbroken_since=now + GAP_NS)
-        held, whose = now - self._entered_at, _number(holder)
-        self._stamp(stamps._replace(released_at=now, held=held, holder=whose))
+        held = now - self._entered_at
+        self._stamp(stamps._replace(released_at=now, held=held, log=self._written(), log_of=now))
         self._let_go()
 
-    def stranger_has_written(self, holder: object) -> None:
-        """Somebody has written since the last turn of this holder, whose turn it is again.
+    def _written(self) -> int:
+        """When the log was last written; nought if nothing is in it."""
+        try:
+            log = os.stat(self._log)
+        except OSError:
+            return 0
+        return log.st_mtime_ns if log.st_size else 0
 
-        If nobody else had one in between, it was a stranger.
-        """
-        stamps = self._stamps()
-        if stamps.holder == _number(holder):
-            self._stamp(stamps._replace(stranger_at=os_monotonic_ns()))
+    def _stranger_has_written(self, stamps: _Stamps) -> bool:
+        """Whether the log has changed since the last turn, if that is known."""
+        known = stamps.log if stamps.log_of == stamps.released_at else 0
+        return known != 0 and self._written() not in (0, known)
 
     def _stamps(self) -> _Stamps:
         return _Stamps(*_FORM.unpack_from(self._memory))
@@ -143,6 +155,9 @@ class Turnstile:
         """Seconds to stand back for, if this process fills the time."""
         stamps = self._stamps()
         now = os_monotonic_ns()
+        if self._stranger_has_written(stamps):
+            stamps = stamps._replace(stranger_at=stamps.released_at)
+            self._stamp(stamps)
         much = self._held_ns > MUCH * (now - self._counted_from)
         if now < stamps.unbroken_since <= now + GAP_NS:
             return (stamps.unbroken_since - now) / 1e9 if much else 0.0
@@ -177,11 +192,6 @@ class Turnstile:
 def open_private(path: Path) -> int:
     """Open a lock file of duly's own, readable by nobody else, not inherited by programs."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _number(holder: object) -> int:
-    """Of one connection in one process."""
-    return os.getpid() << 32 | id(holder) & 0xFFFF_FFFF
 
 
 def _lock(lock: threading.Lock, until: float) -> None:

@@ -14,6 +14,8 @@ from duly.store.sqlite.session import SqliteSession
 log = logging.getLogger(__name__)
 
 Write = Callable[[SqliteSession], Any]
+Begun = Callable[[], None]
+"""Is called when the transaction has begun, which may have taken a while."""
 
 
 class Insert:
@@ -28,11 +30,12 @@ class Insert:
         return session.insert_jobs(self.jobs)
 
 
-def alone(session: SqliteSession, ticket: Ticket[Write]) -> None:
+def alone(session: SqliteSession, ticket: Ticket[Write], begun: Begun) -> None:
     raw = session.raw
     try:
         # Ctrl-C while this waits is raised after it has succeeded.
         raw.execute(BEGIN)
+        begun()
         ticket.value = ticket.work(session)
         raw.execute(COMMIT)
     except BaseException:
@@ -41,7 +44,7 @@ def alone(session: SqliteSession, ticket: Ticket[Write]) -> None:
         raise
 
 
-def together(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
+def together(session: SqliteSession, tickets: Sequence[Ticket[Write]], begun: Begun) -> bool:
     """All in one transaction, inserts first, for the others a savepoint each.
 
     False: it broke, nothing of it happened.
@@ -49,6 +52,7 @@ def together(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> bool:
     raw = session.raw
     try:
         raw.execute(BEGIN)
+        begun()
         return _all_of_many(session, tickets)
     finally:
         if raw.in_transaction:

@@ -85,6 +85,7 @@ class BodyConnection:
         try:
             with translated(self._store.where):
                 self.raw.execute(BEGIN)
+            self._turn.begun()
         except BaseException:
             # Ctrl-C while this waited is raised after it has succeeded.
             self.rollback()

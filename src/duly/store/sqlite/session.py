@@ -35,8 +35,6 @@ class SqliteSession(Session):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.raw = connection
-        self.version: int | None = None
-        """Of the file, when this was last about to write: another one if others have written."""
 
     def run(self, statement: Statement, parameters: Mapping[str, Any] = {}) -> list[Row]:
         return self._plain(SQL[statement], parameters)

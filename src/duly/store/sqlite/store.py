@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 MINIMUM = (3, 37, 0)
 POLL_SECONDS = 0.003
+RETAINED_AT_ONCE = 500
 LEFTOVER_SECONDS = 60.0
 
 
@@ -100,7 +101,8 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             if self._turnstile is None:
                 with translated_locks(self.where):
                     self.folder.mkdir(mode=0o700, exist_ok=True)
-                    self._turnstile = Turnstile(self.folder)
+                    log = self.path.with_name(self.path.name + "-wal")
+                    self._turnstile = Turnstile(self.folder, log)
             return self._turnstile
 
     def connect(self) -> Connection:
@@ -337,35 +339,29 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         try:
             with translated(self.where):
                 turnstile.enter(session)
-                self._look_for_strangers(session, turnstile)
-                self._commit_all(session, tickets)
+                self._commit_all(session, tickets, turnstile.begun)
             turnstile.leave(session)
         except BaseException:
             # Also after Ctrl-C just before the first line of `leave`.
             turnstile.leave(session)
             raise
 
-    def _look_for_strangers(self, session: SqliteSession, turnstile: Turnstile) -> None:
-        """Whoever writes without a turn can only poll, and is left more room while it does."""
-        ((version,),) = session.raw.execute("PRAGMA data_version")
-        if session.version not in (None, version):
-            turnstile.stranger_has_written(session)
-        session.version = version
-
-    def _commit_all(self, session: SqliteSession, tickets: list[Ticket[Write]]) -> None:
+    def _commit_all(
+        self, session: SqliteSession, tickets: list[Ticket[Write]], begun: Callable[[], None]
+    ) -> None:
         if len(tickets) == 1:
-            alone(session, tickets[0])
-        elif not together(session, tickets):
+            alone(session, tickets[0], begun)
+        elif not together(session, tickets, begun):
             for ticket in tickets:
                 ticket.error = None
                 try:
-                    alone(session, ticket)
+                    alone(session, ticket, begun)
                 except Exception as error:
                     ticket.error = error
 
     # Enqueue
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+    def enqueue(self, jobs: Sequence[NewJob], *, ring: bool = False) -> Mapping[str, str]:
         if any(isinstance(job, KeyedJob) for job in jobs):
             existing: Mapping[str, str] = self._write(lambda s: s.insert_jobs(jobs))
         else:
@@ -499,7 +495,14 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     # Upkeep
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
-        return self._write(lambda s: s.retain(cutoff, exhausted_after))
+        """Some hundreds, in turns that nobody has to wait long for."""
+        removed = 0
+        while removed < RETAINED_AT_ONCE:
+            gone = self._write(lambda s: s.retain(cutoff, exhausted_after))
+            removed += gone
+            if gone < sql.OLDEST_AT_ONCE:
+                break
+        return removed
 
     # Waking
 
