@@ -388,14 +388,20 @@ class Core:
 
     def insert(self, jobs: Sequence[NewJob], deed: Deed | None = None) -> Mapping[str, str]:
         """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
-        found = self._store_jobs(jobs, deed)
-        self._wake_for(jobs)
+        found, told = self._store_jobs(jobs, deed)
+        self._wake_for(jobs, told=told)
         return found
 
-    def _store_jobs(self, jobs: Sequence[NewJob], deed: Deed | None = None) -> Mapping[str, str]:
+    def _store_jobs(
+        self, jobs: Sequence[NewJob], deed: Deed | None = None
+    ) -> tuple[Mapping[str, str], bool]:
+        """Who holds the keys of the others; and whether other processes were told."""
         refuse_inside_mutation("run")
         store = self.ready()
-        return store.enqueue(jobs) if deed is None else store.enqueue_audited(jobs, deed)
+        if deed is not None:
+            return store.enqueue_audited(jobs, deed), False
+        due = self.is_due_soon(jobs)
+        return store.enqueue(jobs, ring=due), due
 
     def insert_each(self, batches: list[Sequence[NewJob]]) -> list[Outcome]:
         """Store what several callers ask for in one commit; one by one if that is refused.
@@ -404,13 +410,13 @@ class Core:
         """
         every = [job for jobs in batches for job in jobs]
         try:
-            self._store_jobs(every)
+            _, told = self._store_jobs(every)
         except Exception as error:
             # The answer may have got lost: to repeat would double.
             if len(batches) == 1 or isinstance(error, StoreUnavailable):
                 return [(None, error)] * len(batches)
             return outcomes_of([partial(self.insert, jobs) for jobs in batches])
-        self._wake_for(every)
+        self._wake_for(every, told=told)
         return [({}, None) for _ in batches]
 
     def insert_children(
@@ -589,10 +595,13 @@ class Core:
 
     def wake(self) -> None:
         """There may be something to do: tell the workers here and elsewhere."""
+        self._wake_here()
+        self.store.ring()
+
+    def _wake_here(self) -> None:
         service = self._service_here()
         if service is not None:
             service.worker.loop.wake()
-        self.store.ring()
 
     def _service_here(self) -> Service | None:
         # Read once: another thread may stop it meanwhile.
@@ -605,8 +614,11 @@ class Core:
         before = self.clock.now() + POLL_SECONDS * 1000
         return any(job.run_at < before for job in jobs)
 
-    def _wake_for(self, jobs: Iterable[NewJob]) -> None:
-        if self.is_due_soon(jobs):
+    def _wake_for(self, jobs: Iterable[NewJob], *, told: bool = False) -> None:
+        """`told`: those in other processes know already."""
+        if told:
+            self._wake_here()
+        elif self.is_due_soon(jobs):
             self.wake()
 
 

@@ -1086,7 +1086,7 @@ def test_an_error_of_waking_is_not_taken_for_one_of_storing(
         calls = [enqueue(app, note), enqueue(app, note)]
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
-    monkeypatch.setattr(app.core, "wake", wake)
+    monkeypatch.setattr(app.core, "_wake_here", wake)
     assert [str(answer) for answer in play(two())] == ["nobody can be woken"] * 2
     assert db.count("@jobs") == 2
 

@@ -7,11 +7,15 @@ from typing import Any
 import psycopg
 import pytest
 
+from duly.clock import os_monotonic
 from duly.errors import StoreError, StoreUnavailable
 from duly.ids import new_id
+from duly.model.job import JobFilter
 from duly.store.base import WorkerInfo
 from duly.store.postgres import PostgresStore
 from duly.store.postgres.errors import Conflict
+from duly.testing.conformance.ground import new_job
+from tests.jobs.support import wait_until
 
 NOW = 1_767_225_600_000
 PATIENCE = 30.0
@@ -54,6 +58,36 @@ def test_who_listens_goes_on_after_any_error(
     finally:
         stop.set()
         watcher.join(PATIENCE)
+
+
+def test_a_lone_insert_tells_workers_itself_and_others_leave_it_to_the_bell(
+    store: PostgresStore, migrated_postgres: str
+) -> None:
+    store.ring()
+    bell = store._bell
+    assert bell is not None
+    rung = threading.Event()
+    with psycopg.connect(migrated_postgres, autocommit=True) as listener:
+        wait_until(bell.is_quiet, "the bell is quiet")
+        bell._notify = rung.set
+        bell._rung_at = 0.0
+        listener.execute("LISTEN duly")
+
+        def heard() -> int:
+            return len(list(listener.notifies(timeout=0.1)))
+
+        store.enqueue([new_job()])
+        assert (heard(), rung.is_set()) == (0, False)
+        store.enqueue([new_job()], ring=True)
+        wait_until(heard, "somebody is told")
+        assert not rung.is_set()
+        assert heard() == 0
+
+        bell._rung_at = os_monotonic() + PATIENCE
+        store.enqueue([new_job()], ring=True)
+        assert rung.wait(PATIENCE)
+        assert heard() == 0
+    assert len(store.find(JobFilter())) == 3
 
 
 def test_a_beat_that_met_a_lock_is_an_outage(store: PostgresStore, migrated_postgres: str) -> None:

@@ -389,10 +389,11 @@ class Store(Protocol):
         ...
 
     # Enqueue
-    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+    def enqueue(self, jobs: Sequence[NewJob], *, ring: bool = False) -> Mapping[str, str]:
         """Insert all of them, durably, or none; but for those whose keys somebody holds.
 
-        By the id of each of these, the id of the job that holds them.
+        By the id of each of these, the id of the job that holds them. With `ring`, workers in
+        other processes are told.
         """
         ...
 

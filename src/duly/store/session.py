@@ -150,8 +150,8 @@ class Session(ABC):
 
     # Enqueue
 
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> dict[str, str]:
-        return self.take(steps.insert(self.dialect, jobs))
+    def insert_jobs(self, jobs: Sequence[NewJob], ring: bool = False) -> dict[str, str]:
+        return self.take(steps.insert(self.dialect, jobs, notify=ring))
 
     def insert_audited(self, jobs: Sequence[NewJob], deed: Deed) -> dict[str, str]:
         existing = self.insert_jobs(jobs)

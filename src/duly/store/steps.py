@@ -85,17 +85,27 @@ def insert(
     keyed = keyed_of(jobs)
     existing = (yield from insert_keyed(keyed)) if keyed else {}
     plain = without(jobs, keyed, existing) if keyed else jobs
+    notify = notify and dialect == "postgres"
     if plain:
         # One statement, for on PostgreSQL it may stand alone; most need the shorter one.
         tracked = any(isinstance(job, TrackedJob) for job in plain)
-        statement = sql.INSERT_TRACKED if tracked else sql.INSERT_JOBS
         fields = TRACKED if tracked else NEW
-        yield Ask(statement, (rows if dialect == "sqlite" else columns)(plain, fields))
+        values = (rows if dialect == "sqlite" else columns)(plain, fields)
+        yield Ask(_INSERTS[tracked, notify], values)
     yield from insert_traces(dialect, jobs, existing)
     fault.point("enqueue.inserted")
-    if notify and dialect == "postgres":
+    if notify and not plain:
         yield Ask(sql.NOTIFY)
     return existing
+
+
+_INSERTS = {
+    # By whether some are tracked, and whether workers are told.
+    (False, False): sql.INSERT_JOBS,
+    (True, False): sql.INSERT_TRACKED,
+    (False, True): sql.INSERT_JOBS_AND_NOTIFY,
+    (True, True): sql.INSERT_TRACKED_AND_NOTIFY,
+}
 
 
 def keyed_of(jobs: Iterable[NewJob]) -> list[KeyedJob]:

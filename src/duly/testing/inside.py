@@ -157,7 +157,7 @@ class InsideStore(SharedVerbs[Session]):
 
     # Jobs
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+    def enqueue(self, jobs: Sequence[NewJob], *, ring: bool = False) -> Mapping[str, str]:
         return self._tx.insert_jobs(jobs)
 
     @contextmanager

@@ -7,6 +7,7 @@ and a batch of a thousand jobs has a dozen of them. Written like this they cost 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any, TypeAlias, TypeGuard
 
 Item: TypeAlias = str | bytes | float | bool
@@ -25,7 +26,21 @@ def _is_list(value: Any) -> TypeGuard[list[Any]]:
 
 def array_text(values: Sequence[Item | None]) -> str:
     """`{1,NULL,"a \\"word\\""}`; numbers and booleans are never quoted, all others always."""
-    return f"{{{','.join(['NULL' if value is None else _item(value) for value in values])}}}"
+    return f"{{{_items(values)}}}"
+
+
+def _items(values: Sequence[Any]) -> str:
+    """Most lists are of one kind, and then no item has to be looked at here."""
+    kinds = set(map(type, values))
+    if kinds == {NoneType}:
+        return ",".join(["NULL"] * len(values))
+    if kinds <= {int, bool, float}:
+        return ",".join(map(str, values))
+    if all(issubclass(kind, str) for kind in kinds):
+        text = '","'.join(values)
+        if "\\" not in text and text.count('"') == 2 * (len(values) - 1):
+            return f'"{text}"'
+    return ",".join(["NULL" if value is None else _item(value) for value in values])
 
 
 def _item(value: object) -> str:

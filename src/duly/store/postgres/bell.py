@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from duly.clock import os_monotonic
+
 log = logging.getLogger(__name__)
 
 RING_EVERY = 0.005
@@ -19,10 +21,19 @@ class Bell:
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
+        self._rung_at = -RING_EVERY
         self._rung = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duly-bell", daemon=True)
         self._thread.start()
+
+    def is_quiet(self) -> bool:
+        """Whether somebody else may notify, who then has to: it counts as rung."""
+        now = os_monotonic()
+        if self._rung.is_set() or now - self._rung_at < RING_EVERY:
+            return False
+        self._rung_at = now
+        return True
 
     def ring(self) -> None:
         if not self._rung.is_set():
@@ -37,6 +48,7 @@ class Bell:
     def _run(self) -> None:
         while self._rung.wait() and not self._stopped.is_set():
             self._rung.clear()
+            self._rung_at = os_monotonic()
             try:
                 self._notify()
             except Exception as error:

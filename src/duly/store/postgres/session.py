@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from duly import fault
@@ -64,9 +65,11 @@ class PostgresSession(Session):
             # Not `description`, which makes an object of every column.
             return cursor.fetchall() if cursor.rownumber is not None else []
 
-    def insert_jobs_once(self, jobs: Sequence[NewJob]) -> None:
+    def insert_jobs_once(self, jobs: Sequence[NewJob], ring: bool = False) -> None:
         self.run(sql.INSERT_JOBS_ONCE, columns(jobs, TRACKED))
         self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
+        if ring:
+            self.run(sql.NOTIFY)
 
     def insert_keyed_once(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         keyed = keyed_of(jobs)
@@ -177,9 +180,16 @@ def _due_arrays(request: ClaimRequest, queues: Sequence[str], now: int) -> dict[
     }
 
 
+_BY_TIME = attrgetter("run_at", "id")
+
+
 def _in_order(claims: list[Claim], request: ClaimRequest) -> list[Claim]:
-    places = {queue: place for place, queue in enumerate(request.queues)}
-    return sorted(claims, key=lambda c: (places[c.queue], -c.priority, c.run_at, c.id))
+    claims.sort(key=_BY_TIME)
+    lanes = {(claim.queue, claim.priority) for claim in claims}
+    if len(lanes) > 1:
+        places = {queue: place for place, queue in enumerate(request.queues)}
+        claims.sort(key=lambda c: (places[c.queue], -c.priority))
+    return claims
 
 
 def _finish_arrays(finishes: Sequence[Finish], now: int) -> dict[str, Any]:

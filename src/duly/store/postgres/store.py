@@ -13,7 +13,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import psycopg
 import psycopg.conninfo
@@ -87,7 +87,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         self._begin = b"BEGIN; " + self.sql[sql.CURRENT_XID]
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._enqueues: GroupCommit[Sequence[NewJob]] = GroupCommit(self._insert_together)
+        self._enqueues: GroupCommit[_Insert] = GroupCommit(self._insert_together)
         self._bell: Bell | None = None
         self._opened = False
         self._store_id = ""
@@ -316,13 +316,16 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     # Enqueue
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+    def enqueue(self, jobs: Sequence[NewJob], *, ring: bool = False) -> Mapping[str, str]:
         existing: Mapping[str, str] = {}
+        rung = False
         if any(isinstance(job, KeyedJob) for job in jobs):
             existing = self._insert_keyed(jobs)
         else:
-            self._enqueues.write(jobs)
+            rung = self._enqueues.write(_Insert(jobs, ring))
         fault.point("enqueue.committed")
+        if ring and not rung:
+            self._ring_safely()
         return existing
 
     def _insert_keyed(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
@@ -334,9 +337,12 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             with in_doubt():
                 return self._write(lambda s: s.insert_keyed_once(jobs))
 
-    def _insert_together(self, tickets: list[Ticket[Sequence[NewJob]]]) -> None:
+    def _insert_together(self, tickets: list[Ticket[_Insert]]) -> None:
+        # One round trip for both, where nobody else is about to ring.
+        rings, bell = any(ticket.work.ring for ticket in tickets), self._bell
+        rung = rings and bell is not None and bell.is_quiet()
         try:
-            self._insert([job for ticket in tickets for job in ticket.work])
+            self._insert([job for ticket in tickets for job in ticket.work.jobs], rung)
         except errors.StoreUnavailable:
             raise
         except Exception:
@@ -344,18 +350,21 @@ class PostgresStore(SharedVerbs[PostgresSession]):
                 raise
             for ticket in tickets:
                 try:
-                    self._insert(ticket.work)
+                    self._insert(ticket.work.jobs)
                 except Exception as error:
                     ticket.error = error
+        else:
+            for ticket in tickets:
+                ticket.value = rung
 
-    def _insert(self, jobs: Sequence[NewJob]) -> None:
+    def _insert(self, jobs: Sequence[NewJob], ring: bool = False) -> None:
         try:
-            self._single(lambda s: s.insert_jobs(jobs))
+            self._single(lambda s: s.insert_jobs(jobs, ring))
         except errors.StoreUnavailable:
             # The answer was lost, or the connection was dead before the question.
             self._drop_idle()
             with in_doubt():
-                self._write(lambda s: s.insert_jobs_once(jobs))
+                self._write(lambda s: s.insert_jobs_once(jobs, ring))
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[PostgresTx]:
@@ -472,6 +481,13 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     # Waking
 
+    def _ring_safely(self) -> None:
+        """What was stored is stored, whether or not workers hear of it: they look every second."""
+        try:
+            self.ring()
+        except Exception as error:
+            log.warning("workers could not be told of a new job: %s", error)
+
     def ring(self) -> None:
         bell = self._bell  # somebody may close the store meanwhile
         if bell is None:
@@ -501,6 +517,13 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             while not stop.is_set():
                 for _ in raw.notifies(timeout=0.5, stop_after=1):
                     bell.set()
+
+
+class _Insert(NamedTuple):
+    """What one caller wants to have stored, and whether workers are to hear of it."""
+
+    jobs: Sequence[NewJob]
+    ring: bool
 
 
 class _Locked(Exception):
