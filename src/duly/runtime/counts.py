@@ -66,13 +66,13 @@ class Counts:
         self._names.add(name)
         return name
 
-    def ran(self, function: str, outcome: str, seconds: float) -> None:
-        """An attempt has ended, so many seconds after it was claimed."""
+    def ran(self, function: str, outcome: str, seconds: float, times: int = 1) -> None:
+        """So many attempts have ended, so many seconds after they were claimed."""
         bucket = LE[bisect_left(BOUNDS, seconds)]
         with self._guard:
             function = self.known(function)
-            self._counted[DURATION, (function, outcome, bucket)] += 1
-            self._counted[DURATION_SUM, (function, outcome)] += round(seconds * 1000)
+            self._counted[DURATION, (function, outcome, bucket)] += times
+            self._counted[DURATION_SUM, (function, outcome)] += round(seconds * 1000) * times
 
     def ticked(self, ticked: Ticked) -> None:
         """A page of schedules was decided."""

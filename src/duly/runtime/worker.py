@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from duly import fault
@@ -31,6 +32,7 @@ from duly.model.job import (
     Raised,
     Settlement,
     State,
+    Succeeded,
     SystemFailed,
     settle,
 )
@@ -341,12 +343,14 @@ class Worker:
     def finish_pass(self) -> float:
         """Settle what has ended, beside the claims."""
         self._outbox.bring_back(self.clock.monotonic())
+        held_back = self._too_many_wait()
         batch = self._outbox.take()
         if not batch:
             self._slots.release_ended()
             return POLL_SECONDS
-        # With so many ends waiting nothing was claimed, and no body may be left to wake the claims.
-        self.loop.wake()
+        if held_back:
+            # No body may be left to wake the claims.
+            self.loop.wake()
         try:
             self._let_them_speak(batch)
             settled, _ = self.store.exchange(batch, None, self.clock.now())
@@ -400,12 +404,16 @@ class Worker:
         return self._demand.request(self.id, self._functions, room)
 
     def _room(self) -> int:
-        if len(self._outbox) > 2 * self.concurrency:
+        if self._too_many_wait():
             return 0
         room = self.concurrency - self._busy
         # Mutations wait their turn for a connection; more of them here would starve other workers.
         waiting = self._mutations.waiting()
         return min(room, self.store.mutation_backlog - waiting) if waiting else room
+
+    def _too_many_wait(self) -> bool:
+        """Whether so many have ended that they have to be written before others are claimed."""
+        return len(self._outbox) > 2 * self.concurrency
 
     def has_proved_life(self) -> None:
         """A beat has succeeded: a worker that had fallen silent may claim again, at once."""
@@ -558,7 +566,13 @@ class Worker:
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
-        self._outbox.put(self._settlement(attempt.claim, outcome))
+        claim = attempt.claim
+        if isinstance(outcome, Succeeded):
+            # As `settle` does it, which needs the time and a chance for all others.
+            end: Settlement = Finish(claim.id, claim.token, State.SUCCEEDED, result=outcome.result)
+        else:
+            end = self._settlement(claim, outcome)
+        self._outbox.put(end)
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
 
     def _settlement(self, claim: Claim, outcome: Outcome) -> Settlement:
@@ -578,16 +592,17 @@ class Worker:
             )
 
     def _note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
-        now = self.clock.monotonic()
+        ran: Counter[tuple[str, str, float]] = Counter()
         for settlement in batch:
             attempt = self._held.get(settlement.id)
             if attempt is not None and attempt.claim.token == settlement.token:
                 self._drop(attempt)
                 if settlement.id in settled and (outcome := _outcome(attempt, settlement)):
-                    self._count(attempt, outcome, now)
+                    ran[attempt.claim.function, outcome, attempt.started] += 1
             if log.isEnabledFor(logging.INFO):
                 word = _word(settlement) if settlement.id in settled else TOO_LATE
                 _log_change(settlement.id, attempt, word)
+        self._count(ran)
 
     def _forget(self, attempt: Attempt, committed: bool) -> None:
         """A mutation that has settled itself, or was taken away."""
@@ -596,14 +611,17 @@ class Worker:
         if committed:
             # What it said was part of its transaction.
             attempt.report = None
-            self._count(attempt, State.SUCCEEDED, self.clock.monotonic())
+            self._count({(attempt.claim.function, State.SUCCEEDED, attempt.started): 1})
         if log.isEnabledFor(logging.INFO):
             _log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
         if committed and attempt.scheduled:
             self.store.ring()
 
-    def _count(self, attempt: Attempt, outcome: str, now: float) -> None:
-        self.program.counts.ran(attempt.claim.function, outcome, now - attempt.started)
+    def _count(self, ran: Mapping[tuple[str, str, float], int]) -> None:
+        """How many attempts of which function, begun when, have ended how."""
+        now = self.clock.monotonic()
+        for (function, outcome, started), times in ran.items():
+            self.program.counts.ran(function, outcome, now - started, times)
 
     # Proof of life
 
