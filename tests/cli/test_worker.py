@@ -219,8 +219,8 @@ def test_its_processes_look_for_cycles_less_often(shop):
 def test_an_app_that_has_set_its_collector_keeps_that(own):
     code = f"""
 import gc
-from duly.runtime.collector import look_less_often
 {own}
+from duly.runtime.collector import look_less_often
 before = gc.isenabled(), gc.get_threshold()
 look_less_often()
 assert (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()) == (*before, 0)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import gc
 
 NEW_OBJECTS = 10_000
-_given = gc.get_threshold()
+DEFAULTS = (700, 2_000)
+"""Of the versions of Python: whatever else is found was chosen by somebody."""
 
 
 def look_less_often() -> None:
-    """Leave out what is there from the start, and look ever so often at the rest.
+    """Leave out what is there from the start, and look less often at the rest.
 
     Not where the app has settings of its own. Never in a process that is not duly's.
     """
-    if gc.isenabled() and gc.get_threshold() == _given:
+    often, *others = gc.get_threshold()
+    if gc.isenabled() and often in DEFAULTS:
         gc.collect()
         gc.freeze()
-        gc.set_threshold(NEW_OBJECTS, *_given[1:])
+        gc.set_threshold(NEW_OBJECTS, *others)
