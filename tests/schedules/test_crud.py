@@ -518,6 +518,17 @@ def test_remaining_counts_dispatches_and_no_skips(app: Duly, clock: ManualClock,
     assert (again.status, again.next_tick) == ("enabled", utc(2026, 7, 5, 10))
 
 
+def test_to_say_again_how_many_remain_brings_nothing_back(app: Duly, clock: ManualClock, post: Any):
+    app.schedules.create("once", post, at=utc(2026, 7, 2, 9), remaining=2)
+    app.schedules.move_next("once", utc(2026, 7, 1, 9))
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    done = app.schedules.get("once")
+    assert (done.next_tick, done.remaining) == (None, 1)
+    said = app.schedules.update("once", overlap="allow", remaining=1)
+    assert said.next_tick is None
+
+
 def test_what_cannot_be_read_any_more_is_parked_and_repaired_by_an_update(
     app: Duly, db: Database, clock: ManualClock, post: Any
 ):

@@ -611,7 +611,10 @@ class Almanac:
     def _check_revived(self, mark: Mark, before: State, after: State) -> None:
         if mark.verb == "revive_schedules":
             stood = before.parked_tick
-            if (after.next_tick_at, after.due_at, after.override) != (stood, stood, None):
+            told = None if stood is None else before.overridden(stood)
+            # What an operator has said of that tick still holds.
+            kept = (told.get("to") or stood, before.override) if told else (stood, None)
+            if (after.next_tick_at, after.due_at, after.override) != (stood, *kept):
                 raise Violation("it goes on where it stood", f"{before}, {after}")
         elif mark.verb == "compute_zoned" and before != after:
             raise Violation("zone data has not changed", f"{before}, {after}")

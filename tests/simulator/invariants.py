@@ -171,6 +171,8 @@ class Ledger:
         self._expect(new.id not in self.jobs, "one row a job", new, "comes back to life")
         self._expect(new.state == State.PENDING and new.token == 0, "legal transitions", new)
         story = self._begin(new)
+        if not self._clocks_agree():
+            self.keys.forget_periods()
         self.keys.born(new)
         parent = self.jobs.get(new.parent_id or "")
         if parent is not None:

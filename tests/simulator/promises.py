@@ -182,7 +182,8 @@ class Keys:
         self._jobs = jobs
         self._true_time = true_time
         self._born: dict[tuple[str, str], list[tuple[str, float]]] = {}
-        self._even_since = 0.0
+        self._at_odds: set[str] = set()
+        """Jobs that were there when the clocks disagreed."""
 
     def born(self, new: Change) -> None:
         for label in new.labels:
@@ -203,7 +204,7 @@ class Keys:
         since = new.created_at - other.now.created_at
         return (
             word in PERIODS
-            and at >= self._even_since
+            and other.now.id not in self._at_odds
             and 0 <= since < PERIODS[word] * 1000
             and self._true_time() - at < PERIODS[word]
         )
@@ -223,7 +224,7 @@ class Keys:
 
     def forget_periods(self) -> None:
         """The clocks are at odds: nobody can say what a period is."""
-        self._even_since = self._true_time()
+        self._at_odds.update(self._jobs)
 
 
 def _stands_for(story: Story, label: str) -> bool:

@@ -20,9 +20,14 @@ SEEDS, SEEDS_LONG = 64, 40_000
 SCHEDULE_SEEDS, SCHEDULE_SEEDS_LONG = 48, 20_000
 
 
-def seeds_of(chunk: int, count: int, mutants: Sequence[Mutant]) -> list[int]:
+# Found by longer runs: mended since, or wrongly judged.
+FOUND = (815665903,)
+SCHEDULE_FOUND = (815668613, 815670570)
+
+
+def seeds_of(chunk: int, count: int, mutants: Sequence[Mutant], found: Sequence[int]) -> list[int]:
     """Of the first so many, and of those that convict a mutant: they come by what it breaks."""
-    return sorted({*range(count), *(mutant.seed for mutant in mutants)})[chunk::CHUNKS]
+    return sorted({*range(count), *found, *(mutant.seed for mutant in mutants)})[chunk::CHUNKS]
 
 
 @pytest.mark.spec(
@@ -33,7 +38,7 @@ def seeds_of(chunk: int, count: int, mutants: Sequence[Mutant]) -> list[int]:
 def test_no_seed_breaks_an_invariant(
     chunk: int, long_run: bool, report: Callable[[str], None]
 ) -> None:
-    seeds = seeds_of(chunk, SEEDS_LONG if long_run else SEEDS, MUTANTS)
+    seeds = seeds_of(chunk, SEEDS_LONG if long_run else SEEDS, MUTANTS, FOUND)
     jobs = 0
     for seed in seeds:
         played = simulate(seed)
@@ -52,7 +57,8 @@ def test_no_seed_makes_a_schedule_owe_a_tick(
     chunk: int, long_run: bool, report: Callable[[str], None]
 ) -> None:
     """The ledger is what the triggers' instants say, whatever tickers, clocks and people do."""
-    seeds = seeds_of(chunk, SCHEDULE_SEEDS_LONG if long_run else SCHEDULE_SEEDS, TICK_MUTANTS)
+    count = SCHEDULE_SEEDS_LONG if long_run else SCHEDULE_SEEDS
+    seeds = seeds_of(chunk, count, TICK_MUTANTS, SCHEDULE_FOUND)
     jobs = 0
     for seed in seeds:
         played = simulate_schedules(seed)

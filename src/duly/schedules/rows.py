@@ -209,7 +209,7 @@ def changed(
     if not options.get("enabled", record.enabled):
         return asleep(after)
     after = adopted(after)
-    if _counts_anew(record, after, options):
+    if _counts_anew(record, after):
         woken = awake(core, after, now)
         if options.keys() & set(TIMING):
             check_coming(woken)
@@ -242,10 +242,10 @@ def _is_same_interval(before: Every, after: Every) -> bool:
     return before.milliseconds == after.milliseconds and after.anchor in (None, before.anchor)
 
 
-def _counts_anew(before: ScheduleRecord, after: ScheduleRecord, options: Mapping[str, Any]) -> bool:
+def _counts_anew(before: ScheduleRecord, after: ScheduleRecord) -> bool:
     if not before.enabled or before.parked_at is not None:
         return True
-    if before.next_tick_at is None and "remaining" in options:
+    if before.next_tick_at is None and before.remaining != after.remaining:
         return True
     times = ("trigger", "start_at", "end_at")
     return any(getattr(after, name) != getattr(before, name) for name in times)
