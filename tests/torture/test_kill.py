@@ -18,7 +18,7 @@ import pytest
 from duly import fault
 from duly.ids import new_id
 from tests.cli.processes import wait_until
-from torture.load.audit import cut_off
+from torture.load.audit import _is_explained, cut_off
 from torture.load.fleet import Fleet
 from torture.load.points import BY_ENQUEUER, BY_RESCUER, BY_WORKER, Cell
 from torture.load.points import start as start_armed
@@ -163,6 +163,15 @@ def test_the_audit_sees_every_broken_promise(fleet):
         f"solo-1: {body} has not ended, and nobody killed its process"
         for body in ("a/1@5", "b/1@6")
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stood_still", "explained"),
+    [("mutation", True, True), ("mutation", False, False), ("action", True, False)],
+)
+def test_only_a_mutation_that_stood_still_may_take_too_long(kind, stood_still, explained):
+    row = ("id", "breed", kind, "failed", None, "timeout", "longer than 5 s")
+    assert _is_explained(row, stood_still) is explained
 
 
 TOGETHER = (("begins", "solo-1", "a/1", 5), ("begins", "solo-1", "b/1", 6))

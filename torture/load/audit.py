@@ -76,6 +76,7 @@ def judge(db: Database, trace: Trace) -> Verdict:
     mutations = {i for i, row in jobs.items() if row[2] == "mutation"}
     succeeded = {i for i, row in jobs.items() if row[3] == "succeeded"}
     once = {i for i, row in jobs.items() if row[2] == "action" and row[4] is None}
+    stood_still = any(line[0] == "pause" for line in trace.lines("fired"))
     served = {i for i, row in jobs.items() if row[1] == "serve"}
     answered = {number for (number,) in trace.lines("answered")}
     return Verdict(
@@ -91,7 +92,7 @@ def judge(db: Database, trace: Trace) -> Verdict:
         unstarted=sorted((succeeded - mutations) - starts_of.keys()),
         changed=[story[0].job_id for story in stories(db) if not is_legal(story)],
         revived=[i for (i,) in trace.lines("canceled") if i in jobs and jobs[i][3] != "canceled"],
-        unexplained=[i for i, row in jobs.items() if not _is_explained(row)],
+        unexplained=[i for i, row in jobs.items() if not _is_explained(row, stood_still)],
         crowded=[" ".join([key, *bodies]) for key, bodies in crowded(trace.lines("keys")).items()],
         unfinished=live,
         leaked=_column(db, "SELECT key FROM @slots"),
@@ -168,8 +169,8 @@ def _column(db: Database, query: str) -> list[str]:
     return [str(value) for (value,) in db.execute(query)]
 
 
-def _is_explained(row: tuple[Any, ...]) -> bool:
-    """Whether a function may end like this when its workers are killed."""
+def _is_explained(row: tuple[Any, ...], stood_still: bool = False) -> bool:
+    """Whether a function may end like this when its workers are killed, or stand still."""
     _, function, kind, state, _, error, message = map(str, row)
     if state != "failed":
         return state == "canceled" or function != "fail"
@@ -182,6 +183,7 @@ def _is_explained(row: tuple[Any, ...]) -> bool:
         allowed.add("worker_lost")
         if SAID in message:
             allowed.add("user")
-    if function.startswith("overrun"):
+    if function.startswith("overrun") or (kind == "mutation" and stood_still):
+        # A process that stands still does so for longer than a mutation may take on SQLite.
         allowed.add("timeout")
     return error in allowed

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -72,16 +74,28 @@ def processes() -> int:
     return max(2, os.cpu_count() or 1)
 
 
+def _get_ready() -> None:
+    look_less_often()
+    # So that whatever was started is ended with this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def side_by_side(work: Callable[[*Ts], T], given: Iterator[tuple[*Ts]]) -> Iterator[T]:
     """What comes of each; none is begun before there is a processor for it."""
     # Whoever works may patch its own process; a forked one would inherit this one's threads.
     spawned = get_context("spawn")
-    with ProcessPoolExecutor(processes(), spawned, initializer=look_less_often) as pool:
+    with ProcessPoolExecutor(processes(), spawned, initializer=_get_ready) as pool:
         running: set[Future[T]] = set()
         while True:
             room = itertools.islice(given, 2 * processes() - len(running))
             running |= {pool.submit(work, *each) for each in room}
             if not running:
                 return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+            try:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+            except BaseException:
+                # This was told to end, and so are they.
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                raise
             yield from (future.result() for future in done)

@@ -7,11 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.util import find_spec
+from typing import NamedTuple
 
-from torture.measures.base import Share, processes, say
+from torture.measures.base import Share, say, side_by_side
 from torture.table import Row, none_of
 
 HOURLY = 2_000_000
@@ -26,21 +25,26 @@ TARGETS = {
 HANGS_AFTER = 10
 
 
+class Found(NamedTuple):
+    target: str
+    runs: int
+    crash: str
+
+
 def run(share: Share) -> Iterator[Row]:
     if find_spec("atheris") is None:
         yield Row("fuzzing", "not run: atheris is not installed", "", "", kept=True)
         return
-    with ThreadPoolExecutor(processes()) as lanes:
-        tried = lanes.map(partial(_fuzz, share), TARGETS)
-        for (words, _), (runs, crash) in zip(TARGETS.values(), tried, strict=True):
-            if crash:
-                say(crash)
-            yield none_of(f"coverage-guided fuzzing of {words}", f"{runs:,} inputs", bool(crash))
+    for found in side_by_side(_fuzz, ((target, share) for target in TARGETS)):
+        if found.crash:
+            say(found.crash)
+        words = f"coverage-guided fuzzing of {TARGETS[found.target][0]}"
+        yield none_of(words, f"{found.runs:,} inputs", bool(found.crash))
 
 
-def _fuzz(share: Share, target: str) -> tuple[int, str]:
+def _fuzz(target: str, share: Share) -> Found:
     seconds = share.limit * TARGETS[target][1] * 2
-    return fuzz(target, share.scaled(HOURLY), seconds, share.seed)
+    return Found(target, *fuzz(target, share.scaled(HOURLY), seconds, share.seed))
 
 
 def fuzz(target: str, runs: int, seconds: float, seed: int) -> tuple[int, str]:

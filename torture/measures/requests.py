@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -27,16 +28,21 @@ class Asked(NamedTuple):
 
 
 def run(share: Share) -> Iterator[Row]:
-    rounds = share.until_enough(math.ceil(share.scaled(HOURLY) / ROUND))
+    each = math.ceil(share.scaled(HOURLY) / ROUND / len(share.stores))
     stores = itertools.cycle(share.stores)
-    every = list(side_by_side(ask, ((next(stores),) for _ in rounds)))
-    for store in share.stores:
-        asked = [each for each in every if each.store == store]
-        failures = [each.failure for each in asked if each.failure]
-        if failures:
-            say(*failures, share.replay("requests", store))
-        words = f"{NAMES[store]}: requests answered with 5xx or unlike the document"
-        yield none_of(words, f"{sum(each.made for each in asked):,}", len(failures))
+    rounds = ((next(stores),) for _ in share.until_enough(each * len(share.stores)))
+    made, wrong = Counter[str](), Counter[str]()
+    try:
+        for asked in side_by_side(ask, rounds):
+            made[asked.store] += asked.made
+            if asked.failure:
+                wrong[asked.store] += 1
+                say(asked.failure, share.replay("requests", asked.store))
+    finally:
+        # Also of a run that is interrupted.
+        for store in share.stores:
+            words = f"{NAMES[store]}: requests answered with 5xx or unlike the document"
+            yield none_of(words, f"{made[store]:,}", wrong[store])
 
 
 def ask(store: str) -> Asked:
