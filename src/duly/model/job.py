@@ -330,8 +330,8 @@ Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted | Interr
 def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
     """Say what an attempt's outcome means for its job. `chance` is drawn from [0, 1)."""
     match outcome:
-        case Succeeded(result):
-            return Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
+        case Succeeded():
+            return settle_success(claim, outcome)
         case Raised():
             return _after_failure(claim, outcome, now, chance)
         case Conflicted(message):
@@ -354,6 +354,11 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
                 None,
                 message,
             )
+
+
+def settle_success(claim: Claim, outcome: Succeeded) -> Finish:
+    """The same for most outcomes, which need neither the time nor chance."""
+    return Finish(claim.id, claim.token, State.SUCCEEDED, result=outcome.result)
 
 
 def _after_interruption(claim: Claim, now: int) -> Settlement:

@@ -35,6 +35,7 @@ from duly.model.job import (
     Succeeded,
     SystemFailed,
     settle,
+    settle_success,
 )
 from duly.runtime import tracing
 from duly.runtime.demand import POLL_SECONDS, Demand
@@ -566,16 +567,12 @@ class Worker:
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
-        claim = attempt.claim
-        if isinstance(outcome, Succeeded):
-            # As `settle` does it, which needs the time and a chance for all others.
-            end: Settlement = Finish(claim.id, claim.token, State.SUCCEEDED, result=outcome.result)
-        else:
-            end = self._settlement(claim, outcome)
-        self._outbox.put(end)
+        self._outbox.put(self._settlement(attempt.claim, outcome))
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
 
     def _settlement(self, claim: Claim, outcome: Outcome) -> Settlement:
+        if isinstance(outcome, Succeeded):
+            return settle_success(claim, outcome)
         try:
             return settle(claim, outcome, self.clock.now(), random.random())
         except Exception:

@@ -101,8 +101,8 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             if self._turnstile is None:
                 with translated_locks(self.where):
                     self.folder.mkdir(mode=0o700, exist_ok=True)
-                    log = self.path.with_name(self.path.name + "-wal")
-                    self._turnstile = Turnstile(self.folder, log)
+                    written_ahead = self.path.with_name(self.path.name + "-wal")
+                    self._turnstile = Turnstile(self.folder, written_ahead)
             return self._turnstile
 
     def connect(self) -> Connection:
