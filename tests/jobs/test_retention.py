@@ -8,7 +8,7 @@ import pytest
 from duly import Ctx, Duly, ErrorKind, Job, ManualClock, Retry, State, Tx
 from duly.clock import from_ms
 from duly.errors import InvalidOption, JobCanceled, JobNotFound
-from tests.jobs.support import DAY, Database, Gate, Hire, state_of, tidy
+from tests.jobs.support import DAY, Database, Gate, Hire, on_sqlite, state_of, tidy
 
 
 @pytest.fixture
@@ -26,6 +26,28 @@ def _exists(app: Duly, job: Job[Any]) -> bool:
     except JobNotFound:
         return False
     return True
+
+
+@on_sqlite
+def test_a_day_is_forgotten_in_turns_that_others_need_not_wait_long_for(
+    app: Duly, db: Database, clock: ManualClock, echo: Any, hire: Hire, monkeypatch: Any
+):
+    store: Any = app.ready()
+    app.run_many(echo.bind(str(n)) for n in range(100))
+    hire().work()
+    clock.advance(8 * DAY)
+    left: list[int] = []
+    write = store._write
+
+    def count_after(work: Any) -> Any:
+        answer = write(work)
+        left.append(db.count("@history"))
+        return answer
+
+    monkeypatch.setattr(store, "_write", count_after)
+    now = clock.now()
+    assert store.retain(now - int(7 * DAY * 1000), now - int(30 * DAY * 1000), now) == 100
+    assert left == [70, 40, 10, 0]
 
 
 @pytest.mark.spec("R92")

@@ -154,7 +154,16 @@ def test_durations_are_a_histogram(shop, clock, hire):
     assert buckets == {"0.005": 0, "1": 0, "2.5": 1, "30": 1, "60": 2, "1800": 2, "+Inf": 2}
     assert value(shop, f"{name}_sum", **ended) == 42
     assert value(shop, f"{name}_count", **ended) == 2
-    assert value(shop, f"{name}_count", function="greet", outcome="succeeded") == 1
+    greeted = {"function": "greet", "outcome": "succeeded"}
+    assert value(shop, f"{name}_count", **greeted) == 1
+
+    shop.run_many(greet.bind("ada") for _ in range(3))
+    worker.start_due()
+    worker.wait_for_bodies()
+    clock.advance(3)
+    worker.settle()
+    assert value(shop, f"{name}_count", **greeted) == 4
+    assert value(shop, f"{name}_sum", **greeted) == 9
 
 
 def test_ends_are_counted_by_function_and_state(shop, clock, hire):
