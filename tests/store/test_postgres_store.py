@@ -90,6 +90,26 @@ def test_a_lone_insert_tells_workers_itself_and_others_leave_it_to_the_bell(
     assert len(store.find(JobFilter())) == 3
 
 
+def test_an_insert_that_is_repeated_tells_workers_too(
+    store: PostgresStore, migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ring()
+    bell = store._bell
+    assert bell is not None
+    wait_until(bell.is_quiet, "the bell is quiet")
+    bell._rung_at = 0.0
+
+    def lose(_: object) -> None:
+        raise StoreUnavailable("the connection is gone")
+
+    monkeypatch.setattr(store, "_single", lose)
+    with psycopg.connect(migrated_postgres, autocommit=True) as listener:
+        listener.execute("LISTEN duly")
+        store.enqueue([new_job()], ring=True)
+        wait_until(lambda: list(listener.notifies(timeout=0.1)), "somebody is told")
+    assert len(store.find(JobFilter())) == 1
+
+
 def test_a_beat_that_met_a_lock_is_an_outage(store: PostgresStore, migrated_postgres: str) -> None:
     """Who beats for others knows errors of duly's only, and must not end for any."""
     worker = WorkerInfo(new_id(NOW), "shop", "here", 1, None, (), 1, False, 0, NOW)
