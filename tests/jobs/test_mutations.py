@@ -43,7 +43,7 @@ def note(app: Duly) -> Any:
 @pytest.fixture
 def middle_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every random delay comes out in the middle of its range."""
-    monkeypatch.setattr("duly.runtime.worker.random.random", lambda: 0.5)
+    monkeypatch.setattr("duly.runtime.ends.random.random", lambda: 0.5)
 
 
 @pytest.mark.spec("R75")
@@ -428,7 +428,7 @@ def test_conflicts_are_retried_without_limit(
     chance: float,
     longest: float,
 ):
-    monkeypatch.setattr("duly.runtime.worker.random.random", lambda: chance)
+    monkeypatch.setattr("duly.runtime.ends.random.random", lambda: chance)
     bodies: list[int] = []
 
     @app.mutation

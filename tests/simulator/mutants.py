@@ -35,7 +35,8 @@ from duly.model.job import (
     settle_lost,
 )
 from duly.model.keys import Room, Rules
-from duly.runtime import beat, outbox, slots, worker
+from duly.runtime import beat, ends, outbox, slots, worker
+from duly.runtime.ends import Ends
 from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.slots import Slots
 from duly.runtime.worker import Worker
@@ -450,17 +451,17 @@ def history_changes() -> AbstractContextManager[None]:
 
 @mutant("an ended attempt drops whatever attempt of its job is held now", seed=13)
 def note_by_id() -> AbstractContextManager[None]:
-    def note(self: Worker, batch: list[Settlement], settled: set[str]) -> None:
+    def note(self: Ends, batch: list[Settlement], settled: set[str]) -> None:
         for settlement in batch:
             self._held.pop(settlement.id, None)
 
-    return patched(Worker, "_note", note)
+    return patched(Ends, "note", note)
 
 
 @mutant("a full disk is taken for a result that cannot be stored", seed=14)
 def full_disk() -> AbstractContextManager[None]:
     return both(
-        *(patched(module, "OUTAGE", StoreUnavailable) for module in (outbox, slots, worker))
+        *(patched(module, "OUTAGE", StoreUnavailable) for module in (ends, outbox, slots, worker))
     )
 
 

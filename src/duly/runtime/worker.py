@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import socket
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from duly import fault
@@ -22,28 +20,22 @@ from duly.ids import new_id
 from duly.model.job import (
     Again,
     Claim,
-    ErrorKind,
-    Finish,
     Hold,
     Interrupted,
     Kind,
     NeverStarted,
     Outcome,
-    Raised,
-    Settlement,
     State,
-    Succeeded,
     SystemFailed,
-    settle,
-    settle_success,
 )
 from duly.runtime import tracing
-from duly.runtime.demand import POLL_SECONDS, Demand
+from duly.runtime.demand import Demand
+from duly.runtime.ends import AFTER_OUTAGE, Ends, log_change
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Bells, Loop
-from duly.runtime.outbox import OUTAGE, Outbox
+from duly.runtime.outbox import OUTAGE
 from duly.runtime.program import Program, Runnable
 from duly.runtime.reports import Reports, captured_logging
 from duly.runtime.slots import Slots
@@ -55,12 +47,8 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
-AFTER_OUTAGE = 0.25
-AFTER_LOCK = 1.0
 # The janitor counts a job's time from its claim: long before it would blame one that only waits.
 LONGEST_WAIT = 15.0
-UNCLEAR = "how it ended could not be understood"
-TOO_LATE = "its end came too late and was dropped"
 
 
 class Worker:
@@ -96,8 +84,8 @@ class Worker:
         self._guard = threading.Lock()
         self._claiming = threading.Lock()
         self._quiet = threading.Condition(self._guard)
-        self._outbox = Outbox()
         self._reports = Reports(self.store, self.clock)
+        self._ends = Ends(self.store, self.clock, self._held, self._reports, program.counts)
         self._while_running = contextlib.ExitStack()
         self._stopping = False
         self._demand = Demand(self.store, self.clock, self.queues)
@@ -306,7 +294,7 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether nothing is claimed and nothing waits to be settled."""
-        return not self._held and not self._outbox and not self._slots.are_to_be_freed
+        return not self._held and not self._ends and not self._slots.are_to_be_freed
 
     # One pass
 
@@ -318,82 +306,39 @@ class Worker:
             if self.store.finishes_with_claim:
                 self._slots.release_ended()
             request = self._request()
-            batch = self._outbox.take() if self.store.finishes_with_claim else []
+            batch = self._ends.take() if self.store.finishes_with_claim else []
             if not batch and request is None:
                 return self._delay(())
             try:
-                self._let_them_speak(batch)
-                settled, claims = self.store.exchange(batch, request, self.clock.now())
+                settled, claims = self._ends.write_and_claim(batch, request)
             except OUTAGE as error:
                 self._slots.doubt()
-                self._outbox.put_back(batch)
+                self._ends.put_back(batch)
                 log.warning("the store is not available: %s", error)
                 return AFTER_OUTAGE
             except Exception:
                 self._slots.doubt()
                 if not batch:
                     raise
-                return self._settle_in_halves(batch)
+                return self._ends.write_in_halves(batch)
             with self._slots.doubted_if_it_fails():
                 fault.point("worker.claimed")
-                self._note(batch, settled)
+                self._ends.note(batch, settled)
                 self._start(claims)
         self._demand.backlog = request is not None and len(claims) >= request.limit
         return self._delay(claims)
 
     def finish_pass(self) -> float:
         """Settle what has ended, beside the claims."""
-        self._outbox.bring_back(self.clock.monotonic())
+        self._ends.bring_back()
         held_back = self._too_many_wait()
-        batch = self._outbox.take()
-        if not batch:
-            self._slots.release_ended()
-            return POLL_SECONDS
+        batch = self._ends.take()
         if held_back:
             # No body may be left to wake the claims.
             self.loop.wake()
-        try:
-            self._let_them_speak(batch)
-            settled, _ = self.store.exchange(batch, None, self.clock.now())
-        except RowsLocked as error:
-            self._note_unlocked(batch, error)
-        except OUTAGE as error:
-            self._outbox.put_back(batch)
-            log.warning("the store is not available: %s", error)
-            return AFTER_OUTAGE
-        except Exception:
-            delay = self._settle_in_halves(batch)
-            self._slots.release_ended()
-            return delay
-        else:
-            self._note(batch, settled)
+        delay = self._ends.write(batch)
         self._slots.release_ended()
-        return 0 if len(self._outbox) else POLL_SECONDS
-
-    def _let_them_speak(self, batch: Sequence[Settlement]) -> None:
-        """Their last words have to be written before their end is."""
-        if batch:
-            self._reports.flush({settlement.id for settlement in batch})
-
-    def _settle_in_halves(self, batch: Sequence[Settlement]) -> float:
-        def write(part: Sequence[Settlement]) -> set[str]:
-            try:
-                settled, _ = self.store.exchange(part, None, self.clock.now())
-            except RowsLocked as error:
-                self._note_unlocked(part, error)
-                return error.settled
-            self._note(part, settled)
-            return settled
-
-        self._outbox.store(batch, write)
-        return AFTER_OUTAGE if len(self._outbox) else 0
-
-    def _note_unlocked(self, batch: Sequence[Settlement], error: RowsLocked) -> None:
-        """What others hold is settled later, and nobody waits for it."""
-        log.info("%s; trying again", error)
-        self._note([s for s in batch if s.id not in error.locked], error.settled)
-        locked = [s for s in batch if s.id in error.locked]
-        self._outbox.put_aside(locked, self.clock.monotonic() + AFTER_LOCK)
+        return delay
 
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
@@ -414,7 +359,7 @@ class Worker:
 
     def _too_many_wait(self) -> bool:
         """Whether so many have ended that they have to be written before others are claimed."""
-        return len(self._outbox) > 2 * self.concurrency
+        return len(self._ends) > 2 * self.concurrency
 
     def has_proved_life(self) -> None:
         """A beat has succeeded: a worker that had fallen silent may claim again, at once."""
@@ -430,7 +375,7 @@ class Worker:
     def _delay(self, claims: Sequence[Claim]) -> float:
         if self._demand.backlog and self._room() > 0 and not self._stopping:
             return 0
-        if self.store.finishes_with_claim and len(self._outbox):
+        if self.store.finishes_with_claim and self._ends:
             return 0
         # Behind what was just claimed something may be due that its lane did not show.
         if claims and self._room() > 0:
@@ -459,7 +404,7 @@ class Worker:
         self._demand.note(claims)
         if log.isEnabledFor(logging.INFO):
             for attempt in attempts:
-                _log_change(attempt.claim.id, attempt, State.RUNNING)
+                log_change(attempt.claim.id, attempt, State.RUNNING)
         self._hand_out(attempts)
 
     def _runnables_of(self, claims: Sequence[Claim]) -> list[Runnable]:
@@ -567,58 +512,15 @@ class Worker:
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
-        self._outbox.put(self._settlement(attempt.claim, outcome))
+        self._ends.post(attempt.claim, outcome)
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
-
-    def _settlement(self, claim: Claim, outcome: Outcome) -> Settlement:
-        if isinstance(outcome, Succeeded):
-            return settle_success(claim, outcome)
-        try:
-            return settle(claim, outcome, self.clock.now(), random.random())
-        except Exception:
-            # Nobody would ever ask again what became of it.
-            log.exception("how job %s goes on cannot be decided; it fails", claim.id)
-            known = outcome if isinstance(outcome, Raised) else Raised(ErrorKind.USER, UNCLEAR)
-            return Finish(
-                claim.id,
-                claim.token,
-                State.FAILED,
-                error_kind=known.kind,
-                error_message=known.message,
-                error_traceback=known.traceback,
-            )
-
-    def _note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
-        ran: Counter[tuple[str, str, float]] = Counter()
-        for settlement in batch:
-            attempt = self._held.get(settlement.id)
-            if attempt is not None and attempt.claim.token == settlement.token:
-                self._drop(attempt)
-                if settlement.id in settled and (outcome := _outcome(attempt, settlement)):
-                    ran[attempt.claim.function, outcome, attempt.started] += 1
-            if log.isEnabledFor(logging.INFO):
-                word = _word(settlement) if settlement.id in settled else TOO_LATE
-                _log_change(settlement.id, attempt, word)
-        self._count(ran)
 
     def _forget(self, attempt: Attempt, committed: bool) -> None:
         """A mutation that has settled itself, or was taken away."""
         attempt.take_away()
-        self._drop(attempt)
-        if committed:
-            # What it said was part of its transaction.
-            attempt.report = None
-            self._count({(attempt.claim.function, State.SUCCEEDED, attempt.started): 1})
-        if log.isEnabledFor(logging.INFO):
-            _log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
+        self._ends.note_mutation(attempt, committed)
         if committed and attempt.scheduled:
             self.store.ring()
-
-    def _count(self, ran: Mapping[tuple[str, str, float], int]) -> None:
-        """How many attempts of which function, begun when, have ended how."""
-        now = self.clock.monotonic()
-        for (function, outcome, started), times in ran.items():
-            self.program.counts.ran(function, outcome, now - started, times)
 
     # Proof of life
 
@@ -648,12 +550,7 @@ class Worker:
         if not attempt.resolved:
             log.info("job %s was taken away from this worker", attempt.claim.id)
             attempt.take_away()
-            self._drop(attempt)
-
-    def _drop(self, attempt: Attempt) -> None:
-        """Forget an attempt, but not a later one of the same job."""
-        if self._held.get(attempt.claim.id) is attempt:
-            del self._held[attempt.claim.id]
+            self._ends.forget(attempt)
 
     def _give_back_unknown(self, unknown: dict[str, int]) -> None:
         if not unknown:
@@ -696,24 +593,3 @@ class Worker:
             claim = self.store.claim_alone(job_id, self.id, self._functions, now)
             if claim is not None:
                 self._start([claim])
-
-
-def _outcome(attempt: Attempt, settlement: Settlement) -> str | None:
-    """How an attempt has ended, for those who measure; None if it has not run."""
-    if isinstance(settlement, Finish):
-        return settlement.state
-    claim = attempt.claim
-    failed = settlement.attempt == claim.attempt or settlement.system_retries > claim.system_retries
-    return "retried" if failed else None
-
-
-def _word(settlement: Settlement) -> str:
-    return settlement.state if isinstance(settlement, Finish) else State.PENDING
-
-
-def _log_change(job_id: str, attempt: Attempt | None, word: str) -> None:
-    """One record for a change of state; never the arguments."""
-    function = attempt.claim.function if attempt else "?"
-    number = attempt.claim.attempt if attempt else 0
-    about = {"job_id": job_id, "function": function, "attempt": number}
-    log.info("job %s (%s, attempt %d): %s", job_id, function, number, word, extra=about)

@@ -1,0 +1,205 @@
+"""How does an attempt get its end?
+
+Its first outcome is decided and posted here. A pass writes whatever was posted, and only what is
+durable, or was refused by the fence, is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from duly.clock import Clock
+from duly.model.job import (
+    Claim,
+    ErrorKind,
+    Finish,
+    Outcome,
+    Raised,
+    Settlement,
+    State,
+    Succeeded,
+    settle,
+    settle_success,
+)
+from duly.runtime.counts import Counts
+from duly.runtime.demand import POLL_SECONDS
+from duly.runtime.execute import Attempt
+from duly.runtime.outbox import OUTAGE, Outbox
+from duly.runtime.reports import Reports
+from duly.store.base import ClaimRequest, RowsLocked, Store
+
+log = logging.getLogger(__name__)
+
+AFTER_OUTAGE = 0.25
+AFTER_LOCK = 1.0
+UNCLEAR = "how it ended could not be understood"
+TOO_LATE = "its end came too late and was dropped"
+
+
+class Ends:
+    """What has ended in one worker, until that is stored."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        held: dict[str, Attempt],
+        reports: Reports,
+        counts: Counts,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._held = held
+        self._reports = reports
+        self._counts = counts
+        self._outbox = Outbox()
+
+    def __len__(self) -> int:
+        return len(self._outbox)
+
+    # Decided
+
+    def post(self, claim: Claim, outcome: Outcome) -> None:
+        """Decide what the first outcome of an attempt means, and let that wait to be written."""
+        self._outbox.put(self._settlement(claim, outcome))
+
+    def _settlement(self, claim: Claim, outcome: Outcome) -> Settlement:
+        if isinstance(outcome, Succeeded):
+            return settle_success(claim, outcome)
+        try:
+            return settle(claim, outcome, self._clock.now(), random.random())
+        except Exception:
+            # Nobody would ever ask again what became of it.
+            log.exception("how job %s goes on cannot be decided; it fails", claim.id)
+            known = outcome if isinstance(outcome, Raised) else Raised(ErrorKind.USER, UNCLEAR)
+            return Finish(
+                claim.id,
+                claim.token,
+                State.FAILED,
+                error_kind=known.kind,
+                error_message=known.message,
+                error_traceback=known.traceback,
+            )
+
+    # Written
+
+    def take(self) -> list[Settlement]:
+        """The next batch to be written."""
+        return self._outbox.take()
+
+    def put_back(self, batch: Sequence[Settlement]) -> None:
+        self._outbox.put_back(batch)
+
+    def bring_back(self) -> None:
+        """What waited for rows that others had locked may be tried again."""
+        self._outbox.bring_back(self._clock.monotonic())
+
+    def write(self, batch: Sequence[Settlement]) -> float:
+        """Write a batch by itself; the delay until there may be another."""
+        if not batch:
+            return POLL_SECONDS
+        try:
+            settled, _ = self.write_and_claim(batch, None)
+        except RowsLocked as error:
+            self._note_unlocked(batch, error)
+        except OUTAGE as error:
+            self.put_back(batch)
+            log.warning("the store is not available: %s", error)
+            return AFTER_OUTAGE
+        except Exception:
+            return self.write_in_halves(batch)
+        else:
+            self.note(batch, settled)
+        return 0 if self else POLL_SECONDS
+
+    def write_and_claim(
+        self, batch: Sequence[Settlement], request: ClaimRequest | None
+    ) -> tuple[set[str], Sequence[Claim]]:
+        """Which of a batch have ended now, and what was claimed in the same transaction."""
+        if batch:
+            # Their last words have to be written before their end is.
+            self._reports.flush({settlement.id for settlement in batch})
+        return self._store.exchange(batch, request, self._clock.now())
+
+    def write_in_halves(self, batch: Sequence[Settlement]) -> float:
+        """Write a batch that failed as a whole; the delay until there may be another."""
+
+        def write(part: Sequence[Settlement]) -> set[str]:
+            try:
+                settled, _ = self._store.exchange(part, None, self._clock.now())
+            except RowsLocked as error:
+                self._note_unlocked(part, error)
+                return error.settled
+            self.note(part, settled)
+            return settled
+
+        self._outbox.store(batch, write)
+        return AFTER_OUTAGE if self else 0
+
+    # Noted
+
+    def note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
+        """A batch was written: those that the fence let through have ended, and all are over."""
+        ran: Counter[tuple[str, str, float]] = Counter()
+        for settlement in batch:
+            attempt = self._held.get(settlement.id)
+            if attempt is not None and attempt.claim.token == settlement.token:
+                self.forget(attempt)
+                if settlement.id in settled and (outcome := _outcome(attempt, settlement)):
+                    ran[attempt.claim.function, outcome, attempt.started] += 1
+            if log.isEnabledFor(logging.INFO):
+                word = _word(settlement) if settlement.id in settled else TOO_LATE
+                log_change(settlement.id, attempt, word)
+        self._count(ran)
+
+    def _note_unlocked(self, batch: Sequence[Settlement], error: RowsLocked) -> None:
+        """What others hold is settled later, and nobody waits for it."""
+        log.info("%s; trying again", error)
+        self.note([s for s in batch if s.id not in error.locked], error.settled)
+        locked = [s for s in batch if s.id in error.locked]
+        self._outbox.put_aside(locked, self._clock.monotonic() + AFTER_LOCK)
+
+    def note_mutation(self, attempt: Attempt, committed: bool) -> None:
+        """A mutation has settled itself, in its own transaction, or was taken away."""
+        self.forget(attempt)
+        if committed:
+            # What it said was part of its transaction.
+            attempt.report = None
+            self._count({(attempt.claim.function, State.SUCCEEDED, attempt.started): 1})
+        if log.isEnabledFor(logging.INFO):
+            log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
+
+    def forget(self, attempt: Attempt) -> None:
+        """No longer held here; a later attempt of the same job stays."""
+        if self._held.get(attempt.claim.id) is attempt:
+            del self._held[attempt.claim.id]
+
+    def _count(self, ran: Mapping[tuple[str, str, float], int]) -> None:
+        """How many attempts of which function, begun when, have ended how."""
+        now = self._clock.monotonic()
+        for (function, outcome, started), times in ran.items():
+            self._counts.ran(function, outcome, now - started, times)
+
+
+def _outcome(attempt: Attempt, settlement: Settlement) -> str | None:
+    """How an attempt has ended, for those who measure; None if it has not run."""
+    if isinstance(settlement, Finish):
+        return settlement.state
+    claim = attempt.claim
+    failed = settlement.attempt == claim.attempt or settlement.system_retries > claim.system_retries
+    return "retried" if failed else None
+
+
+def _word(settlement: Settlement) -> str:
+    return settlement.state if isinstance(settlement, Finish) else State.PENDING
+
+
+def log_change(job_id: str, attempt: Attempt | None, word: str) -> None:
+    """One record for a change of state; never the arguments."""
+    function = attempt.claim.function if attempt else "?"
+    number = attempt.claim.attempt if attempt else 0
+    about = {"job_id": job_id, "function": function, "attempt": number}
+    log.info("job %s (%s, attempt %d): %s", job_id, function, number, word, extra=about)
