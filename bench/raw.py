@@ -23,9 +23,10 @@ from duly.model.job import DEFAULT_QUEUE, NewJob, State
 from duly.store import statements as sql
 from duly.store.base import CLAIM_BYTES
 from duly.store.postgres.arrays import with_arrays
+from duly.store.sqlite import SqliteStore
 
 LANES = 8
-GROUP = 50
+GROUP = SqliteStore.mutation_group
 Claimed = Sequence[tuple[Any, ...]]
 
 

@@ -233,7 +233,7 @@ LIMITS = [
     ("50 headers", endpoints.MAX_HEADERS == 50),
     ("1,000, with 16 KiB", (crons.MAX_CRONS, crons.MAX_PAYLOAD) == (1_000, 16 << 10)),
     ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
-    ("up to 50 waiting mutations", sqlite.SqliteStore.mutation_group == 50),
+    ("up to 100 waiting mutations", sqlite.SqliteStore.mutation_group == 100),
     ("about 10 ms", sqlite.SqliteStore.mutation_group_seconds == 0.010),
     ("not proved its life for 10 seconds", worker.SILENT_SECONDS == 10),
     ("stand still for 8 rounds", observe.ROUNDS_UNTIL_DEAD == 8),

@@ -57,7 +57,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     mutation_lanes = 1
     mutations_share = True
-    mutation_group = 50
+    mutation_group = 100
     mutation_group_seconds = 0.010
     mutation_backlog = 100
     mutation_seconds = 5.0
