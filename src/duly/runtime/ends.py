@@ -90,25 +90,23 @@ class Ends:
         """The next batch to be written."""
         return self._outbox.take()
 
-    def put_back(self, batch: Sequence[Settlement]) -> None:
-        self._outbox.put_back(batch)
-
     def bring_back(self) -> None:
         """What waited for rows that others had locked may be tried again."""
         self._outbox.bring_back(self._clock.monotonic())
 
     def write(self, batch: Sequence[Settlement]) -> float:
-        """Write a batch by itself; the delay until there may be another."""
+        """Write a batch by itself; the delay until there may be another.
+
+        In an outage, which is raised, it goes on waiting.
+        """
         if not batch:
             return POLL_SECONDS
         try:
             settled, _ = self.write_and_claim(batch, None)
         except RowsLocked as error:
             self._note_unlocked(batch, error)
-        except OUTAGE as error:
-            self.put_back(batch)
-            log.warning("the store is not available: %s", error)
-            return AFTER_OUTAGE
+        except OUTAGE:
+            raise
         except Exception:
             return self.write_in_halves(batch)
         else:
@@ -119,10 +117,14 @@ class Ends:
         self, batch: Sequence[Settlement], request: ClaimRequest | None
     ) -> tuple[set[str], Sequence[Claim]]:
         """Which of a batch have ended now, and what was claimed in the same transaction."""
-        if batch:
-            # Their last words have to be written before their end is.
-            self._reports.flush({settlement.id for settlement in batch})
-        return self._store.exchange(batch, request, self._clock.now())
+        try:
+            if batch:
+                # Their last words have to be written before their end is.
+                self._reports.flush({settlement.id for settlement in batch})
+            return self._store.exchange(batch, request, self._clock.now())
+        except OUTAGE:
+            self._outbox.put_back(batch)
+            raise
 
     def write_in_halves(self, batch: Sequence[Settlement]) -> float:
         """Write a batch that failed as a whole; the delay until there may be another."""

@@ -313,7 +313,6 @@ class Worker:
                 settled, claims = self._ends.write_and_claim(batch, request)
             except OUTAGE as error:
                 self._slots.doubt()
-                self._ends.put_back(batch)
                 log.warning("the store is not available: %s", error)
                 return AFTER_OUTAGE
             except Exception:
@@ -336,7 +335,11 @@ class Worker:
         if held_back:
             # No body may be left to wake the claims.
             self.loop.wake()
-        delay = self._ends.write(batch)
+        try:
+            delay = self._ends.write(batch)
+        except OUTAGE as error:
+            log.warning("the store is not available: %s", error)
+            return AFTER_OUTAGE
         self._slots.release_ended()
         return delay
 
