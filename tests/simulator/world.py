@@ -303,7 +303,9 @@ class World:
         query = f"SELECT count(*), min(iif({pending}, run_at, NULL)) FROM duly_jobs"
         left, due = self.ledger.db.execute(f"{query} WHERE hold IS NOT 'signature'").fetchone()
         # A wall clock that was set back has to catch up with the processes that saw it ahead.
-        until = max(due or 0, self.latest_now())
+        # What a rate counts was noted then.
+        (started,) = self.ledger.db.execute("SELECT max(started_at) FROM duly_starts").fetchone()
+        until = max(due or 0, self.latest_now(), started or 0)
         self.clock.advance(max(1.0, (until - self.clock.now()) / 1000))
         return bool(left)
 
