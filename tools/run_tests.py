@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ MOST_WORKERS = 8
 class Part(NamedTuple):
     name: str
     commands: list[list[str]]
+    beside: list[str] | None = None
+    """Runs meanwhile, in silence; what comes of it is not asked."""
 
 
 class Timing(NamedTuple):
@@ -46,7 +49,8 @@ def parts(venv: str, python: str) -> list[Part]:
     ]
     return [
         Part("set-up", [[*make, "setup"]]),
-        Part("check", [[*make, "check"]]),
+        # In a new tree every test has to be compiled: here once, and not by all workers at once.
+        Part("check", [[*make, "check"]], beside=[*collecting(venv), "tests"]),
         Part("tests", [[*pytest, "tests", *elsewhere]]),
         Part("web", [[*pytest, *web]]),
         Part("browser", [[*browser, "tests/browser"]]),
@@ -62,6 +66,10 @@ def parts(venv: str, python: str) -> list[Part]:
     ]
 
 
+def collecting(venv: str) -> list[str]:
+    return [f"{venv}/bin/python", "-m", "pytest", "--collect-only", "--quiet"]
+
+
 def with_workers(venv: str, workers: int) -> list[str]:
     pytest = [f"{venv}/bin/python", "-m", "pytest", "-n", str(workers), "--dist=worksteal"]
     return [*pytest, "--durations=5", "--durations-min=1"]
@@ -72,17 +80,32 @@ def run(part: Part, prefix: str = "") -> Timing:
     name = f"{prefix}{part.name}"
     print(f"\n=== {name}", flush=True)
     began = time.monotonic()
-    passed = all(succeeds(command) for command in part.commands)
+    with running(part.beside):
+        passed = all(succeeds(command) for command in part.commands)
     timing = Timing(name, time.monotonic() - began, passed)
     print(f"=== {name}: {outcome(timing)} in {timing.seconds:.1f} s", flush=True)
     return timing
 
 
+@contextmanager
+def running(command: Sequence[str] | None) -> Iterator[None]:
+    """Run a command beside the block, to its end."""
+    if command is None:
+        yield
+        return
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=nowhere, stderr=nowhere):
+        yield
+
+
 def succeeds(command: Sequence[str]) -> bool:
     print("$", *command, flush=True)
+    return subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode == 0
+
+
+def environment() -> dict[str, str]:
     # Hundreds of processes are started, and each would compile everything again.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 def outcome(timing: Timing) -> str:
