@@ -1,7 +1,8 @@
 """Fixtures and habits of the whole test suite.
 
 - `url` runs a test on both stores; `sqlite_url` and `postgres_url` ask for one.
-- `long_run` is true under `--long`.
+- `long_run` is true under `--long`. What is marked `long` runs only then; `long("postgres")` does
+  so on PostgreSQL.
 - With CI set, a skipped test fails the run.
 """
 
@@ -116,9 +117,16 @@ def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         if len(family.get("sqlite", ())) >= len(family.get("postgres", ()))
         for item in _between(family.get("postgres", []))
     }
+    left_out |= {item for item in items if _is_long(item)}
     if left_out:
         config.hook.pytest_deselected(items=sorted(left_out, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_long(item: pytest.Item) -> bool:
+    values = item.nodeid.partition("[")[2]
+    marks = [mark.args for mark in item.iter_markers("long")]
+    return any(not stores or stores[0] in values for stores in marks)
 
 
 def _folder(item: pytest.Item) -> str:

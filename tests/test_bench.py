@@ -42,6 +42,7 @@ def is_a_ratio(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value > 0
 
 
+@pytest.mark.long("postgres")
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_it_prints_every_row_with_its_ratio_and_the_bars(

@@ -524,6 +524,7 @@ def test_alone_in_its_store(duly_app, n):
 """
 
 
+@pytest.mark.long("postgres")
 @pytest.mark.spec("N30")
 def test_the_plugin_gives_each_test_a_store_of_its_own(
     pytester: pytest.Pytester, url: str, monkeypatch: pytest.MonkeyPatch

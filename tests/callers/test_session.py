@@ -321,7 +321,14 @@ app.close()
 """
 
 
-@pytest.mark.parametrize("point", ["mutation.body_done", "mutation.finished", "mutation.committed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "mutation.body_done",
+        pytest.param("mutation.finished", marks=pytest.mark.long),
+        pytest.param("mutation.committed", marks=pytest.mark.long("postgres")),
+    ],
+)
 def test_a_worker_that_is_killed_leaves_it_done_once(
     app: Duly, db: Database, url: str, point: str, tmp_path: Path
 ):

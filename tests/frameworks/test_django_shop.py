@@ -97,6 +97,7 @@ def shop(shop_url: str, tmp_path: Path) -> Iterator[Shop]:
         yield Shop(shop_url, tmp_path, stack)
 
 
+@pytest.mark.long("postgres")
 def test_orders_receipts_and_their_end(new_shop: Shop):
     shop = new_shop
     shop.prepare()

@@ -523,6 +523,7 @@ def test_drain_ticks_what_is_due(app: Duly, clock, post):
     assert drain(app) == []
 
 
+@pytest.mark.long("postgres")
 @pytest.mark.spec("N4")
 def test_months_pass_in_a_test_and_old_ticks_go(post, app: Duly):
     with override(app):

@@ -366,6 +366,7 @@ overrides = st.sampled_from([None, "skip", "move"])
 keys = count()
 
 
+@pytest.mark.long("postgres")
 @pytest.mark.spec("R154", "N2", "R151", "R153")
 @settings(
     max_examples=settings().max_examples // 4,  # each is a life on a database

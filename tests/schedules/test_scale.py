@@ -65,6 +65,7 @@ def other(tmp_path: Path) -> Iterator[Duly]:
     made.close()
 
 
+@pytest.mark.long("postgres")
 def test_a_tick_among_many_schedules_takes_no_more_than_among_few(app, clock, other):
     fill(app, MANY)
     fill(other, FEW)
