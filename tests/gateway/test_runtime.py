@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from duly.errors import (
     StoreUnavailable,
 )
 from duly.gateway import Gateway, GatewayCron
+from duly.gateway import statements as sql
 from duly.runtime.loop import AFTER_ERROR
 from tests.gateway.test_rest import Api
 from tests.jobs.support import PATIENCE, wait_until
@@ -594,3 +596,24 @@ def test_a_secret_is_a_reference(file):
         Gateway(file, secret="hunter2")
 
     assert "hunter2" not in str(refused.value)
+
+
+def test_ctrl_c_while_a_transaction_begins_leaves_none_open(gateway, monkeypatch):
+    """A signal that comes while BEGIN waits for the file is raised when it has it."""
+    connection = gateway._store._connection
+
+    class Interrupted:
+        in_transaction = property(lambda self: connection.in_transaction)
+
+        def execute(self, text: str, *given: Any) -> Any:
+            done = connection.execute(text, *given)
+            if text == sql.BEGIN:
+                raise KeyboardInterrupt
+            return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway._store, "_connection", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            gateway.cron_add("probe", MINUTE)
+
+    assert gateway.cron_add("probe", MINUTE).name == "probe"

@@ -159,8 +159,9 @@ class CronStore:
             def run(text: str, given: Mapping[str, Any] | None = None) -> list[Any]:
                 return connection.execute(text, given or {}).fetchall()
 
-            connection.execute(sql.BEGIN)
             try:
+                # Ctrl-C while this waits is raised after it has succeeded.
+                connection.execute(sql.BEGIN)
                 yield run
                 connection.execute(sql.COMMIT)
             except BaseException:
