@@ -362,6 +362,9 @@ def test_what_is_redacted_is_kept_where_it_is_given_as_it_is_shown(api: Api, sho
         body = {"function": "pay", "args": masked}
         body |= {"key": "other", "every": 600} if path == "/schedules" else {}
         assert "write it anew" in api.error("POST", path, body, status=422)["message"]
+    for path in ("/schedules", "/schedules/check"):
+        body = new | {"key": "other", "rotation": [masked]}
+        assert "write it anew" in api.error("POST", path, body, status=422)["message"]
 
 
 def test_an_edit_of_what_has_changed_since_is_refused(api: Api, made: dict[str, Any]):

@@ -151,11 +151,8 @@ def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> Schedu
     owner = owner_of(who, body.owner)
 
     def make(schedule_id: str | None) -> Schedule:
-        function = callee(app, who, body.function, body.endpoint, owner)
-        function = function.using(**job_options(body.options))
+        call, options = _asked_for(app, who, body, owner)
         schedules = Schedules(app.core, owner, schedule_id)
-        options = options_of(app, body)
-        call = called_with(function, body.args)
         return schedules.create(body.key, call, by=who.name, **options)
 
     return Shown(app)(once.make(who, body, make, app.schedules.get))
@@ -165,9 +162,8 @@ def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> Schedu
 def check(app: App, who: Reader, body: NewScheduleBody) -> ScheduleShape:
     """The schedule that the same request to make one would give; nothing is made."""
     owner = owner_of(who, body.owner)
-    function = callee(app, who, body.function, body.endpoint, owner)
-    call = called_with(function.using(**job_options(body.options)), body.args)
-    record = drafted(app.core, body.key, call, options_of(app, body), owner or "", by=who.name)
+    call, options = _asked_for(app, who, body, owner)
+    record = drafted(app.core, body.key, call, options, owner or "", by=who.name)
     return Shown(app)(Schedule(app.core, record))
 
 
@@ -454,6 +450,18 @@ def _schedules(app: Duly, who: Principal) -> Schedules:
 def _visible(app: Duly, who: Principal, schedule_id: str) -> Schedule:
     """The schedule of that id, if there is one for those who ask."""
     return _schedules(app, who).get(check_id(schedule_id, "schedule"))
+
+
+def _asked_for(
+    app: Duly, who: Principal, body: NewScheduleBody, owner: str | None
+) -> tuple[Call[Any], dict[str, Any]]:
+    """What a new schedule is to call, and its other options."""
+    function = callee(app, who, body.function, body.endpoint, owner)
+    function = function.using(**job_options(body.options))
+    options = options_of(app, body)
+    if body.rotation is not None:
+        options["rotation"] = _entries(function, body.rotation, None)
+    return called_with(function, body.args), options
 
 
 def change_of(
