@@ -24,7 +24,17 @@ from bench.machine import describe
 from tests.postgres import DEFAULT_VERSION
 from torture.measures import existing, fuzzed, hardship, load, points, requests, simulated, upgrade
 from torture.measures.base import STORES, Measure, Share, say
-from torture.table import Row, around_table, as_markdown, write_report
+from torture.table import (
+    INTERRUPTED,
+    SO_FAR,
+    Row,
+    Written,
+    around_table,
+    as_markdown,
+    described,
+    read_report,
+    write_report,
+)
 
 UNITS = {"s": 1, "m": 60, "h": 3_600}
 # Of the whole time; what is bounded by its work rather than by time needs no more than this. Faults
@@ -50,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in measure(given):
             report.add(row)
     except (KeyboardInterrupt, SystemExit):
-        report.add(Row("the whole run", "interrupted", "", "", kept=False))
+        report.add(INTERRUPTED)
     report.write()
     print(as_markdown(report.rows))
     return 0 if all(row.kept for row in report.rows) else 1
@@ -62,29 +72,38 @@ class Report:
     def __init__(self, given: argparse.Namespace) -> None:
         self.rows: list[Row] = []
         self._page: Path | None = given.report
-        self._seed = given.seed
+        self._given = given
         self._facts = {name: value for name, value in describe().items() if name in FACTS}
         self._began = time.monotonic()
         if self._page:
             # An hour later would be too late to say that there is none.
             around_table(self._page)
+        self._earlier = read_report(given.report) if given.go_on else Written([], [])
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
         if not row.kept:
             say(" | ".join(row.cells))
-        self.write(" so far")
+        self.write(SO_FAR)
 
     def write(self, so_far: str = "") -> None:
         if self._page:
-            took = f"{(time.monotonic() - self._began) / 60:.0f} minutes{so_far}"
-            more = {"postgresql": DEFAULT_VERSION, "took": took, "seed": str(self._seed)}
-            write_report(self._page, self.rows, self._facts | more)
+            kept = self._earlier.without(self.rows)
+            about = [*kept.about, self._about(so_far)]
+            write_report(self._page, Written(about, [*kept.rows, *self.rows]))
+
+    def _about(self, so_far: str) -> str:
+        took = f"{(time.monotonic() - self._began) / 60:.0f} minutes{so_far}"
+        more = {"postgresql": DEFAULT_VERSION, "took": took, "seed": str(self._given.seed)}
+        if self._given.go_on:
+            more |= {"only": ", ".join(self._given.only)}
+        return described(self._facts | more)
 
 
 def measure(given: argparse.Namespace) -> Iterator[Row]:
     """One measure after the other, each for its share of the time."""
-    weights = sum(weight for name, (weight, _) in MEASURES.items() if name in given.only)
+    shared = MEASURES if given.go_on else given.only
+    weights = sum(weight for name, (weight, _) in MEASURES.items() if name in shared)
     for name, (weight, run) in MEASURES.items():
         if name in given.only:
             seconds = given.time * weight / weights
@@ -110,7 +129,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--in-full", action="store_true", help="all it owes, if it takes longer")
     parser.add_argument("--seed", type=int, help="else a new one each time")
     parser.add_argument("--report", type=Path, help="put the table into this page")
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="beside the rows that the page has: what --only names, as parts of one long run",
+    )
     given = parser.parse_args(arguments)
+    if given.go_on and not given.report:
+        parser.error("--go-on needs --report: the page that has the other rows")
     given.store = tuple(given.store or STORES)
     if given.seed is None:
         given.seed = int(datetime.now(UTC).timestamp()) % 1_000_000 * 1_000

@@ -9,6 +9,7 @@ from typing import NamedTuple
 HEAD = ("measure", "tried", "found", "bound", "")
 BEGIN = "<!-- torture: made by `make torture`, do not edit -->"
 END = "<!-- end of torture -->"
+SO_FAR = " so far"
 
 
 class Row(NamedTuple):
@@ -50,18 +51,50 @@ def as_markdown(rows: Sequence[Row]) -> str:
     )
 
 
-def write_report(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:
+class Written(NamedTuple):
+    """What a page tells: about each of the runs that its table comes from, and the table."""
+
+    about: Sequence[str]
+    rows: Sequence[Row]
+
+    def without(self, later: Sequence[Row]) -> Written:
+        """What is left of it beside rows that were measured since."""
+        anew = {row.measure for row in later} | {INTERRUPTED.measure}
+        return self._replace(rows=[row for row in self.rows if row.measure not in anew])
+
+
+INTERRUPTED = Row("the whole run", "interrupted", "", "", kept=False)
+
+
+def write_report(path: Path, written: Written) -> None:
     """Put the table where the last one stood."""
-    before, after = around_table(path)
-    about = "; ".join(f"{name}: {value}" for name, value in facts.items())
-    text = f"{before}{BEGIN}\n\n{about}.\n\n{as_markdown(rows)}\n\n{END}{after}"
+    before, _, after = around_table(path)
+    about = "\n\n".join(written.about)
+    text = f"{before}{BEGIN}\n\n{about}\n\n{as_markdown(written.rows)}\n\n{END}{after}"
     path.write_text(text, encoding="utf-8")
 
 
-def around_table(path: Path) -> tuple[str, str]:
-    """What stands before and after the place of the table."""
+def read_report(path: Path) -> Written:
+    """What an earlier run has written; what a run had come to when it was killed counts too."""
+    _, inside, _ = around_table(path)
+    paragraphs = inside.strip().split("\n\n")
+    rows = [_read_row(line) for line in paragraphs.pop().splitlines()[2:]]
+    return Written([about.replace(SO_FAR, "") for about in paragraphs], rows)
+
+
+def _read_row(line: str) -> Row:
+    measure, tried, found, bound, verdict = (cell.strip() for cell in line.strip("| ").split("|"))
+    return Row(measure, tried, found, bound, verdict == "ok")
+
+
+def described(facts: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in facts.items()) + "."
+
+
+def around_table(path: Path) -> tuple[str, str, str]:
+    """What stands before the table, in its place, and after it."""
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
+    inside, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{path} has no place for the table: {BEGIN} … {END}")
-    return before, after
+    return before, inside, after

@@ -14,7 +14,7 @@ from torture.load import memory
 from torture.load.scene import Order
 from torture.measures import fuzzed, load, simulated
 from torture.measures.base import Share
-from torture.table import BEGIN, END, Row, none_of, write_report
+from torture.table import BEGIN, END, Row, Written, none_of, write_report
 
 PAGE = f"# Page\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
 
@@ -74,6 +74,33 @@ def test_what_was_found_before_an_interruption_is_kept(measures, tmp_path, capsy
     assert capsys.readouterr().out.strip() in text
 
 
+def test_a_run_that_was_ended_goes_on_with_what_it_owes(measures, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+
+    def killed(share: Share) -> Iterator[Row]:
+        raise SystemExit(143)
+        yield
+
+    run.MEASURES["bad"] = (0.2, killed)
+    assert run.main(["100s", "--only", "good,bad", "--seed", "7", "--report", str(page)]) == 1
+    run.MEASURES["bad"] = (0.2, lambda share: iter([none_of("mended", f"{share.seconds:.0f}", 0)]))
+    more = ["100s", "--only", "bad", "--seed", "8", "--report", str(page), "--go-on"]
+    assert run.main(more) == 0
+
+    text = page.read_text()
+    assert "interrupted" not in text
+    assert text.count("| good ") == text.count("| mended  | 20 ") == 1
+    assert text.index("seed: 7.") < text.index("seed: 8; only: bad.") < text.index("| good ")
+    assert text.endswith(f"{END}\n\nthe rest\n")
+    again = ["100s", "--only", "good", "--seed", "9", "--report", str(page), "--go-on"]
+    assert run.main(again) == 0
+    assert page.read_text().count("| good ") == page.read_text().count("| mended ") == 1
+    with pytest.raises(SystemExit):
+        run.main(["100s", "--only", "bad", "--go-on"])
+    capsys.readouterr()
+
+
 def test_an_act_that_breaks_down_does_not_end_the_others(monkeypatch):
     played: list[str] = []
 
@@ -98,7 +125,7 @@ def test_a_page_without_a_place_for_it_is_left_alone(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text("# Page\n")
     with pytest.raises(SystemExit, match="no place"):
-        write_report(page, [], {})
+        write_report(page, Written([], []))
     assert page.read_text() == "# Page\n"
 
 
