@@ -294,6 +294,31 @@ def test_the_slot_of_a_killed_worker_is_freed_by_whoever_rescues_its_jobs(
 
 
 @pytest.mark.spec("N7", "N32")
+def test_a_slot_that_is_just_being_freed_is_no_body_that_goes_on(
+    app: Duly, db: Database, hire: Hire, monkeypatch: pytest.MonkeyPatch
+):
+    """A worker that stops meanwhile would keep its row and its jobs while its process lives."""
+
+    @app.action(limit=Limit("k", at_once=1))
+    def work(ctx: Ctx) -> None: ...
+
+    app.run(work)
+    worker = hire()
+    slots, real = worker.worker._slots, app.store.release_slots
+    seen: list[tuple[int, bool]] = []
+
+    def release(ended: Any, now: int) -> bool:
+        seen.append((slots.counted_bodies(), slots.are_to_be_freed))
+        return real(ended, now)
+
+    monkeypatch.setattr(app.store, "release_slots", release)
+    worker.work()
+
+    assert seen == [(0, True)]
+    assert (db.count("@slots"), slots.are_to_be_freed) == (0, False)
+
+
+@pytest.mark.spec("N7", "N32")
 def test_a_mutation_gives_its_slot_back_too(app: Duly, db: Database, hire: Hire):
     @app.mutation(limit=Limit("k", at_once=1))
     def insert(tx: Tx, number: int) -> None:

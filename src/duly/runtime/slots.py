@@ -27,7 +27,7 @@ class Slots:
         self._wake = wake
         self._guard = threading.Lock()
         self._held: set[Slot] = set()
-        self._ended: list[Slot] = []
+        self._ended: set[Slot] = set()
         self._doubtful = False
 
     @property
@@ -42,25 +42,23 @@ class Slots:
     def body_ended(self, claim: Claim) -> None:
         if claim.holds_slot:
             with self._guard:
-                self._ended.append((claim.id, claim.token))
+                self._ended.add((claim.id, claim.token))
 
     def release_ended(self) -> None:
         """Free the slots of bodies that have really ended, whatever became of their jobs."""
         with self._guard:
-            ended, self._ended = self._ended, []
+            ended = set(self._ended)
         if not ended:
             return
         try:
-            wakes = self._store.release_slots(ended, self._clock.now())
-        except BaseException as error:
-            with self._guard:
-                self._ended += ended
-            if not isinstance(error, OUTAGE):
-                raise
+            # Until this is durable they count as ended and not freed, also for whoever stops here.
+            wakes = self._store.release_slots(sorted(ended), self._clock.now())
+        except OUTAGE as error:
             log.warning("the store is not available: %s", error)
             return
         with self._guard:
-            self._held.difference_update(ended)
+            self._held -= ended
+            self._ended -= ended
         if wakes:
             self._wake()
             self._store.ring()
@@ -68,7 +66,7 @@ class Slots:
     def counted_bodies(self) -> int:
         """How many bodies that hold slots have not ended, whether or not that could be stored."""
         with self._guard:
-            return len(self._held.difference(self._ended))
+            return len(self._held - self._ended)
 
     def doubt(self) -> None:
         """A claim has failed: the store may have slots that nobody here knows of."""
