@@ -50,7 +50,7 @@ class AskAll(Generic[K, T]):
             if len(waiting) > 1:
                 return
         # Daemonic: whoever never answers must not keep the process.
-        thread = threading.Thread(target=self._run, args=(subject,), daemon=True)
+        thread = threading.Thread(target=self._run, args=(subject,), name="duly-ask", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the machine has no thread left
