@@ -219,7 +219,8 @@ class Process:
     def check_slots(self) -> None:
         """Every slot is taken by a body that has not ended, while none is being run."""
         worker = self.worker
-        if worker is None or worker.stopped or any(map(_is_body, self.stack)):
+        # A crash may have come between the end of a body and its being counted.
+        if self.faults.dead or worker is None or worker.stopped or any(map(_is_body, self.stack)):
             return
         if worker._busy != len(worker.attempts):
             raise Violation(

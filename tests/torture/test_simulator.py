@@ -22,7 +22,7 @@ SCHEDULE_SEEDS, SCHEDULE_SEEDS_LONG = 48, 20_000
 
 # Found by longer runs: mended since, or wrongly judged.
 FOUND = (815665903, 823470283, 823477705, 828549528)
-SCHEDULE_FOUND = (815668613, 815670570)
+SCHEDULE_FOUND = (815668613, 815670570, 830199316)
 
 
 def seeds_of(chunk: int, count: int, mutants: Sequence[Mutant], found: Sequence[int]) -> list[int]:
