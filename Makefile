@@ -55,6 +55,10 @@ test: ## everything CI runs: lint, types, tests, a slice of torture, docs, demo
 test-all: ## the tests on every Python from 3.11 to 3.14 that is found
 	@$(PYTHON) tools/run_tests.py --all
 
+.PHONY: test-long
+test-long: $(READY) ## every test at full length
+	$(BIN)/python -m pytest --long -n 2 --dist=worksteal $(or $(ARGS),tests)
+
 .PHONY: check
 check: lint types ## lint and types
 

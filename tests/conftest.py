@@ -33,9 +33,7 @@ hypothesis.settings.register_profile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--long", action="store_true", help="run torture tests and properties at full length"
-    )
+    parser.addoption("--long", action="store_true", help="run everything, and at full length")
 
 
 # One server for one run: the controlling process holds the folder, the workers join the server.

@@ -107,7 +107,6 @@ def test_every_module_has_planted_errors():
 UNTYPED_BASES = "duly.contrib.django."
 
 
-@pytest.mark.long
 def test_nothing_in_duly_has_an_unknown_type():
     unknown = [
         symbol["name"]

@@ -25,13 +25,13 @@ from tests.postgres import DEFAULT_VERSION
 from torture.measures import existing, fuzzed, hardship, load, points, requests, simulated, upgrade
 from torture.measures.base import STORES, Measure, Share, say
 from torture.table import (
-    INTERRUPTED,
     SO_FAR,
     Row,
     Written,
     around_table,
     as_markdown,
     described,
+    failure,
     read_report,
     write_report,
 )
@@ -56,14 +56,18 @@ FACTS = ("date", "cpu", "memory", "system", "python", "sqlite")
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     report = Report(given)
+    owed = [name for name in MEASURES if name in given.only]
     try:
-        for row in measure(given):
-            report.add(row)
+        while owed:
+            for row in measure(owed[0], given):
+                report.add(row)
+            del owed[0]
     except (KeyboardInterrupt, SystemExit):
-        report.add(INTERRUPTED)
+        for name in owed:
+            report.add(failure(name, "not measured", "interrupted"))
     report.write()
     print(as_markdown(report.rows))
-    return 0 if all(row.kept for row in report.rows) else 1
+    return 0 if all(row.kept for row in report.whole.rows) else 1
 
 
 class Report:
@@ -78,7 +82,9 @@ class Report:
         if self._page:
             # An hour later would be too late to say that there is none.
             around_table(self._page)
-        self._earlier = read_report(given.report) if given.go_on else Written([], [])
+        self._earlier = Written([], [])
+        if given.go_on:
+            self._earlier = read_report(given.report).without_failures_of(given.only)
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -86,11 +92,17 @@ class Report:
             say(" | ".join(row.cells))
         self.write(SO_FAR)
 
+    @property
+    def whole(self) -> Written:
+        """With what the page had, if this run goes on with that."""
+        kept = self._earlier.without(self.rows)
+        return kept._replace(rows=[*kept.rows, *self.rows])
+
     def write(self, so_far: str = "") -> None:
         if self._page:
-            kept = self._earlier.without(self.rows)
-            about = [*kept.about, self._about(so_far)]
-            write_report(self._page, Written(about, [*kept.rows, *self.rows]))
+            whole = self.whole
+            about = [*whole.about, self._about(so_far)]
+            write_report(self._page, whole._replace(about=about))
 
     def _about(self, so_far: str) -> str:
         took = f"{(time.monotonic() - self._began) / 60:.0f} minutes{so_far}"
@@ -100,25 +112,17 @@ class Report:
         return described(self._facts | more)
 
 
-def measure(given: argparse.Namespace) -> Iterator[Row]:
-    """One measure after the other, each for its share of the time."""
+def measure(name: str, given: argparse.Namespace) -> Iterator[Row]:
+    """One measure, for its share of the time. If it breaks down it has found something too."""
+    weight, run = MEASURES[name]
     shared = MEASURES if given.go_on else given.only
-    weights = sum(weight for name, (weight, _) in MEASURES.items() if name in shared)
-    for name, (weight, run) in MEASURES.items():
-        if name in given.only:
-            seconds = given.time * weight / weights
-            print(f"{name}: {seconds:.0f} s", flush=True, file=sys.stderr)
-            share = Share(seconds, given.time, given.store, given.seed, given.in_full)
-            yield from _measured(name, run(share))
-
-
-def _measured(name: str, rows: Iterator[Row]) -> Iterator[Row]:
-    """A measure that breaks down has found something too; the others go on."""
+    seconds = given.time * weight / sum(MEASURES[each][0] for each in shared)
+    print(f"{name}: {seconds:.0f} s", flush=True, file=sys.stderr)
     try:
-        yield from rows
+        yield from run(Share(seconds, given.time, given.store, given.seed, given.in_full))
     except Exception as error:
         traceback.print_exc()
-        yield Row(f"{name}: broke down", "", type(error).__name__, "", kept=False)
+        yield failure(name, "broke down", type(error).__name__)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,11 +59,18 @@ class Written(NamedTuple):
 
     def without(self, later: Sequence[Row]) -> Written:
         """What is left of it beside rows that were measured since."""
-        anew = {row.measure for row in later} | {INTERRUPTED.measure}
+        anew = {row.measure for row in later}
         return self._replace(rows=[row for row in self.rows if row.measure not in anew])
 
+    def without_failures_of(self, names: Collection[str]) -> Written:
+        """What is left of it where these measures are tried again."""
+        rows = [row for row in self.rows if row.measure.partition(": ")[0] not in names]
+        return self._replace(rows=rows)
 
-INTERRUPTED = Row("the whole run", "interrupted", "", "", kept=False)
+
+def failure(name: str, what: str, why: str) -> Row:
+    """A measure that did not come to its rows."""
+    return Row(f"{name}: {what}", "", why, "", kept=False)
 
 
 def write_report(path: Path, written: Written) -> None:

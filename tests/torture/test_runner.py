@@ -101,6 +101,19 @@ def test_a_run_that_was_ended_goes_on_with_what_it_owes(measures, tmp_path, caps
     capsys.readouterr()
 
 
+def test_a_page_is_good_only_when_all_its_rows_are(measures, tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert run.main(["100s", "--only", "broken", "--report", str(page)]) == 1
+    assert "broken: broke down" in page.read_text()
+    go_on = ["100s", "--report", str(page), "--go-on", "--only"]
+    assert run.main([*go_on, "good"]) == 1
+    run.MEASURES["broken"] = (0.2, good)
+    assert run.main([*go_on, "broken"]) == 0
+    assert "broke down" not in page.read_text()
+    capsys.readouterr()
+
+
 def test_an_act_that_breaks_down_does_not_end_the_others(monkeypatch):
     played: list[str] = []
 

@@ -97,7 +97,7 @@ class Ends:
     def write(self, batch: Sequence[Settlement]) -> float:
         """Write a batch by itself; the delay until there may be another.
 
-        In an outage, which is raised, it goes on waiting.
+        An outage is raised, and the batch is back where it came from.
         """
         if not batch:
             return POLL_SECONDS
@@ -116,7 +116,11 @@ class Ends:
     def write_and_claim(
         self, batch: Sequence[Settlement], request: ClaimRequest | None
     ) -> tuple[set[str], Sequence[Claim]]:
-        """Which of a batch have ended now, and what was claimed in the same transaction."""
+        """Which of a batch have ended now, and what was claimed in the same transaction.
+
+        After an outage the batch is back where it came from. After any other error it is the
+        caller's to write, in halves.
+        """
         try:
             if batch:
                 # Their last words have to be written before their end is.
@@ -129,7 +133,7 @@ class Ends:
     def write_in_halves(self, batch: Sequence[Settlement]) -> float:
         """Write a batch that failed as a whole; the delay until there may be another."""
 
-        def write(part: Sequence[Settlement]) -> set[str]:
+        def write_part(part: Sequence[Settlement]) -> set[str]:
             try:
                 settled, _ = self._store.exchange(part, None, self._clock.now())
             except RowsLocked as error:
@@ -138,13 +142,13 @@ class Ends:
             self.note(part, settled)
             return settled
 
-        self._outbox.store(batch, write)
+        self._outbox.store(batch, write_part)
         return AFTER_OUTAGE if self else 0
 
     # Noted
 
     def note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
-        """A batch was written: those that the fence let through have ended, and all are over."""
+        """A batch was written: all of it is forgotten, and those that were settled are counted."""
         ran: Counter[tuple[str, str, float]] = Counter()
         for settlement in batch:
             attempt = self._held.get(settlement.id)
