@@ -82,9 +82,6 @@ class Report:
         if self._page:
             # An hour later would be too late to say that there is none.
             around_table(self._page)
-        self._earlier = Written([], [])
-        if given.go_on:
-            self._earlier = read_report(given.report).without_failures_of(given.only)
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -94,9 +91,12 @@ class Report:
 
     @property
     def whole(self) -> Written:
-        """With what the page had, if this run goes on with that."""
-        kept = self._earlier.without(self.rows)
-        return kept._replace(rows=[*kept.rows, *self.rows])
+        """With what the page has of others, if this run goes on with that."""
+        if not self._given.go_on:
+            return Written([], self.rows)
+        page = read_report(self._given.report).without_failures_of(self._given.only)
+        others = [about for about in page.about if not about.endswith(self._mark)]
+        return Written(others, [*page.without(self.rows).rows, *self.rows])
 
     def write(self, so_far: str = "") -> None:
         if self._page:
@@ -106,10 +106,13 @@ class Report:
 
     def _about(self, so_far: str) -> str:
         took = f"{(time.monotonic() - self._began) / 60:.0f} minutes{so_far}"
-        more = {"postgresql": DEFAULT_VERSION, "took": took, "seed": str(self._given.seed)}
-        if self._given.go_on:
-            more |= {"only": ", ".join(self._given.only)}
-        return described(self._facts | more)
+        return described(self._facts | {"postgresql": DEFAULT_VERSION, "took": took}) + self._mark
+
+    @property
+    def _mark(self) -> str:
+        """What tells this run from the others on its page."""
+        only = f"; only: {', '.join(self._given.only)}" if self._given.go_on else ""
+        return f"; seed: {self._given.seed}{only}."
 
 
 def measure(name: str, given: argparse.Namespace) -> Iterator[Row]:

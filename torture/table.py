@@ -95,7 +95,7 @@ def _read_row(line: str) -> Row:
 
 
 def described(facts: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {value}" for name, value in facts.items()) + "."
+    return "; ".join(f"{name}: {value}" for name, value in facts.items())
 
 
 def around_table(path: Path) -> tuple[str, str, str]:
