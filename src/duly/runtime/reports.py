@@ -12,7 +12,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterable
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, NamedTuple, Protocol
 
 from duly.clock import Clock
@@ -238,6 +238,12 @@ def context_of(speaker: Speaker) -> Context:
     context = Context()
     context.run(_speaker.set, speaker)
     return context
+
+
+def speak_for(speaker: Speaker) -> Context:
+    """From here on the log lines of this context are those of somebody else; a copy of it."""
+    _speaker.set(speaker)
+    return copy_context()
 
 
 def current_job() -> str | None:

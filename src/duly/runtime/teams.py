@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -20,7 +22,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
-from duly.runtime.reports import context_of
+from duly.runtime.reports import speak_for
 from duly.store.base import Store
 
 log = logging.getLogger(__name__)
@@ -37,11 +39,17 @@ class Team(Protocol):
 
 
 class AsyncTeam:
-    """One event loop in a thread of its own; every async action is a task on it."""
+    """One event loop in a thread of its own, with a task for every async action that waits.
+
+    A body that ends without having waited leaves its task to the next one: making a task takes
+    longer than such a body.
+    """
 
     def __init__(self, ended: Ended) -> None:
         self._ended = ended
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: deque[Attempt] = deque()
+        self._runner: asyncio.Task[None] | None = None
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -49,7 +57,7 @@ class AsyncTeam:
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         if self._loop is None:
             self._loop = self._start_loop()
-        self._loop.call_soon_threadsafe(self._create_tasks, attempts)
+        self._loop.call_soon_threadsafe(self._take, attempts)
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
@@ -72,12 +80,32 @@ class AsyncTeam:
                 # SystemExit in a task that a body has made comes through to here.
                 log.exception("the event loop of async actions goes on after an error")
 
-    def _create_tasks(self, attempts: Sequence[Attempt]) -> None:
+    def _take(self, attempts: Sequence[Attempt]) -> None:
+        self._queue.extend(attempts)
+        if self._runner is None:
+            self._run_queue()
+
+    def _run_queue(self) -> None:
+        """Let a new task run what is queued; comes again when that one waits or is done."""
         assert self._loop is not None
-        for attempt in attempts:
-            task = self._loop.create_task(self._run(attempt), context=context_of(attempt))
+        self._runner = None
+        if self._queue:
+            self._runner = self._loop.create_task(self._run_in_turn(), context=Context())
+            self._loop.call_soon(self._run_queue)
+
+    async def _run_in_turn(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        # A body that has waited may be known to others by its task, and one that has changed its
+        # context or was told to stop has left a mark on it: none of that is for the next body.
+        while self._runner is task and self._queue and not task.cancelling():
+            attempt = self._queue.popleft()
+            context = speak_for(attempt)
             self._tasks[attempt] = task
             attempt.cancel_body = partial(self._cancel, attempt)
+            await self._run(attempt)
+            if copy_context() != context:
+                break
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -87,9 +115,13 @@ class AsyncTeam:
             self._ended(attempt)
 
     def _cancel(self, attempt: Attempt) -> None:
-        task = self._tasks.get(attempt)
-        if task is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(task.cancel)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel_task, attempt)
+
+    def _cancel_task(self, attempt: Attempt) -> None:
+        # Only here, where no body runs, is it sure that the task is still that of the attempt.
+        if (task := self._tasks.get(attempt)) is not None:
+            task.cancel()
 
     def stop(self) -> None:
         self._stopping = True
