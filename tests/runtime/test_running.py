@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import psycopg
@@ -10,6 +10,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, JobFailure, State, SystemClock, Tx
 from duly.errors import Canceled, JobFailed
+from duly.store.base import Lane
 from tests.jobs.support import PATIENCE, ManualWorker, on_postgres, wait_until
 
 
@@ -301,4 +302,69 @@ def test_claims_that_waited_for_ends_to_be_written_go_on_at_once(app: Duly) -> N
     assert worker.worker.loop.bell.is_set()
     worker.work()
     assert worker.worker.claimed == 4
+    worker.stop()
+
+
+def looks_of(app: Duly, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Lane]]:
+    """What a worker has seen whenever it looked where something is due."""
+    looks: list[Sequence[Lane]] = []
+    look = app.store.lanes
+
+    def note() -> Sequence[Lane]:
+        looks.append(look())
+        return looks[-1]
+
+    monkeypatch.setattr(app.store, "lanes", note)
+    return looks
+
+
+@on_postgres
+def test_an_idle_worker_claims_where_its_last_jobs_were_before_it_looks(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app)
+    app.run(nothing)
+    worker.work()
+    app.run(nothing)
+    looks = looks_of(app, monkeypatch)
+
+    worker.start_due()
+
+    assert (worker.worker.claimed, looks) == (2, [])
+    worker.work()
+    worker.stop()
+
+
+def test_an_idle_worker_finds_in_one_pass_what_is_elsewhere(app: Duly) -> None:
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app)
+    for n, queue in enumerate(["default", "other", "default", "third"], 1):
+        app.run(nothing.using(queue=queue))
+        worker.start_due()
+        assert worker.worker.claimed == n, queue
+        worker.work()
+    worker.stop()
+
+
+def test_an_idle_worker_that_meets_a_backlog_goes_on_with_it(app: Duly) -> None:
+    """Also if it has claimed without looking, and what it saw last was nothing."""
+
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app, concurrency=2)
+    app.run(nothing)
+    worker.work()
+    app.run_many(nothing.bind() for _ in range(6))
+
+    for n in (3, 5, 7):
+        worker.start_due()
+        assert worker.worker.claimed == n
+        worker.wait_for_bodies()
+        worker.settle()
     worker.stop()

@@ -551,7 +551,7 @@ def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
 
-@mutant("a worker that could not deregister keeps its lock", seed=35)
+@mutant("a worker that could not deregister keeps its lock", seed=305)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str) -> None:
         self._write(lambda s: s.deregister(worker_id))
