@@ -31,6 +31,8 @@ def array_text(values: Sequence[Item | None]) -> str:
 
 def _items(values: Sequence[Any]) -> str:
     """Most lists are of one kind, and then no item has to be looked at here."""
+    if len(values) == 1:
+        return "NULL" if values[0] is None else _item(values[0])
     kinds = set(map(type, values))
     if kinds == {NoneType}:
         return ",".join(["NULL"] * len(values))
