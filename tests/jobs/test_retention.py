@@ -8,6 +8,7 @@ import pytest
 from duly import Ctx, Duly, ErrorKind, Job, ManualClock, Retry, State, Tx
 from duly.clock import from_ms
 from duly.errors import InvalidOption, JobCanceled, JobNotFound
+from duly.store.sqlite import store as sqlite_store
 from tests.jobs.support import DAY, Database, Gate, Hire, on_sqlite, state_of, tidy
 
 
@@ -44,10 +45,19 @@ def test_a_day_is_forgotten_in_turns_that_others_need_not_wait_long_for(
         left.append(db.count("@history"))
         return answer
 
+    rests: list[float] = []
+
+    def write_meanwhile(seconds: float) -> None:
+        rests.append(seconds)
+        app.run(echo, "while nobody forgets anything")
+
     monkeypatch.setattr(store, "_write", count_after)
+    monkeypatch.setattr(sqlite_store, "os_sleep", write_meanwhile)
     now = clock.now()
     assert store.retain(now - int(7 * DAY * 1000), now - int(30 * DAY * 1000), now) == 100
-    assert left == [70, 40, 10, 0]
+    assert left == [70, 70, 40, 40, 10, 10, 0]
+    assert len(rests) == 3
+    assert all(0 < seconds < 1 for seconds in rests)
 
 
 @pytest.mark.spec("R92")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from duly import errors, fault
+from duly.clock import os_monotonic, os_sleep
 from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
@@ -49,6 +50,8 @@ T = TypeVar("T")
 MINIMUM = (3, 37, 0)
 POLL_SECONDS = 0.003
 RETAINED_AT_ONCE = 500
+# So many times as long as a turn of that is nothing is done: others would meet one each time.
+RETAIN_REST = 3.0
 LEFTOVER_SECONDS = 60.0
 
 
@@ -495,13 +498,19 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     # Upkeep
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
-        """Some hundreds, in turns that nobody has to wait long for."""
+        """Some hundreds, in turns that nobody has to wait long for and that leave room."""
+
+        def forget_some(session: SqliteSession) -> tuple[int, float]:
+            began = os_monotonic()
+            return session.retain(cutoff, exhausted_after), os_monotonic() - began
+
         removed = 0
         while removed < RETAINED_AT_ONCE:
-            gone = self._write(lambda s: s.retain(cutoff, exhausted_after))
+            gone, took = self._write(forget_some)
             removed += gone
             if gone < sql.OLDEST_AT_ONCE:
                 break
+            os_sleep(RETAIN_REST * took)
         return removed
 
     # Waking
