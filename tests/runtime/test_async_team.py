@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -47,11 +48,13 @@ class Team(AsyncTeam):
     def __init__(self) -> None:
         self.ended: list[Attempt] = []
         self.outcomes: dict[Attempt, Outcome] = {}
+        self.made = 0
         super().__init__(self.ended.append)
 
     def attempt(self, body: Body) -> Attempt:
-        number = f"job {id(body)}"
-        claim = Claim(number, 1, 1, 0, 0, "f", "action", "default", 5, 0, None, None, "{}")
+        self.made += 1
+        name, function = f"job {self.made}", getattr(body, "__name__", "body")
+        claim = Claim(name, 1, 1, 0, 0, function, "action", "default", 5, 0, None, None, "{}")
         runnable: Any = Runnable(body)
         return Attempt(claim, runnable, self.outcomes.__setitem__)
 
@@ -134,6 +137,90 @@ def test_bodies_that_come_while_others_wait_are_run(team: Team) -> None:
     team.start_many([waiting])
     assert len(team.results(return_task, return_task_later, let_go_on)) == 3
     wait_until(lambda: waiting in team.ended, "the one that waited has ended")
+
+
+def test_bodies_of_a_function_that_waits_begin_in_the_same_round(team: Team) -> None:
+    """On a loop that has much to do a round is long."""
+    rounds: list[int] = [0]
+    began: list[int] = []
+    everybody = asyncio.Event()
+
+    def count() -> None:
+        rounds[0] += 1
+        if not everybody.is_set():
+            asyncio.get_running_loop().call_soon(count)
+
+    async def meet() -> None:
+        if not began:
+            count()
+        began.append(rounds[0])
+        if len(began) == 50:
+            everybody.set()
+        await everybody.wait()
+
+    team.run(*[meet for _ in range(50)])
+    assert max(began) <= 3
+
+
+def kept_in(tasks: MutableMapping[Any, Body]) -> Body:
+    async def keep_task() -> None:
+        task = asyncio.current_task()
+        tasks[task] = keep_task
+
+    return keep_task
+
+
+@pytest.mark.parametrize("tasks", [{}, WeakKeyDictionary()], ids=["dict", "weak"])
+def test_what_is_kept_under_a_task_is_not_found_by_the_next_body(
+    team: Team, tasks: MutableMapping[Any, Body]
+) -> None:
+    async def find() -> bool:
+        return asyncio.current_task() in tasks
+
+    keep = kept_in(tasks)
+    assert team.results(find, keep, find, keep, find)[::2] == ["False"] * 3
+
+
+def test_a_task_that_is_to_be_canceled_later_is_not_for_the_next_body(team: Team) -> None:
+    async def cancel_later() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.001, task.cancel)
+
+    async def wait() -> None:
+        await asyncio.sleep(0.05)
+
+    team.results(cancel_later, wait, cancel_later, wait)
+
+
+def test_a_factory_that_begins_tasks_at_once_is_no_obstacle(team: Team) -> None:
+    """As bodies can choose one from Python 3.12 on."""
+
+    async def choose() -> None:
+        def begin(loop: Any, coroutine: Any, **_: Any) -> Any:
+            coroutine.close()
+            raise AssertionError("it is not asked")
+
+        asyncio.get_running_loop().set_task_factory(begin)
+
+    assert len(team.results(choose, return_task, return_task_later, return_task_later)) == 4
+
+
+def test_who_was_handed_over_while_the_loop_was_blocked_ends_when_the_team_stops(
+    team: Team,
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    async def block() -> None:
+        began.set()
+        go_on.wait(PATIENCE)
+
+    team.start_many([team.attempt(block), team.attempt(return_task)])
+    assert began.wait(PATIENCE)
+    team.start_many([team.attempt(return_task)])
+    threading.Timer(0.05, go_on.set).start()
+    team.stop()
+    wait_until(lambda: len(team.ended) == 3, "all have ended")
 
 
 def test_what_a_body_sets_is_not_seen_by_the_next(team: Team) -> None:

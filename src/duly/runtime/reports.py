@@ -241,7 +241,7 @@ def context_of(speaker: Speaker) -> Context:
 
 
 def speak_for(speaker: Speaker) -> Context:
-    """From here on the log lines of this context are those of somebody else; a copy of it."""
+    """Whose log lines those of this context are from here on; as it is now, to compare with."""
     _speaker.set(speaker)
     return copy_context()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -22,7 +24,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
-from duly.runtime.reports import speak_for
+from duly.runtime.reports import context_of, speak_for
 from duly.store.base import Store
 
 log = logging.getLogger(__name__)
@@ -39,18 +41,21 @@ class Team(Protocol):
 
 
 class AsyncTeam:
-    """One event loop in a thread of its own, with a task for every async action that waits.
+    """One event loop in a thread of its own; async actions are tasks on it.
 
-    A body that ends without having waited leaves its task to the next one: making a task takes
-    longer than such a body.
+    Making a task takes longer than a body that never waits. So the bodies of a function share
+    one, each after the other, until one of them has waited or left something on its task.
     """
 
     def __init__(self, ended: Ended) -> None:
         self._ended = ended
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._queue: deque[Attempt] = deque()
-        self._runner: asyncio.Task[None] | None = None
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        # Only the loop's own thread touches these.
+        self._sharing: deque[Attempt] = deque()
+        self._shared: asyncio.Task[None] | None = None
+        self._sharer: Attempt | None = None
+        self._apart: set[str] = set()
         self._thread: threading.Thread | None = None
         self._stopping = False
 
@@ -80,32 +85,41 @@ class AsyncTeam:
                 # SystemExit in a task that a body has made comes through to here.
                 log.exception("the event loop of async actions goes on after an error")
 
-    def _take(self, attempts: Sequence[Attempt]) -> None:
-        self._queue.extend(attempts)
-        if self._runner is None:
-            self._run_queue()
+    def _take(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            if attempt.claim.function in self._apart:
+                self._begin(attempt, _new_task(self._run(attempt), context_of(attempt)))
+            else:
+                self._sharing.append(attempt)
+        if self._sharing and self._shared is None:
+            self._shared = _new_task(self._run_in_turn(), Context())
+            asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _run_queue(self) -> None:
-        """Let a new task run what is queued; comes again when that one waits or is done."""
-        assert self._loop is not None
-        self._runner = None
-        if self._queue:
-            self._runner = self._loop.create_task(self._run_in_turn(), context=Context())
-            self._loop.call_soon(self._run_queue)
+    def _begin(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        self._tasks[attempt] = task
+        attempt.cancel_body = partial(self._cancel, attempt)
 
     async def _run_in_turn(self) -> None:
-        task = asyncio.current_task()
+        task = self._shared
         assert task is not None
-        # A body that has waited may be known to others by its task, and one that has changed its
-        # context or was told to stop has left a mark on it: none of that is for the next body.
-        while self._runner is task and self._queue and not task.cancelling():
-            attempt = self._queue.popleft()
-            context = speak_for(attempt)
-            self._tasks[attempt] = task
-            attempt.cancel_body = partial(self._cancel, attempt)
+        while self._sharing and self._shared is task:
+            self._sharer = attempt = self._sharing.popleft()
+            context, known = speak_for(attempt), _references(task)
+            self._begin(attempt, task)
             await self._run(attempt)
-            if copy_context() != context:
-                break
+            if copy_context() != context or _references(task) != known or task.cancelling():
+                # Somebody may look for it there, or do to the task what was meant for this body.
+                self._apart.add(attempt.claim.function)
+                return
+
+    def _go_on(self) -> None:
+        """The shared task waits or is done: those behind its last body need another."""
+        if self._shared and self._sharer and not self._shared.done():
+            self._apart.add(self._sharer.claim.function)
+        self._shared = self._sharer = None
+        behind = list(self._sharing)
+        self._sharing.clear()
+        self._take(behind)
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -126,11 +140,22 @@ class AsyncTeam:
     def stop(self) -> None:
         self._stopping = True
         if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            # A round later: what was handed over before has begun by then, and can end.
+            self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
             self._thread.join(1)
             if not self._thread.is_alive():
                 self._loop.close()
             self._loop = None
+
+
+def _new_task(coroutine: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
+    # Not by `create_task`: a body may have given the loop a factory that begins tasks at once.
+    return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
+
+
+def _references(task: asyncio.Task[None]) -> tuple[int, int]:
+    """They have changed if somebody has kept the task, or something under it."""
+    return sys.getrefcount(task), weakref.getweakrefcount(task)
 
 
 class ThreadTeam:
