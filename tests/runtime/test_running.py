@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from duly import AsyncCtx, Ctx, Duly, JobFailure, State, SystemClock, Tx
+from duly import AsyncCtx, Ctx, Duly, JobFailure, ManualClock, State, SystemClock, Tx
 from duly.errors import Canceled, JobFailed
 from duly.store.base import Lane
 from tests.jobs.support import PATIENCE, ManualWorker, on_postgres, wait_until
@@ -319,7 +319,7 @@ def looks_of(app: Duly, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Lane]]
 
 
 @on_postgres
-def test_an_idle_worker_claims_where_its_last_jobs_were_before_it_looks(
+def test_a_worker_that_is_told_of_jobs_claims_where_its_last_ones_were_before_it_looks(
     app: Duly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.action
@@ -330,6 +330,7 @@ def test_an_idle_worker_claims_where_its_last_jobs_were_before_it_looks(
     worker.work()
     app.run(nothing)
     looks = looks_of(app, monkeypatch)
+    worker.worker.told.set()
 
     worker.start_due()
 
@@ -338,20 +339,32 @@ def test_an_idle_worker_claims_where_its_last_jobs_were_before_it_looks(
     worker.stop()
 
 
-def test_an_idle_worker_finds_in_one_pass_what_is_elsewhere(app: Duly) -> None:
+def test_a_worker_that_is_told_of_jobs_finds_in_one_pass_what_is_elsewhere(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @app.action
     def nothing(ctx: Ctx) -> None: ...
 
     worker = ManualWorker(app)
     for n, queue in enumerate(["default", "other", "default", "third"], 1):
         app.run(nothing.using(queue=queue))
+        worker.worker.told.set()
         worker.start_due()
         assert worker.worker.claimed == n, queue
         worker.work()
+
+    worker.worker.told.set()
+    worker.start_due()
+    looks = looks_of(app, monkeypatch)
+    monkeypatch.setattr(app.store, "exchange", lambda *_: pytest.fail("it was wrong last time"))
+    worker.worker.told.set()
+    worker.start_due()
+    assert looks == [[]]
+    monkeypatch.undo()
     worker.stop()
 
 
-def test_an_idle_worker_that_meets_a_backlog_goes_on_with_it(app: Duly) -> None:
+def test_a_worker_that_is_told_of_a_backlog_goes_on_with_it_and_then_rests(app: Duly) -> None:
     """Also if it has claimed without looking, and what it saw last was nothing."""
 
     @app.action
@@ -363,8 +376,53 @@ def test_an_idle_worker_that_meets_a_backlog_goes_on_with_it(app: Duly) -> None:
     app.run_many(nothing.bind() for _ in range(6))
 
     for n in (3, 5, 7):
+        worker.worker.told.set()
         worker.start_due()
         assert worker.worker.claimed == n
         worker.wait_for_bodies()
         worker.settle()
+    worker.worker.told.set()
+    assert worker.worker.one_pass() > 0
     worker.stop()
+
+
+def test_a_worker_whose_last_job_took_long_rests_when_nothing_is_due(url: str) -> None:
+    """Its claim had filled it, and by now it knows no more of what is due."""
+    clock = ManualClock()
+    app = Duly(url, auto_migrate=True, clock=clock)
+
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app, concurrency=1)
+    app.run(nothing)
+    worker.start_due()
+    worker.wait_for_bodies()
+    worker.settle()
+    clock.advance(2)
+    worker.beat()
+    assert worker.worker.one_pass() > 0
+    worker.stop()
+    app.close()
+
+
+def test_a_worker_that_cannot_prove_its_life_rests_before_a_backlog(url: str) -> None:
+    clock = ManualClock()
+    app = Duly(url, auto_migrate=True, clock=clock)
+
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app, concurrency=1)
+    app.run_many(nothing.bind() for _ in range(3))
+    worker.start_due()
+    worker.wait_for_bodies()
+    worker.settle()
+    clock.advance(11)
+    assert worker.worker.one_pass() > 0
+    assert worker.worker.claimed == 1
+    worker.beat()
+    worker.work()
+    assert worker.worker.claimed == 3
+    worker.stop()
+    app.close()

@@ -177,6 +177,8 @@ class Process:
 
     def claim(self) -> None:
         if self.worker:
+            if not self.store.finishes_with_claim:
+                self.worker.told.set()
             self.act("claim", self.worker.one_pass)
 
     def settle(self) -> None:

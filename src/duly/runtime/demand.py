@@ -26,19 +26,20 @@ class Demand:
         # Where the last claim of a lane ended; see request.
         self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
-        self._last_queues: list[str] = []
-        self._guess: list[str] = []
+        self._told = False
+        self._recent: list[str] = []
         self.guessed = False
         """Whether this pass asks for jobs without having looked where some are due."""
 
-    def look(self) -> None:
-        """A pass begins: what is due is due by now."""
+    def look(self, told: bool) -> None:
+        """A pass begins, perhaps because jobs have come: what is due is due by now."""
         self._looked_at = self._clock.now()
+        self._told = told
         self.guessed = False
 
     def request(self, worker_id: str, functions: tuple[str, ...], room: int) -> ClaimRequest | None:
         """What to ask for; None if no lane has anything due."""
-        queues = self._guessed_queues() or self._due_queues()
+        queues = self._guess() or self._due_queues()
         if not queues:
             return None
         self._rotation += 1
@@ -51,13 +52,18 @@ class Demand:
         limited = any(lane.limited for lane in self._lanes)
         return ClaimRequest(worker_id, rotated, functions, room, floors, limited)
 
-    def _guessed_queues(self) -> list[str]:
-        """Once after nothing was due: what wakes a worker is mostly where its last jobs were."""
-        guess, self._guess = self._guess, []
-        if guess:
+    def _guess(self) -> list[str]:
+        """Jobs that have come are mostly where the last ones were: to look first takes longer.
+
+        Whoever was wrong looks first until it has claimed something again.
+        """
+        if not self._told or self.backlog:
+            return []
+        queues, self._recent = self._recent, []
+        if queues:
             self.guessed = True
             self._lanes_at = -POLL_SECONDS
-        return guess
+        return queues
 
     def _due_queues(self) -> list[str]:
         now = self._clock.monotonic()
@@ -67,13 +73,12 @@ class Demand:
             self._floors = {}
         queues = {lane.queue for lane in self._lanes if lane.run_at <= self._looked_at}
         due = sorted(queue for queue in queues if serves(self._queues, queue))
-        # Where looking takes a round trip. On SQLite it costs less than to claim in vain.
-        if not due and not self._store.finishes_with_claim:
-            self._guess = self._last_queues
+        self.backlog = self.backlog and bool(due)
         return due
 
     def note(self, claims: Sequence[Claim]) -> None:
-        self._last_queues = sorted({claim.queue for claim in claims})
+        # What is under limits is claimed only by who has looked.
+        self._recent = sorted({claim.queue for claim in claims if not claim.holds_slot})
         for claim in claims:
             self._floors[claim.queue, claim.priority] = claim.run_at
 

@@ -46,9 +46,8 @@ from duly.store.base import ClaimRequest, RowsLocked, WorkerInfo
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0
-# Bodies that were just handed over begin sooner while nothing else runs here.
-AFTER_CLAIM = 0.001
 SILENT_SECONDS = 10.0
+HEAD_START = 0.0002
 # The janitor counts a job's time from its claim: long before it would blame one that only waits.
 LONGEST_WAIT = 15.0
 
@@ -92,7 +91,7 @@ class Worker:
         self._stopping = False
         self._demand = Demand(self.store, self.clock, self.queues)
         self.last_beat = self.clock.monotonic()
-        self.loop = Loop("claim", self.one_pass, self.clock)
+        self.loop = Loop("claim", self._pass_and_yield, self.clock)
         self._slots = Slots(self.store, self.clock, self.loop.wake)
         self._finish_loop = Loop("finish", self.finish_pass, self.clock)
         self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
@@ -106,6 +105,8 @@ class Worker:
             self._body_ended,
             self._forget,
         )
+        self.told = threading.Event()
+        """Somebody has said that jobs have come."""
         self._stop_watching = threading.Event()
         self._also_wake = tuple(also_wake)
 
@@ -188,9 +189,10 @@ class Worker:
         self._reports.loop.start()
         if not self.store.finishes_with_claim:
             self._finish_loop.start()
+        told = () if self.store.tells_changes else (self.told,)
         watcher = threading.Thread(
             target=self.store.watch,
-            args=(Bells(self.loop.bell, *self._also_wake), self._stop_watching),
+            args=(Bells(*told, self.loop.bell, *self._also_wake), self._stop_watching),
             name="duly-watch",
             daemon=True,
         )
@@ -327,10 +329,16 @@ class Worker:
                 self._ends.note(batch, settled)
                 self._start(claims)
         if self._demand.guessed and not claims:
-            # In vain: now it looks.
             return self.one_pass()
         self._demand.backlog = request is not None and len(claims) >= request.limit
         return self._delay(claims)
+
+    def _pass_and_yield(self) -> float:
+        """Without a backlog, bodies that were just handed over begin before the next pass."""
+        delay = self.one_pass()
+        if delay == 0 and not self._demand.backlog:
+            os_sleep(HEAD_START)
+        return delay
 
     def finish_pass(self) -> float:
         """Settle what has ended, beside the claims."""
@@ -351,7 +359,9 @@ class Worker:
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
         self._look_for_functions()
-        self._demand.look()
+        if told := self.told.is_set():
+            self.told.clear()
+        self._demand.look(told)
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
             return None
@@ -381,13 +391,13 @@ class Worker:
         return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
 
     def _delay(self, claims: Sequence[Claim]) -> float:
-        if self._demand.backlog and self._room() > 0 and not self._stopping:
+        if self._demand.backlog and self._room() > 0 and not (self._stopping or self._is_silent()):
             return 0
         if self.store.finishes_with_claim and self._ends:
             return 0
         # Behind what was just claimed something may be due that its lane did not show.
         if claims and self._room() > 0:
-            return AFTER_CLAIM
+            return 0
         return self._demand.until_due()
 
     # Starting
