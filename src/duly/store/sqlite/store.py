@@ -50,8 +50,9 @@ T = TypeVar("T")
 MINIMUM = (3, 37, 0)
 POLL_SECONDS = 0.003
 RETAINED_AT_ONCE = 500
-# So many times as long as a turn of that is nothing is done: others would meet one each time.
+# So many times as long as one of those turns, but not longer than this, the file is left to others.
 RETAIN_REST = 3.0
+LONGEST_REST = 0.1
 LEFTOVER_SECONDS = 60.0
 
 
@@ -510,7 +511,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             removed += gone
             if gone < sql.OLDEST_AT_ONCE:
                 break
-            os_sleep(RETAIN_REST * took)
+            os_sleep(min(RETAIN_REST * took, LONGEST_REST))
         return removed
 
     # Waking
