@@ -795,11 +795,11 @@ KEEP = each(
     sqlite=f"""INSERT INTO @kept ({_FINAL}) SELECT {_FINAL} FROM @history
         WHERE id IN (SELECT value FROM json_each(:ids))""",
     postgres=f"""INSERT INTO @kept ({_FINAL})
-        SELECT {_FINAL} FROM (
-            SELECT DISTINCT ON (function) * FROM @history
-            WHERE bucket = :bucket AND completed_at < :cutoff
-            ORDER BY function, id DESC) newest
-        WHERE NOT EXISTS (SELECT 1 FROM @history later
+        SELECT {_FINAL} FROM @history newest WHERE bucket = :bucket AND id IN (
+            -- Ids are in order as texts too, and to sort a day would take a file.
+            SELECT max(id::text COLLATE "C")::uuid FROM @history
+            WHERE bucket = :bucket AND completed_at < :cutoff GROUP BY function)
+        AND NOT EXISTS (SELECT 1 FROM @history later
             WHERE later.function = newest.function AND later.{_ENDED} AND later.id > newest.id)
         UNION
         SELECT {_FINAL} FROM @history
