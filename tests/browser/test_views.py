@@ -10,7 +10,7 @@ import pytest
 
 from duly import Duly, Expect
 from tests.browser.conftest import HOSTILE
-from tests.browser.serving import check_whole
+from tests.browser.serving import check_whole, wait_for_rows
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
@@ -134,7 +134,7 @@ def test_the_keyboard_is_enough(page: Page, shop: Duly) -> None:
     page.keyboard.press("/")
     page.keyboard.type("keys")
     page.wait_for_url("**/schedules?search=keys")
-    page.wait_for_function("document.querySelectorAll('tbody tr').length === 2")
+    wait_for_rows(page, 2)
     assert page.evaluate("document.activeElement.name") == "search"
     page.focus(f"#mark-{made[0].id}")
     page.keyboard.press("Space")
