@@ -181,6 +181,31 @@ def test_what_is_kept_under_a_task_is_not_found_by_the_next_body(
     assert team.results(find, keep, find, keep, find)[::2] == ["False"] * 3
 
 
+def test_the_name_that_a_body_gives_its_task_is_not_for_the_next(team: Team) -> None:
+    def task() -> asyncio.Task[Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        return task
+
+    async def look() -> bool:
+        return task().get_name() == "mine"
+
+    async def name() -> None:
+        task().set_name("mine")
+
+    assert team.results(look, name, look)[::2] == ["False"] * 2
+
+
+def test_a_cancel_that_was_taken_back_is_not_for_the_next_body(team: Team) -> None:
+    async def cancel_and_not() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        task.uncancel()
+
+    team.results(cancel_and_not, return_task_later, cancel_and_not, return_task_later)
+
+
 def test_a_task_that_is_to_be_canceled_later_is_not_for_the_next_body(team: Team) -> None:
     async def cancel_later() -> None:
         task = asyncio.current_task()

@@ -386,6 +386,30 @@ def test_a_worker_that_is_told_of_a_backlog_goes_on_with_it_and_then_rests(app: 
     worker.stop()
 
 
+def test_a_worker_that_is_told_of_jobs_all_the_time_still_looks_elsewhere(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(app.core, "clock", clock)
+
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app)
+    app.run(nothing)
+    worker.work()
+    app.run(nothing.using(queue="other"))
+    for _ in range(4):
+        app.run(nothing)
+        worker.worker.told.set()
+        worker.start_due()
+        worker.wait_for_bodies()
+        worker.settle()
+        clock.advance(0.4)
+    assert worker.worker.claimed == 1 + 1 + 4
+    worker.stop()
+
+
 def test_a_worker_whose_last_job_took_long_rests_when_nothing_is_due(url: str) -> None:
     """Its claim had filled it, and by now it knows no more of what is due."""
     clock = ManualClock()

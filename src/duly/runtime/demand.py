@@ -27,6 +27,7 @@ class Demand:
         self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
         self._told = False
+        self._must_look = False
         self._recent: list[str] = []
         self.guessed = False
         """Whether this pass asks for jobs without having looked where some are due."""
@@ -57,19 +58,20 @@ class Demand:
 
         Whoever was wrong looks first until it has claimed something again.
         """
-        if not self._told or self.backlog:
+        if not self._told or self.backlog or self._has_not_looked_for_long():
             return []
         queues, self._recent = self._recent, []
-        if queues:
-            self.guessed = True
-            self._lanes_at = -POLL_SECONDS
+        self.guessed = self._must_look = bool(queues)
         return queues
 
+    def _has_not_looked_for_long(self) -> bool:
+        return self._clock.monotonic() - self._lanes_at >= POLL_SECONDS
+
     def _due_queues(self) -> list[str]:
-        now = self._clock.monotonic()
-        if not self.backlog or now - self._lanes_at >= POLL_SECONDS:
+        if self._must_look or not self.backlog or self._has_not_looked_for_long():
+            self._must_look = False
+            self._lanes_at = self._clock.monotonic()
             self._lanes = self._store.lanes()
-            self._lanes_at = now
             self._floors = {}
         queues = {lane.queue for lane in self._lanes if lane.run_at <= self._looked_at}
         due = sorted(queue for queue in queues if serves(self._queues, queue))

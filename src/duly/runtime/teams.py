@@ -43,8 +43,8 @@ class Team(Protocol):
 class AsyncTeam:
     """One event loop in a thread of its own; async actions are tasks on it.
 
-    Making a task takes longer than a body that never waits. So the bodies of a function share
-    one, each after the other, until one of them has waited or left something on its task.
+    Making a task takes longer than a body that never waits. So bodies share one, each after the
+    other. Once one has waited or left a trace, those of its function have a task each.
     """
 
     def __init__(self, ended: Ended) -> None:
@@ -102,13 +102,13 @@ class AsyncTeam:
     async def _run_in_turn(self) -> None:
         task = self._shared
         assert task is not None
+        untouched = _traces(task)
         while self._sharing and self._shared is task:
             self._sharer = attempt = self._sharing.popleft()
-            context, known = speak_for(attempt), _references(task)
+            context = speak_for(attempt)
             self._begin(attempt, task)
             await self._run(attempt)
-            if copy_context() != context or _references(task) != known or task.cancelling():
-                # Somebody may look for it there, or do to the task what was meant for this body.
+            if copy_context() != context or _traces(task) != untouched:
                 self._apart.add(attempt.claim.function)
                 return
 
@@ -153,9 +153,15 @@ def _new_task(coroutine: Coroutine[Any, Any, None], context: Context) -> asyncio
     return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
 
 
-def _references(task: asyncio.Task[None]) -> tuple[int, int]:
-    """They have changed if somebody has kept the task, or something under it."""
-    return sys.getrefcount(task), weakref.getweakrefcount(task)
+def _traces(task: asyncio.Task[None]) -> tuple[object, ...]:
+    """What a body can leave on its task, for others to find or to do to the next body."""
+    return (
+        sys.getrefcount(task),
+        weakref.getweakrefcount(task),
+        task.get_name(),
+        task.cancelling(),
+        getattr(task, "_must_cancel", False),
+    )
 
 
 class ThreadTeam:
