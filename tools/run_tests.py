@@ -37,10 +37,9 @@ class Timing(NamedTuple):
 def parts(venv: str, python: str) -> list[Part]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
     cores = os.cpu_count() or 1
-    # Three for each core, as most tests wait for something; those that measure life and death by
+    # Two for each core, as most tests wait for something; those that measure life and death by
     # beats need a core each.
-    pytest = with_workers(venv, min(3 * cores, MOST_WORKERS))
-    browser = with_workers(venv, min(2 * cores, MOST_WORKERS))
+    pytest = with_workers(venv, min(2 * cores, MOST_WORKERS))
     unhurried = with_workers(venv, min(max(2, cores), MOST_WORKERS))
     web = ["tests/lifecycle", "tests/frameworks", "tests/server", "tests/gateway"]
     elsewhere = [
@@ -53,7 +52,7 @@ def parts(venv: str, python: str) -> list[Part]:
         Part("check", [[*make, "check"]], beside=[*collecting(venv), "tests"]),
         Part("tests", [[*pytest, "tests", *elsewhere]]),
         Part("web", [[*pytest, *web]]),
-        Part("browser", [[*browser, "tests/browser"]]),
+        Part("browser", [[*pytest, "tests/browser"]]),
         Part("torture", [[*unhurried, "tests/torture"]]),
         Part(
             "docs-cli-demo",
