@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 MINIMUM = (3, 37, 0)
-POLL_SECONDS = 0.003
+POLL_SECONDS = 0.0025
 RETAINED_AT_ONCE = 500
-# So many times as long as one of those turns, but not longer than this, the file is left to others.
+# So many times as long as their statements take, but not longer than this, others have the file.
 RETAIN_REST = 3.0
 LONGEST_REST = 0.1
 LEFTOVER_SECONDS = 60.0
