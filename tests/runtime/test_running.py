@@ -10,6 +10,8 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, JobFailure, ManualClock, State, SystemClock, Tx
 from duly.errors import Canceled, JobFailed
+from duly.runtime import worker as worker_module
+from duly.runtime.worker import Worker
 from duly.store.base import Lane
 from tests.jobs.support import PATIENCE, ManualWorker, on_postgres, wait_until
 
@@ -305,6 +307,14 @@ def test_claims_that_waited_for_ends_to_be_written_go_on_at_once(app: Duly) -> N
     worker.stop()
 
 
+@pytest.fixture
+def still(app: Duly, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of the app, which stands still until it is moved."""
+    clock = ManualClock()
+    monkeypatch.setattr(app.core, "clock", clock)
+    return clock
+
+
 def looks_of(app: Duly, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Lane]]:
     """What a worker has seen whenever it looked where something is due."""
     looks: list[Sequence[Lane]] = []
@@ -387,11 +397,8 @@ def test_a_worker_that_is_told_of_a_backlog_goes_on_with_it_and_then_rests(app: 
 
 
 def test_a_worker_that_is_told_of_jobs_all_the_time_still_looks_elsewhere(
-    app: Duly, monkeypatch: pytest.MonkeyPatch
+    app: Duly, still: ManualClock
 ) -> None:
-    clock = ManualClock()
-    monkeypatch.setattr(app.core, "clock", clock)
-
     @app.action
     def nothing(ctx: Ctx) -> None: ...
 
@@ -405,15 +412,15 @@ def test_a_worker_that_is_told_of_jobs_all_the_time_still_looks_elsewhere(
         worker.start_due()
         worker.wait_for_bodies()
         worker.settle()
-        clock.advance(0.4)
+        still.advance(0.4)
     assert worker.worker.claimed == 1 + 1 + 4
     worker.stop()
 
 
-def test_a_worker_whose_last_job_took_long_rests_when_nothing_is_due(url: str) -> None:
+def test_a_worker_whose_last_job_took_long_rests_when_nothing_is_due(
+    app: Duly, still: ManualClock
+) -> None:
     """Its claim had filled it, and by now it knows no more of what is due."""
-    clock = ManualClock()
-    app = Duly(url, auto_migrate=True, clock=clock)
 
     @app.action
     def nothing(ctx: Ctx) -> None: ...
@@ -423,17 +430,15 @@ def test_a_worker_whose_last_job_took_long_rests_when_nothing_is_due(url: str) -
     worker.start_due()
     worker.wait_for_bodies()
     worker.settle()
-    clock.advance(2)
+    still.advance(2)
     worker.beat()
     assert worker.worker.one_pass() > 0
     worker.stop()
-    app.close()
 
 
-def test_a_worker_that_cannot_prove_its_life_rests_before_a_backlog(url: str) -> None:
-    clock = ManualClock()
-    app = Duly(url, auto_migrate=True, clock=clock)
-
+def test_a_worker_that_cannot_prove_its_life_rests_before_a_backlog(
+    app: Duly, still: ManualClock
+) -> None:
     @app.action
     def nothing(ctx: Ctx) -> None: ...
 
@@ -442,11 +447,63 @@ def test_a_worker_that_cannot_prove_its_life_rests_before_a_backlog(url: str) ->
     worker.start_due()
     worker.wait_for_bodies()
     worker.settle()
-    clock.advance(11)
+    still.advance(11)
     assert worker.worker.one_pass() > 0
     assert worker.worker.claimed == 1
     worker.beat()
     worker.work()
     assert worker.worker.claimed == 3
     worker.stop()
-    app.close()
+
+
+class Told(threading.Event):
+    """Counts how often somebody has said that jobs have come."""
+
+    times = 0
+
+    def set(self) -> None:
+        self.times += 1
+        super().set()
+
+
+def test_a_worker_is_told_of_jobs_where_the_store_says_more_than_that_something_changed(
+    app: Duly, url: str
+) -> None:
+    @app.action
+    def answer(ctx: Ctx) -> int:
+        return 42
+
+    app.ready()
+    worker = Worker(app.core)
+    worker.told = told = Told()
+    worker.start()
+    try:
+        assert app.run(answer).result(PATIENCE) == 42
+        if url.startswith("postgresql"):
+            wait_until(lambda: told.times > 0, "it was told")
+        else:
+            assert told.times == 0
+    finally:
+        worker.stop()
+
+
+def test_bodies_get_a_head_start_only_where_there_is_no_backlog(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.action
+    def nothing(ctx: Ctx) -> None: ...
+
+    worker = ManualWorker(app, concurrency=2)
+    app.run_many(nothing.bind() for _ in range(3))
+    slept: list[float] = []
+    monkeypatch.setattr(worker_module, "os_sleep", slept.append)
+
+    worker.worker._pass_and_yield()
+    assert (worker.worker.claimed, slept) == (2, [])
+    worker.wait_for_bodies()
+    worker.settle()
+    assert worker.worker._pass_and_yield() == 0
+    assert (worker.worker.claimed, slept) == (3, [worker_module.HEAD_START])
+    monkeypatch.undo()
+    worker.work()
+    worker.stop()
