@@ -22,7 +22,7 @@ class Demand:
         """Whether the last claim has got as much as it asked for."""
         self._lanes: Sequence[Lane] = ()
         self._lanes_at = -POLL_SECONDS
-        self._looked_at = 0
+        self._pass_at = 0
         # Where the last claim of a lane ended; see request.
         self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
@@ -32,9 +32,9 @@ class Demand:
         self.guessed = False
         """Whether this pass asks for jobs without having looked where some are due."""
 
-    def look(self, told: bool) -> None:
+    def begin_pass(self, told: bool) -> None:
         """A pass begins, perhaps because jobs have come: what is due is due by now."""
-        self._looked_at = self._clock.now()
+        self._pass_at = self._clock.now()
         self._told = told
         self.guessed = False
 
@@ -73,7 +73,7 @@ class Demand:
             self._lanes_at = self._clock.monotonic()
             self._lanes = self._store.lanes()
             self._floors = {}
-        queues = {lane.queue for lane in self._lanes if lane.run_at <= self._looked_at}
+        queues = {lane.queue for lane in self._lanes if lane.run_at <= self._pass_at}
         due = sorted(queue for queue in queues if serves(self._queues, queue))
         self.backlog = self.backlog and bool(due)
         return due
@@ -87,6 +87,6 @@ class Demand:
     def until_due(self) -> float:
         """Seconds until something may be due, as far as the lanes show."""
         # What has become due while this pass looked is due at once.
-        future = [lane.run_at for lane in self._lanes if lane.run_at > self._looked_at]
+        future = [lane.run_at for lane in self._lanes if lane.run_at > self._pass_at]
         until_due = (min(future) - self._clock.now()) / 1000 if future else POLL_SECONDS
         return min(until_due, POLL_SECONDS)

@@ -361,7 +361,7 @@ class Worker:
         self._look_for_functions()
         if told := self.told.is_set():
             self.told.clear()
-        self._demand.look(told)
+        self._demand.begin_pass(told)
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
             return None
