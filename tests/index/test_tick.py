@@ -114,11 +114,9 @@ def test_each_due_row_is_posted_once_and_advanced(place, index, receiver):
     assert beat(handler) == []
     [(_, headers, body)] = receiver.got
     assert body == {
-        "user_id": "zoë",
-        "key": "a/ü",
-        "cron": "0 * * * *",
-        "timezone": "Asia/Tokyo",
-        "scheduled_at": NOW - MINUTE,
+        "schedule": "zo%C3%AB/a%2F%C3%BC",
+        "nominalFireTime": NOW - MINUTE,
+        "input": {"user_id": "zoë", "key": "a/ü"},
     }
     assert headers["Authorization"] == "Bearer x"
     # The same for every copy of this fire, and for no other.

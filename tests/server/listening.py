@@ -1,13 +1,16 @@
-"""A real HTTP server on loopback that hears what is POSTed, and answers as it is told."""
+"""Real HTTP servers on loopback: one that answers as it is told, and any ASGI application."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
+
+import uvicorn
 
 
 class Heard(NamedTuple):
@@ -87,4 +90,19 @@ def listening(*replies: Reply | int) -> Iterator[Listener]:
             yield listener
         finally:
             listener.shutdown()
+            thread.join()
+
+
+@contextmanager
+def serving(asgi: Any) -> Iterator[str]:
+    """The address at which an ASGI application is served."""
+    config = uvicorn.Config(asgi, log_config=None, timeout_graceful_shutdown=1, lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
             thread.join()

@@ -1,5 +1,6 @@
 """`POST /api/v1/dispatch/{function}`: others' schedules call functions here, once per fire."""
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,10 +11,11 @@ from starlette.testclient import TestClient
 from duly import Ctx, Duly, Retry, Tx, Unique
 from duly.dispatch import MAX_BODY, REMEMBERED_MS
 from duly.errors import InvalidOption, StoreUnavailable
+from duly.index import IndexRow, PostgresScheduleIndex, SqliteScheduleIndex, TickHandler
 from duly.server import make_asgi
 from duly.testing import advance
 from tests.jobs.support import tidy
-from tests.server.listening import Reply, listening
+from tests.server.listening import serving
 
 SECRET, OTHER = "canary-dispatch-1", "canary-dispatch-2"
 KNOCK = {"Authorization": f"Bearer {SECRET}"}
@@ -244,24 +246,69 @@ def test_a_store_that_cannot_be_reached_is_503(shop, monkeypatch):
     assert "canary" not in json.dumps(answer.body)
 
 
+@pytest.mark.spec("R213", "R215", "R216")
+def test_a_beat_of_an_index_calls_functions_over_http(shop, url, clock, hire):
+    """Both ends, over a socket: what TickHandler sends is what the dispatch route takes."""
+    calls: list[tuple[str, str]] = []
+
+    @shop.action
+    def digest(ctx: Ctx, user_id: str, key: str) -> None:
+        calls.append((user_id, key))
+
+    index_type = SqliteScheduleIndex if url.startswith("sqlite") else PostgresScheduleIndex
+    index = index_type(url.removeprefix("sqlite:///"))
+    # Names longer than any key of duly's, too, that differ only at the end.
+    schedules = [("anna", "schedules/digest"), ("zoë", "ü" * 300), ("zoë", "ü" * 299 + "/")]
+
+    async def beat(url: str, headers: dict[str, str] = KNOCK, **options: Any) -> list[int]:
+        for user, key in schedules:
+            await index.upsert(IndexRow(user, key, "0 * * * *", None, clock.now() - 1000))
+        handler = TickHandler(index, url, headers=headers, clock=clock, **options)
+        return [attempt.status for attempt in await handler()]
+
+    try:
+        with serving(make_asgi(shop)) as address:
+            route = f"{address}/api/v1/dispatch"
+            assert asyncio.run(beat(f"{route}/digest")) == [202] * 3
+            assert asyncio.run(beat(f"{route}/digest")) == [200] * 3, "the same fires again"
+            # The same fires of another function are other calls.
+            greeting = asyncio.run(beat(f"{route}/greet", input=lambda row: {"name": row.user_id}))
+            assert greeting == [202] * 3
+            assert asyncio.run(beat(f"{route}/greet")) == [400] * 3, "arguments that do not fit"
+            assert asyncio.run(beat(f"{route}/digest", {})) == [401] * 3
+    finally:
+        index.close()
+    hire().work()
+    assert sorted(calls) == sorted(schedules)
+    assert sorted(job.result() for job in shop.jobs(function="greet")) == [
+        *("hello, anna", "hello, zoë", "hello, zoë")
+    ]
+
+
+@pytest.mark.spec("R215", "R216")
 def test_a_schedule_of_one_app_calls_a_function_of_another(shop, clock, hire, monkeypatch):
-    """An endpoint on one side, dispatch on the other; a delivery that is repeated is one job."""
+    """An endpoint on one side, the route on the other; a delivery that is repeated is one job."""
     monkeypatch.setenv("SHOP_AUTH", f"Bearer {SECRET}")
     sender = Duly("sqlite:///:memory:", clock=clock)
     sender.endpoints.allow = ["127.0.0.1"]
-    answers: list[int] = []
+    served, answers = make_asgi(shop), []
 
-    def take(heard):
-        answer = receive(shop, heard.body, headers=heard.headers)
-        answers.append(answer.status)
-        return Reply(answer.status if len(answers) > 1 else 500, json.dumps(answer.body).encode())
+    async def forgetful(scope, receive, send):
+        """The first answer is lost on its way."""
+
+        async def pass_on(event):
+            if event["type"] == "http.response.start":
+                answers.append(event["status"])
+                event["status"] = 500 if len(answers) == 1 else event["status"]
+            await send(event)
+
+        await served(scope, receive, pass_on)
 
     try:
-        with listening() as listener:
-            listener.reply = take
+        with serving(forgetful) as address:
             sender.endpoints.create(
                 "shop",
-                listener.url,
+                f"{address}/api/v1/dispatch/greet",
                 headers={"Authorization": "env:SHOP_AUTH"},
                 retry=Retry(attempts=3, base=1, jitter=0),
             )

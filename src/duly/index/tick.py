@@ -1,11 +1,13 @@
-"""What does a beat do? It claims what is due, and POSTs each row once.
+"""Claim the rows of an index that are due, and POST each of them once.
 
-At most once: a row is advanced before it is sent, and what is not delivered is not sent again.
+At most once: a row is advanced before it is sent, and a request that fails is not repeated. The
+request is what `POST /api/v1/dispatch/{function}` takes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,14 +17,21 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from duly.clock import Clock, SystemClock
 from duly.errors import InvalidOption, MissingExtra
 from duly.index.rows import LIMIT, IndexRow, ScheduleIndex, require_limit
+from duly.model.dispatch import DispatchMessage
+from duly.model.keys import MAX_KEY
 
 log = logging.getLogger(__name__)
 
 HEADER = "Idempotency-Key"
 """Carries user, key and nominal time: two requests with the same are the same fire."""
+
+# The idempotency key ends with "/" and the time in milliseconds, of at most 20 characters.
+_LONGEST_NAME = MAX_KEY - 21
 
 # So much of an answer is read, for the connection to be used again.
 _ANSWER = 64 * 1024
@@ -47,6 +56,11 @@ class Dispatch:
 Observer = Callable[[Dispatch], Awaitable[None] | None]
 
 
+def whose(row: IndexRow) -> dict[str, Any]:
+    """The arguments of a fire, unless `input=` makes others: whose schedule, and which."""
+    return {"user_id": row.user_id, "key": row.key}
+
+
 class _Page(NamedTuple):
     """What was claimed together and is being sent."""
 
@@ -58,6 +72,10 @@ class _Page(NamedTuple):
 class TickHandler:
     """`await handler()` claims everything that is due and POSTs it, some requests at a time.
 
+    `url` is the dispatch route of a duly server, `…/api/v1/dispatch/{function}`, or of a service
+    that takes the same message. `input` makes the function's arguments from the row; without it
+    they are `user_id` and `key`.
+
     `on_dispatch` is called once for every row that was claimed, whatever became of it; one that
     raises is logged, and changes nothing for the others.
     """
@@ -68,6 +86,7 @@ class TickHandler:
         url: str | Callable[[IndexRow], str],
         *,
         headers: Mapping[str, str] = MappingProxyType({}),
+        input: Callable[[IndexRow], Mapping[str, Any]] = whose,
         on_dispatch: Observer | Sequence[Observer] = (),
         timeout: float = 10.0,
         at_once: int = 10,
@@ -81,7 +100,8 @@ class TickHandler:
         require_limit(limit)
         self._index = index
         self._url = url
-        self._headers = dict(headers)
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._input = input
         self._observers = [on_dispatch] if callable(on_dispatch) else list(on_dispatch)
         self._timeout = timeout
         self._at_once = at_once
@@ -128,8 +148,9 @@ class TickHandler:
         try:
             async with asyncio.timeout(self._timeout):
                 url = self._url if isinstance(self._url, str) else self._url(row)
-                request = {"json": body_of(row), "headers": {HEADER: idempotency_key(row)}}
-                async with client.stream("POST", url, **request) as answer:
+                content = msgspec.json.encode(message_of(row, self._input(row)))
+                headers = {HEADER: idempotency_key(row)}
+                async with client.stream("POST", url, content=content, headers=headers) as answer:
                     status = answer.status_code
                     await _read_some(answer)
         except TimeoutError:
@@ -156,20 +177,23 @@ class TickHandler:
                 log.exception("on_dispatch failed")
 
 
-def body_of(row: IndexRow) -> dict[str, Any]:
-    """What a receiver gets, as JSON."""
-    return {
-        "user_id": row.user_id,
-        "key": row.key,
-        "cron": row.cron,
-        "timezone": row.timezone,
-        "scheduled_at": row.next_fire_at,
-    }
+def message_of(row: IndexRow, input: Mapping[str, Any]) -> DispatchMessage:
+    return DispatchMessage(
+        nominal_fire_time=row.next_fire_at, schedule=schedule_name(row), arguments=dict(input)
+    )
 
 
 def idempotency_key(row: IndexRow) -> str:
-    """`user/key/milliseconds`, with user and key quoted as in a URL."""
-    return f"{quote(row.user_id, safe='')}/{quote(row.key, safe='')}/{row.next_fire_at}"
+    """The schedule's name and the nominal time in milliseconds."""
+    return f"{schedule_name(row)}/{row.next_fire_at}"
+
+
+def schedule_name(row: IndexRow) -> str:
+    """`user/key`, both quoted as in a URL; a digest of it where it is too long for a key."""
+    name = f"{quote(row.user_id, safe='')}/{quote(row.key, safe='')}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 async def _read_some(answer: Any) -> None:

@@ -1,0 +1,18 @@
+"""The message by which a schedule elsewhere calls a function: written and read in this one form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class DispatchMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The body of `POST /api/v1/dispatch/{function}`. Headers can replace all but `input`."""
+
+    nominal_fire_time: int | str | None = None
+    """Milliseconds since 1970 UTC, or ISO 8601 with a zone."""
+    idempotency_key: str | None = None
+    schedule: str | None = None
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict, name="input")
+    """By name."""
