@@ -14,5 +14,5 @@ class DispatchMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     """Milliseconds since 1970 UTC, or ISO 8601 with a zone."""
     idempotency_key: str | None = None
     schedule: str | None = None
-    arguments: dict[str, Any] = msgspec.field(default_factory=dict, name="input")
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict[str, Any], name="input")
     """By name."""
