@@ -536,7 +536,7 @@ class Duly(Verbs, Registry):
         return Service(
             self._core,
             **self._core.keep,
-            alone_runs=AloneRuns(self._alone_command(drain)),
+            alone_runs=AloneRuns(self._core, self._alone_command(drain)),
             **settings,
         )
 

@@ -336,6 +336,19 @@ def _unknown_functions(signs: Signs) -> Iterator[Finding]:
             )
 
 
+def _crashing(signs: Signs) -> Iterator[Finding]:
+    """Jobs that may take down a whole container each time are never taken for guilty."""
+    for held in signs.held:
+        if held.hold == Hold.ALONE:
+            yield _note(
+                "jobs",
+                f"{_count(held.count, 'job')} of {held.function!r} lost two workers each; the next"
+                " attempt gets a process of its own",
+                "`duly why JOB` says how the last one ended; if the kernel kills workers for their"
+                " memory, give them more, or cancel the job: `duly jobs cancel`",
+            )
+
+
 def _those(which: dict[str, bool]) -> str:
     return " and ".join(name for name, is_so in which.items() if is_so)
 
@@ -448,6 +461,7 @@ CHECKS: tuple[Callable[[Signs], Iterator[Finding]], ...] = (
     _ticker,
     _unknown_functions,
     _overdue,
+    _crashing,
     _parked,
     _calendars,
     _paused,

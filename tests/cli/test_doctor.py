@@ -89,6 +89,7 @@ def test_where_all_is_well_nothing_is_told() -> None:
             "wrong",
             "3 jobs 'send' arguments cancel",
         ),
+        ({"held": [HeldJobs("alone", "send", 3, NOW)]}, "note", "3 jobs 'send' process why cancel"),
         (
             {"health": HealthReport(True, True, queues=(LATE,))},
             "wrong",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SUCCEEDS = frozenset({"succeeded"})
 FAILS = frozenset({"failed:user"})
 TIMES_OUT = frozenset({"failed:timeout"})
+# Only what kills its own process may be convicted: the others die because somebody else does.
+CRASHES = frozenset({"failed:crash_loop"})
 
 MUTATIONS = {
     "write": SUCCEEDS,
@@ -38,7 +40,7 @@ MUTATIONS = {
     "quitter": FAILS,
     "slow": TIMES_OUT,
     "rare": SUCCEEDS,
-    "poison": frozenset(),
+    "poison": CRASHES,
     "collect": SUCCEEDS,
     "latest_write": SUCCEEDS,
     "after_batch": SUCCEEDS,
@@ -51,7 +53,7 @@ ACTIONS = {
     "walk": SUCCEEDS,
     "stubborn_walk": SUCCEEDS,
     "picky": SUCCEEDS,
-    "deadly": frozenset(),
+    "deadly": CRASHES,
     "dwell": SUCCEEDS,
     "gather": SUCCEEDS,
     "latest": SUCCEEDS,
@@ -59,8 +61,9 @@ ACTIONS = {
 }
 HOOKS = frozenset({"after_job", "after_batch"})
 DEBOUNCED = frozenset({"latest", "latest_write"})
-# What may happen to any job, whatever its function does.
-ALWAYS = frozenset({"canceled", "canceled:expired", "failed:crash_loop"})
+# What may happen to any job, whatever its function does; the ledger asks who canceled it, whether
+# it could expire, and whether the worker that was lost has really gone.
+ALWAYS = frozenset({"canceled", "canceled:expired"})
 
 
 def ends_of(function: str, timeout_ms: int | None) -> frozenset[str]:

@@ -38,7 +38,10 @@ class Ledger:
         self.paused: set[str] = set()
         self.never: set[str] = set()
         self.excused: set[str] = set()
-        self.alone: set[str] = set()
+        self.witnessed: set[str] = set()
+        """Workers for one job that were seen to die by what its body did."""
+        self.asked_to_cancel: set[str] = set()
+        """Jobs, batches and functions."""
         self.may_leave: set[str] = set()
         self.stopping: set[str] = set()
         self.declared_dead: set[str] = set()
@@ -259,8 +262,41 @@ class Ledger:
             self._expect(bool(new.error_message), "failed says why", new)
         if new.error_kind == ErrorKind.EXPIRED:
             self._expect(new.attempt == 0, "only what never started expires", new)
+            in_time = new.expires_at is None or self._latest_now() < new.expires_at
+            self._expect(not in_time, "only what is late expires", new)
+        elif new.state == State.CANCELED:
+            self._expect(self._was_asked_for(new), "cancels are asked for", new, "was not")
+        if new.error_kind == ErrorKind.WORKER_LOST:
+            self._check_lost(new)
         if new.error_kind == ErrorKind.CRASH_LOOP:
-            self._expect(new.worker_id in self.alone, "bystanders are not convicted", new)
+            workers = self.jobs[new.id].claims.values()
+            seen = sum(worker_id in self.witnessed for worker_id in workers)
+            self._expect(seen >= 2, "bystanders are not convicted", new, f"was seen {seen} times")
+
+    def _was_asked_for(self, new: Change) -> bool:
+        """By a client, by the code of a job that does such things, or because its parent was.
+
+        The child of an action that was taken away is canceled when it is stored. What a schedule
+        cancels because it overlaps, the almanac sees.
+        """
+        who, _, job_id = (new.canceled_by or "").partition(":")
+        if who == "job":
+            return self.jobs[job_id].now.function == "meddle"
+        if who == "schedule":
+            return True
+        if who == "parent":
+            return self.jobs[job_id].canceled or not self.jobs[new.id].live
+        return who == "operator" and not self.asked_to_cancel.isdisjoint(
+            {new.id, new.function, new.batch_id or ""}
+        )
+
+    def _check_lost(self, new: Change) -> None:
+        """The worker is gone, or told to go, and no attempt is left."""
+        gone = new.worker_id in self.may_leave | self.stopping
+        self._expect(gone, "only the dead lose their jobs", new)
+        retry = decode_retry(new.retry)
+        is_over = retry is None or not retry.allows(new.attempt)
+        self._expect(is_over, "retry policy", new, "was given up too early")
 
     def _delete(self, old: Change) -> None:
         story = self._live(old)

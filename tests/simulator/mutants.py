@@ -21,7 +21,9 @@ from duly import batches, making, verbs
 from duly.errors import StoreUnavailable
 from duly.functions import Call
 from duly.ids import new_id
+from duly.model import job as job_model
 from duly.model.job import (
+    CRASHES_UNTIL_CONVICTED,
     Claim,
     ErrorKind,
     Finish,
@@ -482,7 +484,7 @@ def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
 
-@mutant("a cancel that leaves the descendants alone", seed=10)
+@mutant("a cancel that leaves the descendants alone", seed=45)
 def descendants_stay() -> AbstractContextManager[None]:
     return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
@@ -532,18 +534,34 @@ def living_rescued() -> AbstractContextManager[None]:
 
 @mutant("a rescue that runs actions again")
 def actions_again() -> AbstractContextManager[None]:
-    def judge(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
-        return settle_lost(msgspec.structs.replace(job, kind=Kind.MUTATION), now, chance, alone)
+    def judge(job: Lost, now: int, chance: float, **death: bool) -> Settlement:
+        return settle_lost(msgspec.structs.replace(job, kind=Kind.MUTATION), now, chance, **death)
 
     return patched(beat, "settle_lost", judge)
 
 
-@mutant("a job beside which another one crashed the worker is convicted")
+@mutant("a job beside which another one crashed the worker is convicted", seed=1)
 def bystanders() -> AbstractContextManager[None]:
-    def judge(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
-        return settle_lost(job, now, chance, alone or job.crashes > 0)
+    def judge(job: Lost, now: int, chance: float, **death: bool) -> Settlement:
+        if job.crashes > 0:
+            job = msgspec.structs.replace(job, crashes=CRASHES_UNTIL_CONVICTED)
+            death["witnessed"] = True
+        return settle_lost(job, now, chance, **death)
 
     return patched(beat, "settle_lost", judge)
+
+
+@mutant("a job whose own process died is convicted though nobody saw why", seed=5)
+def unwitnessed() -> AbstractContextManager[None]:
+    def judge(job: Lost, now: int, chance: float, alone: bool, witnessed: bool) -> Settlement:
+        return settle_lost(job, now, chance, alone=alone, witnessed=alone)
+
+    return patched(beat, "settle_lost", judge)
+
+
+@mutant("one crash in a process of its own convicts a job", seed=1)
+def convicted_at_once() -> AbstractContextManager[None]:
+    return patched(job_model, "CRASHES_UNTIL_CONVICTED", 3)
 
 
 @mutant("a claim whose answer was lost is never given back", seed=129)

@@ -16,7 +16,7 @@ from duly.clock import SystemClock
 from duly.errors import StoreError
 from duly.model.job import Claim
 from duly.model.signature import Signature
-from duly.runtime.beat import Beat
+from duly.runtime.beat import Beat, rescue
 from duly.runtime.janitor import Janitor
 from duly.runtime.ticker import Ticker
 from tests.simulator import functions
@@ -44,6 +44,8 @@ class Process:
         self.faults = Faults()
         self.stack: list[str] = []
         self.worker_ids: set[str] = set()
+        self.killed_itself = False
+        """Whether it died by what a body did."""
         self.has_frozen = False
         """Whether a worker has stopped here without some of its bodies."""
         wall, monotonic = lambda: world.clock.now() / 1000, world.clock.monotonic
@@ -69,8 +71,6 @@ class Process:
     def start(self, alone: str | None = None) -> None:
         """Begin to run jobs."""
         worker = SimWorker(self, alone)
-        if alone is not None:
-            self.world.ledger.alone.add(worker.id)
         self.beat = Beat(worker)
         self.janitor = Janitor(
             self.store,
@@ -188,6 +188,11 @@ class Process:
         else:
             self.claim()
 
+    def bury(self, worker_ids: set[str]) -> None:
+        """What AloneRuns does about a process for one job that has killed itself."""
+        for worker_id in sorted(worker_ids):
+            rescue(self.store, self.clock, worker_id, None, witnessed=True)
+
     def tick(self) -> None:
         self.act("ticker", self.ticker.one_pass)
 
@@ -241,7 +246,7 @@ class Process:
 
     def drop_dead(self) -> NoReturn:
         """A body takes its process along."""
-        self.faults.dead = True
+        self.faults.dead = self.killed_itself = True
         raise SimulatedCrash
 
     def linger(self, seconds: float) -> None:

@@ -347,6 +347,7 @@ def cancel(world: World) -> None:
         job_id = world.rng.choice(world.ledger.order[-15:])
         process = world.rng.choice(world.processes)
         world.note(f"{process.name} cancels {world.ledger.name(job_id)}")
+        world.ledger.asked_to_cancel.add(job_id)
 
         def run() -> None:
             try:
@@ -362,6 +363,7 @@ def cancel_batch(world: World) -> None:
     if world.batches:
         batch_id = world.rng.choice(world.batches[-5:])
         world.note(f"cancels the batch of {world.ledger.name(batch_id)}")
+        world.ledger.asked_to_cancel.add(batch_id)
         world.client.act("client", lambda: world.client.app.batch_of(batch_id).cancel())
 
 
@@ -369,6 +371,7 @@ def cancel_batch(world: World) -> None:
 def cancel_all(world: World) -> None:
     name = world.rng.choice(NAMES)
     world.note(f"cancels every {name}")
+    world.ledger.asked_to_cancel.add(name)
     world.client.act("client", lambda: world.client.app.cancel_all(name))
 
 

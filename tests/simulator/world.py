@@ -99,8 +99,10 @@ class SimAloneRuns(AloneRuns):
     """Jobs that are to have a process of their own, once the simulation gives them one."""
 
     def __init__(self) -> None:
-        super().__init__(None)
         self.wanted: list[str] = []
+
+    def look_after(self) -> None:
+        """How each of them ended is seen when it ends."""
 
     def start(self, job_id: str) -> None:
         if job_id not in self.wanted:
@@ -176,12 +178,25 @@ class World:
         return [p for p in self.processes if p.is_working]
 
     def run_alone(self, job_id: str) -> None:
-        """A process for one job, which then ends."""
+        """A process for one job, which then ends; somebody may see how."""
         process = self.new_process("alone")
         self.note(f"{process.name} for {self.ledger.name(job_id)}")
         process.act("start", lambda: process.start(alone=job_id))
         if process in self.processes:
             process.die()
+        elif process.killed_itself:
+            self._witness(process.worker_ids)
+
+    def _witness(self, worker_ids: set[str]) -> None:
+        """The worker that had started it lives on, unless the body took that along too.
+
+        What dies by a fault dies with everything around it: nobody sees that.
+        """
+        watching = [process for process in self.workers if not process.stack]
+        if not watching or (not self.calm and self.rng.random() < 0.3):
+            return
+        self.ledger.witnessed |= worker_ids
+        watching[0].act("janitor", lambda: watching[0].bury(worker_ids))
 
     # Chance
 

@@ -18,7 +18,7 @@ import pytest
 from duly import fault
 from duly.ids import new_id
 from tests.cli.processes import wait_until
-from torture.load.audit import _is_explained, cut_off
+from torture.load.audit import Causes, Ended, cut_off
 from torture.load.fleet import Fleet
 from torture.load.points import BY_ENQUEUER, BY_RESCUER, BY_WORKER, Cell
 from torture.load.points import start as start_armed
@@ -157,7 +157,7 @@ def test_the_audit_sees_every_broken_promise(fleet):
     # None but the canceled one has come to its end by a way that a job may take.
     assert str(verdict) == (
         "lost 1, doubled 2, ghosts 1, torn 1, repeated 2, restarted 1, unstarted 1, changed 6, "
-        "revived 1, unexplained 2, crowded 1, unfinished 0, leaked 1, orphans 0"
+        "revived 1, unexplained 3, crowded 1, unfinished 0, leaked 1, orphans 0"
     )
     assert cut_off(fleet.trace.lines("keys")) == [
         f"solo-1: {body} has not ended, and nobody killed its process"
@@ -165,13 +165,48 @@ def test_the_audit_sees_every_broken_promise(fleet):
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "stood_still", "explained"),
-    [("mutation", True, True), ("mutation", False, False), ("action", True, False)],
-)
-def test_only_a_mutation_that_stood_still_may_take_too_long(kind, stood_still, explained):
-    row = ("id", "breed", kind, "failed", None, "timeout", "longer than 5 s")
-    assert _is_explained(row, stood_still) is explained
+KILLED, LIVES = "worker that was killed", "worker that lives"
+MUTATION = Ended("a", "note", "mutation", "failed", None, 1, KILLED, None, None, None, None)
+ACTION = MUTATION._replace(function="linger", kind="action")
+AGAIN = ACTION._replace(function="pair", retry='{"attempts":8}')
+CANCELED = MUTATION._replace(state="canceled", worker_id=None)
+
+
+@pytest.mark.spec("N34")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_only_what_was_done_to_a_job_explains_its_end(fleet):
+    fleet.note_death(1)
+    fleet.db.execute(f"INSERT INTO torture_workers VALUES ('{KILLED}', 1), ('{LIVES}', 2)")
+    fleet.trace.append("asked to cancel", "b")
+    parents = {"p": CANCELED, "q": ACTION._replace(error="worker_lost"), "r": MUTATION}
+    explain = Causes(fleet.db, fleet.trace, parents).explain
+
+    for good in (
+        ACTION._replace(error="worker_lost"),
+        AGAIN._replace(error="worker_lost", attempt=8),
+        CANCELED._replace(id="b", canceled_by="operator"),
+        CANCELED._replace(canceled_by="parent:p"),
+        CANCELED._replace(canceled_by="parent:q"),
+        MUTATION._replace(function="fail", error="user"),
+        ACTION._replace(function="overrun", error="timeout"),
+    ):
+        assert explain(good), good
+    for bad in (
+        *(job._replace(error="crash_loop") for job in (MUTATION, ACTION, AGAIN)),
+        MUTATION._replace(error="worker_lost"),
+        ACTION._replace(error="worker_lost", worker_id=LIVES),
+        AGAIN._replace(error="worker_lost"),
+        CANCELED._replace(canceled_by="operator"),
+        CANCELED._replace(canceled_by="parent:r"),
+        CANCELED._replace(id="b", error="expired"),
+        MUTATION._replace(error="user"),
+        MUTATION._replace(error="timeout"),
+    ):
+        assert not explain(bad), bad
+    fleet.trace.append("fired", "pause", "enqueue.inserted", 2)
+    explain = Causes(fleet.db, fleet.trace, parents).explain
+    assert explain(MUTATION._replace(error="timeout"))
+    assert not explain(ACTION._replace(error="timeout"))
 
 
 TOGETHER = (("begins", "solo-1", "a/1", 5), ("begins", "solo-1", "b/1", 6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.torture.kill.trace import Trace
 
 APP = "tests.torture.kill.poison:app"
 NOTES = 2
-DEATHS_UNTIL_CONVICTED = 3
+DEATHS_UNTIL_CONVICTED = 4
 
 
 class Ward:
@@ -38,8 +39,24 @@ class Ward:
         function = self._app.function(name)
         return self._app.run_many(function.bind() for _ in range(count))
 
+    def start(self, **env: str) -> Process:
+        command = duly("--app", APP, "worker", "--concurrency=30")
+        self._worker = Process(command, self._env | env)
+        return self._worker
+
+    def send_alone(self) -> None:
+        """Let every job look as if it had crashed two workers."""
+        self._db.execute("UPDATE @jobs SET hold = 'alone', crashes = 2")
+
+    def has_begun(self, times: int) -> bool:
+        """Whether the innocent job has."""
+        return len(self._trace.lines("innocents")) == times
+
+    def let_go(self) -> None:
+        self._trace.append("go")
+
     def work_until_all_have_ended(self) -> None:
-        self._worker = Process(duly("--app", APP, "worker", "--concurrency=30"), self._env)
+        self._worker = self._worker or self.start()
         wait_until(lambda: self._db.count("@jobs") == 0, "every job has ended", patience=60)
         self._worker.signal(signal.SIGTERM)
         assert self._worker.wait() == 0, self._worker.errors()
@@ -81,6 +98,24 @@ def test_jobs_that_crash_their_worker_are_convicted_alone(ward, long_run):
         assert 1 <= ward.deaths_of(job) <= DEATHS_UNTIL_CONVICTED
     assert {job.state for job in notes + bystanders} == {State.SUCCEEDED}
     assert ward.effects() == Counter(job.id for job in notes)
+
+
+@pytest.mark.spec("N34")
+def test_a_job_is_not_convicted_when_its_worker_was_killed_with_it(ward):
+    """As by a lost machine, the OOM killer of a whole container or `kill -9 -PGID`."""
+    (job,) = ward.enqueue("innocent")
+    ward.send_alone()
+    for times in (1, 2):
+        worker = ward.start(KILL_ROUNDS="2")
+        wait_until(partial(ward.has_begun, times), "it runs in a process of its own")
+        worker.kill_all()
+        worker.close()
+    ward.start(KILL_ROUNDS="2")
+    ward.let_go()
+
+    ward.work_until_all_have_ended()
+
+    assert (job.state, job.record.crashes) == (State.SUCCEEDED, 2)
 
 
 @pytest.mark.spec("N34")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
+from duly.model.retry import decode_retry
 from tests.jobs.support import Database
 from tests.torture.kill.trace import Trace
-from torture.load.history import is_legal, stories, story_of
+from torture.load.history import is_legal, pids, stories, story_of
 from torture.load.terms import AT_ONCE, SAID
 
 Line = list[str]
@@ -46,7 +48,7 @@ class Verdict:
     revived: list[str] = field(default_factory=list)
     """jobs that ended otherwise although their cancel was acknowledged"""
     unexplained: list[str] = field(default_factory=list)
-    """failures that nothing in the workload accounts for"""
+    """ends that neither the function nor anything that was done accounts for"""
     crowded: list[str] = field(default_factory=list)
     """keys under which more ran at once than may"""
     unfinished: list[str] = field(default_factory=list)
@@ -66,18 +68,18 @@ class Verdict:
 
 def judge(db: Database, trace: Trace) -> Verdict:
     """Compare the log, the tables and the files with one another."""
-    jobs = {str(row[0]): row for row in _history(db)}
+    jobs = {job.id: job for job in _history(db)}
     live = _column(db, "SELECT id FROM @jobs")
     effects = Counter(_column(db, "SELECT job_id FROM effects"))
     orders = set(_column(db, "SELECT job_id FROM orders"))
     received = Counter(_column(db, "SELECT number FROM received"))
     starts = [(job_id, attempt) for job_id, attempt in trace.lines("starts")]
     starts_of = Counter(job_id for job_id, _ in starts)
-    mutations = {i for i, row in jobs.items() if row[2] == "mutation"}
-    succeeded = {i for i, row in jobs.items() if row[3] == "succeeded"}
-    once = {i for i, row in jobs.items() if row[2] == "action" and row[4] is None}
-    stood_still = any(line[0] == "pause" for line in trace.lines("fired"))
-    served = {i for i, row in jobs.items() if row[1] == "serve"}
+    mutations = {i for i, job in jobs.items() if job.kind == "mutation"}
+    succeeded = {i for i, job in jobs.items() if job.state == "succeeded"}
+    once = {i for i, job in jobs.items() if job.kind == "action" and job.retry is None}
+    served = {i for i, job in jobs.items() if job.function == "serve"}
+    causes = Causes(db, trace, jobs)
     answered = {number for (number,) in trace.lines("answered")}
     return Verdict(
         lost=sorted({i for (i,) in trace.lines("acknowledged")} - jobs.keys() - set(live)),
@@ -91,8 +93,10 @@ def judge(db: Database, trace: Trace) -> Verdict:
         ),
         unstarted=sorted((succeeded - mutations) - starts_of.keys()),
         changed=[story[0].job_id for story in stories(db) if not is_legal(story)],
-        revived=[i for (i,) in trace.lines("canceled") if i in jobs and jobs[i][3] != "canceled"],
-        unexplained=[i for i, row in jobs.items() if not _is_explained(row, stood_still)],
+        revived=[
+            i for (i,) in trace.lines("canceled") if i in jobs and jobs[i].state != "canceled"
+        ],
+        unexplained=[i for i, job in jobs.items() if not causes.explain(job)],
         crowded=[" ".join([key, *bodies]) for key, bodies in crowded(trace.lines("keys")).items()],
         unfinished=live,
         leaked=_column(db, "SELECT key FROM @slots"),
@@ -102,7 +106,7 @@ def judge(db: Database, trace: Trace) -> Verdict:
 
 def ends(db: Database) -> dict[str, int]:
     """How many jobs have ended in each way."""
-    return dict(Counter(str(row[5] or row[3]) for row in _history(db)))
+    return dict(Counter(job.error or job.state for job in _history(db)))
 
 
 def evidence(db: Database, trace: Trace, verdict: Verdict) -> Iterator[str]:
@@ -160,30 +164,97 @@ def crowded(lines: Iterable[Line]) -> dict[str, list[str]]:
     return found
 
 
-def _history(db: Database) -> list[tuple[Any, ...]]:
-    columns = "id, function, kind, state, retry, error_kind, error_message"
-    return db.execute(f"SELECT {columns} FROM @history")
+class Ended(NamedTuple):
+    """A finished job as the table has it."""
+
+    id: str
+    function: str
+    kind: str
+    state: str
+    retry: str | None
+    attempt: int
+    worker_id: str | None
+    parent_id: str | None
+    error: str | None
+    message: str | None
+    canceled_by: str | None
+
+
+def _history(db: Database) -> list[Ended]:
+    columns = """id, function, kind, state, retry, attempt, worker_id, parent_id, error_kind,
+        error_message, canceled_by"""
+    rows = db.execute(f"SELECT {columns} FROM @history")
+    return [Ended(*map(_without_uuids, row)) for row in rows]
+
+
+def _without_uuids(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
 
 
 def _column(db: Database, query: str) -> list[str]:
     return [str(value) for (value,) in db.execute(query)]
 
 
-def _is_explained(row: tuple[Any, ...], stood_still: bool = False) -> bool:
-    """Whether a function may end like this when its workers are killed, or stand still."""
-    _, function, kind, state, _, error, message = map(str, row)
-    if state != "failed":
-        return state == "canceled" or function != "fail"
-    allowed = {"crash_loop"}
+class Causes:
+    """What was done to the workload that may end a job otherwise than its function does."""
+
+    def __init__(self, db: Database, trace: Trace, jobs: Mapping[str, Ended]) -> None:
+        self._jobs = jobs
+        self._asked = {job_id for (job_id,) in trace.lines("asked to cancel")}
+        self._stood_still = any(line[0] == "pause" for line in trace.lines("fired"))
+        killed = {int(pid) for word, _, _, pid in trace.lines("keys") if word == "dies"}
+        self._lost = {worker for worker, pid in pids(db).items() if pid in killed}
+        self._lost |= _taken_for_dead(db)
+
+    def explain(self, job: Ended) -> bool:
+        """Whether a job may have ended like this."""
+        if job.state == "canceled":
+            return job.error is None and self._explain_cancel(job)
+        if job.state == "succeeded":
+            return job.function != "fail"
+        match job.error:
+            case "user":
+                return _explain_failure(job)
+            case "worker_lost":
+                return self._explain_loss(job)
+            case "timeout":
+                # What stands still does so for longer than a mutation may take on SQLite.
+                still = job.kind == "mutation" and self._stood_still
+                return still or job.function.startswith("overrun")
+            case _:
+                # Nothing expires here, nothing is unstorable, and no function kills its process:
+                # `crash_loop` would be the conviction of an innocent.
+                return False
+
+    def _explain_cancel(self, job: Ended) -> bool:
+        who, _, parent_id = (job.canceled_by or "").partition(":")
+        if who != "parent":
+            return job.id in self._asked
+        # What an action stores that was taken away is canceled too.
+        parent = self._jobs[parent_id]
+        return parent.state == "canceled" or parent.error == "worker_lost"
+
+    def _explain_loss(self, job: Ended) -> bool:
+        """Its worker is gone, and the function has not asked for another attempt."""
+        retry = decode_retry(job.retry)
+        is_over = retry is None or not retry.allows(job.attempt)
+        return job.kind == "action" and is_over and job.worker_id in self._lost
+
+
+def _taken_for_dead(db: Database) -> set[str]:
+    """Workers that lived, but did not show it for so long that they had to begin anew."""
+    newest: dict[int, str] = {}
+    replaced: set[str] = set()
+    for worker_id, pid in sorted(pids(db).items()):
+        replaced |= {newest[pid]} if pid in newest else set()
+        newest[pid] = worker_id
+    return replaced
+
+
+def _explain_failure(job: Ended) -> bool:
+    message = job.message or ""
     # What asks the store from its body may be told that there is none.
-    no_store = function in ASKING and NO_STORE in message
-    if function == "fail" or no_store or (function == "beget" and MEETS_ITSELF in message):
-        allowed.add("user")
-    if kind == "action":
-        allowed.add("worker_lost")
-        if SAID in message:
-            allowed.add("user")
-    if function.startswith("overrun") or (kind == "mutation" and stood_still):
-        # A process that stands still does so for longer than a mutation may take on SQLite.
-        allowed.add("timeout")
-    return error in allowed
+    no_store = job.function in ASKING and NO_STORE in message
+    meets_itself = job.function == "beget" and MEETS_ITSELF in message
+    on_purpose = job.kind == "action" and SAID in message
+    return job.function == "fail" or no_store or meets_itself or on_purpose

@@ -62,6 +62,7 @@ def order() -> str:
 
 def cancel_one(recent: list[str], chance: random.Random) -> None:
     victim = chance.choice(recent)
+    trace.append("asked to cancel", victim)
     if chance.random() < 0.5:
         trace.append("acknowledged", app.run(cancel, victim).id)
     elif app.cancel(victim):

@@ -25,6 +25,8 @@ DEFAULT_PRIORITY = 5
 DEFAULT_QUEUE = "default"
 FIVE_YEARS_MS = 1826 * 86_400_000
 CRASHES_BEFORE_ALONE = 2
+CRASHES_UNTIL_CONVICTED = 4
+"""Two beside other jobs, and two in a process of its own, seen by a worker that lived on."""
 
 
 class State(StrEnum):
@@ -385,27 +387,34 @@ def _after_interruption(claim: Claim, now: int) -> Settlement:
     )
 
 
-def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
+def settle_lost(
+    job: Lost, now: int, chance: float, *, alone: bool, witnessed: bool = False
+) -> Settlement:
     """Say what the death of its worker means for a job that was running there.
 
     A mutation's transaction is gone with the worker, so it simply runs again. An action may have
     had effects, so it runs again only if its function asked for retries. The second crash sends
-    either into a process of its own; only a crash there convicts the job.
+    either into a process of its own (`alone`).
+
+    There a death counts only if it was `witnessed` by the worker that started the process and
+    lived on. If that worker died too, something killed both, and nothing is known about the job:
+    it runs again, later each time in case it is the job that takes everything down.
     """
-    crashes = job.crashes + 1
-    if alone:
+    crashes = job.crashes + (witnessed or not alone)
+    if witnessed and crashes >= CRASHES_UNTIL_CONVICTED:
         return Finish(
             job.id,
             job.token,
             State.FAILED,
             error_kind=ErrorKind.CRASH_LOOP,
-            error_message=f"the worker process died {crashes} times while running this job",
+            error_message=f"its process died {crashes} times, at last with no other job in it",
         )
     hold = Hold.ALONE if crashes >= CRASHES_BEFORE_ALONE else None
     if job.kind == Kind.MUTATION:
-        return Again(
+        again = Again(
             job.id, job.token, job.run_at, job.attempt - 1, crashes, job.system_retries, hold
         )
+        return _later(again, now, chance, witnessed) if alone else again
     retry = decode_retry(job.retry)
     message = "the worker died while running this job"
     if retry is None or not retry.allows(job.attempt):
@@ -428,6 +437,17 @@ def settle_lost(job: Lost, now: int, chance: float, alone: bool) -> Settlement:
         hold,
         ErrorKind.WORKER_LOST,
         message,
+    )
+
+
+def _later(again: Again, now: int, chance: float, witnessed: bool) -> Again:
+    """A process must not be started, and perhaps a machine taken down, again and again at once."""
+    with_whom = "" if witnessed else ", and with it the worker that watched it"
+    return msgspec.structs.replace(
+        again,
+        run_at=now + round(system_delay(again.system_retries, chance) * 1000),
+        system_retries=again.system_retries + 1,
+        error_message=f"the process that it had for itself died{with_whom}",
     )
 
 

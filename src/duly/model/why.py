@@ -131,9 +131,9 @@ def _of_hold(facts: Facts) -> list[Reason]:
             text = f"its key is in use by {_jobs(facts.in_the_way)}"
             return [Reason(Cause.KEY_IN_USE, text, facts.in_the_way)]
         case Hold.ALONE:
-            return [
-                Reason(Cause.ALONE, "it crashed two workers and waits for a process of its own")
-            ]
+            died = f" ({job.error_message})" if job.error_message else ""
+            text = f"it crashed two workers and waits for a process of its own{died}"
+            return [Reason(Cause.ALONE, text)]
         case _:
             return [] if _has_it(facts) else [_nobody_has_it(facts)]
 

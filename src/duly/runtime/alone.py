@@ -1,7 +1,8 @@
 """How does a job that crashed two workers get a process of its own?
 
 The process is started from the program's own code, never from stored data, and is there for one
-job: if it dies, only that job can be the reason.
+job. If it dies by itself while the worker that started it lives on, only that job can be the
+reason. If both die, something killed them, and nothing is known about the job.
 """
 
 from __future__ import annotations
@@ -13,31 +14,68 @@ import threading
 from collections.abc import Callable, Sequence
 
 from duly.clock import os_monotonic, os_sleep
+from duly.errors import StoreError
+from duly.runtime.beat import rescue
 from duly.runtime.lifeline import Lifeline
+from duly.runtime.program import Program
 
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 4
+GRACE = 1.0
+"""Seconds for which a worker must outlive the process before that counts as a crash: whatever
+kills a container or a machine kills one process after the other."""
 
 Command = Callable[[str, int], Sequence[str]]
 
 
+class AloneRun:
+    """The process of one job."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
+        self.process = process
+        self.lifeline = lifeline
+        self.told_to_stop = False
+        self.seen_dead_at: float | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended, but not in order. One that is killed as stuck has crashed too: its job
+        never returned."""
+        return not self.is_running and self.process.returncode != 0 and not self.told_to_stop
+
+    def is_witnessed(self) -> bool:
+        """Whether this process has outlived it for long enough to say why it died."""
+        now = os_monotonic()
+        if self.seen_dead_at is None:
+            self.seen_dead_at = now
+        return now - self.seen_dead_at >= GRACE
+
+    def stop(self) -> None:
+        self.told_to_stop = True
+        self.process.terminate()
+
+
 class AloneRuns:
-    """Starts such processes, one for each job and a few at once.
+    """Starts such processes, one for each job and a few at once, and says how they died.
 
     `command` None: it cannot be done here.
     """
 
-    def __init__(self, command: Command | None) -> None:
+    def __init__(self, program: Program, command: Command | None) -> None:
+        self._program = program
         self._command = command
-        self._running: dict[str, tuple[subprocess.Popen[bytes], Lifeline]] = {}
+        self._running: dict[str, AloneRun] = {}
         self._guard = threading.Lock()
         self._stopping = False
         self._warned = False
 
     def start(self, job_id: str) -> None:
         with self._guard:
-            self._forget_ended()
             if job_id in self._running or self._stopping:
                 return
             if self._command is None:
@@ -52,7 +90,7 @@ class AloneRuns:
         except OSError as error:
             log.error("the process of job %s cannot be started now: %s", job_id, error)
 
-    def _spawn(self, command: Command, job_id: str) -> tuple[subprocess.Popen[bytes], Lifeline]:
+    def _spawn(self, command: Command, job_id: str) -> AloneRun:
         lifeline, file = Lifeline.create()
         try:
             process = subprocess.Popen(
@@ -63,25 +101,57 @@ class AloneRuns:
             raise
         finally:
             os.close(file)
-        return process, lifeline
+        return AloneRun(process, lifeline)
 
-    def kill_the_stuck(self) -> None:
+    def look_after(self) -> None:
+        """Send heartbeats for those that live, kill the stuck, settle what the dead have left."""
         with self._guard:
-            for job_id, (process, lifeline) in self._running.items():
-                reason = lifeline.stuck()
-                if reason and process.poll() is None:
-                    log.error("killing the process of job %s: %s", job_id, reason)
-                    process.kill()
+            runs = dict(self._running)
+        self._beat([run for run in runs.values() if run.is_running])
+        for job_id, run in runs.items():
+            self._kill_if_stuck(job_id, run)
+            if not run.is_running and self._is_settled(run):
+                self._forget(job_id)
+
+    def _beat(self, living: Sequence[AloneRun]) -> None:
+        """A body that holds the interpreter keeps its process from doing that itself."""
+        ids = [worker_id for run in living if (worker_id := run.lifeline.worker_id)]
+        try:
+            if ids:
+                self._program.store.beat(ids)
+        except StoreError as error:
+            log.warning("no heartbeat for the processes of single jobs: %s", error)
+
+    def _kill_if_stuck(self, job_id: str, run: AloneRun) -> None:
+        reason = run.lifeline.stuck()
+        if reason and run.is_running:
+            log.error("killing the process of job %s: %s", job_id, reason)
+            run.process.kill()
+
+    def _is_settled(self, run: AloneRun) -> bool:
+        """Whether nothing has to be done any more about a process that has ended."""
+        worker_id = run.lifeline.worker_id
+        if not run.crashed or worker_id is None:
+            return True
+        if not run.is_witnessed():
+            return False
+        try:
+            rescue(self._program.store, self._program.clock, worker_id, None, witnessed=True)
+        except StoreError as error:
+            log.warning("not rescued yet: %s", error)
+            return False
+        return True
+
+    def _forget(self, job_id: str) -> None:
+        with self._guard:
+            self._running.pop(job_id).lifeline.close()
 
     def tell_to_stop(self) -> None:
-        """Start no more; those that run get the time of any worker to end in order.
-
-        Killed together with this process, they would be taken for crashes of their job.
-        """
+        """Start no more; those that run get the time of any worker to end in order."""
         with self._guard:
             self._stopping = True
-            for process, _ in self._running.values():
-                process.terminate()
+            for run in self._running.values():
+                run.stop()
 
     def wait(self, seconds: float) -> None:
         """Wait until they have ended."""
@@ -91,13 +161,7 @@ class AloneRuns:
 
     def _is_any_running(self) -> bool:
         with self._guard:
-            return any(process.poll() is None for process, _ in self._running.values())
-
-    def _forget_ended(self) -> None:
-        for job_id, (process, lifeline) in list(self._running.items()):
-            if process.poll() is not None:
-                lifeline.close()
-                del self._running[job_id]
+            return any(run.is_running for run in self._running.values())
 
     def _warn(self, job_id: str) -> None:
         if not self._warned:

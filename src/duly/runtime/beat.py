@@ -87,25 +87,36 @@ class Beat:
 def find_dead(
     store: Store, observer: Observer, beats: dict[str, int]
 ) -> list[tuple[str, int | None]]:
-    """Where the kernel can tell, ask it; elsewhere count rounds."""
+    """Where the kernel can tell, ask it; elsewhere count rounds.
+
+    A process that is there for one job is left to the worker that started it, which knows how it
+    died. If that one is dead too, the rounds decide.
+    """
     verdicts = {worker_id: store.is_dead(worker_id) for worker_id in beats}
-    dead: list[tuple[str, int | None]] = [(w, None) for w, gone in verdicts.items() if gone]
-    unknown = {w: beat for w, beat in beats.items() if verdicts[w] is None}
+    gone = {worker_id for worker_id, verdict in verdicts.items() if verdict}
+    left = {worker.id for worker in (store.workers() if gone else ()) if worker.alone} & gone
+    dead: list[tuple[str, int | None]] = [(worker_id, None) for worker_id in sorted(gone - left)]
+    unknown = {w: b for w, b in beats.items() if verdicts[w] is None or w in left}
     return dead + list(observer.round(unknown))
 
 
-def rescue(store: Store, clock: Clock, worker_id: str, beat: int | None) -> int:
-    """Settle what a dead worker left behind; how many jobs that were."""
-    judge = judge_lost(clock)
-    rescued = store.rescue(worker_id, beat, judge, clock.now())
+def rescue(
+    store: Store, clock: Clock, worker_id: str, beat: int | None, *, witnessed: bool = False
+) -> int:
+    """Settle what a dead worker left behind; how many jobs that were.
+
+    `witnessed`: it was there for one job, and the worker that started it saw it die by itself.
+    """
+    rescued = store.rescue(worker_id, beat, judge_lost(clock, witnessed=witnessed), clock.now())
     if rescued is not None:
         log.warning("worker %s is dead; rescued %d jobs", worker_id, rescued)
         store.ring()
     return rescued or 0
 
 
-def judge_lost(clock: Clock) -> Callable[[Lost, bool], Settlement]:
+def judge_lost(clock: Clock, *, witnessed: bool = False) -> Callable[[Lost, bool], Settlement]:
     def judge(job: Lost, alone: bool) -> Settlement:
-        return settle_lost(job, clock.now(), random.random(), alone)
+        now, chance = clock.now(), random.random()
+        return settle_lost(job, now, chance, alone=alone, witnessed=witnessed)
 
     return judge

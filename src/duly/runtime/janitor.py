@@ -105,7 +105,7 @@ class Janitor:
 
     def _start_alone(self, now: int) -> None:
         if self._alone_runs is not None:
-            self._alone_runs.kill_the_stuck()
+            self._alone_runs.look_after()
             for job_id in self._store.due_alone(self._functions(), self._queues, now):
                 self._alone_runs.start(job_id)
 

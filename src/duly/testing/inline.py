@@ -89,7 +89,7 @@ class InlineWorker:
         self._store.deregister(self._id)
 
     def _judge_lost(self, job: Lost, alone: bool) -> Settlement:
-        return settle_lost(job, self._clock.now(), CHANCE, alone)
+        return settle_lost(job, self._clock.now(), CHANCE, alone=alone)
 
     def run_next(self) -> str | None:
         """Run the job that is due first; its id, or None if nothing is due."""

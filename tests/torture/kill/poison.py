@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from duly import Ctx, Duly, Retry, Tx
-from duly.runtime import lifeline
+from duly.runtime import lifeline, observe
 from tests.torture.kill.trace import Trace
 
 BYSTANDERS = 3
@@ -62,6 +62,13 @@ def make(url: str | None, folder: Path) -> Duly:
             hoard.append(bytearray(b"x" * (8 << 20)))
         die(ctx.job_id)
 
+    @app.action(retry=SOON)
+    def innocent(ctx: Ctx) -> None:
+        trace.append("innocents", os.getpid())
+        give_up_at = time.monotonic() + PATIENCE
+        while not trace.lines("go") and time.monotonic() < give_up_at:
+            time.sleep(0.005)
+
     @app.mutation(timeout=0.5)
     def spin(tx: Tx) -> None:
         have_effect(tx)
@@ -76,5 +83,6 @@ if "KILL_FOLDER" in os.environ:
     app = make(None, Path(os.environ["KILL_FOLDER"]))
     # A process that never comes back need not be watched for long.
     lifeline.BODY_GRACE = 0.5
+    observe.ROUNDS_UNTIL_DEAD = int(os.environ.get("KILL_ROUNDS", observe.ROUNDS_UNTIL_DEAD))
     # An abort leaves a dump where the machine keeps them.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

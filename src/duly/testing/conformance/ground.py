@@ -85,7 +85,12 @@ def again(claim: Claim, **fields: Any) -> Again:
 
 
 def judge_lost(lost: Lost, alone: bool) -> Settlement:
-    return settle_lost(lost, NOW, 0.0, alone)
+    return settle_lost(lost, NOW, 0.0, alone=alone)
+
+
+def judge_witnessed(lost: Lost, alone: bool) -> Settlement:
+    """The worker that had started the process of a single job saw it die, and lived on."""
+    return settle_lost(lost, NOW, 0.0, alone=alone, witnessed=True)
 
 
 def at_the_same_time(calls: Sequence[Callable[[], T]], patience: float = PATIENCE) -> list[T]:

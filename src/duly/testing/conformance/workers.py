@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from duly.errors import DulyError
@@ -17,6 +18,7 @@ from duly.testing.conformance.ground import (
     again,
     at_the_same_time,
     judge_lost,
+    judge_witnessed,
     refused,
     succeeded,
 )
@@ -144,7 +146,7 @@ class Workers(Ground):
         assert (record.state, record.attempt, record.crashes) == (State.PENDING, 1, 1)
         assert record.run_at > NOW
 
-    def test_only_a_crash_in_a_process_of_its_own_convicts_a_job(self) -> None:
+    def test_only_two_witnessed_crashes_in_a_process_of_its_own_convict_a_job(self) -> None:
         job_id = self.enqueue_one(kind=Kind.MUTATION)
         for _ in range(2):
             worker = self.register("send")
@@ -152,11 +154,19 @@ class Workers(Ground):
             self.store.rescue(worker, None, judge_lost, NOW)
         assert (self.state(job_id), self.get(job_id).hold) == (State.PENDING, Hold.ALONE)
 
-        alone = self.register("send", alone=True)
-        assert self.store.claim_alone(job_id, alone, ["send"], NOW) is not None
-        assert self.store.rescue(alone, None, judge_lost, NOW) == 1
+        for judge, crashes in ((judge_lost, 2), (judge_witnessed, 3), (judge_lost, 3)):
+            self._crash_alone(job_id, judge)
+            record = self.get(job_id)
+            assert (record.state, record.hold) == (State.PENDING, Hold.ALONE)
+            assert (record.attempt, record.crashes) == (0, crashes)
+        self._crash_alone(job_id, judge_witnessed)
         record = self.get(job_id)
         assert (record.state, record.error_kind) == (State.FAILED, ErrorKind.CRASH_LOOP)
+
+    def _crash_alone(self, job_id: str, judge: Callable[[Lost, bool], Settlement]) -> None:
+        alone = self.register("send", alone=True)
+        assert self.store.claim_alone(job_id, alone, ["send"], NOW) is not None
+        assert self.store.rescue(alone, None, judge, NOW) == 1
 
     def test_a_rescued_worker_cannot_claim(self) -> None:
         worker, job_id = self.worker, self.enqueue_one()
