@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench import cases, claims, cron, crowd, process, schedules
+from bench import cases, claims, cron, crowd, process, schedules, server
 from bench.figures import DULY, Figure, best, limit_of
 from bench.growth import Growth
 
@@ -62,6 +62,8 @@ AT_MOST = {
     (POSTGRES, process.GROWN): 3.0,
     (ANY, process.IMPORT): 100.0,
     (ANY, process.HELP): 250.0,
+    (ANY, server.ANSWER): 15.0,
+    (ANY, server.GATEWAY_ANSWER): 15.0,
 }
 PICKUPS = tuple(
     f"{row}, {cut}" for row in (cases.PICKUP_RUN, cases.PICKUP_ON) for cut in ("p50", "p99")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import cases, claims, crowd, machine, peers, process, report
+from bench import cases, claims, crowd, machine, peers, process, report, server
 from bench.bars import bars
 from bench.cases import Sizes
 from bench.cron import cron_trials
@@ -42,7 +42,7 @@ TRIALS: dict[str, Callable[[str, Fresh, Sizes], Iterator[list[Trial]]]] = {
     ),
     "memory": lambda store, fresh, sizes: process.memory_trials(store, fresh, sizes.memory_jobs),
 }
-ANY_STORE = ("cron", "start")
+ANY_STORE = ("cron", "start", "server")
 PARTS = (*TRIALS, "schedules", "growth", *ANY_STORE)
 DASHBOARD = "dashboard"
 """A part that is measured only if it is asked for: its database takes minutes to fill."""
@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures += _all(cron_trials(options.sizes.ticks), options.rounds)
     if "start" in options.only:
         figures += _all(process.start_trials(), options.rounds)
+    if "server" in options.only:
+        figures += _all(server.server_trials(), options.rounds)
     for store in [] if set(options.only) <= set(ANY_STORE) else options.store:
         with STORES[store]() as fresh:
             figures += measure(store, fresh, options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench import cases, claims, dashboard
+from bench import cases, claims, dashboard, server
 from bench.bars import bars
 from bench.databases import PostgresDatabase
 from bench.figures import Figure
@@ -69,6 +69,13 @@ def test_cron_is_measured_beside_croniter(tmp_path: Path) -> None:
 
     assert [figure["side"] for figure in report["figures"]] == ["croniter", "duly"] * 2
     assert [bar["bar"] for bar in report["bars"]] == [15, 5]
+
+
+def test_servers_are_measured_over_a_real_socket(tmp_path: Path) -> None:
+    report = run_bench(tmp_path, "--only", "server", "--rounds", "1")
+
+    assert [figure["row"] for figure in report["figures"]] == [server.ANSWER, server.GATEWAY_ANSWER]
+    assert [bar["bar"] for bar in report["bars"]] == [15, 15]
 
 
 def figure(side: str, row: str, value: float, unit: str = "jobs/s") -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -15,7 +16,7 @@ import httpx2
 import pytest
 
 from duly import Ctx, Duly, State
-from duly.cli.serve import GRACE_SECONDS
+from duly.cli.serve import GRACE_SECONDS, bind
 from tests.cli.conftest import Shop
 from tests.cli.processes import Process, wait_until
 
@@ -215,6 +216,24 @@ def test_a_port_that_is_taken_is_one_line(start):
         port = taken.getsockname()[1]
         line = said(start(f"--port={port}"), 1)
     assert f"cannot bind to 127.0.0.1:{port}" in line
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_responses_are_sent_at_once(host):
+    async def accepted_without_delay(listener: socket.socket) -> bool:
+        accepted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connection = writer.get_extra_info("socket")
+            accepted.set_result(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0)
+            writer.close()
+
+        async with await asyncio.start_server(accept, sock=listener):
+            with socket.create_connection(listener.getsockname()[:2]):
+                return await accepted
+
+    with bind(host, 0) as listener:
+        assert asyncio.run(accepted_without_delay(listener))
 
 
 def test_a_host_that_is_none_is_one_line(start):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ import click
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.find import find_gateway
 from duly.cli.root import Root
+from duly.cli.serve import listen
 from duly.cli.worker import greet
 from duly.errors import MissingExtra, SecretMissing
 from duly.gateway.runtime import Gateway
@@ -41,7 +41,7 @@ def serve(root: Root, path: str, host: str, port: int) -> None:
     """
     gateway = find_gateway(path)
     server = _server(gateway, host)
-    with _bound(host, port) as listener:
+    with listen(host, port) as listener:
         # What is wrong with its store is said here, in one line.
         gateway.open()
         name = f"[{host}]" if ":" in host else host
@@ -68,14 +68,6 @@ def _server(gateway: Gateway, host: str) -> Any:
         timeout_graceful_shutdown=5,
     )
     return uvicorn.Server(config)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 def _require_secret(gateway: Gateway, host: str, local: bool) -> None:

@@ -180,8 +180,11 @@ def _family(host: str) -> socket.AddressFamily:
 
 def _listener(host: str, port: int, file: int | None) -> socket.socket:
     """A socket that listens; `file` is that of a parent, which has bound it."""
-    if file is not None:
-        return socket.socket(fileno=file)
+    return listen(host, port) if file is None else socket.socket(fileno=file)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; ends the command where there can be none."""
     try:
         return bind(host, port)
     except OSError as error:
@@ -189,7 +192,9 @@ def _listener(host: str, port: int, file: int | None) -> socket.socket:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(_family(host))
+    # asyncio sets TCP_NODELAY only on sockets that say they are TCP. Without it, the body of every
+    # small response waits 40 ms for the client to acknowledge the headers.
+    listener = socket.socket(_family(host), socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host.strip("[]"), port))
