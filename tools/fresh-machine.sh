@@ -79,6 +79,7 @@ bundle=/etc/ssl/certs/ca-certificates.crt
 if [ -f "$bundle" ]; then
     cp -L "$bundle" "$root/etc/as-outside.crt"
     say "export PIP_CERT=/etc/as-outside.crt SSL_CERT_FILE=/etc/as-outside.crt" >>"$settings"
+    say "export NODE_EXTRA_CA_CERTS=/etc/as-outside.crt" >>"$settings"
 fi
 cp -L /etc/pip.conf "$root/etc/" 2>/dev/null || true
 for own in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do

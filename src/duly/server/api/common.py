@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Response
+from pydantic import Field
 
 from duly.app import Duly
 from duly.errors import DulyError, StoreError
@@ -40,6 +41,16 @@ IdempotencyKey = Annotated[
         description="A request that is repeated with the same key makes nothing twice.",
     ),
 ]
+
+
+Note = Annotated[str, Field(max_length=2_000)]
+
+
+class NoteBody(Shape):
+    note: Note | None = None
+
+
+NO_NOTE = NoteBody()
 
 
 class Page(Shape, Generic[T]):

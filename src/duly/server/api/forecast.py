@@ -68,7 +68,7 @@ class FireShape(Shape):
     note: str | None = Field(description="What clocks that are set forward or back do to it.")
 
 
-class CronShape(Shape):
+class ExpressionShape(Shape):
     expression: str
     tz: str
     description: str
@@ -157,12 +157,12 @@ def cron(
     n: Annotated[int, Query(ge=1, le=MAX_FIRES)] = 5,
     after: Annotated[AwareDatetime | None, Query(description="Now, if it is not given.")] = None,
     key: Annotated[str, Query(description="Of the schedule, which chooses for `H`.")] = "",
-) -> CronShape:
+) -> ExpressionShape:
     """A cron expression in words, and when it fires next."""
     trigger = Cron(expression, tz, key)
     now = app.clock.now()
     since = now if after is None else at(after, now)
-    return CronShape(
+    return ExpressionShape(
         expression=expression,
         tz=trigger.tz,
         description=trigger.describe(),

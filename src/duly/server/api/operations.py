@@ -11,13 +11,11 @@ from pydantic import Field
 from duly.clock import from_ms
 from duly.doctor import Level, examine
 from duly.server.answers import Ms, Shape, Time, stored, time_of
-from duly.server.api.common import App, Limit, Page, check_cursor, page
+from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 from duly.store.base import QueuePause
 
 router = APIRouter(tags=["operations"], route_class=ScopedRoute)
-
-Note = Annotated[str | None, Field(max_length=1_000)]
 
 
 class PauseShape(Shape):
@@ -31,13 +29,6 @@ class QueueShape(Shape):
     name: str
     paused: PauseShape | None
     at_once: int | None = Field(description="How many of its jobs run at once, over all workers.")
-
-
-class NoteBody(Shape):
-    note: Note = None
-
-
-NO_NOTE = NoteBody()
 
 
 class LimitBody(Shape):

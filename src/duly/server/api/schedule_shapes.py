@@ -32,11 +32,11 @@ from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState
 from duly.server.answers import Ms, Shape, Time, time_of
+from duly.server.api.common import Note
 from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
 from duly.times import length_ms
 
 Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
-Note = Annotated[str, Field(max_length=2_000)]
 INSTEAD = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
 
 

@@ -22,8 +22,10 @@ from duly.schedules.reading import healths
 from duly.schedules.verbs import drafted
 from duly.server.answers import Shape, iso, time_of
 from duly.server.api.common import (
+    NO_NOTE,
     App,
     Limit,
+    NoteBody,
     Once,
     Page,
     check_id,
@@ -45,7 +47,6 @@ from duly.server.api.schedule_shapes import (
     ForeseenShape,
     HealthShape,
     NewScheduleBody,
-    Note,
     PlanShape,
     ScheduleChangesBody,
     ScheduleReasonShape,
@@ -69,15 +70,11 @@ KINDS_OF_TICKS = 3
 """So many ticks of a schedule can have the same instant."""
 
 
-class NoteBody(Shape):
-    note: Note | None = None
-
-
 class DryRunBody(Shape):
     dry_run: bool = False
 
 
-class RunBody(Shape):
+class RunScheduleBody(Shape):
     inputs: dict[str, Any] | None = Field(None, description="Instead of its own arguments.")
 
 
@@ -115,8 +112,7 @@ class ConditionBody(Shape):
 
 # Bodies that may be left out.
 FOR_GOOD = DryRunBody()
-NO_NOTE = NoteBody()
-AS_IT_IS = RunBody(inputs=None)
+AS_IT_IS = RunScheduleBody(inputs=None)
 
 
 @router.get("")
@@ -249,7 +245,7 @@ def disable(app: App, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE)
 
 @router.post("/{schedule_id}/run")
 def run(
-    app: App, who: Operator, once: Once, schedule_id: str, body: RunBody = AS_IT_IS
+    app: App, who: Operator, once: Once, schedule_id: str, body: RunScheduleBody = AS_IT_IS
 ) -> TickShape:
     """Run it now, beside its ticks: the tick says which job that became, or why it did not.
 

@@ -116,7 +116,7 @@ def _new(viewer: Viewer) -> dict[str, str]:
     return empty | {"kind": "cron", "tz": viewer.tz, "payload": "{}"}
 
 
-def _values(viewer: Viewer, cron: api.CronShape) -> dict[str, str]:
+def _values(viewer: Viewer, cron: api.GatewayCronShape) -> dict[str, str]:
     """The fields of a cron's form as it is now."""
     schedule = cron.schedule
     every = schedule.get("every_ms")
@@ -140,7 +140,7 @@ def _at(schedule: dict[str, Any]) -> int | None:
         return None
 
 
-def _words(cron: api.CronShape) -> str:
+def _words(cron: api.GatewayCronShape) -> str:
     schedule = cron.schedule
     match schedule.get("kind"):
         case "cron":
@@ -221,7 +221,7 @@ async def cron_act(
             body = api.CronChangesBody(enabled=verb == "enable")
             text = f"The cron {(await api.cron_update(*cron, body)).name} is {verb}d"
         case "run" | "run-due":
-            mode = api.RunBody(mode="due" if verb == "run-due" else "force")
+            mode = api.RunCronBody(mode="due" if verb == "run-due" else "force")
             ran = await api.cron_run(*cron, mode)
             text = "The cron runs" if ran.ran else f"It did not run: {ran.reason}"
             kind = "done" if ran.ran else "failed"

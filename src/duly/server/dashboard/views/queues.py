@@ -10,6 +10,7 @@ from starlette.responses import Response
 from duly.health import QueueHealth
 from duly.model.function import is_reserved
 from duly.server.api import operations as api
+from duly.server.api.common import NoteBody
 from duly.server.auth import Operator
 from duly.server.dashboard.exports import Format, export
 from duly.server.dashboard.forms import body_of
@@ -56,7 +57,7 @@ def _rows(viewer: Viewer) -> list[Row]:
 
 @router.post("/queues/{name:path}/pause")
 def pause(request: Request, viewer: Viewing, who: Operator, name: str, form: Sent) -> Response:
-    body = body_of(api.NoteBody, note=form.given("note"))
+    body = body_of(NoteBody, note=form.given("note"))
     api.pause_queue(viewer.app, who, name, body)
     return redirect(request, "/queues", f"The queue {name} is paused; its running jobs go on")
 
@@ -80,7 +81,7 @@ def limit(request: Request, viewer: Viewing, who: Operator, name: str, form: Sen
 
 @router.post("/kill-switch/pause")
 def pause_all(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
-    api.pause(viewer.app, who, body_of(api.NoteBody, note=form.given("note")))
+    api.pause(viewer.app, who, body_of(NoteBody, note=form.given("note")))
     return redirect(request, "/queues", "Everything is paused: no job starts, no tick dispatches")
 
 

@@ -15,6 +15,7 @@ from duly.model.calendar import SEEDS
 from duly.model.schedule import SHIFTS, Overlap
 from duly.server.answers import Refused
 from duly.server.api import schedules as api
+from duly.server.api.common import NoteBody
 from duly.server.api.schedule_shapes import ExplanationShape, ScheduleShape, TickShape
 from duly.server.auth import Operator
 from duly.server.dashboard import svg
@@ -243,18 +244,20 @@ def act(
 
 
 def _enable(viewer: Viewer, schedule_id: str, form: Sent) -> str:
-    api.enable(viewer.app, viewer.who, schedule_id, body_of(api.NoteBody, note=form.given("note")))
+    api.enable(viewer.app, viewer.who, schedule_id, body_of(NoteBody, note=form.given("note")))
     return "The schedule is enabled; it ticks from now on"
 
 
 def _disable(viewer: Viewer, schedule_id: str, form: Sent) -> str:
-    api.disable(viewer.app, viewer.who, schedule_id, body_of(api.NoteBody, note=form.given("note")))
+    api.disable(viewer.app, viewer.who, schedule_id, body_of(NoteBody, note=form.given("note")))
     return "The schedule is disabled; jobs that exist go on"
 
 
 def _run(viewer: Viewer, schedule_id: str, form: Sent) -> str:
     inputs = form.object("inputs")
-    tick = api.run(viewer.app, viewer.who, once(viewer), schedule_id, api.RunBody(inputs=inputs))
+    tick = api.run(
+        viewer.app, viewer.who, once(viewer), schedule_id, api.RunScheduleBody(inputs=inputs)
+    )
     if tick.job_id is None:
         return f"It did not run: {str(tick.reason).replace('_', ' ')}"
     return f"It runs now, as job {tick.job_id}"

@@ -15,6 +15,7 @@ from duly.errors import DulyError
 from duly.observe import STATUSES, Which
 from duly.server.answers import Refused
 from duly.server.api import schedules as api
+from duly.server.api.common import NoteBody
 from duly.server.api.gateways import ObservedPage, ObservedShape, shown
 from duly.server.auth import Operator
 from duly.server.dashboard import svg
@@ -125,12 +126,8 @@ def bulk(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Respon
 
 Verb = Callable[[Viewer, str, str | None], object]
 VERBS: dict[str, Verb] = {
-    "enable": lambda v, each, note: api.enable(
-        v.app, v.who, each, body_of(api.NoteBody, note=note)
-    ),
-    "disable": lambda v, each, note: api.disable(
-        v.app, v.who, each, body_of(api.NoteBody, note=note)
-    ),
+    "enable": lambda v, each, note: api.enable(v.app, v.who, each, body_of(NoteBody, note=note)),
+    "disable": lambda v, each, note: api.disable(v.app, v.who, each, body_of(NoteBody, note=note)),
     "run": lambda v, each, note: api.run(v.app, v.who, once(v), each),
     "remove": lambda v, each, note: api.remove(v.app, v.who, each),
 }
