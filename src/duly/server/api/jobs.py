@@ -314,7 +314,7 @@ def why(app: App, who: Reader, job_id: str) -> WhyShape:
 
 
 @router.post("/bulk", status_code=202, responses={200: {"model": BulkAnswer}})
-def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
+def bulk(app: App, who: Operator, once: Once, body: BulkBody, response: Response) -> BulkAnswer:
     """Cancel, repeat or move every job that matches, as one job whose progress can be watched."""
     _check_words(body)
     which = body.model_dump(exclude_none=True, include=set(BulkFilter.model_fields) - {"owner"})
@@ -341,6 +341,7 @@ def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
 
     done = make(None) if body.dry_run else once.make(who, body, make, app.job)
     if isinstance(done, BulkPreview):
+        response.status_code = 200
         return BulkAnswer(job=None, matched=done.matched, sample=list(done.sample))
     return BulkAnswer(job=shape_of(done.record), matched=None, sample=[])
 
