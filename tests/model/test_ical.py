@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly.errors import BadInput, InvalidCalendar
+from duly.model import ical
 from duly.model.calendar import Calendar
-from duly.model.ical import MAX_TEXT, dates_of
+from duly.model.ical import MAX_TEXT, NthDay, dates_of
 
 FIRST, LAST = dt.date(2026, 1, 1), dt.date(2027, 12, 31)
 
@@ -272,11 +273,30 @@ def test_a_line_that_makes_no_sense_is_named(lines, number, named):
         "FREQ=YEARLY;BYMONTH=13",
         "FREQ=WEEKLY;WKST=XX",
         "FREQ=DAILY;WHAT",
+        "FREQ=MONTHLY;BYDAY=" + ",".join(["MO"] * 401),
+        "FREQ=MONTHLY;BYMONTHDAY=" + ",".join(["1"] * 401),
+        "FREQ=DAILY;BYMONTH=" + ",".join(["1"] * 401),
     ],
+    ids=lambda rule: rule[:40],
 )
 def test_a_rule_that_cannot_be_expanded_exactly_is_refused(rule):
     with pytest.raises(InvalidCalendar, match="line 5: RRULE"):
         days("DTSTART;VALUE=DATE:20260101", f"RRULE:{rule}")
+
+
+def test_an_entry_of_a_list_counts_once(monkeypatch):
+    asked: list[int] = []
+
+    def nth_of(first: dt.date, last: dt.date, by_day: tuple[NthDay, ...]) -> list[dt.date]:
+        asked.append(len(by_day))
+        return real(first, last, by_day)
+
+    real = ical._nth_of
+    monkeypatch.setattr(ical, "_nth_of", nth_of)
+    mondays = ",".join(["MO"] * 400)
+    found = days("DTSTART;VALUE=DATE:20260105", f"RRULE:FREQ=MONTHLY;COUNT=2;BYDAY={mondays}")
+    assert found == ["2026-01-05", "2026-01-12"]
+    assert set(asked) == {1}
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,8 @@ class Repeat:
 
 
 _BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
+MAX_LISTED = 400
+"""Entries of one BY-list: enough for every day of a year."""
 _KNOWN = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
 
 
@@ -417,7 +419,7 @@ def _repeat(line: Line) -> Repeat:
         raise line.refuse(f"FREQ={freq[:40]} is not supported", f"one of {', '.join(_PERIODS)} is")
     if "COUNT" in parts and "UNTIL" in parts:
         raise line.refuse("COUNT and UNTIL exclude each other")
-    by_day = tuple(_nth_day(line, freq, text) for text in _listed(parts, "BYDAY"))
+    by_day = tuple(_nth_day(line, freq, text) for text in _listed(line, parts, "BYDAY"))
     if "BYMONTHDAY" in parts and (freq == "WEEKLY" or any(day.nth for day in by_day)):
         raise line.refuse("BYMONTHDAY does not go with FREQ=WEEKLY or a numbered BYDAY")
     return Repeat(
@@ -426,8 +428,8 @@ def _repeat(line: Line) -> Repeat:
         _number(line, "COUNT", parts["COUNT"], 1, 1_000_000) if "COUNT" in parts else None,
         _until(line, parts.get("UNTIL")),
         by_day,
-        tuple(_number(line, "BYMONTH", text, 1, 12) for text in _listed(parts, "BYMONTH")),
-        tuple(_month_day(line, text) for text in _listed(parts, "BYMONTHDAY")),
+        tuple(_number(line, "BYMONTH", text, 1, 12) for text in _listed(line, parts, "BYMONTH")),
+        tuple(_month_day(line, text) for text in _listed(line, parts, "BYMONTHDAY")),
         _weekday(line, parts.get("WKST", "MO")),
     )
 
@@ -438,8 +440,13 @@ def _until(line: Line, text: str | None) -> Moment | None:
     return _moment(line, text)
 
 
-def _listed(parts: Mapping[str, str], key: str) -> list[str]:
-    return parts[key].split(",") if key in parts else []
+def _listed(line: Line, parts: Mapping[str, str], key: str) -> list[str]:
+    """The entries of a list, each once."""
+    if key not in parts:
+        return []
+    if parts[key].count(",") >= MAX_LISTED:
+        raise line.refuse(f"{key} has more than {MAX_LISTED} entries")
+    return list(dict.fromkeys(parts[key].split(",")))
 
 
 def _number(line: Line, key: str, text: str, low: int, high: int) -> int:
