@@ -451,11 +451,20 @@ def test_lists_come_as_files(shop, operator, ids):
     assert operator.get("/jobs.csv?state=failed").text.strip() == ""
 
 
-@pytest.mark.parametrize("text", ["=1", " =1", "\t\n @x", "+1", "\r", "\u00a0-2", "\nx"])
+@pytest.mark.parametrize(
+    "text",
+    ["=1", " =1", "\t\n @x", "+1", "\r", "\u00a0-2", "\nx", "＝1+1", "＋1", " －1", "＠SUM(1)"],
+)
 def test_no_cell_is_a_formula(text):
     file = export([{"cell": text}, {"cell": "1-2"}], "x", "csv", complete=True).body
     rows = csv.DictReader(io.StringIO(bytes(file).decode(), newline=""))
     assert [row["cell"] for row in rows] == [f"'{text}", "1-2"]
+
+
+def test_no_cell_of_a_spreadsheet_that_separates_by_semicolon_is_a_formula():
+    file = export([{"cell": "a;=1+1"}], "x", "csv", complete=True).body
+    rows = csv.reader(io.StringIO(bytes(file).decode(), newline=""), delimiter=";")
+    assert list(rows) == [["cell"], ["a;=1+1"]]
 
 
 @on_sqlite

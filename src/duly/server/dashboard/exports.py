@@ -18,7 +18,8 @@ MOST = 10_000
 """At most so many rows are in a file; its header says whether there are more."""
 MOST_BYTES = 32 << 20
 """The same for what stands in them, to within a page."""
-FORMULA = ("=", "+", "-", "@")
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""The last four are full-width: some spreadsheets take them for the first four."""
 
 
 def pages(ask: Callable[[str | None], Page[Any]]) -> tuple[list[dict[str, Any]], bool]:
@@ -50,7 +51,8 @@ def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
     listed = list(rows)
     file = io.StringIO()
     names = list(listed[0]) if listed else []
-    writer = csv.writer(file)
+    # Every cell in quotes: a spreadsheet that separates cells by `;` finds no new one inside.
+    writer = csv.writer(file, quoting=csv.QUOTE_ALL)
     writer.writerow(names)
     writer.writerows([_cell(row[name]) for name in names] for row in listed)
     return file.getvalue()
