@@ -236,6 +236,21 @@ def test_small_responses_are_sent_at_once(host):
         assert asyncio.run(accepted_without_delay(listener))
 
 
+def test_a_request_with_two_lengths_ends_its_connection(serve):
+    host, port = serve().address.removeprefix("http://").split(":")
+    request = (
+        f"POST {JOBS} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 5\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(request.encode())
+        heard = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert heard.startswith(b"HTTP/1.1 400")
+    assert b"ambiguous_length" in heard
+    assert heard.count(b"HTTP/1.1 ") == 1, "the second request is not answered"
+
+
 def test_a_host_that_is_none_is_one_line(start):
     line = said(start("--host=no.such.host.invalid", "--only=hooks"), 1)
     assert "cannot bind to no.such.host.invalid" in line

@@ -29,6 +29,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
+AMBIGUOUS_LENGTH = "ambiguous_length"
+
 _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
@@ -62,6 +64,8 @@ class Guard:
             status, code, message = refused
             page = self._page_for(Request(scope), status, message)
             answer = page or refusal(status, ErrorBody(code=code, message=message))
+            if code == AMBIGUOUS_LENGTH:
+                answer.headers["Connection"] = "close"
             await answer(scope, receive, send)
             return
         await self._inner(scope, receive, send)
@@ -71,6 +75,11 @@ class Guard:
             return 421, "wrong_host", "this server does not answer for that host"
         if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
             return 400, "bad_request", "an address holds no NUL"
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy that believes one of them, before a server that believes the other, sees the
+            # next request begin elsewhere.
+            reason = "a request has a Content-Length or a Transfer-Encoding, not both"
+            return 400, AMBIGUOUS_LENGTH, reason
         if scope["method"] not in SAFE and _is_foreign(headers):
             return 403, "cross_site", "a page of another site may not do this"
         return None
