@@ -125,6 +125,9 @@ def test_an_old_version_changes_nothing(app):
         ("headers", {"headers": {"X-A": "b\r\nc"}}),
         ("headers", {"headers": {"Host": "inside"}}),
         ("headers", {"headers": {"webhook-id": "x"}}),
+        ("headers", {"headers": {"Webhook-Signature": "x"}}),
+        ("headers", {"headers": {"IDEMPOTENCY-KEY": "x"}}),
+        ("headers", {"headers": {"Duly-Schedule": "x"}}),
         ("headers", {"headers": {"Authorization": f"Bearer {CANARY}"}}),
         ("headers", {"headers": {"X-A": "1", "x-a": "2"}}),
         ("headers", {"headers": "X-A: 1"}),
@@ -150,6 +153,19 @@ def test_what_makes_no_sense_is_refused_by_its_name(app, field, given):
 
 
 # Jobs --------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_names_reserved_headers_overrides_none_of_them(app, db, hire):
+    with listening() as listener:
+        app.endpoints.create("billing", listener.url, headers={"X-Shop": "7"})
+        stored = '{"X-Shop":"7","Webhook-ID":"x","idempotency-KEY":"x","Duly-Schedule":"x"}'
+        db.execute("UPDATE @endpoints SET headers = ?", stored)
+        job = app.run(app.endpoint("billing"), {})
+        hire().work()
+    headers = listener.heard[0].headers
+    assert headers["idempotency-key"] == headers["webhook-id"] == job.id
+    assert headers["x-shop"] == "7"
+    assert "duly-schedule" not in headers
 
 
 def test_a_job_posts_its_body_and_its_result_is_the_answer(app, clock, hire, told):

@@ -12,7 +12,7 @@ from duly.clock import from_ms, os_monotonic, to_ms
 from duly.context import Ctx
 from duly.endpoints.signing import signed
 from duly.endpoints.target import NAME, QUEUE
-from duly.endpoints.views import Delivered, Dispatch, headers_of
+from duly.endpoints.views import Delivered, Dispatch, headers_of, is_reserved
 from duly.errors import DeliveryFailed, EndpointNotFound, NonRetryable, RetryAfter
 from duly.functions import Action, Options
 from duly.model.endpoint import EndpointRecord
@@ -103,7 +103,11 @@ class _Sending:
 
     def _headers(self, record: EndpointRecord, message_id: str, body: bytes) -> dict[str, str]:
         timestamp = self._core.clock.now() // 1000
-        headers = {name: self._value(value) for name, value in headers_of(record).items()}
+        headers = {
+            name: self._value(value)
+            for name, value in headers_of(record).items()
+            if not is_reserved(name)
+        }
         headers |= {
             "Idempotency-Key": message_id,
             "webhook-id": message_id,

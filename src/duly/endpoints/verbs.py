@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 import msgspec
 
 from duly.checks import check_text
-from duly.endpoints.views import Endpoint, Observer, as_endpoint
+from duly.endpoints.views import Endpoint, Observer, as_endpoint, is_reserved
 from duly.errors import (
     AddressRefused,
     EndpointExists,
@@ -42,7 +42,6 @@ MAX_HEADERS = 50
 MAX_LISTED = 1_000
 # What lets somebody in must not stand in a row.
 _SECRET = ("authorization", "cookie", "x-api-key", "x-auth-token")
-_OURS = ("webhook-", "duly-", "idempotency-key")
 
 
 class EndpointChanges(TypedDict, total=False):
@@ -269,7 +268,7 @@ def _headers(headers: Mapping[str, str] | None) -> str:
 
 
 def _check_ours(name: str, value: str) -> None:
-    if name.startswith(_OURS):
+    if is_reserved(name):
         raise InvalidOption("headers", f"{name} is set by duly")
     if is_reference(value):
         check_reference(value, "headers")

@@ -84,5 +84,13 @@ def as_endpoint(record: EndpointRecord) -> Endpoint:
     )
 
 
+_RESERVED = ("webhook-", "duly-", "idempotency-key")
+
+
+def is_reserved(header: str) -> bool:
+    """Whether duly sets this header itself."""
+    return header.lower().startswith(_RESERVED)
+
+
 def headers_of(record: EndpointRecord) -> dict[str, str]:
     return msgspec.json.decode(record.headers, type=dict[str, str])
