@@ -394,6 +394,24 @@ def test_an_id_cannot_lead_elsewhere(cron_id):
         bridge.cron_remove(cron_id)
 
 
+@on_sqlite
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]"]
+)
+def test_a_link_local_address_needs_a_flag(app, host):
+    with pytest.raises(InvalidOption, match="link-local"):
+        app.gateways.add("edge", f"http://{host}:8700")
+    assert app.gateways.list() == []
+    assert app.gateways.add("edge", f"http://{host}:8700", link_local=True).name == "edge"
+
+
+@on_sqlite
+@pytest.mark.parametrize("host", ["2852039166", "0xa9fea9fe", "169.254.43518"])
+def test_an_address_in_other_numbers_is_refused(app, host):
+    with pytest.raises(InvalidOption, match="four decimal numbers"):
+        app.gateways.add("edge", f"http://{host}:8700")
+
+
 # Registered gateways, on both stores -------------------------------------------------------------
 
 

@@ -63,15 +63,19 @@ def _state(gateway: Item) -> str:
 @click.argument("name")
 @click.argument("url")
 @click.option("--secret", metavar="REFERENCE", help="env:NAME or file:PATH, read by the server.")
+@click.option("--link-local", is_flag=True, help="Accept a link-local address.")
 @owner_option
 @click.pass_obj
-def add(root: Root, name: str, url: str, secret: str | None, owner: str | None) -> None:
+def add(
+    root: Root, name: str, url: str, secret: str | None, link_local: bool, owner: str | None
+) -> None:
     """Make a gateway known, so that its crons are seen and changed from here.
 
     \b
     duly gateways add edge http://10.1.0.7:8700 --secret env:EDGE_SECRET
     """
     body = {"name": name, "url": url, "secret": secret, "owner": owner}
+    body |= {"link_local": link_local}
     made = root.api.post("/gateways", body=body)
     said = f"{made['name']} is known; `duly gateways crons {made['name']}` asks it"
     root.out.show(made, lambda: root.out.cell(said))

@@ -10,13 +10,20 @@ import ssl
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from duly.errors import GatewayRefused, GatewayUnavailable, InvalidOption, MissingExtra
+from duly.errors import (
+    AddressRefused,
+    GatewayRefused,
+    GatewayUnavailable,
+    InvalidOption,
+    MissingExtra,
+)
 from duly.gateway.crons import (
     CronPage,
     GatewayCron,
@@ -32,6 +39,7 @@ from duly.gateway.crons import (
 )
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.model.trigger import Trigger
+from duly.outbound.url import parse_url
 from duly.secrets import check_reference, resolve
 
 T = TypeVar("T")
@@ -144,6 +152,17 @@ def check_url(url: object) -> str:
     if parts.query or parts.fragment:
         raise InvalidOption("url", f"{url!r} must end with its path", hint)
     return url.rstrip("/")
+
+
+def is_link_local(url: str) -> bool:
+    """Whether the host is written as a link-local address; names are not looked up."""
+    try:
+        address = parse_url(url).address
+    except AddressRefused as error:
+        raise InvalidOption("url", str(error)) from None
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return address is not None and address.is_link_local
 
 
 # How it is asked ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from duly.errors import (
     SecretMissing,
 )
 from duly.gateway.ask import AskAll
-from duly.gateway.bridge import BridgeClient, ask_add, ask_get, check_url
+from duly.gateway.bridge import BridgeClient, ask_add, ask_get, check_url, is_link_local
 from duly.gateway.crons import (
     MAX_CRONS,
     MAX_LISTED,
@@ -114,18 +114,23 @@ class Gateways:
         url: str,
         *,
         secret: str | None = None,
+        link_local: bool = False,
         owner: str | None = None,
         by: str | None = None,
     ) -> RegisteredGateway:
         """Register a gateway: its address, and env:NAME or file:PATH of its bearer secret.
 
-        It is not asked anything yet.
+        It is not asked anything yet. A link-local address (169.254.0.0/16, fe80::/10), where cloud
+        providers serve credentials, is refused unless `link_local` is true.
         """
         refuse_inside_mutation("gateways.add")
         check_text("name", name)
         check_by(by)
         if is_id(name):
             raise InvalidOption("name", f"{name!r} looks like an id", "choose another name")
+        if not link_local and is_link_local(check_url(url)):
+            reason = f"{url!r} is a link-local address, where cloud providers serve credentials"
+            raise InvalidOption("url", reason, "pass link_local if the gateway really is there")
         record = GatewayRecord(
             id=self._fixed_id or new_id(self._core.now()),
             owner=self._owner_for(owner),
@@ -403,13 +408,13 @@ class AsyncGateways:
         url: str,
         *,
         secret: str | None = None,
+        link_local: bool = False,
         owner: str | None = None,
         by: str | None = None,
     ) -> RegisteredGateway:
         """Register a gateway."""
-        return await self._core.threads.call(
-            partial(self._gateways.add, name, url, secret=secret, owner=owner, by=by)
-        )
+        add = partial(self._gateways.add, secret=secret, link_local=link_local, owner=owner, by=by)
+        return await self._core.threads.call(partial(add, name, url))
 
     async def get(self, name: str) -> RegisteredGateway:
         """The gateway with what it said last; GatewayNotFound if there is none."""

@@ -32,7 +32,7 @@ Local = Annotated[str, Field(description="ISO 8601 with the offset of the viewer
 # Shapes ------------------------------------------------------------------------------------------
 
 
-class CronShape(Shape):
+class GatewayCronShape(Shape):
     id: str
     name: str
     handler: str
@@ -61,7 +61,7 @@ class GatewayShape(Shape):
     stale_since: Time | None
     seen_at: Time | None
     error: str | None
-    crons: list[CronShape] = Field(description="As they were when it was last seen.")
+    crons: list[GatewayCronShape] = Field(description="As they were when it was last seen.")
     created_at: Time
     created_at_ms: Ms
 
@@ -70,6 +70,7 @@ class NewGatewayBody(Shape):
     name: str = Field(min_length=1, max_length=200)
     url: str = Field(min_length=1, max_length=2_000)
     secret: str | None = Field(default=None, description="env:NAME or file:PATH.")
+    link_local: bool = Field(default=False, description="Accept a link-local address.")
     owner: str | None = None
 
 
@@ -92,11 +93,11 @@ class CronChangesBody(Shape):
     enabled: bool | None = None
 
 
-class RunBody(Shape):
+class RunCronBody(Shape):
     mode: Literal["force", "due"] = "force"
 
 
-FORCED = RunBody()
+FORCED = RunCronBody()
 
 
 class Ran(Shape):
@@ -162,6 +163,7 @@ def add(app: App, who: Admin, once: Once, body: NewGatewayBody) -> GatewayShape:
             body.name,
             body.url,
             secret=body.secret,
+            link_local=body.link_local,
             owner=body.owner,
             by=who.name,
         )
@@ -206,10 +208,12 @@ async def crons(app: App, who: Reader, waiting: Waiting, gateway_id: str) -> Gat
     return _shape(who, found)
 
 
-@router.post("/gateways/{gateway_id}/crons", status_code=201, responses={200: {"model": CronShape}})
+@router.post(
+    "/gateways/{gateway_id}/crons", status_code=201, responses={200: {"model": GatewayCronShape}}
+)
 async def cron_add(
     app: App, who: Operator, waiting: Waiting, once: Once, gateway_id: str, body: NewCronBody
-) -> CronShape:
+) -> GatewayCronShape:
     """Make a cron on it: 201 with it, 200 with the one that an earlier request made."""
 
     def add(gateways: Gateways, known: str) -> GatewayCron:
@@ -237,7 +241,7 @@ async def cron_update(
     gateway_id: str,
     cron_id: str,
     body: CronChangesBody,
-) -> CronShape:
+) -> GatewayCronShape:
     """Change a cron of it."""
     changed = await _ask(
         *(app, who, waiting, gateway_id),
@@ -255,7 +259,7 @@ async def cron_run(
     waiting: Waiting,
     gateway_id: str,
     cron_id: str,
-    body: RunBody = FORCED,
+    body: RunCronBody = FORCED,
 ) -> Ran:
     """Run a cron of it now, or only if it is due."""
     answer = await _ask(
@@ -364,8 +368,8 @@ def _shape(who: Principal, gateway: RegisteredGateway) -> GatewayShape:
     )
 
 
-def _cron(cron: GatewayCron) -> CronShape:
-    return CronShape(
+def _cron(cron: GatewayCron) -> GatewayCronShape:
+    return GatewayCronShape(
         id=cron.id,
         name=cron.name,
         handler=cron.handler,
