@@ -97,8 +97,7 @@ def test_a_generated_python_client_works(shop, tmp_path, monkeypatch):
         return importlib.import_module(f"made_client.api.{path}")
 
     models: Any = importlib.import_module("made_client.models")
-    with listening(shop) as address:
-        client = made.Client(base_url=address, timeout=PATIENCE)
+    with listening(shop) as address, made.Client(base_url=address, timeout=PATIENCE) as client:
         args = models.NewJobBodyArgs.from_dict({"name": "ann"})
         job = route("jobs.jobs_create").sync(
             client=client, body=models.NewJobBody(function="greet", args=args)

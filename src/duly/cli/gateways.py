@@ -74,8 +74,8 @@ def add(
     \b
     duly gateways add edge http://10.1.0.7:8700 --secret env:EDGE_SECRET
     """
-    body = {"name": name, "url": url, "secret": secret, "owner": owner}
-    body |= {"link_local": link_local}
+    place = {"url": url, "secret": secret, "link_local": link_local}
+    body = {"name": name, "owner": owner, **place}
     made = root.api.post("/gateways", body=body)
     said = f"{made['name']} is known; `duly gateways crons {made['name']}` asks it"
     root.out.show(made, lambda: root.out.cell(said))

@@ -197,10 +197,11 @@ class Repeatable:
         except LookupError:
             return None
         if found is not None:
-            self.answered_before()
+            self.made_nothing()
         return found
 
-    def answered_before(self) -> None:
+    def made_nothing(self) -> None:
+        """Answer 200 instead of 201 or 202."""
         self._response.status_code = 200
 
 

@@ -217,7 +217,7 @@ def create(
     """
     job = called(app, who, once, body)
     if job.existed:
-        response.status_code = 200
+        once.made_nothing()
         if not who.may(Scope.READ):
             known = KnownJob(id=job.id, function=job.record.function, state=job.record.state)
             return Answer(known.model_dump(), 200)
@@ -314,7 +314,7 @@ def why(app: App, who: Reader, job_id: str) -> WhyShape:
 
 
 @router.post("/bulk", status_code=202, responses={200: {"model": BulkAnswer}})
-def bulk(app: App, who: Operator, once: Once, body: BulkBody, response: Response) -> BulkAnswer:
+def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
     """Cancel, repeat or move every job that matches, as one job whose progress can be watched."""
     _check_words(body)
     which = body.model_dump(exclude_none=True, include=set(BulkFilter.model_fields) - {"owner"})
@@ -341,7 +341,7 @@ def bulk(app: App, who: Operator, once: Once, body: BulkBody, response: Response
 
     done = make(None) if body.dry_run else once.make(who, body, make, app.job)
     if isinstance(done, BulkPreview):
-        response.status_code = 200
+        once.made_nothing()
         return BulkAnswer(job=None, matched=done.matched, sample=list(done.sample))
     return BulkAnswer(job=shape_of(done.record), matched=None, sample=[])
 
