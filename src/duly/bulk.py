@@ -460,9 +460,14 @@ def bulk_function(core: Core) -> Action[[Order, Done], Result]:
     """The function of duly's own that does it."""
 
     def bulk(ctx: Ctx, order: Order, done: Done = FIRST) -> Result:
+        run = _Run(core, ctx, order, done)
         try:
-            return _Run(core, ctx, order, done).to_the_end()
+            return run.to_the_end()
         except QueryTooBroad as error:
+            # Time also runs while a machine or a disk stands still. Only where the first page was
+            # not found twice is it sure to be the filter.
+            if run.has_begun or ctx.attempt == 1:
+                raise
             raise NonRetryable(str(error)) from error
 
     return Action(bulk, NAME, Options(queue=QUEUE, priority=MAX_PRIORITY, retry=RETRY))
@@ -476,6 +481,11 @@ class _Run:
         self._ctx = ctx
         self._order = order
         self._done = done
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this attempt or one before it has found a page."""
+        return self._done.matched > 0
 
     def to_the_end(self) -> Result:
         if self._done.total is None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from duly import (
@@ -25,6 +26,7 @@ from duly import (
     Tx,
     fault,
 )
+from duly.clock import os_monotonic
 from duly.errors import (
     FunctionDeleted,
     InvalidOption,
@@ -34,9 +36,21 @@ from duly.errors import (
     UnknownFunction,
     UseTx,
 )
+from duly.store.postgres.store import PostgresStore
+from duly.store.statements import SHORT_QUERY
 from duly.testing import advance, drain, override
 from tests.jobs.child import run_until_killed
-from tests.jobs.support import PATIENCE, Database, Hire, rescue_the_dead, state_of, tidy, wait_until
+from tests.jobs.support import (
+    PATIENCE,
+    Database,
+    Hire,
+    on_postgres,
+    on_sqlite,
+    rescue_the_dead,
+    state_of,
+    tidy,
+    wait_until,
+)
 
 HOUR = 3600
 Send = Function[[int], int]
@@ -771,7 +785,7 @@ def test_an_attempt_that_was_taken_for_dead_does_no_more_pages(
 
 @pytest.mark.spec("N14")
 def test_a_filter_that_no_index_serves_fails_and_says_so(
-    app: Duly, send: Send, hire: Hire, monkeypatch: pytest.MonkeyPatch
+    app: Duly, send: Send, hire: Hire, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
     def too_broad(*args: Any, **more: Any) -> Any:
         raise QueryTooBroad("narrow the filter")
@@ -786,9 +800,69 @@ def test_a_filter_that_no_index_serves_fails_and_says_so(
     monkeypatch.setattr(app.store, "live_ids", too_broad)
     bulk = app.bulk.cancel(function=send)
     hire().work()
+    assert bulk.state == State.PENDING, "a stall looks the same, once"
+    clock.advance(60)
+    hire().work()
     with pytest.raises(JobFailed, match="narrow the filter"):
         bulk.result(0)
-    assert bulk.attempt == 1
+    assert bulk.attempt == 2
+
+
+@pytest.mark.spec("N14")
+@on_postgres
+@pytest.mark.usefixtures("pages_of_two")
+def test_a_bulk_job_goes_on_from_its_checkpoint_after_a_stall(
+    app: Duly, url: str, send: Send, hire: Hire, clock: ManualClock
+):
+    """Its third page takes longer than a statement may, at first."""
+    jobs = later(app, send, 6)
+    bulk = app.bulk.cancel(function=send)
+    store, worker = app.store, hire()
+    assert isinstance(store, PostgresStore)
+    store.sql[SHORT_QUERY] = store.sql[SHORT_QUERY].replace(b"10s", b"100ms")
+    pages: list[str] = []
+    with psycopg.connect(url) as blocker:
+
+        def stall(point: str) -> None:
+            if point == "bulk.paged":
+                pages.append(point)
+                if len(pages) == 2:
+                    blocker.execute("LOCK TABLE duly.jobs IN ACCESS EXCLUSIVE MODE")
+
+        with fault.inject(stall):
+            worker.start_due()
+            worker.wait_for_bodies()
+            blocker.rollback()
+            worker.settle()
+            assert (bulk.state, bulk.attempt) == (State.PENDING, 1)
+            assert [job.state for job in jobs] == ["canceled"] * 4 + ["pending"] * 2
+            clock.advance(60)
+            worker.work()
+    assert bulk.result(0) == counts(6)
+    assert (bulk.attempt, len(pages)) == (2, 3)
+
+
+@pytest.mark.spec("N14")
+@on_sqlite
+def test_a_process_that_stood_still_has_not_searched_for_long(
+    app: Duly, send: Send, monkeypatch: pytest.MonkeyPatch
+):
+    app.run_many(send.bind(n) for n in range(2_000))
+    looks, jump = 0, 2
+
+    def monotonic() -> float:
+        nonlocal looks
+        looks += 1
+        return os_monotonic() + (60 if looks >= jump else 0)
+
+    monkeypatch.setattr("duly.store.sqlite.session.os_monotonic", monotonic)
+    assert len(app.jobs(function=send, limit=2_000)) == 2_000
+    assert looks > jump, "it was looked at the clock after the jump"
+    # A search that really takes so long is given up.
+    looks, jump = 0, 10**9
+    monkeypatch.setattr("duly.store.sqlite.session.FIND_SECONDS", -1.0)
+    with pytest.raises(QueryTooBroad):
+        app.jobs(function=send, limit=2_000)
 
 
 @pytest.mark.spec("N14")

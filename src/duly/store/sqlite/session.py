@@ -23,6 +23,8 @@ from duly.store.steps import Ask, Row
 
 T = TypeVar("T")
 FIND_SECONDS = 10.0
+# 10,000 instructions take milliseconds; whatever takes longer is a stall, and counts as this long.
+STEP_SECONDS = 1.0
 
 WORDS = sql.words_for("sqlite")
 SQL = sql.compile_all("sqlite")
@@ -168,8 +170,7 @@ class SqliteSession(Session):
 
     def in_time(self, ask: Callable[[SqliteSession], T]) -> T:
         """A filter that no index serves must not keep the caller waiting for ever."""
-        until = os_monotonic() + FIND_SECONDS
-        self.raw.set_progress_handler(lambda: os_monotonic() > until, 10_000)
+        self.raw.set_progress_handler(_Patience(FIND_SECONDS).is_over, 10_000)
         try:
             return ask(self)
         except sqlite3.OperationalError as error:
@@ -200,6 +201,20 @@ class SqliteSession(Session):
 
     def _is_newest(self, row: Row) -> bool:
         return not self.run(sql.NEWER_FINISHED, {"function": row[2], "id": row[1]})
+
+
+class _Patience:
+    """How long a query may still take, not counting time in which the process stood still."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._seen = os_monotonic()
+
+    def is_over(self) -> bool:
+        now = os_monotonic()
+        self._left -= min(now - self._seen, STEP_SECONDS)
+        self._seen = now
+        return self._left < 0
 
 
 def _lenient(text: bytes) -> str:
