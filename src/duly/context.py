@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -33,7 +33,7 @@ from duly.model.schedule import check_cost
 from duly.orm import close_session, open_session
 from duly.runtime.program import Running, Scrub
 from duly.store.base import NeedsAlone, Rows, StoreTx
-from duly.verbs import AsyncVerbs, Verbs
+from duly.verbs import NOTHING, AsyncVerbs, Verbs
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 MAX_JOBS_PER_MUTATION = 1_000
 MAX_BYTES_PER_MUTATION = 8 << 20
@@ -208,7 +209,12 @@ class Tx(Verbs):
 
 
 class Ctx(Verbs):
-    """What a sync action knows of its job, and how it calls other functions."""
+    """What a sync action knows of its job, and how it calls other functions.
+
+    When the job is canceled or times out, the body continues to run, but the functions it schedules
+    do not: `run` and its like return a job that is already canceled. `check`, `progress` and `call`
+    raise Canceled.
+    """
 
     def __init__(self, core: Core, running: Running) -> None:
         self._core = core
@@ -265,7 +271,10 @@ class Ctx(Verbs):
             self._cost += checked
 
     def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a mutation now, in a transaction of its own, and return what it returns."""
+        """Run a mutation now, in a transaction of its own, and return what it returns.
+
+        Raises Canceled, and commits nothing, if the job was canceled or timed out.
+        """
         if not isinstance(mutation, Mutation):
             raise InvalidFunction(f"ctx.call runs a mutation, not {mutation!r}")
         self.check()
@@ -283,11 +292,9 @@ class Ctx(Verbs):
         return result
 
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        claim = self._running.claim
-        found = self._core.insert_children((claim.id, claim.token), jobs)
-        if found is None:
-            raise Canceled("this job was canceled, so what it schedules is canceled too")
-        return found
+        found = self._core.insert_children(_fence(self._running), jobs)
+        # None: this job was canceled, so they are stored canceled, and the body goes on.
+        return NOTHING if found is None else found
 
     def _get(self, job_id: str) -> JobRecord | None:
         return self._core.get(job_id)
@@ -303,10 +310,15 @@ class Ctx(Verbs):
 
 
 class AsyncCtx(AsyncVerbs):
-    """What an async action knows of its job; the verbs are those of Ctx, awaited."""
+    """What an async action knows of its job; the verbs are those of Ctx, awaited.
+
+    When the job is canceled or times out, the body gets `CancelledError` where it awaits anything
+    but these verbs, which complete as on Ctx.
+    """
 
     def __init__(self, core: Core, running: Running) -> None:
         self._core = core
+        self._running = running
         self._ctx = Ctx(core, running)
 
     @property
@@ -339,25 +351,38 @@ class AsyncCtx(AsyncVerbs):
 
     async def cost(self, amount: float) -> None:
         """Say that the job has cost so much more, for the budget of its schedule; as Ctx.cost."""
-        await self._core.threads.call(partial(self._ctx.cost, amount))
+        with self._running.undisturbed():
+            await self._core.threads.call(partial(self._ctx.cost, amount))
 
     async def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a mutation now, in a transaction of its own, and return what it returns."""
-        return await self._core.threads.call(lambda: self._ctx.call(mutation, *args, **kwargs))
+        """Run a mutation now, in a transaction of its own, and return what it returns.
+
+        Raises Canceled, and commits nothing, if the job was canceled or timed out.
+        """
+        with self._running.undisturbed():
+            return await self._core.threads.call(lambda: self._ctx.call(mutation, *args, **kwargs))
 
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         insert = self._ctx._insert  # pyright: ignore[reportPrivateUsage]
-        return await self._core.threads.call(partial(insert, jobs))
+        with self._running.undisturbed():
+            return await self._core.threads.call(partial(insert, jobs))
 
     async def _get(self, job_id: str) -> JobRecord | None:
-        return await self._core.threads.look(partial(self._core.get, job_id))
+        with self._running.undisturbed():
+            return await self._core.threads.look(partial(self._core.get, job_id))
 
     async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return await self._core.threads.read(partial(self._core.find, filter))
+        with self._running.undisturbed():
+            return await self._core.threads.read(partial(self._core.find, filter))
 
     async def _cancel(self, job_id: str) -> bool | None:
         cancel = partial(self._core.cancel, job_id, f"job:{self.job_id}")
-        return await self._core.threads.call(cancel)
+        with self._running.undisturbed():
+            return await self._core.threads.call(cancel)
+
+    async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
+        with self._running.undisturbed():
+            return await super()._off_loop(work, functions)
 
     def _parent_id(self) -> str | None:
         return self.job_id

@@ -480,8 +480,10 @@ def test_functions_can_be_called_with_made_contexts(app: Duly):
     job = kit.assert_enqueued(app, send.bind("bell"))
     assert job.parent_id is None
     assert kit.ctx(app, attempt=3).attempt == 3
+    canceled = kit.ctx(app, canceled=True)
     with pytest.raises(Canceled):
-        kit.ctx(app, canceled=True).check()
+        canceled.check()
+    assert canceled.run(send, "late").state == State.CANCELED
 
 
 @pytest.mark.spec("N30")

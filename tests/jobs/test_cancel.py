@@ -1,15 +1,16 @@
 """Who can cancel what, and what happens to the rest of the family?"""
 
+import asyncio
 import threading
 from typing import Any
 
 import pytest
 
-from duly import AsyncCtx, Ctx, Duly, Job, ManualClock, Retry, State, Tx, fault
+from duly import AsyncCtx, AsyncJob, Ctx, Duly, Job, ManualClock, Retry, State, Tx, Unique, fault
 from duly.clock import from_ms
 from duly.errors import Canceled, CannotCancelSelf, InvalidOption, JobCanceled, JobNotFound
 from duly.ids import new_id
-from tests.jobs.support import Database, Gate, Hire, in_thread
+from tests.jobs.support import PATIENCE, Database, Gate, Hire, in_thread
 
 
 @pytest.fixture
@@ -145,39 +146,103 @@ def test_the_body_of_a_canceled_action_is_told_with_the_next_beat(app: Duly, hir
     assert job.state == State.CANCELED
 
 
-@pytest.mark.spec("R85", "N18")
-def test_the_child_of_a_canceled_action_is_stored_canceled(
-    app: Duly, db: Database, note: Any, hire: Hire
+@pytest.mark.spec("R84", "R85", "R173", "N18")
+@pytest.mark.parametrize("how", ["canceled, not told", "canceled", "timed out"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_canceled_action_continues_to_run_and_what_it_schedules_does_not(
+    app: Duly, db: Database, clock: ManualClock, note: Any, hire: Hire, is_async: bool, how: str
 ):
     gate = Gate()
-    raised: list[type[Exception]] = []
+    steps: list[str] = []
+    children: list[Job[Any] | AsyncJob[Any]] = []
+    other = app.run_after(60, note, "of another")
 
-    @app.action
+    @app.action(name="sync", timeout=5)
     def act(ctx: Ctx) -> None:
         gate.pass_through()
-        for schedule in (
-            lambda: ctx.run(note, "one"),
-            lambda: ctx.run_after(60, note, "later"),
-            lambda: ctx.run_many([note.bind("a"), note.bind("b")]),
-        ):
-            try:
-                schedule()
-            except Canceled as error:
-                raised.append(type(error))
+        steps.append("goes on")
+        children.append(ctx.run(note, "one"))
+        children.append(ctx.run_after(60, note, "later"))
+        children.append(ctx.run_at(clock.now() + 1, note, "then"))
+        children.extend(ctx.run_many([note.bind("a"), note.bind("b")]))
+        children.append(ctx.run(note.using(unique=Unique("k")), "unique"))
+        batch = ctx.batch([note.bind("c"), note.bind("d")], on_complete=after)
+        children.extend(batch.jobs())
+        assert ctx.job(other.id).state == State.PENDING
+        assert other.id in {job.id for job in ctx.jobs()}
+        assert ctx.cancel(other) is True
+        ctx.cost(1)
+        ctx.log("still here")
+        with pytest.raises(Canceled):
+            ctx.call(note, "called")
+        if how != "canceled, not told":
+            for stop in (ctx.check, lambda: ctx.progress(0.5)):
+                with pytest.raises(Canceled):
+                    stop()
+        steps.append("cleans up")
 
-    job = app.run(act)
+    @app.action(name="async", timeout=5)
+    async def act_async(ctx: AsyncCtx) -> None:
+        gate.pass_through()
+        steps.append("goes on")
+        children.append(await ctx.run(note, "one"))
+        children.append(await ctx.run_after(60, note, "later"))
+        children.append(await ctx.run_at(clock.now() + 1, note, "then"))
+        children.extend(await ctx.run_many([note.bind("a"), note.bind("b")]))
+        children.append(await ctx.run(note.using(unique=Unique("k")), "unique"))
+        batch = await ctx.batch([note.bind("c"), note.bind("d")], on_complete=after)
+        children.extend(app.job(job.id) for job in app.jobs() if job.record.batch_id == batch.id)
+        assert (await ctx.job(other.id)).id == other.id
+        assert other.id in {job.id for job in await ctx.jobs()}
+        assert await ctx.cancel(other) is True
+        await ctx.cost(1)
+        ctx.log("still here")
+        with pytest.raises(Canceled):
+            await ctx.call(note, "called")
+        if how != "canceled, not told":
+            with pytest.raises(Canceled):
+                ctx.check()
+            with pytest.raises(Canceled):
+                await ctx.progress(0.5)
+        steps.append("cleans up")
+        if how != "canceled, not told":
+            # Only here, where it awaits something else, is it interrupted.
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(PATIENCE)
+            steps.append("interrupted")
+
+    @app.action
+    def after(ctx: Ctx, batch_id: str) -> None:
+        steps.append("the batch's hook")
+
+    job = app.run(act_async if is_async else act)
     worker = hire()
     worker.start_due()
     gate.wait_for_one()
-    job.cancel()
+    if how == "timed out":
+        clock.advance(5)
+        worker.watch()
+        worker.settle()
+    else:
+        job.cancel()
+    if how == "canceled":
+        worker.beat()
     gate.open()
+    worker.wait_for_bodies()
+    clock.advance(120)
     worker.work()
 
-    assert raised == [Canceled] * 3
-    children = job.children()
-    assert [child.state for child in children] == [State.CANCELED] * 4
-    assert {child.canceled_by for child in children} == {f"parent:{job.id}"}
-    assert all(child.completed_at is not None for child in children)
+    expected = ["goes on", "cleans up"]
+    if is_async and how != "canceled, not told":
+        expected.append("interrupted")
+    assert steps == expected
+    assert job.state == (State.FAILED if how == "timed out" else State.CANCELED)
+    records = [app.job(child.id).record for child in children]
+    assert len(records) == 8
+    assert {record.state for record in records} == {State.CANCELED}
+    assert {record.canceled_by for record in records} == {f"parent:{job.id}"}
+    assert all(record.completed_at is not None for record in records)
+    assert not any(child.existed for child in children)
     assert db.notes() == []
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from duly import AsyncCtx, Ctx, Duly, ErrorKind, Job, ManualClock, State, SystemClock, Tx
-from duly.errors import Canceled, JobNotFound
+from duly import AsyncCtx, Ctx, Duly, ErrorKind, Job, ManualClock, State, SystemClock
+from duly.errors import JobNotFound
 from duly.ids import new_id
 from duly.model.job import Again, Claim, Finish, Raised, settle
 from duly.model.progress import ProgressReport, revision_of
@@ -158,55 +158,6 @@ def test_many_cancels_make_nobody_elses_worker_look_dead(
     gate.open()
     worker.work()
     assert job.state == State.SUCCEEDED
-
-
-CALLS: dict[str, Callable[[Ctx, Any, Any], object]] = {
-    "check": lambda ctx, note, act: ctx.check(),
-    "run": lambda ctx, note, act: ctx.run(act),
-    "run_after": lambda ctx, note, act: ctx.run_after(60, act),
-    "run_many": lambda ctx, note, act: ctx.run_many([act.bind()]),
-    "call": lambda ctx, note, act: ctx.call(note, "never"),
-    "progress": lambda ctx, note, act: ctx.progress(0.5),
-}
-
-
-@pytest.mark.spec("R173")
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_the_next_call_through_the_context_raises(
-    app: Duly, db: Database, hire: Hire, call: Callable[[Ctx, Any, Any], object]
-):
-    gate = Gate()
-    raised: list[Exception] = []
-
-    @app.mutation
-    def note(tx: Tx, text: str) -> None:
-        tx.execute("INSERT INTO notes VALUES (?)", (text,))
-
-    @app.action
-    def child(ctx: Ctx) -> None: ...
-
-    @app.action
-    def act(ctx: Ctx) -> None:
-        gate.pass_through()
-        try:
-            call(ctx, note, child)
-        except Exception as error:
-            raised.append(error)
-            raise
-
-    job = app.run(act)
-    worker = hire()
-    worker.start_due()
-    gate.wait_for_one()
-    job.cancel()
-    worker.beat()
-    gate.open()
-    worker.work()
-
-    assert [type(error) for error in raised] == [Canceled]
-    assert job.state == State.CANCELED
-    assert db.notes() == []
-    assert {found.state for found in app.jobs(function=child)} <= {State.CANCELED}
 
 
 @pytest.mark.spec("R173")

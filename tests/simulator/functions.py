@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from duly import AsyncCtx, Ctx, Duly, Function, Tx
-from duly.errors import Canceled, StoreError
+from duly.errors import StoreError
 
 if TYPE_CHECKING:
     from tests.simulator.process import Process
@@ -294,8 +294,7 @@ async def stubborn_walk(ctx: AsyncCtx) -> None:
     for function, *args in ((meddle, ctx.job_id), (spawn,)):
         with suppress(asyncio.CancelledError):
             await Pause()
-        with suppress(Canceled):
-            await async_child(ctx, function, *args)
+        await async_child(ctx, function, *args)
 
 
 @app.action

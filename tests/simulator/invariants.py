@@ -142,10 +142,10 @@ class Ledger:
             raise Violation("the fence", f"#{story.number} is settled by {tokens}, not its own")
 
     def scheduled(self, child_id: str, token: int) -> None:
-        """An action was told that its child is stored: its row must have carried the token."""
+        """An action has a child: its row carried the token then, or the child is canceled."""
         self.acknowledged(child_id)
         child = self.jobs[child_id]
-        if child.parent_token != token:
+        if child.parent_token != token and not child.canceled:
             raise Violation(
                 "children of the taken away",
                 f"#{child.number} was stored for token {token}, its parent had"

@@ -10,7 +10,8 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -59,6 +60,8 @@ class Attempt:
 
     __slots__ = (
         "_guard",
+        "_inside",
+        "_postponed",
         "_resolve",
         "cancel_body",
         "canceled",
@@ -92,6 +95,8 @@ class Attempt:
         self.deadline: float | None = None
         self.failed_calls: set[tuple[Scrub, str]] = set()
         self.cancel_body: Callable[[], None] | None = None
+        self._inside = 0
+        self._postponed = False
 
     def resolve(self, outcome: Outcome) -> bool:
         """Hand in the outcome; False if another one came first."""
@@ -101,6 +106,23 @@ class Attempt:
             self.end_report()
             self._resolve(self, outcome)
         return first
+
+    @contextmanager
+    def undisturbed(self) -> Generator[None]:
+        """While an async body is inside, its task is not canceled; it is afterwards."""
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if self._postponed and self.cancel_body is not None:
+                self._postponed = False
+                self.cancel_body()
+
+    def may_disturb(self) -> bool:
+        """Whether the task can be canceled now. Otherwise `cancel_body` is called again later."""
+        self._postponed = self._inside > 0
+        return not self._postponed
 
     def progress(self, value: float, note: str | None) -> None:
         """The body says how far it is."""

@@ -385,7 +385,12 @@ class Isolated:
     async def _run_async(self, attempt: Attempt) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        self._stop = lambda: _call_soon(loop, task.cancel)
+
+        def cancel() -> None:
+            if attempt.may_disturb():
+                task.cancel()
+
+        attempt.cancel_body = self._stop = lambda: _call_soon(loop, cancel)
         await run_async_action(attempt)
         self._stop = _nothing
 

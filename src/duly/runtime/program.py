@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from duly.clock import Clock
@@ -27,6 +28,10 @@ class Running(Protocol):
     """Whether the body has scheduled jobs, so that workers must be woken after the commit."""
     failed_calls: set[tuple[Scrub, str]]
     """Calls made by the body, with their arguments, whose errors may hold redacted values."""
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """While an async body is inside, its task is not canceled; it is afterwards."""
+        ...
 
     def progress(self, value: float, note: str | None, /) -> None:
         """The body says how far it is."""

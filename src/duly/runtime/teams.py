@@ -134,7 +134,7 @@ class AsyncTeam:
 
     def _cancel_task(self, attempt: Attempt) -> None:
         # Only here, where no body runs, is it sure that the task is still that of the attempt.
-        if (task := self._tasks.get(attempt)) is not None:
+        if (task := self._tasks.get(attempt)) is not None and attempt.may_disturb():
             task.cancel()
 
     def stop(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -319,6 +319,9 @@ class _Made:
         self.scheduled = False
         self.failed_calls: set[tuple[Scrub, str]] = set()
 
+    def undisturbed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def progress(self, value: float, note: str | None) -> None:
         """There is no job whose progress it could be."""
 
@@ -334,7 +337,7 @@ class _MadeCtx(Ctx):
         return result
 
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        return self._core.insert(jobs)
+        return super()._insert(jobs) if self.canceled else self._core.insert(jobs)
 
     def _parent_id(self) -> str | None:
         return None
