@@ -136,10 +136,10 @@ PLANTED = [
         "tests/server/test_endpoints.py",
     ),
     Planted(
-        "addresses of carriers' networks are public",
+        "relays of 6to4 are public",
         "outbound/rules.py",
-        '"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8"',
-        '"10.0.0.0/8", "127.0.0.0/8"',
+        '"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"',
+        '"192.0.2.0/24", "192.168.0.0/16"',
         "tests/server/test_outbound.py",
     ),
     Planted(

@@ -236,6 +236,9 @@ def test_one_who_comes_back_is_told_nothing_before_it_was_let_in():
     follower.let_in(Cursor(8), since)
     assert asked == [Cursor(1)]
     assert follower.take() == ([Told(missed, Cursor(1)), Told(later, Cursor(9))], Cursor(9))
+    # The next look of all followers begins before that, and finds it again.
+    follower.tell(look(later, since=10))
+    assert follower.take() == ([], Cursor(10))
 
 
 def test_one_who_is_new_and_was_told_has_joined():
