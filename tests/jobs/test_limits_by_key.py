@@ -294,6 +294,30 @@ def test_the_slot_of_a_killed_worker_is_freed_by_whoever_rescues_its_jobs(
 
 
 @pytest.mark.spec("N7", "N32")
+def test_a_job_that_lost_its_worker_keeps_its_turn(app: Duly, clock: ManualClock, hire: Hire):
+    """Behind all that came meanwhile, each further loss would cost it as long again."""
+    ran: list[int] = []
+
+    @app.action(limit=Limit("k", at_once=1), retry=Retry(base=0, jitter=0))
+    def work(ctx: Ctx, number: int) -> None:
+        ran.append(number)
+
+    victim, observer = hire(), hire()
+    app.run(work, 0)
+    victim.claim_only()
+    for number in (1, 2, 3):
+        clock.advance(1)
+        app.run(work, number)
+    observer.start_due()
+    victim.die()
+    rescue_the_dead(observer)
+    observer.work()
+
+    # The slot went to the first of the line before the lost job was due again.
+    assert ran == [1, 0, 2, 3]
+
+
+@pytest.mark.spec("N7", "N32")
 def test_a_slot_that_is_just_being_freed_is_no_body_that_goes_on(
     app: Duly, db: Database, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):

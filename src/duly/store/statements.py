@@ -1028,14 +1028,16 @@ HOLD_KEY = each(
 )
 DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
 _WAITS = "limit_key = :key AND limit_key IS NOT NULL AND hold = 'key'"
+# By when it was first due, so that an attempt that is run again keeps its turn.
+_TURN = "priority DESC, scheduled_at"
 FIRST_WAITER = both(
-    f"SELECT limits FROM @jobs WHERE {_WAITS} ORDER BY limit_key, priority DESC, run_at, id LIMIT 1"
+    f"SELECT limits FROM @jobs WHERE {_WAITS} ORDER BY limit_key, {_TURN}, id LIMIT 1"
 )
 WAITERS = each(
     sqlite=f"""SELECT id FROM @jobs WHERE {_WAITS}
-        ORDER BY priority DESC, run_at, id LIMIT :limit""",
+        ORDER BY {_TURN}, id LIMIT :limit""",
     postgres=f"""SELECT t.id::text FROM @jobs t WHERE {_WAITS}
-        ORDER BY limit_key, priority DESC, run_at, t.id LIMIT :limit FOR UPDATE SKIP LOCKED""",
+        ORDER BY limit_key, {_TURN}, t.id LIMIT :limit FOR UPDATE SKIP LOCKED""",
 )
 ADMIT = each(
     sqlite="""UPDATE @jobs SET hold = NULL, run_at = max(run_at, :run_at)
