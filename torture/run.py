@@ -22,7 +22,17 @@ from pathlib import Path
 
 from bench.machine import describe
 from tests.postgres import DEFAULT_VERSION
-from torture.measures import existing, fuzzed, hardship, load, points, requests, simulated, upgrade
+from torture.measures import (
+    disk,
+    existing,
+    fuzzed,
+    hardship,
+    load,
+    points,
+    requests,
+    simulated,
+    upgrade,
+)
 from torture.measures.base import STORES, Measure, Share, say
 from torture.table import (
     SO_FAR,
@@ -44,7 +54,8 @@ MEASURES: dict[str, tuple[float, Measure]] = {
     "points": (0.17, points.run),
     "simulated": (0.08, simulated.run),
     "mutants": (0.04, simulated.run_mutants),
-    "hardship": (0.04, hardship.run),
+    "hardship": (0.03, hardship.run),
+    "disk": (0.01, disk.run),
     "upgrade": (0.01, upgrade.run),
     "existing": (0.04, existing.run),
     "requests": (0.03, requests.run),

@@ -8,8 +8,12 @@ from __future__ import annotations
 import pytest
 
 from torture.load.chaos import Plan
+from torture.load.disk import can_mount
+from torture.load.fleet import Fleet
 from torture.load.history import Change, is_legal
+from torture.load.pace import Pace
 from torture.load.scene import Order, play_on
+from torture.measures import disk
 
 SCENES = {
     "sqlite": Order("sqlite", 1, 10, Plan(20), schedules=20),
@@ -53,3 +57,33 @@ CLAIMED = ("pending", "running", 1)
 )
 def test_what_a_job_may_become(steps, legal):
     assert is_legal(changes(*steps)) is legal
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_attempts_that_a_kill_cut_off_are_counted(url, tmp_path):
+    fleet = Fleet(url, tmp_path)
+    fleet.trace.append("keys", "dies", 50, "-", 1)
+    fleet.db.execute("INSERT INTO torture_workers VALUES ('killed', 1), ('lives', 2)")
+    log = "INSERT INTO torture_log (at, job_id, function, was, became, token, attempt, worker_id)"
+    for at, job_id, became, worker in [
+        *((10, "run again", "running", "killed"), (60, "run again", "pending", "killed")),
+        *((70, "run again", "running", "lives"), (80, "run again", "succeeded", "lives")),
+        *((10, "lost", "running", "killed"), (60, "lost", "failed", "killed")),
+        *((10, "done before", "running", "killed"), (20, "done before", "succeeded", "killed")),
+    ]:
+        values = f"{at}, '{job_id}', 'f', NULL, '{became}', 1, 1, '{worker}'"
+        fleet.db.execute(f"{log} VALUES ({values})")
+
+    pace = Pace(fleet.db, fleet.trace)
+
+    assert pace.cut_off == 2
+    assert pace.reruns(until=100) == [0.02]
+    fleet.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_full_disk_loses_and_doubles_nothing(store):
+    if not can_mount():
+        pytest.skip("no right to mount a file system")
+    assert disk.fill(store, times=2) == []

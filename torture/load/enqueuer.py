@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import random
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -28,8 +29,9 @@ from torture.load.app import KEYS, SIMPLE, app, breed, cancel, pair, serve, solo
 KEPT = 50
 LOOK_EVERY = 10
 AFTER_OUTAGE = 0.05
-# What a driver raises where duly cannot say whether the transaction has happened.
-OUTAGE = (StoreError, psycopg.Error)
+# What a driver raises where duly cannot say whether the transaction has happened, or where a
+# statement of our own meets a full disk.
+OUTAGE = (StoreError, psycopg.Error, sqlite3.OperationalError)
 
 
 def enqueue(chance: random.Random) -> list[str]:
@@ -132,7 +134,8 @@ def main(seed: int, backlog: int, port: int | None) -> None:
             recent = (recent + ids)[-KEPT:]
             if chance.random() < 0.15:
                 cancel_one(recent, chance)
-        except OUTAGE:
+        except OUTAGE as error:
+            trace.append("refused", type(error).__name__)
             time.sleep(AFTER_OUTAGE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from tests.jobs.support import Database
 from tests.torture.kill.trace import Trace
@@ -23,20 +24,29 @@ class Pace:
         self._claims: list[int] = []
         self._ends: list[int] = []
         self._reruns: list[tuple[int, int]] = []
+        self.cut_off = 0
+        """Attempts whose worker was killed before they had ended."""
         for story in stories(db):
             self._claims += [change.at for change in story if change.became == "running"]
             self._ends += [change.at for change in story if change.became not in LIVE]
             self._reruns += self._reruns_of(story)
+            self.cut_off += sum(self._death_between(*pair) is not None for pair in pairwise(story))
         self._claims.sort()
         self._ends.sort()
 
     def _reruns_of(self, story: Sequence[Change]) -> Iterator[tuple[int, int]]:
         """When a worker was killed under the job, and when the job started again."""
         for claim, rescue, again in zip(story, story[1:], story[2:], strict=False):
-            if [c.became for c in (claim, rescue, again)] == ["running", "pending", "running"]:
-                died_at = self._died_at.get(self._pid_of.get(claim.worker_id or "", 0))
-                if died_at is not None and claim.at <= died_at <= rescue.at:
-                    yield died_at, again.at
+            died_at = self._death_between(claim, rescue)
+            if died_at is not None and (rescue.became, again.became) == ("pending", "running"):
+                yield died_at, again.at
+
+    def _death_between(self, claim: Change, end: Change) -> int | None:
+        """When the worker was killed that ran this attempt, if that is how it ended."""
+        died_at = self._died_at.get(self._pid_of.get(claim.worker_id or "", 0))
+        if claim.became != "running" or died_at is None:
+            return None
+        return died_at if claim.at <= died_at <= end.at else None
 
     def reruns(self, until: float) -> list[float]:
         """Seconds from a kill until what it had cut off started again.

@@ -61,6 +61,8 @@ class Outcome:
     jobs: int
     damage: list[str]
     evidence: list[str]
+    cut_off: int
+    """Attempts whose worker was killed before they had ended."""
     reruns: list[float]
     """Seconds from a kill until what it had cut off started again."""
     resumed: list[float]
@@ -89,7 +91,8 @@ class Outcome:
         """How fast it was, and how large its worker grew."""
         return (
             f"{self.calm:.0f}/s calm, {self.faulty:.0f}/s under faults; growth {self.growth:+.1%};"
-            f" longest reruns {sorted(self.reruns)[-3:]} of {len(self.reruns)}, resumed"
+            f" {self.cut_off} attempts cut off; longest reruns {sorted(self.reruns)[-3:]}"
+            f" of {len(self.reruns)}, resumed"
             f" {sorted(self.resumed)[-3:]}; took {self.took:.0f} s"
         )
 
@@ -150,6 +153,7 @@ def _play(order: Order, fleet: Fleet, server: Restartable | None, proxy: Proxy |
         jobs=fleet.db.count("@history"),
         damage=list(damage(fleet.db)),
         evidence=[*evidence(fleet.db, fleet.trace, verdict), *fleet.surprises()],
+        cut_off=pace.cut_off,
         reruns=pace.reruns(until=min(director.tally.disturbed_at, over * 1000)),
         resumed=pace.resumed(director.tally.back_at),
         calm=pace.ended_in_a_second(began * 1000, hit * 1000),

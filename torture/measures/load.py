@@ -96,8 +96,10 @@ def _faults(outcomes: Sequence[Outcome]) -> Iterator[Row]:
     ):
         hit = [each for each in outcomes if each.tally.done[fault]]
         if hit:
-            tried = sum(each.tally.done[fault] for each in hit)
-            yield none_of(words, f"{tried:,}", sum(not each.is_clean for each in hit))
+            tried = f"{sum(each.tally.done[fault] for each in hit):,}"
+            if fault == KILLS:
+                tried += f", {sum(each.cut_off for each in hit):,} attempts cut off"
+            yield none_of(words, tried, sum(not each.is_clean for each in hit))
 
 
 def _promises(outcomes: Sequence[Outcome]) -> Iterator[Row]:

@@ -1,0 +1,73 @@
+"""A full disk under load, and then room again: on both stores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+from tests.cli.processes import wait_until
+from torture.load.audit import evidence
+from torture.load.damage import damage
+from torture.load.disk import can_mount, database_on, small_disk
+from torture.load.fleet import Fleet
+from torture.load.scene import scratch_folder
+from torture.measures.base import NAMES, Share, say
+from torture.table import Row, none_of
+
+TIMES_HOURLY = 30
+LEAST_TIMES = 2
+WARM = 200
+FULL_SECONDS = 2.0
+MORE = 100
+
+
+def run(share: Share) -> Iterator[Row]:
+    if not can_mount():
+        yield Row("disk full", "not run: no right to mount a file system", "", "", kept=True)
+        return
+    for store in share.stores:
+        times = share.scaled(TIMES_HOURLY, LEAST_TIMES)
+        found = fill(store, times)
+        words = f"{NAMES[store]}: disk full under load, for clients and workers, then not"
+        row = none_of(words, f"{times} times", len(found))
+        if not row.kept:
+            say(*found, share.replay("disk", store))
+        yield row
+
+
+def fill(store: str, times: int) -> list[str]:
+    """What went wrong where the disk of the database was full so many times."""
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk())
+        # What they tell of themselves must not be lost with the database.
+        folder = stack.enter_context(scratch_folder())
+        fleet = Fleet(stack.enter_context(database_on(store, disk)), folder, schedules=5)
+        stack.callback(fleet.close)
+        fleet.worker("--processes=2")
+        fleet.enqueuer()
+        wait_until(partial(_have_ended, fleet, WARM), "there is load", patience=60)
+        for _ in range(times):
+            refused = fleet.trace.size("refused")
+            disk.fill()
+            wait_until(partial(_is_larger, fleet, refused), "somebody is refused", patience=60)
+            time.sleep(FULL_SECONDS)
+            disk.empty()
+            enough = _ended(fleet) + MORE
+            wait_until(partial(_have_ended, fleet, enough), "work goes on", patience=60)
+        fleet.drain()
+        verdict = fleet.verdict()
+        return [*damage(fleet.db), *evidence(fleet.db, fleet.trace, verdict), *fleet.surprises()]
+
+
+def _is_larger(fleet: Fleet, before: int) -> bool:
+    return fleet.trace.size("refused") > before
+
+
+def _have_ended(fleet: Fleet, jobs: int) -> bool:
+    return _ended(fleet) >= jobs
+
+
+def _ended(fleet: Fleet) -> int:
+    return fleet.db.count("@history")
