@@ -191,7 +191,7 @@ def test_a_function_that_cannot_be_run_does_not_keep_a_worker_from_starting_anew
         raise NotImplementedError
 
     (before,) = app.workers()
-    app.store.rescue(before.id, None, lambda job, alone: pytest.fail("nothing ran"), 0)
+    app.store.rescue(before.id, None, lambda job: pytest.fail("nothing ran"), 0)
 
     wait_until(lambda: [w.id for w in app.workers()] not in ([], [before.id]), "a new worker")
     assert app.run(hello).result(timeout=PATIENCE) == "hello"

@@ -277,7 +277,7 @@ def test_a_worker_that_was_declared_dead_starts_anew(app: Duly) -> None:
 
     app.start(beat_every=0.02)
     (before,) = app.workers()
-    app.store.rescue(before.id, None, lambda job, alone: pytest.fail("nothing ran"), 0)
+    app.store.rescue(before.id, None, lambda job: pytest.fail("nothing ran"), 0)
 
     wait_until(lambda: [w.id for w in app.workers()] not in ([], [before.id]), "a new worker")
     assert app.run(answer).result(PATIENCE) == 42

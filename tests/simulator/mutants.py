@@ -23,6 +23,7 @@ from duly.functions import Call
 from duly.ids import new_id
 from duly.model import job as job_model
 from duly.model.job import (
+    CRASHES_BEFORE_ALONE,
     CRASHES_UNTIL_CONVICTED,
     Claim,
     ErrorKind,
@@ -226,7 +227,7 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token")
+@mutant("a retry, rescue or give-back that does not compare the token", seed=32)
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
@@ -334,7 +335,7 @@ def effect_apart() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "finish", finish)
 
 
-@mutant("a body may end its transaction: no authorizer")
+@mutant("a body may end its transaction: no authorizer", seed=3)
 def no_authorizer() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "_authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
@@ -344,7 +345,7 @@ def autocommit() -> AbstractContextManager[None]:
     return patched(SqliteTx, "_open", property(lambda self: self._session))
 
 
-@mutant("a finish that does not look whether the transaction is still there", seed=3)
+@mutant("a finish that does not look whether the transaction is still there", seed=4)
 def finish_anyway() -> AbstractContextManager[None]:
     def finish(self: SqliteMutationLane, claim: Any, result: str | None, now: int) -> bool:
         with self._ours():
@@ -391,7 +392,7 @@ def begin_is_judged() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a mutation may cancel its own ancestor, and with it itself")
+@mutant("a mutation may cancel its own ancestor, and with it itself", seed=4)
 def cancels_itself() -> AbstractContextManager[None]:
     return patched(SqliteTx, "lock_running", lambda self, *fence: True)
 
@@ -451,7 +452,7 @@ def history_changes() -> AbstractContextManager[None]:
     return without(trigger("duly_history_final"), WAS_RUNNING)
 
 
-@mutant("an ended attempt drops whatever attempt of its job is held now", seed=13)
+@mutant("an ended attempt drops whatever attempt of its job is held now", seed=14)
 def note_by_id() -> AbstractContextManager[None]:
     def note(self: Ends, batch: list[Settlement], settled: set[str]) -> None:
         for settlement in batch:
@@ -470,7 +471,7 @@ def full_disk() -> AbstractContextManager[None]:
 # Cancel --------------------------------------------------------------------------------------
 
 
-@mutant("children are stored whether or not the parent still runs")
+@mutant("children are stored whether or not the parent still runs", seed=4)
 def parent_not_locked() -> AbstractContextManager[None]:
     return rewritten(
         sql.LOCK_PARENT,
@@ -534,27 +535,28 @@ def living_rescued() -> AbstractContextManager[None]:
 
 @mutant("a rescue that runs actions again")
 def actions_again() -> AbstractContextManager[None]:
-    def judge(job: Lost, now: int, chance: float, **death: bool) -> Settlement:
-        return settle_lost(msgspec.structs.replace(job, kind=Kind.MUTATION), now, chance, **death)
+    def judge(job: Lost, now: int, chance: float, witnessed: bool) -> Settlement:
+        job = msgspec.structs.replace(job, kind=Kind.MUTATION)
+        return settle_lost(job, now, chance, witnessed=witnessed)
 
     return patched(beat, "settle_lost", judge)
 
 
 @mutant("a job beside which another one crashed the worker is convicted", seed=1)
 def bystanders() -> AbstractContextManager[None]:
-    def judge(job: Lost, now: int, chance: float, **death: bool) -> Settlement:
+    def judge(job: Lost, now: int, chance: float, witnessed: bool) -> Settlement:
         if job.crashes > 0:
-            job = msgspec.structs.replace(job, crashes=CRASHES_UNTIL_CONVICTED)
-            death["witnessed"] = True
-        return settle_lost(job, now, chance, **death)
+            job, witnessed = msgspec.structs.replace(job, crashes=CRASHES_UNTIL_CONVICTED), True
+        return settle_lost(job, now, chance, witnessed=witnessed)
 
     return patched(beat, "settle_lost", judge)
 
 
 @mutant("a job whose own process died is convicted though nobody saw why", seed=5)
 def unwitnessed() -> AbstractContextManager[None]:
-    def judge(job: Lost, now: int, chance: float, alone: bool, witnessed: bool) -> Settlement:
-        return settle_lost(job, now, chance, alone=alone, witnessed=alone)
+    def judge(job: Lost, now: int, chance: float, witnessed: bool) -> Settlement:
+        alone = job.crashes >= CRASHES_BEFORE_ALONE
+        return settle_lost(job, now, chance, witnessed=alone)
 
     return patched(beat, "settle_lost", judge)
 
@@ -564,7 +566,7 @@ def convicted_at_once() -> AbstractContextManager[None]:
     return patched(job_model, "CRASHES_UNTIL_CONVICTED", 3)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=129)
+@mutant("a claim whose answer was lost is never given back", seed=20)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
@@ -578,7 +580,7 @@ def lock_kept() -> AbstractContextManager[None]:
     return patched(SqliteStore, "deregister", deregister)
 
 
-@mutant("a function that is known again does not free its jobs", seed=32)
+@mutant("a function that is known again does not free its jobs", seed=21)
 def held_for_ever() -> AbstractContextManager[None]:
     return both(
         patched(SqliteStore, "release_known", lambda self: 0),
@@ -613,7 +615,7 @@ def slots_of_the_dead() -> AbstractContextManager[None]:
     return patched(limits, "release_all", lambda *_: None)
 
 
-@mutant("a worker goes although bodies that hold slots go on")
+@mutant("a worker goes although bodies that hold slots go on", seed=12)
 def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: 0)
 
@@ -623,7 +625,7 @@ def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=410)
+@mutant("a claim whose answer was lost keeps its slots", seed=20)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
@@ -667,12 +669,12 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
 REAL_EXCHANGE = SqliteStore.exchange
 
 
-@mutant("what a limit leaves is looked up before the lock", seed=12)
+@mutant("what a limit leaves is looked up before the lock", seed=14)
 def unlocked_look() -> AbstractContextManager[None]:
     return patched(SqliteStore, "exchange", _look_before_the_lock)
 
 
-@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=119)
+@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=14)
 def unlocked_look_stored() -> AbstractContextManager[None]:
     return both(unlocked_look(), without(SLOT_KEY))
 
@@ -709,7 +711,7 @@ def nobody_admitted() -> AbstractContextManager[None]:
     return patched(limits, "admit", lambda *_: 0)
 
 
-@mutant("starts count for less than the time of their rate", seed=7)
+@mutant("starts count for less than the time of their rate", seed=9)
 def short_window() -> AbstractContextManager[None]:
     return rewritten(sql.STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
 
@@ -746,7 +748,7 @@ def no_pending_index() -> AbstractContextManager[None]:
     return without(INDEX.format("pending"))
 
 
-@mutant("a job that starts keeps the key of those that have not")
+@mutant("a job that starts keeps the key of those that have not", seed=7)
 def pending_key_kept() -> AbstractContextManager[None]:
     return claiming((", pending_key = NULL", ""))
 
@@ -798,13 +800,13 @@ def batch_hook_stays() -> AbstractContextManager[None]:
 CANCELED = "EXISTS (SELECT 1 FROM duly_history WHERE id = OLD.id AND state = 'canceled')"
 
 
-@mutant("a cancel does not free the hook", seed=0)
+@mutant("a cancel does not free the hook", seed=3)
 def cancel_frees_no_hook() -> AbstractContextManager[None]:
     when = "WHEN OLD.hook_id IS NOT NULL"
     return reworded((when, f"{when} AND NOT {CANCELED}"))
 
 
-@mutant("the first end in a batch frees the hook")
+@mutant("the first end in a batch frees the hook", seed=2)
 def hook_after_the_first() -> AbstractContextManager[None]:
     others = "AND NOT EXISTS (SELECT 1 FROM duly_jobs WHERE batch_id = OLD.batch_id)"
     return without(others)

@@ -387,19 +387,18 @@ def _after_interruption(claim: Claim, now: int) -> Settlement:
     )
 
 
-def settle_lost(
-    job: Lost, now: int, chance: float, *, alone: bool, witnessed: bool = False
-) -> Settlement:
+def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) -> Settlement:
     """Say what the death of its worker means for a job that was running there.
 
     A mutation's transaction is gone with the worker, so it simply runs again. An action may have
     had effects, so it runs again only if its function asked for retries. The second crash sends
-    either into a process of its own (`alone`).
+    either into a process of its own.
 
     There a death counts only if it was `witnessed` by the worker that started the process and
     lived on. If that worker died too, something killed both, and nothing is known about the job:
     it runs again, later each time in case it is the job that takes everything down.
     """
+    alone = job.crashes >= CRASHES_BEFORE_ALONE
     crashes = job.crashes + (witnessed or not alone)
     if witnessed and crashes >= CRASHES_UNTIL_CONVICTED:
         return Finish(

@@ -114,9 +114,8 @@ def rescue(
     return rescued or 0
 
 
-def judge_lost(clock: Clock, *, witnessed: bool = False) -> Callable[[Lost, bool], Settlement]:
-    def judge(job: Lost, alone: bool) -> Settlement:
-        now, chance = clock.now(), random.random()
-        return settle_lost(job, now, chance, alone=alone, witnessed=witnessed)
+def judge_lost(clock: Clock, *, witnessed: bool = False) -> Callable[[Lost], Settlement]:
+    def judge(job: Lost) -> Settlement:
+        return settle_lost(job, clock.now(), random.random(), witnessed=witnessed)
 
     return judge

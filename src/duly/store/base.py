@@ -565,12 +565,12 @@ class Store(Protocol):
         self,
         worker_id: str,
         beat: int | None,
-        judge: Callable[[Lost, bool], Settlement],
+        judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
         """Settle every job of a dead worker and remove its row, in one transaction.
 
-        `judge(job, alone)` decides. Does nothing and answers None if the worker has beaten since.
+        `judge(job)` decides. Does nothing and answers None if the worker has beaten since.
         """
         ...
 

@@ -208,15 +208,14 @@ class Session(ABC):
         self,
         worker_id: str,
         beat: int | None,
-        judge: Callable[[Lost, bool], Settlement],
+        judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
         rows = self.run(sql.LOCK_WORKER, {"id": worker_id})
-        if not rows or (beat is not None and rows[0][1] != beat):
+        if not rows or (beat is not None and rows[0][0] != beat):
             return None
-        alone = bool(rows[0][0])
         lost = [Lost(*row) for row in self.run(sql.RUNNING_OF, {"worker": worker_id})]
-        self.settle([judge(job, alone) for job in lost], now)
+        self.settle([judge(job) for job in lost], now)
         limits.release_all(self, worker_id, now)
         fault.point("rescue.moved")
         self.run(sql.DELETE_WORKER, {"id": worker_id})

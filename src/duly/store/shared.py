@@ -222,7 +222,7 @@ class SharedVerbs(ABC, Generic[S]):
         self,
         worker_id: str,
         beat: int | None,
-        judge: Callable[[Lost, bool], Settlement],
+        judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
         rescued = self._write(lambda s: s.rescue(worker_id, beat, judge, now))

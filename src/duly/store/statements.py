@@ -530,8 +530,8 @@ WORKERS = both(
 )
 BEATS = both("SELECT @id, beat FROM @workers")
 LOCK_WORKER = each(
-    sqlite="SELECT alone, beat FROM @workers WHERE id = :id",
-    postgres="SELECT alone, beat FROM @workers WHERE id = :id FOR UPDATE",
+    sqlite="SELECT beat FROM @workers WHERE id = :id",
+    postgres="SELECT beat FROM @workers WHERE id = :id FOR UPDATE",
 )
 HOLDINGS = both("SELECT @id, token FROM @jobs WHERE worker_id = :id")
 KNOWN_FUNCTIONS = both("SELECT functions FROM @workers")

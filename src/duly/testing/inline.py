@@ -88,8 +88,8 @@ class InlineWorker:
             self._store.release_slots(sorted(slots), self._clock.now())
         self._store.deregister(self._id)
 
-    def _judge_lost(self, job: Lost, alone: bool) -> Settlement:
-        return settle_lost(job, self._clock.now(), CHANCE, alone=alone)
+    def _judge_lost(self, job: Lost) -> Settlement:
+        return settle_lost(job, self._clock.now(), CHANCE)
 
     def run_next(self) -> str | None:
         """Run the job that is due first; its id, or None if nothing is due."""

@@ -446,7 +446,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         self,
         worker_id: str,
         beat: int | None,
-        judge: Callable[[Lost, bool], Settlement],
+        judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
         """The rescuer has to go on beating, so it does not wait for a row that is locked."""

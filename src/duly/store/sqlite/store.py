@@ -481,7 +481,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         self,
         worker_id: str,
         beat: int | None,
-        judge: Callable[[Lost, bool], Settlement],
+        judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
         rescued = super().rescue(worker_id, beat, judge, now)

@@ -84,13 +84,13 @@ def again(claim: Claim, **fields: Any) -> Again:
     return Again(claim.id, claim.token, **values | fields)
 
 
-def judge_lost(lost: Lost, alone: bool) -> Settlement:
-    return settle_lost(lost, NOW, 0.0, alone=alone)
+def judge_lost(lost: Lost) -> Settlement:
+    return settle_lost(lost, NOW, 0.0)
 
 
-def judge_witnessed(lost: Lost, alone: bool) -> Settlement:
+def judge_witnessed(lost: Lost) -> Settlement:
     """The worker that had started the process of a single job saw it die, and lived on."""
-    return settle_lost(lost, NOW, 0.0, alone=alone, witnessed=True)
+    return settle_lost(lost, NOW, 0.0, witnessed=True)
 
 
 def at_the_same_time(calls: Sequence[Callable[[], T]], patience: float = PATIENCE) -> list[T]:

@@ -64,14 +64,14 @@ class Workers(Ground):
         self.enqueue(3)
         lost = self.claim(2)
         [spared] = self.claim(worker=self.register("send"))
-        asked: list[tuple[str, bool]] = []
+        asked: list[str] = []
 
-        def judge(job: Lost, alone: bool) -> Settlement:
-            asked.append((job.id, alone))
+        def judge(job: Lost) -> Settlement:
+            asked.append(job.id)
             return Again(job.id, job.token, NOW, job.attempt, job.crashes + 1, job.system_retries)
 
         assert self.store.rescue(self.worker, None, judge, NOW) == 2
-        assert sorted(asked) == [(claim.id, False) for claim in lost]
+        assert sorted(asked) == [claim.id for claim in lost]
         assert self.worker not in self.store.beats()
         assert self.settle(*(succeeded(claim) for claim in lost)) == set()
         for claim in lost:
@@ -117,11 +117,11 @@ class Workers(Ground):
         claims = self.claim()
         judged: list[str] = []
 
-        def judge(job: Lost, alone: bool) -> Settlement:
+        def judge(job: Lost) -> Settlement:
             if judged:
                 raise ZeroDivisionError
             judged.append(job.id)
-            return judge_lost(job, alone)
+            return judge_lost(job)
 
         with refused(ZeroDivisionError):
             self.store.rescue(self.worker, None, judge, NOW)
@@ -163,7 +163,7 @@ class Workers(Ground):
         record = self.get(job_id)
         assert (record.state, record.error_kind) == (State.FAILED, ErrorKind.CRASH_LOOP)
 
-    def _crash_alone(self, job_id: str, judge: Callable[[Lost, bool], Settlement]) -> None:
+    def _crash_alone(self, job_id: str, judge: Callable[[Lost], Settlement]) -> None:
         alone = self.register("send", alone=True)
         assert self.store.claim_alone(job_id, alone, ["send"], NOW) is not None
         assert self.store.rescue(alone, None, judge, NOW) == 1
