@@ -200,6 +200,9 @@ class UnknownZone(BadInput):
         self.hint: str = (
             f"did you mean {nearest!r}?" if nearest else 'write a name such as "Europe/Istanbul"'
         )
+        if not name.strip():
+            self.reason = "an empty string is not a time zone"
+            self.hint = 'leave it out for UTC, or write a name such as "Europe/Istanbul"'
         super().__init__(f"{self.reason}; {self.hint}")
 
 

@@ -257,10 +257,9 @@ def _described(read: Callable[[], Trigger]) -> dict[str, Any]:
     except Exception:  # whatever is wrong with it
         return {"type": "", "expression": "", "words": "", "tz": ""}
     kind, expression = _expression(trigger)
-    zone_name = trigger.tz if isinstance(trigger, Cron) else "UTC"
-    tz = "" if zone_name == "UTC" else zone_name
+    tz = "" if trigger.tz == "UTC" else trigger.tz
     # The zone has a column of its own.
-    words = trigger.describe().removesuffix(f" ({zone_name})")
+    words = trigger.describe().removesuffix(f" ({trigger.tz})")
     return {"type": kind, "expression": expression, "words": words, "tz": tz}
 
 

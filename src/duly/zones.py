@@ -216,7 +216,7 @@ _zones: dict[str | None, Zone] = {}
 
 
 def zone(name: str | None) -> Zone:
-    """The zone with that name; UTC if the name is blank. `UnknownZone` if there is none."""
+    """The zone with that name; UTC for None. `UnknownZone` if there is none."""
     if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownZone(str(name)[:_LONGEST_NAME])
     return _zones.get(name) or _find(name)
@@ -235,14 +235,9 @@ def forget(folders: Sequence[str | os.PathLike[str]] | None = None) -> None:
 
 
 def _find(name: str | None) -> Zone:
-    if name is None or not name.strip():
-        found = zone("UTC")
-        if not name:
-            _zones[name] = found
-        return found
-    if len(name) > _LONGEST_NAME:
+    if name is not None and len(name) > _LONGEST_NAME:
         raise UnknownZone(name[:_LONGEST_NAME] + "…")
-    found = _zones[name] = _loaded().find(name)
+    found = _zones[name] = _loaded().find("UTC" if name is None else name)
     return found
 
 

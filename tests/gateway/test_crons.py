@@ -73,6 +73,26 @@ def test_a_schedule_is_a_moment_an_interval_or_an_expression(schedule, next_at):
     assert seen.next_at == datetime.fromisoformat(next_at).replace(tzinfo=UTC)
 
 
+@pytest.mark.spec("R19")
+def test_the_zone_of_an_interval_has_no_effect_and_is_kept():
+    tokyo = cron({"kind": "every", "every_ms": 300_000, "tz": "Asia/Tokyo"})
+    assert (tokyo.next_at, as_seen(tokyo).tz) == (NOW + 5 * MINUTE, "Asia/Tokyo")
+
+    due = NOW + 7 * MINUTE
+    berlin = {"kind": "every", "every_ms": 300_000, "tz": "Europe/Berlin"}
+    moved = changed(tokyo, CronChanges(schedule=berlin), due)
+    assert (moved.next_at, as_seen(moved).tz) == (tokyo.next_at, "Europe/Berlin")
+    assert moved.trigger.next_after(due) == NOW + 10 * MINUTE
+    assert moved.revision == tokyo.revision
+
+    daily = changed(moved, CronChanges(schedule={"kind": "cron", "cron": "0 9 * * *"}), NOW)
+    assert as_seen(daily).tz == "Europe/Berlin"
+    often = changed(daily, CronChanges(schedule={"kind": "every", "every_ms": 60_000}), NOW)
+    assert as_seen(often).tz == "Europe/Berlin"
+    again = changed(often, CronChanges(schedule={"kind": "cron", "cron": "0 9 * * *"}), NOW)
+    assert again.schedule == daily.schedule
+
+
 @pytest.mark.spec("R48")
 @pytest.mark.parametrize("at", ["2026-07-01T10:00:00", "2026-07-01 10:00", "2026-07-01T10:00Z"])
 def test_a_moment_without_a_zone_is_in_utc(at):
@@ -107,6 +127,8 @@ def test_a_schedule_that_makes_no_sense_is_refused_by_name(schedule, field):
         {"kind": "every", "every_ms": "60000"},
         {"kind": "cron", "cron": "61 * * * *"},
         {"kind": "cron", "cron": "0 9 * * *", "tz": "Nowhere/Land"},
+        {"kind": "cron", "cron": "0 9 * * *", "tz": ""},
+        {"kind": "every", "every_ms": 60_000, "tz": ""},
         {"kind": "cron", "cron": 5},
         {"kind": "at", "at": "9999-12-31T23:59:59-12:00"},
         {"kind": "at", "at": 10**30},

@@ -32,7 +32,7 @@ def seconds(text: str) -> int:
 
 
 @pytest.mark.spec("R20")
-@pytest.mark.parametrize("name", [None, "", "  ", "UTC"])
+@pytest.mark.parametrize("name", [None, "UTC"])
 def test_no_name_is_utc(name):
     assert zone(name).name == "UTC"
     assert zone(name).offset(0) == 0
@@ -71,6 +71,8 @@ def test_an_unknown_zone_is_refused_with_a_hint(name, hint):
         "posixrules",
         "right/Europe/London",
         "tzdata.zi",
+        "",
+        " ",
         "UTC\0",
         "UTC\n",
         "\ud800",

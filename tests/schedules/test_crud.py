@@ -68,7 +68,8 @@ BAD: dict[str, tuple[dict[str, Any], type[DulyError], str]] = {
     "cron that is no text": ({"cron": 5}, InvalidOption, "cron"),
     "a day that never comes": ({"cron": "0 0 31 2 *"}, InvalidCron, "day of month"),
     "unknown zone": ({"cron": "0 9 * * *", "tz": "Mars/Base"}, UnknownZone, "tz"),
-    "a zone for an interval": ({"every": 600, "tz": "Europe/Paris"}, InvalidOption, "tz"),
+    "unknown zone of an interval": ({"every": 600, "tz": "Mars/Base"}, UnknownZone, "tz"),
+    "a zone for an instant": ({"at": utc(2026, 7, 2), "tz": "Europe/Paris"}, InvalidOption, "tz"),
     "more than once a minute": ({"cron": "5,35 * * * * *"}, InvalidOption, "cron"),
     "at once by the clock": (
         {"cron": "0 9 * * *", "fire_at_once": True},
@@ -337,14 +338,76 @@ def test_an_interval_does_not_see_clocks_change(app: Duly, clock: ManualClock, p
     assert app.schedules.get("daily").tz == "UTC"
 
 
+@pytest.mark.spec("R19")
+def test_the_zone_of_an_interval_has_no_effect(app: Duly, clock: ManualClock, post: Any):
+    at(clock, utc(2026, 10, 24, 12))
+    closed = ["2026-10-25", "2026-12-31"]
+    app.calendars.create("closed", "skip_dates", dates=closed, tz="America/New_York")
+    moved: dict[str, Any] = {"every": DAY, "calendar": "closed", "shift": "next"}
+    app.schedules.create("plain", post, **moved, expect=Expect(by="07:00"))
+    zoned = app.schedules.create("zoned", post, **moved, tz="Europe/Berlin")
+    zoned = app.schedules.update("zoned", expect=Expect(by="07:00"))
+    assert zoned.tz == "Europe/Berlin"
+    plain, rows = app.schedules.preview("plain", 4), app.schedules.preview("zoned", 4)
+    assert [(row.utc, row.due) for row in rows] == [(row.utc, row.due) for row in plain]
+    assert rows[0].due != rows[0].utc, "moved by a day, whose clock is set back in Berlin"
+    assert zoned.record.expect_at == app.schedules.get("plain").record.expect_at
+    assert rows[0].local.utcoffset() == timedelta(hours=1), "Berlin's clock, to read it by"
+
+
+@pytest.mark.spec("R19")
+def test_another_zone_of_an_interval_changes_no_tick(app: Duly, clock: ManualClock, post: Any):
+    app.schedules.create("digest", post, every=3600)
+    clock.advance(2 * 3600 + 600)
+    due = app.schedules.get("digest").next_tick
+    changed = app.schedules.update("digest", tz="Asia/Tokyo")
+    assert (changed.tz, changed.next_tick) == ("Asia/Tokyo", due), "an overdue tick stays due"
+    tick_all(app)
+    assert len(app.schedules.ticks("digest")) == 2
+    with pytest.raises(UnknownZone):
+        app.schedules.update("digest", tz="Mars/Olympus")
+
+
+@pytest.mark.spec("R19")
+def test_from_cron_to_an_interval_and_back_the_zone_stays(app: Duly, post: Any):
+    app.schedules.create("digest", post, cron="0 9 * * *", tz="Asia/Tokyo")
+    assert app.schedules.update("digest", every=3600).tz == "Asia/Tokyo"
+    assert app.schedules.update("digest", every=Every(7_200_000)).tz == "Asia/Tokyo"
+    assert app.schedules.update("digest", start_at=utc(2026, 7, 3)).tz == "Asia/Tokyo"
+    back = app.schedules.update("digest", cron="0 9 * * *", start_at=None)
+    assert (back.tz, back.next_tick) == ("Asia/Tokyo", utc(2026, 7, 2, 0))
+    assert app.schedules.update("digest", every=3600, tz=None).tz == "UTC"
+    own = Every(3_600_000, tz="Europe/Berlin")
+    assert app.schedules.update("digest", every=own).tz == "Europe/Berlin"
+
+
 @pytest.mark.spec("R20")
-@pytest.mark.parametrize("blank", [None, ""])
-def test_a_blank_zone_is_utc(app: Duly, post: Any, blank: str | None):
-    schedule = app.schedules.create("digest", post, cron="0 9 * * *", tz=blank)
+def test_no_zone_is_utc(app: Duly, post: Any):
+    schedule = app.schedules.create("digest", post, cron="0 9 * * *", tz=None)
     assert (schedule.tz, schedule.next_tick) == ("UTC", utc(2026, 7, 1, 9))
     schedule = app.schedules.update("digest", tz="Asia/Tokyo")
     assert (schedule.tz, schedule.next_tick) == ("Asia/Tokyo", utc(2026, 7, 2, 0))
-    assert app.schedules.update("digest", tz=blank).tz == "UTC"
+    assert app.schedules.update("digest", tz=None).tz == "UTC"
+
+
+@pytest.mark.spec("R20")
+def test_an_empty_zone_is_refused(app: Duly, post: Any):
+    app.schedules.create("digest", post, cron="0 9 * * *", tz="Asia/Tokyo")
+    app.calendars.create("closed", "skip_dates", dates=["2026-10-26"], tz="Asia/Tokyo")
+    for asked in (
+        lambda: app.schedules.create("other", post, cron="0 9 * * *", tz=""),
+        lambda: app.schedules.create("other", post, every=3600, tz=""),
+        lambda: app.schedules.update("digest", tz=""),
+        lambda: app.schedules.preview("digest", tz=""),
+        lambda: app.calendars.create("open", "skip_dates", dates=["2026-10-26"], tz=""),
+        lambda: app.calendars.update("closed", tz=""),
+        lambda: app.observe.schedules(tz=""),
+        lambda: app.tokens.create("ann", ["read"], tz=""),
+    ):
+        with pytest.raises(UnknownZone, match="an empty string is not a time zone"):
+            asked()
+    assert [schedule.tz for schedule in app.schedules.list()] == ["Asia/Tokyo"]
+    assert app.calendars.get("closed").tz == "Asia/Tokyo"
 
 
 @pytest.mark.spec("R99")

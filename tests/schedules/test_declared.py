@@ -723,6 +723,25 @@ def test_an_interval_counts_from_the_start_that_is_declared(release: Release):
     assert coming == [utc(2026, 7, 4, 0, 20), utc(2026, 7, 4, 1, 20)]
 
 
+@pytest.mark.spec("R19")
+def test_another_zone_of_an_interval_changes_no_tick(release: Release, clock):
+    app = start(release({"digest": {"every": 3600}}))
+    clock.advance(600)
+    before = app.schedules.get("digest")
+
+    app = release({"digest": {"every": 3600, "tz": "Asia/Tokyo"}})
+    [entry] = app.schedules.plan()
+    assert entry.fields == {"trigger": ("Every hour", "Every hour (Asia/Tokyo)")}
+    after = start(app).schedules.get("digest")
+
+    assert after.tz == "Asia/Tokyo"
+    assert after.next_tick == before.next_tick
+    assert isinstance(after.trigger, Every)
+    assert isinstance(before.trigger, Every)
+    assert after.trigger.anchor == before.trigger.anchor
+    assert kinds(app.schedules.plan()) == {"digest": "unchanged"}
+
+
 def test_a_schedule_that_is_there_is_not_renamed_over(release: Release):
     start(release({"a": NINE, "b": TEN}))
     start(release({"a": NINE}))

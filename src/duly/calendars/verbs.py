@@ -305,13 +305,13 @@ class Calendars:
             raise ReadOnlyCalendar(name)
         found = self._find(name)
         if found is None:
-            zone_name = default_tz if tz in (None, "") else tz
+            zone_name = default_tz if tz is None else tz
             if zone_name is None:
                 hint = f'tz="Europe/Istanbul" makes them dates of Istanbul: {name!r} is new'
                 raise InvalidCalendar("tz", "give the zone whose dates these are", hint)
             chosen = CalendarKind.SKIP_DATES if kind is None else kind
             return self.create(name, chosen, tz=zone_name, dates=dates(zone_name), by=by)
-        changes: CalendarChanges = {"dates": dates(tz or understood(found).tz)}
+        changes: CalendarChanges = {"dates": dates(understood(found).tz if tz is None else tz)}
         if kind is not None:
             changes["kind"] = kind
         if tz is not None:

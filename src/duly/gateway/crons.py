@@ -21,7 +21,7 @@ from duly.checks import check_text
 from duly.clock import from_ms, to_ms
 from duly.errors import BadInput, InvalidOption, InvalidTime
 from duly.model.nesting import MAX_DEPTH, depth_of
-from duly.model.trigger import At, Cron, Every, Trigger
+from duly.model.trigger import At, Cron, Every, Trigger, is_same_time
 from duly.times import within_five_years
 
 MAX_LISTED = 200
@@ -114,12 +114,11 @@ class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tz(self) -> str:
-        """The zone of a cron expression; else UTC, also if its schedule cannot be read."""
+        """The zone of its schedule; UTC if that cannot be read."""
         try:
-            trigger = self.trigger
+            return self.trigger.tz
         except BadInput:
             return "UTC"
-        return trigger.tz if isinstance(trigger, Cron) else "UTC"
 
     @property
     def unreadable(self) -> str | None:
@@ -261,7 +260,11 @@ def printable(text: str, most: int = MAX_ERROR) -> str:
 
 # Schedules as data -------------------------------------------------------------------------------
 
-_FIELDS = {"at": ("at",), "every": ("every_ms", "anchor_ms"), "cron": ("cron", "tz", "spread")}
+_FIELDS = {
+    "at": ("at",),
+    "every": ("every_ms", "anchor_ms", "tz"),
+    "cron": ("cron", "tz", "spread"),
+}
 
 
 def read_schedule(data: ScheduleData | Trigger) -> Trigger:
@@ -282,9 +285,10 @@ def read_schedule(data: ScheduleData | Trigger) -> Trigger:
         raise InvalidOption(f"schedule.{first}", f"a schedule of kind {kind} needs it", _EXAMPLE)
     if kind == "at":
         return At(_instant(data["at"]))
+    tz = "UTC" if data.get("tz") is None else data["tz"]
     if kind == "every":
-        return Every(data["every_ms"], data.get("anchor_ms"))
-    return Cron(data["cron"], data.get("tz") or "UTC", data.get("spread", ""))
+        return Every(data["every_ms"], data.get("anchor_ms"), tz)
+    return Cron(data["cron"], tz, data.get("spread", ""))
 
 
 _EXAMPLE = (
@@ -299,7 +303,8 @@ def write_schedule(trigger: Trigger) -> dict[str, Any]:
         return {"kind": "at", "at": from_ms(trigger.instant).isoformat().replace("+00:00", "Z")}
     if isinstance(trigger, Every):
         anchor = {} if trigger.anchor is None else {"anchor_ms": trigger.anchor}
-        return {"kind": "every", "every_ms": trigger.milliseconds, **anchor}
+        tz = {} if trigger.tz == "UTC" else {"tz": trigger.tz}
+        return {"kind": "every", "every_ms": trigger.milliseconds, **anchor, **tz}
     spread = {"spread": trigger.spread} if trigger.spread else {}
     return {"kind": "cron", "cron": trigger.expression, "tz": trigger.tz, **spread}
 
@@ -367,7 +372,7 @@ def changed(record: CronRecord, changes: CronChanges, now: int) -> CronRecord:
     """The cron with these changes.
 
     Another schedule, or to be enabled or disabled, counts from now; whatever else is changed leaves
-    the time of the next run alone.
+    the time of the next run alone. A schedule that names no zone keeps the one that it had.
     """
     edited: dict[str, Any] = {"updated_at": now}
     if changes.name is not UNSET:
@@ -379,23 +384,30 @@ def changed(record: CronRecord, changes: CronChanges, now: int) -> CronRecord:
     if changes.enabled is not UNSET:
         edited["enabled"] = _flag(changes.enabled)
     if changes.schedule is not UNSET:
-        edited["schedule"] = _rescheduled(record, read_schedule(changes.schedule), now)
+        edited["schedule"] = _rescheduled(record, changes.schedule, now)
     after = replace(record, **edited)
-    if (after.schedule, after.enabled) == (record.schedule, record.enabled):
+    if after.enabled == record.enabled and _is_same_time(record, after):
         return after
     return _scheduled(replace(after, revision=record.revision + 1), now)
 
 
-def _rescheduled(record: CronRecord, trigger: Trigger, now: int) -> str:
-    """The schedule as it is stored: the present one if it is given anew."""
+def _is_same_time(before: CronRecord, after: CronRecord) -> bool:
+    if before.schedule == after.schedule:
+        return True
+    return is_same_time(before.trigger, after.trigger)
+
+
+def _rescheduled(record: CronRecord, given: ScheduleData, now: int) -> str:
+    """The schedule as it is stored: with the anchor, the seed and the zone that it has already."""
     present = record.trigger
-    if isinstance(present, Every) and isinstance(trigger, Every) and trigger.anchor is None:
-        same = present.milliseconds == trigger.milliseconds
-    elif isinstance(present, Cron) and isinstance(trigger, Cron) and not trigger.spread:
-        same = (present.expression, present.tz) == (trigger.expression, trigger.tz)
-    else:
-        same = present == trigger
-    return record.schedule if same else _stored(trigger, record.id, now)
+    if given.get("kind") in ("cron", "every"):
+        given = {"tz": present.tz, **given}
+    trigger = read_schedule(given)
+    if isinstance(present, Every) and replace(present, anchor=None, tz=trigger.tz) == trigger:
+        trigger = replace(present, tz=trigger.tz)
+    elif isinstance(present, Cron) and replace(present, spread="") == trigger:
+        trigger = present
+    return record.schedule if trigger == present else _stored(trigger, record.id, now)
 
 
 def _stored(trigger: Trigger, cron_id: str, now: int) -> str:

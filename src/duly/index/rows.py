@@ -71,7 +71,8 @@ def next_fire_after(row: IndexRow, after: int) -> int:
 
     Any index advances its rows with it. Raises `BadInput` where the expression or zone is bad.
     """
-    cron = Cron(row.cron, row.timezone or "UTC", spread=f"{row.user_id}/{row.key}")
+    tz = "UTC" if row.timezone is None else row.timezone
+    cron = Cron(row.cron, tz, spread=f"{row.user_id}/{row.key}")
     fires_at = cron.next_after(after)
     if fires_at is None:
         raise InvalidTime(f"{row.cron!r} does not fire any more after {after}")

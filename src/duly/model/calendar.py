@@ -212,7 +212,7 @@ def _kind(kind: object) -> CalendarKind:
 def _tz(tz: object) -> str:
     if not isinstance(tz, str):
         raise InvalidCalendar("tz", f"must be text, not {tz!r}", 'write "Europe/Istanbul"')
-    return tz.strip() or "UTC"
+    return tz.strip()
 
 
 def _rules(rules: object) -> tuple[str, ...]:

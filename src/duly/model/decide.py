@@ -137,8 +137,7 @@ def shifted(plan: Plan, tick_at: int, calendars: Mapping[str, Calendar]) -> int:
     direction, name = plan.policies.shift, plan.record.calendar
     if direction is None or name is None or name not in calendars:
         return tick_at
-    tz = plan.trigger.tz if isinstance(plan.trigger, Cron) else "UTC"
-    moved = shift(tick_at, tz, calendars[name], direction)
+    moved = shift(tick_at, plan.zone, calendars[name], direction)
     return tick_at if moved is None else moved
 
 

@@ -361,8 +361,7 @@ class Promise(NamedTuple):
     def _daily(self) -> Cron:
         assert self.expect.by is not None
         hour, minute = self.expect.by.split(":")
-        tz = self.plan.trigger.tz if isinstance(self.plan.trigger, Cron) else "UTC"
-        return Cron(f"{int(minute)} {int(hour)} * * *", tz)
+        return Cron(f"{int(minute)} {int(hour)} * * *", self.plan.zone)
 
 
 class Record:

@@ -247,6 +247,11 @@ class Plan(msgspec.Struct, frozen=True):
     def id(self) -> str:
         return self.record.id
 
+    @property
+    def zone(self) -> str:
+        """The zone whose clock its ticks follow; intervals and instants follow none, so UTC."""
+        return self.trigger.tz if isinstance(self.trigger, Cron) else "UTC"
+
 
 def plan_of(record: ScheduleRecord) -> Plan:
     """The schedule as it is decided upon; an error if what is stored makes no sense."""

@@ -237,7 +237,7 @@ def next_fires(expression: str, tz: str | None = "UTC", after_ms: int = 0, n: in
     """The next n instants, later than `after_ms`, at which a cron expression fires in a zone."""
     _require_whole("n", n, 0, MOST_FIRES)
     _require_instant("after_ms", after_ms)
-    return Cron(expression, tz or "UTC").upcoming(n, after_ms)
+    return Cron(expression, "UTC" if tz is None else tz).upcoming(n, after_ms)
 
 
 # Every and At ------------------------------------------------------------------------------------
@@ -247,13 +247,16 @@ class Every(_Fires, frozen=True):
     """Ticks at anchor + k · interval, for k = 0, 1, …; zones and clock changes have no effect.
 
     The anchor of a schedule is its first tick: one interval after it was made, unless it says
-    otherwise. Until it is anchored, an interval has no ticks to ask for.
+    otherwise. Until it is anchored, an interval has no ticks to ask for. Its zone is only kept, for
+    the cron expression that may take its place.
     """
 
     milliseconds: int
     anchor: int | None = None
+    tz: str = "UTC"
 
     def __post_init__(self) -> None:
+        force_setattr(self, "tz", zone(self.tz).name)
         _require_whole("milliseconds", self.milliseconds, LEAST_INTERVAL_MS, FIVE_YEARS_MS)
         if self.anchor is not None:
             _require_instant("anchor", self.anchor)
@@ -294,6 +297,11 @@ class At(_Fires, frozen=True):
     def __post_init__(self) -> None:
         _require_instant("instant", self.instant)
 
+    @property
+    def tz(self) -> str:
+        """UTC: an instant is the same in every zone."""
+        return "UTC"
+
     @classmethod
     def of(cls, when: datetime) -> At:
         """At an aware datetime."""
@@ -315,6 +323,13 @@ class At(_Fires, frozen=True):
 
 
 Trigger: TypeAlias = Cron | Every | At
+
+
+def is_same_time(one: Trigger | None, other: Trigger) -> bool:
+    """Whether both tick at the same instants as they are written: an interval in any zone."""
+    if isinstance(one, Every) and isinstance(other, Every):
+        return replace(one, tz=other.tz) == other
+    return one == other
 
 
 # Helpers -----------------------------------------------------------------------------------------

@@ -146,10 +146,6 @@ def within(plan: Plan, first: int, last: int) -> tuple[int, int]:
     )
 
 
-def zone_of(plan: Plan) -> str:
-    return plan.trigger.tz if isinstance(plan.trigger, Cron) else "UTC"
-
-
 def zone_info(name: str) -> ZoneInfo:
     """The zone, from the newest data that there is."""
     return zone(name).info

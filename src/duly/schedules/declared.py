@@ -28,8 +28,8 @@ from duly.model.calendar import Calendar
 from duly.model.decide import due_at
 from duly.model.function import Status
 from duly.model.rotation import parse as parse_rotation
-from duly.model.schedule import Policies, ScheduleRecord, plan_of
-from duly.model.trigger import Cron, Every, Trigger
+from duly.model.schedule import Policies, ScheduleRecord, plan_of, write_trigger
+from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
 from duly.schedules.checks import check_by, check_key
@@ -423,7 +423,8 @@ class Declarations:
 def in_words(trigger: Trigger) -> str:
     if isinstance(trigger, Cron):
         return f"{trigger.expression} ({trigger.tz})"
-    return trigger.describe()
+    zone = "" if trigger.tz == "UTC" else f" ({trigger.tz})"
+    return f"{trigger.describe()}{zone}"
 
 
 def digest(wanted: Iterable[Wanted]) -> str:
@@ -527,6 +528,9 @@ class Settling:
 
     def _changed(self, record: ScheduleRecord, wanted: Wanted, changed: set[str]) -> ScheduleRecord:
         """The schedule with what has changed in the code, and with nothing else."""
+        if _is_rezoned(said_of(record), wanted.said):
+            record = _in_zone(record, wanted.definition.trigger.tz)
+            changed = changed - {"trigger"}
         columns = self._columns(record, wanted, changed)
         enabled = record.enabled
         if record.orphaned_at is not None:
@@ -585,8 +589,24 @@ def _with_times(definition: Definition, record: ScheduleRecord, changed: set[str
     trigger, declared = plan_of(record).trigger, definition.trigger
     if isinstance(trigger, Every):
         is_the_same = isinstance(declared, Every) and declared.milliseconds == trigger.milliseconds
-        trigger = declared if is_the_same else Every(trigger.milliseconds)
+        trigger = declared if is_the_same else msgspec.structs.replace(trigger, anchor=None)
     return msgspec.structs.replace(definition, trigger=trigger)
+
+
+def _is_rezoned(before: Said, after: Said) -> bool:
+    """Whether code gives an interval another zone, and nothing else that its ticks depend on."""
+    if before.get("trigger") in (None, after["trigger"]):
+        return False
+    return is_same_time(decode_trigger(before["trigger"]), decode_trigger(after["trigger"]))
+
+
+def _in_zone(record: ScheduleRecord, tz: str) -> ScheduleRecord:
+    """The schedule with the same interval in another zone, unless it has no interval any more."""
+    trigger = plan_of(record).trigger
+    if not isinstance(trigger, Every):
+        return record
+    zoned = write_trigger(msgspec.structs.replace(trigger, tz=tz))
+    return msgspec.structs.replace(record, trigger=zoned)
 
 
 def said_of(record: ScheduleRecord) -> Said:

@@ -64,7 +64,7 @@ class ScheduleOptions(TypedDict, total=False):
     at: Instant
     trigger: Trigger
     tz: str | None
-    """The zone of `cron`; UTC by default."""
+    """The zone of `cron`; UTC by default. With `every` it is kept and has no effect."""
     calendar: str | None
     """The name of a calendar, whose dates forbid ticks or exclusively allow them."""
     shift: Shift | None
@@ -236,14 +236,15 @@ def _trigger(given: Mapping[str, Any], now: int) -> Trigger:
         raise InvalidOption("trigger", "give exactly one of cron, every, at, trigger")
     [name] = chosen
     value, tz = given[name], given.get("tz")
-    if tz is not None and name != "cron":
-        raise InvalidOption("tz", f"goes with cron, not with {name}")
+    if tz is not None and name in ("at", "trigger"):
+        raise InvalidOption("tz", f"goes with cron or every, not with {name}")
     if name == "cron":
-        return Cron(value, "UTC" if tz in (None, "") else tz)
+        return Cron(value, "UTC" if tz is None else tz)
     if name == "at":
         return At(instant("at", value, now))
-    if name == "every" and not isinstance(value, Every):
-        return Every(_milliseconds("every", value))
+    if name == "every":
+        every = value if isinstance(value, Every) else Every(_milliseconds("every", value))
+        return every if tz is None else msgspec.structs.replace(every, tz=tz)
     if not isinstance(value, Cron | Every | At):
         raise InvalidOption(name, f"give a Cron, Every or At, not {value!r}")
     return value

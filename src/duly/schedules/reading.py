@@ -23,7 +23,7 @@ from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
 from duly.model.forecast import MOST_TICKS, Forecast, forecast
 from duly.model.schedule import Malformed, Outcome, Plan, Reason, ScheduleRecord, TickRecord
 from duly.runtime.signals import ask_for_signal
-from duly.schedules.ahead import decided_until, foresee, zone_info, zone_of
+from duly.schedules.ahead import decided_until, foresee, zone_info
 from duly.schedules.checks import check_after, check_limit, check_result, check_word, in_time, read
 from duly.schedules.define import find_calendar, from_json, instant
 from duly.schedules.found import Found, Key, Ticks
@@ -220,7 +220,7 @@ def ahead(
     result: Mapping[str, Any] | None = None,
 ) -> Foresight:
     """What the next ticks of a schedule would come to, stored as it is or not."""
-    viewer = zone_info(zone_of(plan) if tz is None else tz)
+    viewer = zone_info(plan.trigger.tz if tz is None else tz)
     walk = _walk(core, plan, core.now(), simulate=simulate, result=result)
     return [_foreseen(core, plan, tick, viewer) for tick in in_time(walk, n, after)]
 
@@ -254,7 +254,7 @@ def _foreseen(core: Core, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen
     return Foreseen(
         tick_ms=tick.tick_at,
         utc=utc,
-        local=utc.astimezone(zone_info(zone_of(plan))),
+        local=utc.astimezone(zone_info(plan.trigger.tz)),
         viewer=utc.astimezone(viewer),
         due=from_ms(tick.due_at),
         dst_adjusted=tick.dst_adjusted,

@@ -32,7 +32,7 @@ from duly.model.schedule import (
     read_trigger,
     write_trigger,
 )
-from duly.model.trigger import Cron, Every, Trigger
+from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.schedules.define import Definition, from_json, to_json
 
 HELD = "held"
@@ -232,9 +232,9 @@ def _in_phase(
         return definition
     if definition.start_at != record.start_at:
         if not options.keys() & {"every", "trigger"}:
-            trigger = Every(trigger.milliseconds)
+            trigger = msgspec.structs.replace(trigger, anchor=None)
     elif isinstance(before, Every) and _is_same_interval(before, trigger):
-        trigger = before
+        trigger = msgspec.structs.replace(before, tz=trigger.tz)
     return msgspec.structs.replace(definition, trigger=trigger)
 
 
@@ -247,8 +247,9 @@ def _counts_anew(before: ScheduleRecord, after: ScheduleRecord) -> bool:
         return True
     if before.next_tick_at is None and before.remaining != after.remaining:
         return True
-    times = ("trigger", "start_at", "end_at")
-    return any(getattr(after, name) != getattr(before, name) for name in times)
+    if (before.start_at, before.end_at) != (after.start_at, after.end_at):
+        return True
+    return not is_same_time(_trigger_of(before), read_trigger(after.trigger))
 
 
 def due_again(record: ScheduleRecord, calendars: Mapping[str, Calendar]) -> ScheduleRecord:
@@ -311,11 +312,10 @@ def _policies_of(record: ScheduleRecord) -> dict[str, Any]:
 
 def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:
     trigger = merged.get("trigger")
-    if not isinstance(trigger, Cron):
-        raise InvalidOption("tz", "goes with a cron expression; this schedule has none")
-    return {name: value for name, value in merged.items() if name not in ("trigger", "tz")} | {
-        "trigger": Cron(trigger.expression, "UTC" if tz in (None, "") else tz, trigger.spread)
-    }
+    if not isinstance(trigger, Cron | Every):
+        raise InvalidOption("tz", "goes with cron or every; this schedule has neither")
+    zoned = msgspec.structs.replace(trigger, tz="UTC" if tz is None else tz)
+    return {name: value for name, value in merged.items() if name != "tz"} | {"trigger": zoned}
 
 
 def check_version(record: ScheduleRecord, expected: int) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from duly.core import Core
 from duly.functions import Call, Function
 from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
-from duly.model.trigger import Cron
+from duly.model.trigger import Every
 from duly.schedules.checks import read
 from duly.schedules.define import Definition, ScheduleOptions, bound, define
 from duly.schedules.reading import ahead
@@ -29,7 +29,7 @@ def defined(
     retimed = bool({"cron", "every", "at", "trigger"} & options.keys())
     if retimed and "trigger" not in options:
         trigger = merged.pop("trigger", None)
-        if options.get("cron") is not None and isinstance(trigger, Cron):
+        if trigger is not None and _takes_zone(options):
             merged.setdefault("tz", trigger.tz)
     elif "tz" in options and not retimed:
         merged = with_zone(merged, options["tz"])
@@ -48,6 +48,14 @@ def defined(
     )
     # What its function says by now is not what was written for this schedule.
     return replace(definition, options=before.options) if call is None else definition
+
+
+def _takes_zone(options: ScheduleOptions) -> bool:
+    """Whether the new cron expression or interval has no zone of its own, and keeps the old one."""
+    every = options.get("every")
+    if isinstance(every, Every):
+        return every.tz == "UTC"
+    return every is not None or options.get("cron") is not None
 
 
 def foresee_update(

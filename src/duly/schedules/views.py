@@ -21,7 +21,7 @@ from duly.model.schedule import (
     TickRecord,
     plan_of,
 )
-from duly.model.trigger import Cron, Trigger
+from duly.model.trigger import Trigger
 from duly.schedules.define import from_json
 
 # What users hold ---------------------------------------------------------------------------------
@@ -78,9 +78,8 @@ class Schedule:
 
     @property
     def tz(self) -> str:
-        """The zone that its ticks are in; an interval has none, so UTC."""
-        trigger = self.trigger
-        return trigger.tz if isinstance(trigger, Cron) else "UTC"
+        """The zone of its cron expression; that of an interval has no effect."""
+        return self.trigger.tz
 
     @property
     def calendar(self) -> str | None:

@@ -86,8 +86,8 @@ schedule_options = all_of(
 def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, Any]:
     """What was given, as the API takes it; what is to be taken away is null there."""
     given = {name: _plain(value) for name, value in options.items() if value is not None}
-    if given.get("at") or given.get("every"):
-        # It has done its work: an interval and an instant have no zone.
+    if given.get("at"):
+        # It has done its work: an instant has no zone.
         given.pop("tz", None)
     taken = {CLEARABLE[name]: None for name in cleared}
     if both := sorted(taken.keys() & given.keys()):

@@ -63,7 +63,9 @@ class ScheduleOptionsBody(Shape):
     """What a schedule can be given. `cron`, `every` or `at`: exactly one of them."""
 
     cron: str | None = Field(None, max_length=1_000)
-    tz: str | None = Field(None, description="The zone of `cron`; UTC by default.")
+    tz: str | None = Field(
+        None, description="The zone of `cron`; UTC by default. No effect with `every`."
+    )
     every: Seconds | None = None
     anchor_at: AwareDatetime | None = Field(None, description="One tick of `every`.")
     at: AwareDatetime | None = None
@@ -391,10 +393,10 @@ def _trigger(trigger: Trigger | None) -> dict[str, Any]:
     fields |= {"tz": "UTC", **_instants(anchor=None, at=None)}
     if trigger is None:
         return fields
-    fields["description"] = trigger.describe()
+    fields |= {"description": trigger.describe(), "tz": trigger.tz}
     match trigger:
         case Cron():
-            return fields | {"cron": trigger.expression, "tz": trigger.tz}
+            return fields | {"cron": trigger.expression}
         case Every():
             return fields | {
                 "every": trigger.milliseconds / 1000,

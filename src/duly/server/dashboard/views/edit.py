@@ -29,7 +29,7 @@ def values_of(shape: ScheduleShape, zone: ZoneInfo) -> dict[str, str]:
     return {
         "kind": kind,
         "cron": shape.cron or "",
-        "tz": shape.tz if kind == "cron" else "",
+        "tz": shape.tz,
         "every": _plain(shape.every),
         "at": local(shape.at_ms, zone),
         "calendar": shape.calendar or "",
@@ -117,10 +117,8 @@ def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChan
     kind = after["kind"] if after["kind"] in TRIGGERS else before["kind"]
     if "kind" in changed or kind in changed:
         fields[kind] = TRIGGERS[kind](form, zone)
-    if kind != "cron":
+    if kind == "at":
         fields.pop("tz", None)
-    elif "kind" in changed:
-        fields["tz"] = form.given("tz")
     if changed & {"budget_runs", "budget_cost", "budget_per"}:
         fields["budget"] = _budget(form)
     if changed & {"expect_by", "expect_within", "expect_every"}:

@@ -168,7 +168,7 @@ async def cron_add(
             api.NewCronBody,
             handler=form.text("handler"),
             name=form.given("name"),
-            schedule=_schedule(viewer, form),
+            schedule=_schedule(viewer, form, viewer.tz),
             payload=form.object("payload"),
             enabled=form.given("enabled") is not None,
         )
@@ -247,22 +247,26 @@ def _changes(
     changed = {name for name in _new(viewer) if form.text(name) != before.get(name)}
     fields: dict[str, Any] = {}
     if changed & {"kind", "cron", "tz", "every", "at"}:
-        fields["schedule"] = _schedule(viewer, form)
+        fields["schedule"] = _schedule(viewer, form, before.get("tz", ""))
     if "payload" in changed:
         fields["payload"] = form.object("payload") or {}
     fields |= {name: form.given(name) for name in changed & {"handler", "name"}}
     return body_of(api.CronChangesBody, **fields)
 
 
-def _schedule(viewer: Viewer, form: Form) -> dict[str, Any]:
+def _schedule(viewer: Viewer, form: Form, shown_tz: str) -> dict[str, Any]:
+    """What the form says of the schedule; `shown_tz` is the zone that it was shown with."""
+    tz = form.text("tz") or "UTC"
     match form.text("kind"):
         case "cron":
-            return {"kind": "cron", "cron": form.text("cron"), "tz": form.text("tz") or "UTC"}
+            return {"kind": "cron", "cron": form.text("cron"), "tz": tz}
         case "every":
             seconds = form.number("every")
             if seconds is None:
                 raise Refused(422, "invalid", "every: give a number of seconds", field="every")
-            return {"kind": "every", "every_ms": round(seconds * SECOND)}
+            # The field is hidden, and the gateway knows what it said of the zone.
+            zoned = {} if tz == shown_tz else {"tz": tz}
+            return {"kind": "every", "every_ms": round(seconds * SECOND), **zoned}
         case "at":
             at = instant(form, "at", viewer.zone)
             if at is None:
