@@ -401,11 +401,12 @@ def test_all_verbs_of_a_gateway(visitor: Page, shop: Duly, edge: Gateway) -> Non
     page.click(f"{own} summary")
     page.fill(f"{own} input[name=name]", "from here on")
     page.select_option(f"{own} select[name=kind]", "every")
-    page.fill(f"{own} input[name=every]", "7200")
+    page.fill(f"{own} input[name=every]", "2h")
     page.click(f"{own} button:text-is('Save')")
     assert "is changed" in flash(page)
     after = cron()
     assert (after.name, after.schedule["every_ms"]) == ("from here on", 7_200_000)
+    assert after.tz == "Europe/Berlin"
     page.click(f"{own} button:text-is('Remove')")
     assert "is removed" in flash(page)
     assert not [each for each in edge.cron_list(disabled=True).crons if each.id == made.id]

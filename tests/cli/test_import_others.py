@@ -129,9 +129,9 @@ def test_a_beat_schedule() -> None:
     assert digest.options == {"queue": "mail"}
     assert digest.lost == ("option expires",)
     times = {where: each.times for where, each in found.items() if isinstance(each, Entry)}
-    assert times["entry poll"] == {"every": 30.0}
-    assert times["entry tidy"] == {"every": 7200.0}
-    assert times["entry freq"] == {"every": 300.0}
+    assert times["entry poll"] == {"every_ms": 30_000}
+    assert times["entry tidy"] == {"every_ms": 7_200_000}
+    assert times["entry freq"] == {"every_ms": 300_000}
     assert times["entry text"]["cron"] == "0 4 * * 1"
     refused = {where: each.reason for where, each in found.items() if isinstance(each, Cannot)}
     assert "neither a crontab nor an interval" in refused["entry dawn"]
@@ -272,7 +272,7 @@ def test_the_jobs_of_a_scheduler() -> None:
     assert digest.made_with == {"end_at": "2030-01-01T00:00:00+01:00", "jitter": 30.0}
     assert digest.args == ("tech",)
     assert isinstance(poll, Entry)
-    assert poll.times == {"every": 300.0}
+    assert poll.times == {"every_ms": 300_000}
     assert poll.made_with == {"anchor_at": "2026-01-01T00:00:00+01:00", "enabled": False}
     # Ids that nobody has chosen change, so these go by what they call.
     assert [each.key for each in (poll, other) if isinstance(each, Entry)] == ["poll", "jobs:poll"]

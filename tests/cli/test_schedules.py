@@ -121,7 +121,7 @@ def test_once_and_to_an_endpoint(place: Place) -> None:
     assert coming.utc.isoformat() == f"{day(2)}T00:00:00+00:00"
     place.app.endpoints.create("billing", "https://example.com/x")
     ping = ("schedules", "create", "ping", "endpoint:billing", "body:=[1]", "--every", "1h")
-    assert place.duly(*ping, "--json").json["every"] == 3600
+    assert place.duly(*ping, "--json").json["every_ms"] == 3_600_000
     assert place.duly("schedules", "list", "--parked", "--json").json == []
     listed = place.duly("schedules", "list", "--enabled", "--limit", "1", "--json").json
     assert [each["key"] for each in listed] == ["once"]

@@ -372,7 +372,7 @@ def test_what_is_redacted_stays_so(shop, operator):
 
 def fields_of(page: str) -> dict[str, str]:
     """What the form of a page that edits something would send, unchanged."""
-    body = page[page.index('id="edit"') :]
+    body = page[page.index('id="edit"') :].partition("</form>")[0]
     fields = dict(re.findall(r'<input[^>]*name="(\w+)"[^>]*value="([^"]*)"', body))
     areas = re.findall(r'<textarea[^>]*name="(\w+)"[^>]*>([^<]*)<', body)
     fields |= {name: html.unescape(text) for name, text in areas}
@@ -417,6 +417,18 @@ def test_the_times_of_a_form_are_those_of_its_page(shop, operator, clock):
     assert operator.post(path, **form | {"note": "soon", "do": "save"}).status_code == 303
     changed = shop.schedules.get(made.id)
     assert (changed.note, changed.end_at) == ("soon", end)
+
+
+@pytest.mark.spec("R19")
+def test_a_form_that_makes_an_interval_of_a_cron_keeps_the_zone(shop, operator):
+    call = shop.function("greet").bind("x")
+    made = shop.schedules.create("nine", call, cron="0 9 * * *", tz="Asia/Tokyo")
+    path = f"/schedules/{made.id}/edit"
+    for changes in ({"kind": "every", "every": "1h30m"}, {"kind": "cron", "cron": "0 10 * * *"}):
+        form = fields_of(operator.get(path).text) | changes | {"do": "save"}
+        assert operator.post(path, **form).status_code == 303
+        assert shop.schedules.get("nine").tz == "Asia/Tokyo"
+    assert shop.schedules.get("nine").trigger.expression == "0 10 * * *"
 
 
 def test_the_zone_of_a_token_holds_until_another_is_chosen(shop, surfer):
@@ -502,7 +514,7 @@ def test_a_page_that_asks_for_itself_leaves_the_message_for_whoever_reads(shop, 
 def test_what_a_page_asks_while_somebody_types_saves_nothing(shop, operator, ids):
     schedule = shop.schedules.get(ids["schedule_id"])
     path = f"/schedules/{schedule.id}/edit"
-    fields = {"kind": "every", "every": "7200", "overlap": "skip", "catch_up": "10", "do": "save"}
+    fields = {"kind": "every", "every": "2h", "overlap": "skip", "catch_up": "10", "do": "save"}
     fields |= {"args": '{"name": "ann"}', "version": str(schedule.version)}
     # The button has the focus, and so htmx sends its name.
     operator.client.headers["HX-Request"] = "true"

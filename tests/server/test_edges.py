@@ -37,7 +37,7 @@ INSTANTS: list[tuple[str, str, str]] = [
     ("POST", "/schedules/{id}/backfill", f'{{"start": "EDGE", "end": "{LAST}"}}'),
     ("PATCH", "/schedules/{id}", '{"version": 1, "start_at": "EDGE"}'),
     ("PATCH", "/schedules/{id}", '{"version": 1, "end_at": "EDGE"}'),
-    ("PATCH", "/schedules/{id}", '{"version": 1, "every": 60, "anchor_at": "EDGE"}'),
+    ("PATCH", "/schedules/{id}", '{"version": 1, "every": "60s", "anchor_at": "EDGE"}'),
     ("PATCH", "/schedules/{id}", '{"version": 1, "every": null, "at": "EDGE"}'),
     ("POST", "/jobs", '{"function": "greet", "args": {"name": "a"}, "run_at": "EDGE"}'),
     ("POST", "/jobs/bulk", '{"verb": "cancel", "after": "EDGE", "dry_run": true}'),
@@ -46,11 +46,11 @@ INSTANTS: list[tuple[str, str, str]] = [
     ("POST", "/tokens", '{"name": "ci", "scopes": ["read"], "expires_at": "EDGE"}'),
 ]
 SECONDS: list[tuple[str, str, str]] = [
-    ("PATCH", "/schedules/{id}", '{"version": 1, "every": EDGE}'),
+    ("PATCH", "/schedules/{id}", '{"version": 1, "every_ms": EDGE}'),
     (
         "PATCH",
         "/schedules/{id}",
-        '{"version": 1, "every": EDGE, "anchor_at": "2026-01-01T00:00:00Z"}',
+        '{"version": 1, "every_ms": EDGE, "anchor_at": "2026-01-01T00:00:00Z"}',
     ),
     ("PATCH", "/schedules/{id}", '{"version": 1, "jitter": EDGE}'),
     ("PATCH", "/schedules/{id}", '{"version": 1, "catch_up_window": EDGE}'),

@@ -651,7 +651,7 @@ def test_a_job_over_http_posts_to_an_endpoint(app, guarded, bearer, hire):
 )
 def test_a_call_over_http_is_of_one_function_or_one_endpoint(app, client, given, field):
     app.endpoints.create("billing", "https://example.com/x")
-    for path, more in (("jobs", {}), ("schedules", {"key": "k", "every": 3600})):
+    for path, more in (("jobs", {}), ("schedules", {"key": "k", "every": "1h"})):
         refused = client.post(f"{V1}/{path}", json={**more, **given})
         assert (refused.status_code, refused.json()["error"]["field"]) == (422, field)
 
@@ -662,7 +662,7 @@ def test_a_schedule_over_http_posts_to_an_endpoint(app, clock, guarded, bearer):
         app.endpoints.of("ann").create("billing", listener.url)
         app.endpoints.of("ann").create("second", listener.url)
         app.endpoints.of("bob").create("his", listener.url)
-        new = {"key": "k", "every": 3600, "endpoint": "billing", "args": {"body": 1}}
+        new = {"key": "k", "every": "1h", "endpoint": "billing", "args": {"body": 1}}
         assert guarded.post(f"{V1}/schedules", json=new, headers=bob).status_code == 404
         made = guarded.post(f"{V1}/schedules", json=new, headers=ann).json()
         path = f"{V1}/schedules/{made['id']}"

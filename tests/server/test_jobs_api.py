@@ -177,11 +177,11 @@ def test_no_address_holds_a_nul(api: Api, name: str):
         ("/jobs", '{"function": "greet", "args": {"name": "x"}, "owner": "TEXT"}'),
         ("/jobs/bulk", '{"verb": "cancel", "function": "TEXT", "dry_run": true}'),
         ("/jobs/bulk", '{"verb": "cancel", "owner": "TEXT", "dry_run": true}'),
-        ("/schedules", '{"key": "k", "every": 900, "function": "TEXT"}'),
-        ("/schedules", '{"key": "TEXT", "every": 900, "function": "greet"}'),
+        ("/schedules", '{"key": "k", "every": "15m", "function": "TEXT"}'),
+        ("/schedules", '{"key": "TEXT", "every": "15m", "function": "greet"}'),
         (
             "/schedules",
-            '{"key": "k", "every": 900, "function": "greet", "args": {"name": "x"},'
+            '{"key": "k", "every": "15m", "function": "greet", "args": {"name": "x"},'
             ' "calendar": "TEXT"}',
         ),
         ("/calendars", '{"name": "TEXT", "kind": "skip_dates"}'),

@@ -18,7 +18,7 @@ from tests.schedules.support import tick_all
 from tests.server.contract import Api
 
 GREET = {"function": "greet", "args": {"name": "ann"}}
-HOURLY = {"key": "hourly", **GREET, "every": 3600}
+HOURLY = {"key": "hourly", **GREET, "every": "1h"}
 Bearer = Callable[..., dict[str, Any]]
 
 
@@ -95,7 +95,7 @@ def test_a_request_whose_end_was_not_remembered_is_found_by_what_it_made(
         ("/jobs", {"function": "greet", "args": {}}, GREET, 422),
         ("/jobs", GREET | {"function": "nobody"}, GREET, 404),
         ("/jobs", GREET | {"run_after": 1e13}, GREET, 422),
-        ("/schedules", HOURLY | {"every": 1e9}, HOURLY, 422),
+        ("/schedules", HOURLY | {"every": "1000000000s"}, HOURLY, 422),
         ("/schedules", HOURLY | {"function": "nobody"}, HOURLY, 404),
         ("/schedules", HOURLY | {"key": "taken"}, HOURLY, 409),
     ],
@@ -252,7 +252,7 @@ def test_a_schedule_of_an_owner_never_meets_the_job_of_another(
     shop.functions.publish()
     bobs = bob.post("/jobs", {"function": "index", "args": {"text": "of bob"}}, status=201)
     call = {"function": "index", "args": {"text": "of ann"}}
-    hourly = {"key": "hourly", **call, "every": 3600, "overlap": "allow"}
+    hourly = {"key": "hourly", **call, "every": "1h", "overlap": "allow"}
     made = ann.post("/schedules", hourly, status=201)
 
     clock.advance(3600)

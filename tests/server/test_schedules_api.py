@@ -100,12 +100,15 @@ def test_a_schedule_is_made_with_every_option(api: Api, shop: Duly):
 @pytest.mark.parametrize(
     ("trigger", "shown"),
     [
-        ({"every": 600}, {"every": 600, "description": "Every 10 minutes"}),
+        ({"every": "10m"}, {"every_ms": 600_000, "description": "Every 10 minutes"}),
+        ({"every": "1h30m"}, {"every_ms": 5_400_000, "description": "Every 90 minutes"}),
+        ({"every_ms": 300_000}, {"every": "5m", "description": "Every 5 minutes"}),
+        ({"every": "1h", "tz": "Asia/Tokyo"}, {"description": "Every hour", "tz": "Asia/Tokyo"}),
         (
-            {"every": 600, "anchor_at": "2026-01-01T00:00:30Z"},
-            {"anchor_at": "2026-01-01T00:00:30.000Z", "every": 600},
+            {"every_ms": 600_000, "anchor_at": "2026-01-01T00:00:30Z"},
+            {"anchor_at": "2026-01-01T00:00:30.000Z", "every": "10m"},
         ),
-        ({"every": 600, "fire_at_once": True}, {"every": 600}),
+        ({"every": "10m", "fire_at_once": True}, {"every": "10m"}),
     ],
 )
 def test_an_interval(api: Api, trigger: dict[str, Any], shown: dict[str, Any]):
@@ -115,6 +118,30 @@ def test_an_interval(api: Api, trigger: dict[str, Any], shown: dict[str, Any]):
 
     assert made | shown == made
     assert made["cron"] is None
+
+
+@pytest.mark.spec("R18")
+@pytest.mark.parametrize("bare", [300, 300_000.0, "300000", "five minutes", "5 m", "", True, []])
+def test_an_interval_without_a_unit_is_refused_with_both_spellings(api: Api, bare: Any):
+    given = {"key": "k", "function": "greet", "args": {"name": "x"}, "every": bare}
+    for method, path, body in (("POST", "/schedules", given), ("POST", "/schedules/check", given)):
+        error = api.error(method, path, body, status=422)
+        assert error["field"] == "every"
+        assert error["message"].endswith(
+            'write "every": "5m" or "1h30m", or "every_ms": 300000 for milliseconds'
+        )
+    assert api.get("/schedules")["items"] == []
+
+
+@pytest.mark.spec("R19")
+def test_a_schedule_that_becomes_an_interval_and_a_cron_again_keeps_its_zone(api: Api):
+    made = api.post("/schedules", NINE | {"tz": "Asia/Tokyo"}, status=201)
+    anchor = {"anchor_at": "2026-01-01T00:00:30Z"}
+    for version, changes in enumerate(({"every": "1h"}, {"every_ms": 600_000, **anchor}), 1):
+        changed = api.patch("/schedules/{id}", changes | {"version": version}, id=made["id"])
+        assert changed["tz"] == "Asia/Tokyo"
+    back = api.patch("/schedules/{id}", {"version": 3, "cron": "0 9 * * *"}, id=made["id"])
+    assert (back["tz"], back["next_tick_at"]) == (made["tz"], made["next_tick_at"])
 
 
 def test_one_instant(api: Api, clock: ManualClock):
@@ -131,10 +158,14 @@ def test_one_instant(api: Api, clock: ManualClock):
     [
         ({"cron": "61 * * * *"}, 422, "invalid_cron", "minute"),
         ({"cron": None}, 422, "invalid_option", "trigger"),
-        ({"every": 60, "cron": None}, 422, "invalid_option", "every"),
-        ({"every": 600}, 422, "invalid_option", "trigger"),
+        ({"every": "60s", "cron": None}, 422, "invalid_option", "every"),
+        ({"every": "10m"}, 422, "invalid_option", "trigger"),
         ({"anchor_at": "2026-01-01T00:00:00Z"}, 422, "invalid_option", "anchor_at"),
         ({"tz": "Mars/Base"}, 422, "unknown_zone", "tz"),
+        ({"tz": ""}, 422, "unknown_zone", "tz"),
+        ({"every": "10m", "every_ms": 600_000, "cron": None}, 422, "invalid_option", "every_ms"),
+        ({"every": "999ms", "cron": None}, 422, "invalid_option", "every"),
+        ({"every_ms": 299_999, "cron": None}, 422, "invalid_option", "every"),
         ({"calendar": "none"}, 404, "calendar_not_found", "calendar"),
         ({"condition": {"/a": {"is": 1}}}, 422, "invalid_condition", "condition"),
         ({"rotation": [{"nme": "x"}]}, 422, "invalid_rotation", "rotation"),
@@ -190,7 +221,7 @@ def test_an_internal_function_is_scheduled_by_code_only(api: Api, shop: Duly):
     made = api.post("/schedules", NINE, status=201)
 
     asked: list[tuple[str, str, Any]] = [
-        ("POST", "/schedules", {"key": "k", "function": "secretly", "every": 600}),
+        ("POST", "/schedules", {"key": "k", "function": "secretly", "every": "10m"}),
         ("PATCH", "/schedules/{id}", {"version": 1, "function": "secretly", "args": {}}),
         ("PATCH", "/schedules/{id}", {"version": 1, "alert": "secretly"}),
     ]
@@ -293,10 +324,10 @@ def test_what_is_given_changes_and_nothing_else(api: Api, shop: Duly):
     assert (changed["jitter"], changed["version"], changed["tz"]) == (None, 2, "Europe/Istanbul")
     changed = api.patch(
         "/schedules/{id}",
-        {"version": 2, "cron": None, "every": 900, "args": {"name": "bob"}, "calendar": None},
+        {"version": 2, "cron": None, "every": "15m", "args": {"name": "bob"}, "calendar": None},
         id=made["id"],
     )
-    assert (changed["cron"], changed["every"], changed["calendar"]) == (None, 900, None)
+    assert (changed["cron"], changed["every"], changed["calendar"]) == (None, "15m", None)
     assert (changed["args"], changed["note"]) == ({"name": "bob"}, "n")
 
 
@@ -324,7 +355,7 @@ def test_what_is_redacted_is_kept_where_it_is_given_as_it_is_shown(api: Api, sho
     def refund(ctx: Ctx, card: Annotated[str, Redact], amount: int) -> None: ...
 
     shop.functions.publish()
-    new = {"key": "pay", "function": "pay", "every": 600, "args": {"card": "4000", "amount": 5}}
+    new = {"key": "pay", "function": "pay", "every": "10m", "args": {"card": "4000", "amount": 5}}
     turns = [{"card": "4111", "amount": 1}, {"card": "4222", "amount": 2}]
     made = api.post("/schedules", new | {"rotation": turns}, status=201)
     path, schedule = "/schedules/{id}", made["id"]
@@ -360,7 +391,7 @@ def test_what_is_redacted_is_kept_where_it_is_given_as_it_is_shown(api: Api, sho
         assert "write it anew" in refused["message"]
     for path in ("/schedules", "/jobs"):
         body = {"function": "pay", "args": masked}
-        body |= {"key": "other", "every": 600} if path == "/schedules" else {}
+        body |= {"key": "other", "every": "10m"} if path == "/schedules" else {}
         assert "write it anew" in api.error("POST", path, body, status=422)["message"]
     for path in ("/schedules", "/schedules/check"):
         body = new | {"key": "other", "rotation": [masked]}

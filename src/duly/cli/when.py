@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from duly import times
 from duly.clock import SystemClock, from_ms, to_ms
 from duly.errors import UnknownZone
 from duly.zones import zone
@@ -17,9 +18,6 @@ from duly.zones import zone
 CLOCK = SystemClock()
 YEARS = range(1970, 9999)
 """Within them every zone can say what its clocks show."""
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_LENGTH = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _STEPS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -75,9 +73,8 @@ def read_length(text: str) -> float | None:
     """Seconds, or None if it is no length."""
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
         return float(text)
-    if not _LENGTH.fullmatch(text):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    milliseconds = times.read_length(text)
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def read_moment(text: str, tz: ZoneInfo) -> datetime | None:

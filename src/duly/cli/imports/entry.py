@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     key: str
     """What it is called, always the same, without a prefix."""
     times: Fields
-    """`cron` and `tz`, or `every`, or `at`: as the API takes them."""
+    """`cron` and `tz`, or `every_ms`, or `at`: as the API takes them."""
     calls: str
     """What it calls there; `--map` looks at it."""
     args: tuple[Any, ...] = ()

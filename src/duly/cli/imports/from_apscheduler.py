@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from duly.cli.imports import fields
 from duly.cli.imports.entry import Cannot, Entry, Found, Numbered
-from duly.cli.imports.from_celery import BOTH_DAYS, NAMES, Refused, zone_name
+from duly.cli.imports.from_celery import BOTH_DAYS, NAMES, Refused, interval, zone_name
 
 FROM_MONDAY = {name: (number - 1) % 7 for name, number in NAMES[fields.WEEKDAY].items()}
 POSITIONS = {"1st": "#1", "2nd": "#2", "3rd": "#3", "4th": "#4", "5th": "#5", "last": "L"}
@@ -91,7 +91,7 @@ def _times(trigger: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         # Its start is one of its ticks, and the first.
         if start := more.pop("start_at", None):
             more["anchor_at"] = start
-        return {"every": trigger.interval.total_seconds()}, more
+        return interval(trigger.interval), more
     named = {str(getattr(field, "name", "")): str(field) for field in _fields(trigger)}
     if {"minute", "hour", "day_of_week"} <= named.keys():
         return {"cron": expression_of(named), "tz": zone_name(trigger.timezone)}, more

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from duly.cli.imports import fields
 from duly.cli.imports.entry import Cannot, Entry, Found, is_mapping
+from duly.errors import InvalidTime
+from duly.times import Delay, length_ms
 
 _DAYS = "sun mon tue wed thu fri sat".split()
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
@@ -90,15 +92,21 @@ def _entry(name: str, entry: Any, tz: str) -> Entry:
 
 def _times(schedule: Any, tz: str) -> dict[str, Any]:
     schedule = getattr(schedule, "run_every", schedule)
-    if isinstance(schedule, timedelta):
-        return {"every": schedule.total_seconds()}
-    if isinstance(schedule, int | float) and not isinstance(schedule, bool):
-        return {"every": float(schedule)}
+    if isinstance(schedule, int | float | timedelta) and not isinstance(schedule, bool):
+        return interval(schedule)
     if isinstance(schedule, str) and len(words := schedule.split()) == 5:
         schedule = dict(zip(FIELDS, words, strict=True))
     if _is_crontab(schedule):
         return {"cron": expression_of(schedule), "tz": tz}
     raise Refused(f"{type(schedule).__name__} is neither a crontab nor an interval")
+
+
+def interval(length: Delay) -> dict[str, Any]:
+    """An interval as the API takes it."""
+    try:
+        return {"every_ms": length_ms("its interval", length)}
+    except InvalidTime as error:
+        raise Refused(str(error)) from None
 
 
 def _is_crontab(schedule: Any) -> bool:

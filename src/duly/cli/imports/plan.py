@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 from duly.cli.api import Api, ApiError
 from duly.cli.imports.entry import Cannot, Entry, Found
 
-COMPARED = ("function", "args", "options", "cron", "tz", "every", "at")
-TIMES = ("cron", "tz", "every", "at")
+COMPARED = ("function", "args", "options", "cron", "tz", "every_ms", "at")
+TIMES = ("cron", "tz", "every_ms", "at")
 Kind = Literal["new", "change", "unchanged", "cannot"]
 
 

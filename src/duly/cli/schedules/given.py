@@ -89,6 +89,8 @@ def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, A
     if given.get("at"):
         # It has done its work: an instant has no zone.
         given.pop("tz", None)
+    if "every" in given:
+        given["every_ms"] = round(given.pop("every") * 1000)
     taken = {CLEARABLE[name]: None for name in cleared}
     if both := sorted(taken.keys() & given.keys()):
         fail(f"{both[0]} is both given and taken away", EXIT_USAGE)

@@ -37,6 +37,7 @@ class GatewayCronShape(Shape):
     name: str
     handler: str
     schedule: dict[str, Any]
+    description: str | None = Field(description="When it runs, in words.")
     tz: str
     enabled: bool
     payload: dict[str, Any]
@@ -374,6 +375,7 @@ def _cron(cron: GatewayCron) -> GatewayCronShape:
         name=cron.name,
         handler=cron.handler,
         schedule=cron.schedule,
+        description=None if cron.unreadable else cron.trigger.describe(),
         tz=cron.tz,
         enabled=cron.enabled,
         payload=cron.payload,

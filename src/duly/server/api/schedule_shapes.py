@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from duly.alerts import is_address
 from duly.app import Duly
@@ -16,6 +17,7 @@ from duly.errors import InvalidOption
 from duly.model.calendar import SEEDS
 from duly.model.condition import Explanation
 from duly.model.expect import Expect, read_expect
+from duly.model.job import FIVE_YEARS_MS
 from duly.model.schedule import (
     Budget,
     Outcome,
@@ -26,7 +28,7 @@ from duly.model.schedule import (
     read_policies,
     read_trigger,
 )
-from duly.model.trigger import At, Cron, Every, Trigger
+from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
@@ -34,9 +36,28 @@ from duly.schedules.health import HealthState
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import Note
 from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
-from duly.times import length_ms
+from duly.times import read_length, write_length
 
 Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
+
+
+def _with_units(value: Any) -> Any:
+    """Refuse a bare number: whoever writes one means seconds, or milliseconds."""
+    if value is None or (isinstance(value, str) and read_length(value) is not None):
+        return value
+    raise PydanticCustomError(
+        "no_unit",
+        '{given} is not a length with a unit; write "every": "5m" or "1h30m", '
+        'or "every_ms": 300000 for milliseconds',
+        {"given": repr(value)[:20]},
+    )
+
+
+Interval = Annotated[
+    str,
+    BeforeValidator(_with_units),
+    Field(description="A length with its units: `5m`, `1h30m`. A bare number is refused."),
+]
 INSTEAD = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
 
 
@@ -66,7 +87,10 @@ class ScheduleOptionsBody(Shape):
     tz: str | None = Field(
         None, description="The zone of `cron`; UTC by default. No effect with `every`."
     )
-    every: Seconds | None = None
+    every: Interval | None = None
+    every_ms: int | None = Field(
+        None, ge=LEAST_INTERVAL_MS, le=FIVE_YEARS_MS, description="`every` in milliseconds."
+    )
     anchor_at: AwareDatetime | None = Field(None, description="One tick of `every`.")
     at: AwareDatetime | None = None
     calendar: str | None = Field(None, description="Its name, or its id.")
@@ -108,7 +132,9 @@ class ScheduleChangesBody(ScheduleOptionsBody):
     enabled: bool | None = None
 
 
-OWN = frozenset({"key", "function", "endpoint", "args", "options", "owner", "version", "anchor_at"})
+OWN = frozenset(
+    {"key", "function", "endpoint", "args", "options", "owner", "version", "every_ms", "anchor_at"}
+)
 """What of a body is no option of `schedules.create`."""
 
 
@@ -116,10 +142,12 @@ def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
     """The options of a body as the verbs take them: those that were given, also as null."""
     given = body.model_fields_set - OWN
     options: dict[str, Any] = {name: getattr(body, name) for name in given}
-    if body.anchor_at is not None:
-        if body.every is None:
-            raise InvalidOption("anchor_at", "goes with every")
-        options["every"] = Every(length_ms("every", body.every), to_ms(body.anchor_at))
+    milliseconds = _interval(body)
+    if milliseconds is not None:
+        anchor = None if body.anchor_at is None else to_ms(body.anchor_at)
+        options["every"] = Every(milliseconds, anchor)
+    elif body.anchor_at is not None:
+        raise InvalidOption("anchor_at", "goes with every or every_ms")
     if body.budget is not None:
         options["budget"] = Budget(**body.budget.model_dump())
     if body.expect is not None:
@@ -127,6 +155,18 @@ def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
     if body.alert is not None and not is_address(body.alert):
         options["alert"] = callable_by_http(app, body.alert)
     return options
+
+
+def _interval(body: ScheduleOptionsBody) -> int | None:
+    if body.every is None:
+        return body.every_ms
+    if body.every_ms is not None:
+        raise InvalidOption("every_ms", "give every or every_ms, not both")
+    milliseconds = read_length(body.every)
+    assert milliseconds is not None
+    if not LEAST_INTERVAL_MS <= milliseconds <= FIVE_YEARS_MS:
+        raise InvalidOption("every", f"must be 1s to five years, not {body.every[:20]}")
+    return milliseconds
 
 
 def job_options(options: JobOptions | None) -> dict[str, Any]:
@@ -158,7 +198,8 @@ class ScheduleShape(Shape):
     description: str | None = Field(description="When it ticks, in words.")
     cron: str | None
     tz: str
-    every: float | None
+    every: str | None = Field(description="As it was given, with units: `1h30m`.")
+    every_ms: int | None
     anchor_at: Time | None
     anchor_at_ms: Ms | None
     at: Time | None
@@ -389,7 +430,7 @@ def _readable(read: Callable[[str], Any], text: str) -> Any:
 
 
 def _trigger(trigger: Trigger | None) -> dict[str, Any]:
-    fields: dict[str, Any] = dict.fromkeys(("description", "cron", "every"))
+    fields: dict[str, Any] = dict.fromkeys(("description", "cron", "every", "every_ms"))
     fields |= {"tz": "UTC", **_instants(anchor=None, at=None)}
     if trigger is None:
         return fields
@@ -399,7 +440,8 @@ def _trigger(trigger: Trigger | None) -> dict[str, Any]:
             return fields | {"cron": trigger.expression}
         case Every():
             return fields | {
-                "every": trigger.milliseconds / 1000,
+                "every": write_length(trigger.milliseconds),
+                "every_ms": trigger.milliseconds,
                 **_instants(anchor=trigger.anchor),
             }
         case At():

@@ -30,7 +30,7 @@ def values_of(shape: ScheduleShape, zone: ZoneInfo) -> dict[str, str]:
         "kind": kind,
         "cron": shape.cron or "",
         "tz": shape.tz,
-        "every": _plain(shape.every),
+        "every": shape.every or "",
         "at": local(shape.at_ms, zone),
         "calendar": shape.calendar or "",
         "shift": shape.shift or "",
@@ -103,7 +103,7 @@ PLAIN: dict[str, Read] = {
 }
 TRIGGERS: dict[str, Read] = {
     "cron": lambda form, zone: form.given("cron"),
-    "every": lambda form, zone: form.number("every"),
+    "every": lambda form, zone: form.given("every"),
     "at": lambda form, zone: instant(form, "at", zone),
 }
 

@@ -18,9 +18,9 @@ from duly.server.auth import Admin, Operator
 from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
-from duly.server.dashboard.times import SECOND
 from duly.server.dashboard.views.edit import instant, local
 from duly.server.patience import Waiting
+from duly.times import read_length, write_length
 
 router = APIRouter(route_class=PageRoute)
 
@@ -126,7 +126,7 @@ def _values(viewer: Viewer, cron: api.GatewayCronShape) -> dict[str, str]:
         "kind": str(schedule.get("kind", "")),
         "cron": str(schedule.get("cron", "")),
         "tz": cron.tz,
-        "every": f"{every / SECOND:.15g}" if isinstance(every, int) else "",
+        "every": write_length(every) if isinstance(every, int) else "",
         "at": local(_at(schedule), viewer.zone),
         "payload": json.dumps(readable(cron.payload), indent=2, ensure_ascii=False),
     }
@@ -146,7 +146,7 @@ def _words(cron: api.GatewayCronShape) -> str:
         case "cron":
             return str(schedule.get("cron"))
         case "every" if isinstance(schedule.get("every_ms"), int):
-            return f"every {schedule['every_ms'] / SECOND:.15g} s"
+            return f"every {write_length(schedule['every_ms'])}"
         case kind:
             return f"{kind} {schedule.get('at', '')}"
 
@@ -261,12 +261,12 @@ def _schedule(viewer: Viewer, form: Form, shown_tz: str) -> dict[str, Any]:
         case "cron":
             return {"kind": "cron", "cron": form.text("cron"), "tz": tz}
         case "every":
-            seconds = form.number("every")
-            if seconds is None:
-                raise Refused(422, "invalid", "every: give a number of seconds", field="every")
+            every_ms = read_length(form.text("every"))
+            if every_ms is None:
+                raise Refused(422, "invalid", "every: write 5m, or 1h30m", field="every")
             # The field is hidden, and the gateway knows what it said of the zone.
             zoned = {} if tz == shown_tz else {"tz": tz}
-            return {"kind": "every", "every_ms": round(seconds * SECOND), **zoned}
+            return {"kind": "every", "every_ms": every_ms, **zoned}
         case "at":
             at = instant(form, "at", viewer.zone)
             if at is None:
