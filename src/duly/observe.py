@@ -141,7 +141,7 @@ class Observe:
         chosen = _filter(which, after, self._core.now())._replace(owner=owner, limit=limit + 1)
         found = store.schedules(chosen)
         shown = found[:limit]
-        states = _states(store, shown)
+        states = last_states(store, shown)
         gateways = self._look(owner, wait) if after is None else ()
         crons = tuple(_cron(g, cron, viewer) for g in gateways for cron in g.crons)
         return ObservedPage(
@@ -174,7 +174,7 @@ class Observe:
         )
 
 
-def _states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, str]:
+def last_states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, str]:
     """How the last jobs of these schedules stand, by their ids."""
     job_ids = [record.last_job_id for record in records if record.last_job_id is not None]
     return {look.job_id: str(look.state) for look in store.look(job_ids)}

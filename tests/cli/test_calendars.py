@@ -9,7 +9,7 @@ from duly.clock import from_ms
 from tests.cli.places import Place
 from tests.jobs.support import on_postgres, on_sqlite
 
-PLANT = ["--kind", "skip_dates", "--zone", "Europe/Istanbul"]
+PLANT = ["--kind", "skip_dates", "--tz", "Europe/Istanbul"]
 ICS = """BEGIN:VCALENDAR
 BEGIN:VEVENT
 DTSTART;VALUE=DATE:{day}
@@ -66,7 +66,7 @@ def test_dates_come_from_a_file_and_from_a_country(place: Place) -> None:
     said = place.duly("calendars", "import", "fair", str(file), *PLANT, *span)
     assert said.out == "fair: skip_dates, 1 date\n"
     assert place.app.calendars.get("fair").dates == {date(2030, 5, 11): "fair"}
-    berlin = ["--kind", "skip_dates", "--zone", "Europe/Berlin"]
+    berlin = ["--kind", "skip_dates", "--tz", "Europe/Berlin"]
     germany = place.duly("calendars", "holidays", "free", "DE", "--year", "2030", *berlin, "--json")
     assert "2030-12-25" in germany.json["dates"]
     assert place.duly("calendars", "import", "x", "nowhere.ics", code=2).out == ""

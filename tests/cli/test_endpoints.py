@@ -1,6 +1,7 @@
 """`duly endpoints`, `duly webhooks` and `duly gateways`."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -116,20 +117,40 @@ def test_gateways_and_their_crons(place: Place) -> None:
     assert place.duly(*crons).out == "it has no crons\n"
     made = place.duly(
         *(*crons, "add", "touch", "name=seen", "--cron", "0 3 * * *"),
-        *("--zone", "Europe/Istanbul", "--name", "nightly", "--json"),
+        *("--tz", "Europe/Istanbul", "--name", "nightly", "--json"),
     ).json
     assert made["schedule"] == {"kind": "cron", "cron": "0 3 * * *", "tz": "Europe/Istanbul"}
     for columns in (80, 40):
         listed = place.duly(*crons, columns=columns).plain
         assert "night" in listed
         assert max(map(len, listed.splitlines())) <= columns
+    for command in (("add",), ("update",), ("run",), ("remove",)):
+        helped = place.duly("gateways", "crons", "nowhere", *command, "--help").out
+        assert helped.startswith("Usage: ")
+    assert "there is no gateway" in place.duly("gateways", "crons", "nowhere", code=1).err
 
     assert "not-due" in place.duly(*crons, "run", "nightly", "--if-due", code=1).out
     place.duly(*crons, "run", "nightly")
     wait_until(lambda: (place.folder / "seen").exists())
+    wait_until(lambda: place.duly(*crons, "--json").json["crons"][0]["last_status"] == "ok")
+    listed = place.duly(*crons, columns=200).plain
+    assert re.search(r"0 3 \* \* \* +Europe/Istanbul +enabled +in .*(ago|now), ok", listed)
     place.duly(*crons, "update", "nightly", "--every", "1h", "--disable")
     [cron] = place.duly(*crons, "--json").json["crons"]
     assert (cron["schedule"]["every_ms"], cron["enabled"]) == (3_600_000, False)
+    assert (cron["tz"], cron["description"]) == ("Europe/Istanbul", "Every hour")
+    listed = place.duly(*crons, columns=200).plain
+    assert re.search(r"every 1h +Europe/Istanbul +disabled +.*(ago|now), ok", listed)
+
+    place.app.schedules.create("often", place.app.function("touch").bind("x"), every=600)
+    place.app.schedules.run("often")
+    observed = place.duly("observe", columns=200).plain
+    schedules = place.duly("schedules", "list", columns=200).plain
+    assert re.search(r"edge/nightly +interval 1h +Europe/Istanbul +disabled .*, ok", observed)
+    assert re.search(r"touch \(often\) +interval 10m +enabled .*, pending", observed)
+    assert re.search(r"often +touch +Every 10 minutes +in .*(ago|now), pending +enabled", schedules)
+    rows = place.duly("observe", "--limit", "1", "--json").json["rows"]
+    assert [row["source"] for row in rows] == ["schedule", "gateway"]
     assert cron["payload"] == {"name": "seen"}
     wrong = place.duly(*crons, "run", "nightli", code=1)
     assert "did you mean 'nightly'?" in wrong.err
@@ -138,6 +159,9 @@ def test_gateways_and_their_crons(place: Place) -> None:
 
     gateway.signal(signal.SIGKILL)
     wait_until(lambda: place.duly(*crons, code=None).code == 1)
+    gone = place.duly("observe")
+    assert "edge/nightly" in gone.out
+    assert "edge gives no answer" in gone.err
     silent = place.duly(*crons, code=1)
     assert "nightly" in silent.out
     assert "gives no answer" in silent.err

@@ -167,11 +167,11 @@ def test_a_project_that_makes_no_sense(
 def test_a_zone_that_is_none(terminal: Terminal) -> None:
     for how in (
         {"env": {"DULY_TZ": "Europe/Istambul"}},
-        {"arguments": ("--tz", "istanbul")},
+        {"arguments": ("--display-tz", "istanbul")},
     ):
         wrong = terminal.run(*how.get("arguments", ()), "version", env=how.get("env"), code=2)  # type: ignore[arg-type]
         assert "did you mean 'Europe/Istanbul'?" in said(wrong)
-    assert "no time zone" in said(terminal.run("version", "--tz", "x", code=2))
+    assert "no time zone" in said(terminal.run("version", "--display-tz", "x", code=2))
     assert terminal.run("version", env={"DULY_TZ": "Europe/Istanbul"}).code == 0
 
 

@@ -22,7 +22,8 @@ def keys(place: Place) -> dict[str, str]:
 def test_a_crontab(place: Place) -> None:
     file = place.folder / "cron.txt"
     file.write_text(CRONTAB)
-    take = ("import", "crontab", str(file), "--tz", "Europe/Istanbul")
+    zone = ("--tz", "Europe/Istanbul", "--display-tz", "Europe/Istanbul")
+    take = ("import", "crontab", str(file), *zone)
     to = ("--function", "run_command", "--map", "^report$=tidy")
 
     wrong = place.duly(*take, code=2)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -58,6 +59,67 @@ def test_every_command_shows_an_example() -> None:
     for path, command in leaves.items():
         lines = (command.help or "").splitlines()
         assert any(line.strip().startswith("duly ") for line in lines), path
+
+
+ZONED = {
+    "duly calendars clone",
+    "duly calendars create",
+    "duly calendars holidays",
+    "duly calendars import",
+    "duly calendars update",
+    "duly cron",
+    "duly gateways crons add",
+    "duly gateways crons update",
+    "duly import celery-beat",
+    "duly import crontab",
+    "duly schedules create",
+    "duly schedules update",
+    "duly tokens create",
+}
+"""The commands that make something that has a zone."""
+
+
+def test_a_zone_is_that_of_what_is_made_and_never_that_of_the_display() -> None:
+    options = {
+        path: {name for parameter in command.params for name in parameter.opts}
+        for path, command in _leaves(cli, "duly")
+    }
+    assert {path for path, names in options.items() if "--tz" in names} == ZONED
+    assert [path for path, names in options.items() if "--display-tz" not in names] == []
+    assert [path for path, names in options.items() if "--zone" in names] == []
+    assert not any("--tz" in parameter.opts for parameter in cli.params)
+
+
+def test_the_zone_of_the_display_is_not_that_of_a_schedule(home: Place) -> None:
+    make = ("touch", "text=x", "--cron", "0 9 * * *")
+    tokyo = ("--display-tz", "Asia/Tokyo")
+    before = home.duly(*tokyo, "schedules", "create", "before", *make).out
+    after = home.duly("schedules", "create", "after", *make, *tokyo).out
+    meant = home.duly("schedules", "create", "meant", *make, env={"DULY_TZ": "Asia/Tokyo"}).out
+    for made in (before, after, meant):
+        assert "At 09:00 (UTC)" in made
+        assert "18:00:00 JST" in made
+    assert {each.tz for each in home.app.schedules.list()} == {"UTC"}
+    both = (*make, "--tz", "America/New_York", *tokyo)
+    assert "At 09:00 (America/New_York)" in home.duly("schedules", "create", "both", *both).out
+    assert home.app.schedules.get("both").tz == "America/New_York"
+    # The zone of an interval is kept, for the cron expression that may take its place.
+    home.duly("schedules", "update", "both", "--every", "1h30m")
+    home.duly("schedules", "update", "both", "--cron", "0 10 * * *")
+    assert home.app.schedules.get("both").tz == "America/New_York"
+    made = ("create", "often", "touch", "text=x", "--every", "30m", "--tz", "Asia/Tokyo", "--json")
+    assert home.duly("schedules", *made).json["tz"] == "Asia/Tokyo"
+
+    for wrong in (("--tz", "Asia/Tokyo", "version"), ("tokens", "create", "x", "--zone", "UTC")):
+        assert "No such option" in home.duly(*wrong, code=2).err
+    for wrong in (("cron", "0 9 * * *", "--tz", ""), ("version", "--display-tz", " ")):
+        assert "an empty string is not a time zone" in home.duly(*wrong, code=2).err
+    shown = home.duly("cron", "0 9 * * *", "--tz", "America/New_York", *tokyo, "-n", "1").out
+    assert shown.splitlines()[2].split() == ["America/New_York", "Asia/Tokyo", "from", "now"]
+    dated = ("--expires", "2030-01-01T00:00", "--scope", "read", "--tz", "America/New_York")
+    home.duly("tokens", "create", "ny", *dated, *tokyo)
+    [token] = [each for each in home.app.tokens.list() if each.name == "ny"]
+    assert (token.tz, token.expires) == ("America/New_York", datetime(2030, 1, 1, 5, tzinfo=UTC))
 
 
 @pytest.fixture

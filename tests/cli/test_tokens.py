@@ -26,10 +26,10 @@ def test_tokens_are_made_listed_and_revoked(place: Place) -> None:
     days = (to_ms(token.expires) - place.app.clock.now()) / 86_400_000
     assert 89.9 < days <= 90
 
-    abroad = ["--scope", "admin", "--zone", "Asia/Tokyo", "--json"]
+    abroad = ["--scope", "admin", "--tz", "Asia/Tokyo", "--json"]
     other = place.duly("tokens", "create", "other", *abroad).json
     assert other["tz"] == "Asia/Tokyo"
-    nowhere = place.duly("tokens", "create", "x", *abroad[:2], "--zone", "Nowhere/Land", code=1)
+    nowhere = place.duly("tokens", "create", "x", *abroad[:2], "--tz", "Nowhere/Land", code=2)
     assert "Nowhere/Land" in nowhere.err
     assert place.app.tokens.check(other["secret"]) is not None
     listed = place.duly("tokens", "list", columns=100)

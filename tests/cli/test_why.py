@@ -19,7 +19,7 @@ def touch(place: Place) -> Any:
 def test_why_a_job_has_not_run(place: Place) -> None:
     job = place.app.run_after(3600, touch(place), "x")
     place.app.queues.pause("default", by="ann", note="move")
-    said = place.duly("why", job.id, "--tz", "Asia/Tokyo").out
+    said = place.duly("why", job.id, "--display-tz", "Asia/Tokyo").out
     lines = said.splitlines()
     assert lines[0] == "touch has not run yet"
     assert "no worker is running" in lines[1]

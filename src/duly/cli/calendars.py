@@ -13,7 +13,7 @@ from duly.cli.ask import force_option, named, owner_option, remove_it, sure
 from duly.cli.command import EXIT_USAGE, Group, fail
 from duly.cli.out import Column, Item, Out
 from duly.cli.root import Root
-from duly.cli.when import now
+from duly.cli.when import now, tz_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,7 +43,7 @@ _kind = click.option(
     type=click.Choice(KINDS),
     help="skip_dates: no ticks on its dates; only_dates: ticks on no others.",
 )
-_zone = click.option("--zone", metavar="ZONE", help="In which its days begin and end.")
+_tz = tz_option("The zone in which its days begin and end.")
 _rules = click.option(
     "--rule",
     "rules",
@@ -204,7 +204,7 @@ def _labels(calendar: Calendar, starts: list[date]) -> Iterator[tuple[date, str]
 @calendars.command()
 @click.argument("name")
 @click.option("--kind", type=click.Choice(KINDS), required=True, help="What its dates do.")
-@_zone
+@_tz
 @click.option("--date", "dates", multiple=True, metavar="DATE[=LABEL]", help="May be repeated.")
 @_rules
 @owner_option
@@ -213,7 +213,7 @@ def create(
     root: Root,
     name: str,
     kind: str,
-    zone: str | None,
+    tz: str | None,
     dates: tuple[str, ...],
     rules: tuple[str, ...],
     owner: str | None,
@@ -221,13 +221,13 @@ def create(
     """Make a calendar.
 
     \b
-    duly calendars create "plant closed" --kind skip_dates --zone Europe/Istanbul \\
+    duly calendars create "plant closed" --kind skip_dates --tz Europe/Istanbul \\
         --date "2026-08-03=summer break" --date 2026-08-04
     """
     body = {
         "name": name,
         "kind": kind,
-        "tz": zone or "UTC",
+        "tz": tz or "UTC",
         "dates": _dates(dates),
         "rules": list(rules),
         "owner": owner,
@@ -239,7 +239,7 @@ def create(
 @_name
 @click.argument("new_name", metavar="NEW_NAME")
 @_kind
-@_zone
+@_tz
 @click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="A date more.")
 @click.option("--remove", multiple=True, metavar="DATE", help="A date less.")
 @owner_option
@@ -249,7 +249,7 @@ def clone(
     name: str,
     new_name: str,
     kind: str | None,
-    zone: str | None,
+    tz: str | None,
     add: tuple[str, ...],
     remove: tuple[str, ...],
     owner: str | None,
@@ -260,7 +260,7 @@ def clone(
     duly calendars clone tr-public-holidays-2026 ours --add "2026-12-31=inventory"
     """
     source = _get(root, name, None)
-    body = {"name": new_name, "owner": owner, **_content(kind, zone, add, remove, ())}
+    body = {"name": new_name, "owner": owner, **_content(kind, tz, add, remove, ())}
     _say_made(root, root.api.post("/calendars/{}/clone", source["id"], body=body))
 
 
@@ -268,7 +268,7 @@ def clone(
 @click.argument("name")
 @click.argument("file", type=click.File(encoding="utf-8-sig"))
 @_kind
-@_zone
+@_tz
 @click.option("--from", "first", metavar="DATE", help="From this day on; else from this year on.")
 @click.option("--to", "last", metavar="DATE", help="To this day; else for five years.")
 @owner_option
@@ -278,7 +278,7 @@ def import_(
     name: str,
     file: Any,
     kind: str | None,
-    zone: str | None,
+    tz: str | None,
     first: str | None,
     last: str | None,
     owner: str | None,
@@ -287,14 +287,14 @@ def import_(
 
     \b
     duly calendars import "school holidays" holidays.ics --kind skip_dates \\
-        --zone Europe/Berlin
+        --tz Europe/Berlin
     curl -s https://example.com/cal.ics | duly calendars import shared -
     """
     try:
         text = file.read()
     except UnicodeDecodeError:
         fail(f"{file.name} is no text", EXIT_USAGE)
-    body = {"name": name, "ical": text, "kind": kind, "tz": zone, "owner": owner}
+    body = {"name": name, "ical": text, "kind": kind, "tz": tz, "owner": owner}
     body |= {"first": first, "last": last}
     _say_made(root, root.api.post("/calendars/import", body=body))
 
@@ -305,7 +305,7 @@ def import_(
 @click.option("--year", "years", type=int, multiple=True, help="May be repeated; else this one.")
 @click.option("--subdivision", metavar="CODE", help="A state or province, such as BY.")
 @_kind
-@_zone
+@_tz
 @owner_option
 @click.pass_obj
 def holidays(
@@ -315,14 +315,14 @@ def holidays(
     years: tuple[int, ...],
     subdivision: str | None,
     kind: str | None,
-    zone: str | None,
+    tz: str | None,
     owner: str | None,
 ) -> None:
     """Take the public holidays of a country: make the calendar, or replace its dates.
 
     \b
     duly calendars holidays bavaria DE --subdivision BY --year 2026 --year 2027 \\
-        --kind skip_dates --zone Europe/Berlin
+        --kind skip_dates --tz Europe/Berlin
     """
     body = {
         "name": name,
@@ -330,7 +330,7 @@ def holidays(
         "years": list(years) or [now().year],
         "subdivision": subdivision,
         "kind": kind,
-        "tz": zone,
+        "tz": tz,
         "owner": owner,
     }
     _say_made(root, root.api.post("/calendars/holidays", body=body))
@@ -350,7 +350,7 @@ def _say_made(root: Root, made: Item) -> None:
 @_name
 @click.option("--name", "new_name", metavar="NAME", help="What it is called from now on.")
 @_kind
-@_zone
+@_tz
 @click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="A date more.")
 @click.option("--remove", multiple=True, metavar="DATE", help="A date less.")
 @_rules
@@ -363,7 +363,7 @@ def update(
     name: str,
     new_name: str | None,
     kind: str | None,
-    zone: str | None,
+    tz: str | None,
     add: tuple[str, ...],
     remove: tuple[str, ...],
     rules: tuple[str, ...],
@@ -377,7 +377,7 @@ def update(
     duly calendars update "plant closed" --add "2026-12-24=half day" --dry-run
     duly calendars update "plant closed" --remove 2026-08-04
     """
-    content = _content(kind, zone, add, remove, rules)
+    content = _content(kind, tz, add, remove, rules)
     if not content and new_name is None:
         fail("say what is to be different: --add, --remove, --kind …", EXIT_USAGE)
     found = _get(root, name, owner)
@@ -458,7 +458,7 @@ def _changes_shown(out: Out, changes: list[Item]) -> RenderableType:
 
 def _content(
     kind: str | None,
-    zone: str | None,
+    tz: str | None,
     add: tuple[str, ...],
     remove: tuple[str, ...],
     rules: tuple[str, ...],
@@ -466,7 +466,7 @@ def _content(
     """What of a calendar is to be different."""
     given: dict[str, Any] = {
         "kind": kind,
-        "tz": zone,
+        "tz": tz,
         "add": _dates(add),
         "remove": list(remove),
         "rules": list(rules),

@@ -42,7 +42,7 @@ Exit codes:
 
 
 class Command(click.Command):
-    """A command that takes --json and --tz also at its end."""
+    """A command that takes --json and --display-tz also at its end."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +64,7 @@ def _shared() -> list[click.Option]:
             help="Print JSON.",
         ),
         click.Option(
-            ["--tz"],
+            ["--display-tz"],
             type=ZoneName(),
             # Before the times that are read in it.
             is_eager=True,

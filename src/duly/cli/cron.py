@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import click
 
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.out import Column, Out
 from duly.cli.root import Root
-from duly.cli.when import Moment, ZoneName, now
+from duly.cli.when import Moment, now, tz_option
 from duly.clock import from_ms, to_ms
 from duly.errors import InvalidCron
 from duly.model.fires import Fire, fires
 from duly.model.trigger import LATEST, Cron
+from duly.zones import zone
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,22 +26,9 @@ MOST_FIRES = 1_000
 IN_QUOTES = "put the expression in quotes, or the shell puts the names of files for each *"
 
 
-def of_the_expression(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """The zone of the expression is also that of the times that are read and shown."""
-    params = ctx.find_root().params
-    params["tz"] = value or params.get("tz") or "UTC"
-
-
 @click.command(cls=Command)
 @click.argument("words", metavar="EXPRESSION", nargs=-1, required=True)
-@click.option(
-    "--tz",
-    type=ZoneName(),
-    is_eager=True,
-    expose_value=False,
-    callback=of_the_expression,
-    help="The zone of the expression; else UTC, as for a schedule.",
-)
+@tz_option("The zone of the expression, and of --after; UTC by default.", "UTC")
 @click.option(
     "-n",
     "number",
@@ -49,7 +39,7 @@ def of_the_expression(ctx: click.Context, parameter: click.Parameter, value: str
 )
 @click.option("--after", type=Moment(), help="Those after this time; else after now.")
 @click.pass_obj
-def cron(root: Root, words: tuple[str, ...], number: int, after: datetime | None) -> None:
+def cron(root: Root, words: tuple[str, ...], tz: str, number: int, after: datetime | None) -> None:
     """Say a cron expression in words, and when it fires.
 
     Fires on days on which clocks are set forward or back are marked and explained.
@@ -59,7 +49,7 @@ def cron(root: Root, words: tuple[str, ...], number: int, after: datetime | None
     duly cron "30 2 * * *" --tz America/New_York --after 2026-03-07
     """
     out = root.out
-    trigger = _read(words, out.tz.key)
+    trigger = _read(words, tz)
     found = list(fires(trigger, number, to_ms(after or now())))
     value = {
         "expression": trigger.expression,
@@ -94,8 +84,9 @@ def _shown(out: Out, trigger: Cron, found: list[Fire]) -> RenderableType:
     from rich.console import Group as Lines
 
     columns = [Column(trigger.tz, "fire", _local)]
-    if trigger.tz != "UTC":
-        columns.append(Column("UTC", "at_ms", _utc, flexible=True))
+    other = out.tz.key if out.given_tz else "UTC"
+    if trigger.tz != other:
+        columns.append(Column(other, "at_ms", partial(_elsewhere, zone(other).info), flexible=True))
     columns.append(Column("from now", "at_ms", out.ago, right=True))
     items = [{"fire": fire, "at_ms": fire.at_ms} for fire in found]
     parts: list[RenderableType] = [out.cell(trigger.describe())]
@@ -115,8 +106,8 @@ def _wall(fire: Fire) -> str:
     return f"{fire.local:%a %Y-%m-%d %H:%M:%S %Z}"
 
 
-def _utc(at_ms: int) -> str:
-    return f"{from_ms(at_ms):%Y-%m-%d %H:%M:%SZ}"
+def _elsewhere(tz: ZoneInfo, at_ms: int) -> str:
+    return f"{from_ms(at_ms).astimezone(tz):%Y-%m-%d %H:%M:%S %Z}".replace(" UTC", "Z")
 
 
 def _data(fire: Fire) -> dict[str, Any]:

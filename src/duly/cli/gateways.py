@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +13,8 @@ from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.out import Column, Item, Out, pretty
 from duly.cli.root import Root
 from duly.cli.values import Pair, together
-from duly.cli.when import Length, Moment, length, ms_of
+from duly.cli.when import Length, Moment, ms_of, tz_option
+from duly.times import write_length
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -104,11 +106,16 @@ def _get(root: Root, name: str, owner: str | None) -> Item:
 # Their crons -------------------------------------------------------------------------------------
 
 
-class Crons(NamedTuple):
-    """What the commands about the crons of a gateway get."""
+class Crons:
+    """What the commands about a gateway's crons get; the gateway is looked up when it is needed."""
 
-    root: Root
-    gateway: Item
+    def __init__(self, root: Root, name: str, owner: str | None) -> None:
+        self.root = root
+        self._name, self._owner = name, owner
+
+    @cached_property
+    def gateway(self) -> Item:
+        return _get(self.root, self._name, self._owner)
 
 
 @gateways.group(cls=Group, invoke_without_command=True)
@@ -123,22 +130,23 @@ def crons(ctx: click.Context, name: str, owner: str | None) -> None:
     duly gateways crons edge add backup --cron "0 3 * * *"
     duly gateways crons edge run backup
     """
-    root: Root = ctx.obj
-    gateway = _get(root, name, owner)
-    ctx.obj = Crons(root, gateway)
+    of = Crons(ctx.obj, name, owner)
+    ctx.obj = of
     if ctx.invoked_subcommand is None:
-        _list_crons(root, gateway)
+        _list_crons(of)
 
 
-def _list_crons(root: Root, gateway: Item) -> None:
-    out = root.out
-    gateway = root.api.get("/gateways/{}/crons", gateway["id"])
+def _list_crons(of: Crons) -> None:
+    out = of.root.out
+    gateway = of.root.api.get("/gateways/{}/crons", of.gateway["id"])
     columns = [
         Column("name", "name"),
         Column("handler", "handler", flexible=True),
         Column("schedule", "schedule", _when, flexible=True),
-        Column("state", None, _cron_state),
+        Column("zone", "tz", flexible=True),
+        Column("status", None, _status),
         Column("next", "next_at", out.ago_of, right=True),
+        Column("last run", None, partial(_last_run, out)),
     ]
     out.table(gateway["crons"], columns, empty="it has no crons", value=gateway)
     if gateway["stale"]:
@@ -151,24 +159,26 @@ def _list_crons(root: Root, gateway: Item) -> None:
 def _when(schedule: Item) -> str:
     kind = schedule.get("kind")
     if kind == "cron":
-        tz = schedule.get("tz") or "UTC"
-        return f"{schedule['cron']}{'' if tz == 'UTC' else f' {tz}'}"
+        return str(schedule["cron"])
     if kind == "every":
-        return f"every {length(schedule['every_ms'] / 1000)}"
+        return f"every {write_length(schedule['every_ms'])}"
     return f"at {schedule.get('at')}"
 
 
-def _cron_state(cron: Item) -> str:
+def _status(cron: Item) -> str:
+    return "enabled" if cron["enabled"] else "disabled"
+
+
+def _last_run(out: Out, cron: Item) -> str | None:
     if cron["running_at"]:
-        return "running"
-    if not cron["enabled"]:
-        return "disabled"
-    return cron["last_status"] or "enabled"
+        return f"{out.ago_of(cron['running_at'])}, running"
+    ran_at = out.ago_of(cron["last_run_at"])
+    return ran_at and f"{ran_at}, {cron['last_status']}"
 
 
 _schedule_options = all_of(
     click.option("--cron", metavar="EXPRESSION", help="When: a cron expression."),
-    click.option("--zone", metavar="ZONE", help="In which zone, with --cron; else UTC."),
+    tz_option("The zone of --cron (UTC by default), and of times without an offset."),
     click.option("--every", type=Length(), help="When: again and again, as 5m or 2h."),
     click.option("--at", type=Moment(), help="When: once."),
 )
@@ -189,7 +199,7 @@ def cron_add(
     handler: str,
     payload: tuple[tuple[str, Any], ...],
     cron: str | None,
-    zone: str | None,
+    tz: str | None,
     every: float | None,
     at: datetime | None,
     cron_name: str | None,
@@ -198,10 +208,10 @@ def cron_add(
     """Make a cron on a gateway.
 
     \b
-    duly gateways crons edge add backup --cron "0 3 * * *" --zone Europe/Istanbul
+    duly gateways crons edge add backup --cron "0 3 * * *" --tz Europe/Istanbul
     duly gateways crons edge add probe --every 5m host=db1
     """
-    schedule = _schedule(cron, zone, every, at)
+    schedule = _schedule(cron, tz, every, at)
     if schedule is None:
         fail("say when: --cron, --every or --at", EXIT_USAGE)
     body = {
@@ -228,7 +238,7 @@ def cron_update(
     cron_id: str,
     payload: tuple[tuple[str, Any], ...],
     cron: str | None,
-    zone: str | None,
+    tz: str | None,
     every: float | None,
     at: datetime | None,
     handler: str | None,
@@ -242,7 +252,7 @@ def cron_update(
     """
     changes = {
         "handler": handler,
-        "schedule": _schedule(cron, zone, every, at),
+        "schedule": _schedule(cron, tz, every, at),
         "name": cron_name,
         "payload": together(payload) or None,
         "enabled": enabled,
@@ -291,17 +301,18 @@ def cron_remove(of: Crons, cron_id: str, force: bool) -> None:
 
 
 def _schedule(
-    cron: str | None, zone: str | None, every: float | None, at: datetime | None
+    cron: str | None, tz: str | None, every: float | None, at: datetime | None
 ) -> Item | None:
     given = sum(value is not None for value in (cron, every, at))
     if given > 1:
         fail("give one of --cron, --every and --at", EXIT_USAGE)
-    if zone is not None and cron is None:
-        fail("--zone goes with --cron", EXIT_USAGE)
+    zone = {} if tz is None else {"tz": tz}
     if cron is not None:
-        return {"kind": "cron", "cron": cron, **({} if zone is None else {"tz": zone})}
+        return {"kind": "cron", "cron": cron, **zone}
     if every is not None:
-        return {"kind": "every", "every_ms": round(every * 1000)}
+        return {"kind": "every", "every_ms": round(every * 1000), **zone}
+    if zone and at is None:
+        fail("--tz goes with --cron, --every or --at", EXIT_USAGE)
     return None if at is None else {"kind": "at", "at": at.isoformat()}
 
 
@@ -324,10 +335,11 @@ def _shown(out: Out, cron: Item) -> RenderableType:
             ("name", cron["name"]),
             ("handler", cron["handler"]),
             ("schedule", _when(cron["schedule"])),
+            ("zone", cron["tz"]),
             ("payload", pretty(cron["payload"]) if cron["payload"] else None),
-            ("state", _cron_state(cron)),
+            ("status", _status(cron)),
             ("next", out.moment(ms_of(cron["next_at"]))),
-            ("last run", out.moment(ms_of(cron["last_run_at"]))),
+            ("last run", _last_run(out, cron)),
             ("error", cron["last_error"]),
         ]
     )

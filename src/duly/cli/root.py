@@ -32,6 +32,7 @@ COMMANDS = {
     "init": ("duly.cli.init:init", "Write a first app to start from."),
     "jobs": ("duly.cli.jobs:jobs", "Calls and what became of them."),
     "migrate": ("duly.cli.migrate:migrate", "Create or upgrade duly's tables."),
+    "observe": ("duly.cli.observe:observe", "Show schedules and gateway crons in one view."),
     "pause": ("duly.cli.operate:pause", "Stop everything: no job starts, no tick dispatches."),
     "queues": ("duly.cli.operate:queues", "Where jobs wait for workers."),
     "resume": ("duly.cli.operate:resume", "Let everything go on after `duly pause`."),
@@ -101,7 +102,7 @@ class Root:
     @cached_property
     def out(self) -> Out:
         params = click.get_current_context().find_root().params
-        return Out(as_json=bool(params.get("as_json")), tz=params.get("tz"))
+        return Out(as_json=bool(params.get("as_json")), tz=params.get("display_tz"))
 
 
 @click.group(
@@ -125,10 +126,10 @@ class Root:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; also after a command.")
 @click.option(
-    "--tz",
+    "--display-tz",
     type=ZoneName(),
     envvar="DULY_TZ",
-    help="Show times in this zone; else DULY_TZ, else in this machine's.",
+    help="Show times in this zone; otherwise in DULY_TZ, or in this machine's zone.",
 )
 @click.option("--debug", is_flag=True, help="Show where an error comes from.")
 @click.option(
@@ -148,7 +149,7 @@ def cli(
     url: str | None,
     token: str | None,
     as_json: bool,
-    tz: str | None,
+    display_tz: str | None,
     debug: bool,
     log_format: str,
     log_level: str,

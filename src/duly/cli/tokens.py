@@ -12,7 +12,7 @@ from duly.cli.ask import force_option, missing, owner_option, sure
 from duly.cli.command import Group, fail
 from duly.cli.out import Column, Item
 from duly.cli.root import Root
-from duly.cli.when import Moment
+from duly.cli.when import Moment, tz_option
 
 SCOPES = ["read", "enqueue", "operate", "admin"]
 
@@ -34,7 +34,7 @@ def tokens() -> None:
 )
 @click.option("--owner", metavar="OWNER", help="It sees and changes only what is theirs.")
 @click.option("--expires", type=Moment(), help="Until when it is valid; else until it is revoked.")
-@click.option("--zone", metavar="ZONE", help="In which zone the dashboard shows times to it.")
+@tz_option("The zone in which the dashboard shows times to it.")
 @click.pass_obj
 def create(
     root: Root,
@@ -42,7 +42,7 @@ def create(
     scopes: tuple[str, ...],
     owner: str | None,
     expires: datetime | None,
-    zone: str | None,
+    tz: str | None,
 ) -> None:
     """Make a token. Its secret is shown now, and never again.
 
@@ -55,7 +55,7 @@ def create(
         "scopes": list(scopes),
         "owner": owner,
         "expires_at": None if expires is None else expires.isoformat(),
-        "tz": zone,
+        "tz": tz,
     }
     made = root.api.post("/tokens", body=body)
     root.out.note(f"token {made['name']!r} for {', '.join(made['scopes'])}; this is its secret,")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -15,6 +17,7 @@ from duly.clock import SystemClock, from_ms, to_ms
 from duly.errors import UnknownZone
 from duly.zones import zone
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 CLOCK = SystemClock()
 YEARS = range(1970, 9999)
 """Within them every zone can say what its clocks show."""
@@ -38,7 +41,10 @@ class Length(click.ParamType[float]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time: 2026-05-01T09:00 in the zone that is shown, with an offset, +5m, -2d, or now."""
+    """A time: 2026-05-01T09:00, with an offset, +5m, -2d, or now.
+
+    Without an offset it is in the zone of what is made (--tz), or in the one that is displayed.
+    """
 
     name = "time"
 
@@ -47,12 +53,18 @@ class Moment(click.ParamType[datetime]):
     ) -> datetime:
         if isinstance(value, datetime):
             return value
-        tz = ctx.find_root().params.get("tz") if ctx else None
-        moment = read_moment(str(value), shown_zone(tz))
+        moment = read_moment(str(value), shown_zone(_given_zone(ctx)))
         if moment is None:
             hint = "give 2026-05-01T09:00, 2026-05-01T09:00Z, +5m, -2d or now"
             self.fail(f"{value!r} is no time; {hint}", param, ctx)
         return moment
+
+
+def _given_zone(ctx: click.Context | None) -> str | None:
+    if ctx is None:
+        return None
+    given: str | None = ctx.params.get("tz") or ctx.find_root().params.get("display_tz")
+    return given
 
 
 class ZoneName(click.ParamType[str]):
@@ -67,6 +79,12 @@ class ZoneName(click.ParamType[str]):
             return zone(str(value)).name
         except UnknownZone as error:
             self.fail(str(error), param, ctx)
+
+
+def tz_option(help: str, default: str | None = None) -> Callable[[Command], Command]:
+    """`--tz`: the zone of what is made. Times without an offset are in it too."""
+    # Before the times that are read in it.
+    return click.option("--tz", type=ZoneName(), is_eager=True, default=default, help=help)
 
 
 def read_length(text: str) -> float | None:

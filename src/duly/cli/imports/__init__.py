@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from duly.cli.imports.entry import Found, is_mapping
 from duly.cli.imports.plan import Change, Planner, Rule, write
 from duly.cli.out import Out, brief
 from duly.cli.root import Root
-from duly.cli.when import ZoneName, local_zone
+from duly.cli.when import local_zone, tz_option
 from duly.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -39,23 +39,6 @@ class Mapped(click.ParamType[Rule]):
             return Rule(re.compile(pattern), function)
         except re.error as error:
             self.fail(f"{pattern!r} is no regular expression: {error}", param, ctx)
-
-
-def _zone(otherwise: str) -> Callable[..., Any]:
-    """The zone of what is read is also the one in which times are shown."""
-
-    def remember(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-        params = ctx.find_root().params
-        params["tz"] = value or params.get("tz")
-        return value
-
-    return click.option(
-        "--tz",
-        type=ZoneName(),
-        is_eager=True,
-        callback=remember,
-        help=f"The zone in which it counts; else {otherwise}.",
-    )
 
 
 def _common(prefix: str) -> Decorator:
@@ -89,7 +72,7 @@ def imports() -> None:
 @click.option("--system", is_flag=True, help="With a column for the user, as /etc/crontab.")
 @click.option("--function", metavar="NAME", help="Calls this, with command=<what the line runs>.")
 @_common("crontab:")
-@_zone("this machine's")
+@tz_option("The zone of the schedules; this machine's by default.")
 @click.pass_obj
 def crontab(
     root: Root,
@@ -117,7 +100,7 @@ def crontab(
         fail("say what the lines call: --function NAME, or --map 'regex=function'", EXIT_USAGE)
     if not system and file.name.startswith(("/etc/crontab", "/etc/cron.d/")):
         fail(f"{file.name} has a column for the user; give --system", EXIT_USAGE)
-    zone = tz or root.out.given_tz or local_zone()
+    zone = tz or local_zone()
     found = read_crontab(file.read(), zone, system=system)
     if found.settings:
         names = ", ".join(f"{name} (line {line})" for name, line in found.settings.items())
@@ -128,7 +111,7 @@ def crontab(
 @imports.command("celery-beat")
 @click.argument("source", metavar="MODULE:NAME|FILE.json")
 @_common("beat:")
-@_zone("the app's `timezone`, else UTC")
+@tz_option("The zone of the schedules; by default the app's `timezone`, or UTC.")
 @click.pass_obj
 def celery_beat(
     root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool, tz: str | None

@@ -45,7 +45,8 @@ def preview(
 
     \b
     duly schedules preview nightly
-    duly schedules preview nightly -n 50 --after 2026-12-20 --tz Asia/Tokyo
+    duly schedules preview nightly -n 50 --after 2026-12-20
+    duly schedules preview nightly --display-tz Asia/Tokyo
     """
     out = root.out
     found = root.api.items(

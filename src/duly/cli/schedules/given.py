@@ -11,7 +11,7 @@ import click
 from duly.cli.ask import all_of
 from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.values import Json, together
-from duly.cli.when import Length, Moment
+from duly.cli.when import Length, Moment, tz_option
 
 OVERLAPS = ["skip", "allow", "buffer_one", "buffer_all", "cancel_other"]
 CLEARABLE = {
@@ -33,24 +33,11 @@ OF_JOBS = ("queue", "priority", "timeout")
 ENDPOINT = "endpoint:"
 
 
-def _zone_of_times(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    """Times without an offset, and what is shown at the end, are in the zone of the schedule."""
-    if value:
-        ctx.find_root().params["tz"] = value
-    return value
-
-
 schedule_options = all_of(
     click.option("--cron", metavar="EXPR", help="When: five fields, as `duly cron` explains."),
     click.option("--every", type=Length(), help="When: again and again, as 15m or 1d."),
     click.option("--at", type=Moment(), help="When: once, then."),
-    click.option(
-        "--tz",
-        metavar="ZONE",
-        is_eager=True,
-        callback=_zone_of_times,
-        help="The zone of --cron (else UTC), and of times without an offset.",
-    ),
+    tz_option("The zone of --cron (UTC by default), and of times without an offset."),
     click.option("--anchor", "anchor_at", type=Moment(), help="One tick of --every."),
     click.option("--calendar", metavar="NAME", help="It decides on which dates there are ticks."),
     click.option(

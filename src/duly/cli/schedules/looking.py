@@ -57,6 +57,7 @@ def list_(root: Root, /, limit: int, **filters: Any) -> None:
         Column("function", "function", flexible=True),
         Column("when", "description", flexible=True),
         Column("next", "next_tick_at_ms", out.ago, right=True),
+        Column("last run", None, partial(_last_run, out)),
         Column("status", "status"),
     ]
     if out.console.width < NARROW:
@@ -64,6 +65,13 @@ def list_(root: Root, /, limit: int, **filters: Any) -> None:
     if any(each["owner"] for each in found):
         columns.insert(1, Column("owner", "owner", flexible=True))
     out.table(found, columns, empty="no schedules")
+
+
+def _last_run(out: Out, schedule: Item) -> str | None:
+    """When it last dispatched, and what became of that job."""
+    ran_at = out.ago(schedule["last_dispatch_at_ms"])
+    status = schedule["last_status"]
+    return f"{ran_at}, {status}" if ran_at and status else ran_at
 
 
 @schedules.command()
@@ -227,6 +235,7 @@ def _of_state(out: Out, schedule: Item) -> list[tuple[str, Any]]:
         ("operator", None if override is None else overridden(out, override)),
         ("last dispatch", out.moment(schedule["last_dispatch_at_ms"])),
         ("last job", schedule["last_job_id"]),
+        ("last status", schedule["last_status"]),
     ]
 
 
@@ -238,6 +247,7 @@ def _of_times(out: Out, schedule: Item) -> list[tuple[str, Any]]:
     return [
         ("when", schedule["description"]),
         ("cron", schedule["cron"]),
+        ("zone", schedule["tz"]),
         ("starts", out.moment(schedule["start_at_ms"])),
         ("ends", out.moment(schedule["end_at_ms"])),
         ("remaining", schedule["remaining"]),

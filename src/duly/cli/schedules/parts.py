@@ -148,8 +148,16 @@ def attach(root: Root, key: str, owner: str | None, calendar: str) -> None:
     """
     which = schedule_id(root.api, key, owner)
     changed = root.api.post("/schedules/{}/attach", which, body={"calendar": calendar})
-    text = f"{said(root.out, changed)}, on dates of {changed['calendar']}"
-    root.out.show(changed, lambda: root.out.cell(text))
+    root.out.show(
+        changed, lambda: root.out.cell(f"{said(root.out, changed)}, {_dates(root, changed)}")
+    )
+
+
+def _dates(root: Root, schedule: Item) -> str:
+    """On which dates its calendar lets it tick."""
+    calendar = root.api.get("/calendars/{}", schedule["calendar_id"])
+    on = "except on" if calendar["kind"] == "skip_dates" else "only on"
+    return f"{on} dates in {calendar['name']}"
 
 
 @schedules.command()

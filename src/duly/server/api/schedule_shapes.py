@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -30,6 +30,7 @@ from duly.model.schedule import (
 )
 from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
+from duly.observe import last_states
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState
@@ -236,6 +237,7 @@ class ScheduleShape(Shape):
     last_dispatch_at: Time | None
     last_dispatch_at_ms: Ms | None
     last_job_id: str | None
+    last_status: str | None = Field(description="The state of its last job, while that is kept.")
     version: int
     created_at: Time
     created_at_ms: Ms
@@ -344,13 +346,22 @@ class PlanShape(Shape):
 
 
 class Shown:
-    """Makes shapes of schedules; the names of their calendars are looked up once."""
+    """Makes shapes of schedules; their calendars and last jobs are looked up together."""
 
     def __init__(self, app: Duly) -> None:
         self._app = app
         self._names: dict[str, str | None] = {}
 
     def __call__(self, schedule: Schedule) -> ScheduleShape:
+        [shape] = self.all([schedule])
+        return shape
+
+    def all(self, schedules: Sequence[Schedule]) -> list[ScheduleShape]:
+        records = [schedule.record for schedule in schedules]
+        states = last_states(self._app.ready(), records)
+        return [self._shape(each, states.get(each.record.last_job_id or "")) for each in schedules]
+
+    def _shape(self, schedule: Schedule, last_status: str | None) -> ScheduleShape:
         record = schedule.record
         policies: Policies = _readable(read_policies, record.policies) or Policies()
         budget = policies.budget
@@ -395,6 +406,7 @@ class Shown:
             late=schedule.late,
             override=_readable(_override, record.override) if record.override else None,
             last_job_id=record.last_job_id,
+            last_status=last_status,
             version=record.version,
         )
 

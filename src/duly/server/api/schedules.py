@@ -137,8 +137,7 @@ def find(
         after=after,
         limit=limit + 1,
     )
-    shown = Shown(app)
-    return page([shown(each) for each in found], limit, lambda each: each.id)
+    return page(Shown(app).all(found), limit, lambda each: each.id)
 
 
 @router.post("", status_code=201, responses={200: {"model": ScheduleShape}})
