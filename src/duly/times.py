@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 
 from duly.clock import to_ms
@@ -14,8 +13,6 @@ from duly.model.job import FIVE_YEARS_MS
 
 Delay = float | timedelta
 Instant = datetime | int
-UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[wdhms])")
 LONGEST = 1e12
 """Seconds; whatever is longer would not fit into a stored instant."""
 
@@ -60,20 +57,3 @@ def within_five_years(instant: int, now: int) -> int:
 
 def length_ms(option: str, length: Delay) -> int:
     return max(1, round(seconds_of(option, length) * 1000))
-
-
-def read_length(text: str) -> int | None:
-    """The milliseconds of a length with its units, such as "5m" or "1h30m"; None if it is none."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    return round(sum(float(number) * UNITS_MS[unit] for number, unit in parts))
-
-
-def write_length(milliseconds: int) -> str:
-    """A length as `read_length` takes it, with days as the largest unit: "1h30m"."""
-    written = ""
-    for unit in ("d", "h", "m", "s", "ms"):
-        number, milliseconds = divmod(milliseconds, UNITS_MS[unit])
-        written += f"{number}{unit}" if number else ""
-    return written or "0s"

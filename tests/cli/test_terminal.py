@@ -107,13 +107,13 @@ def test_the_zone_of_the_display_is_not_that_of_a_schedule(home: Place) -> None:
     home.duly("schedules", "update", "both", "--every", "1h30m")
     home.duly("schedules", "update", "both", "--cron", "0 10 * * *")
     assert home.app.schedules.get("both").tz == "America/New_York"
-    made = ("create", "often", "touch", "text=x", "--every", "30m", "--tz", "Asia/Tokyo", "--json")
-    assert home.duly("schedules", *made).json["tz"] == "Asia/Tokyo"
+    often = ("create", "often", "touch", "text=x", "--every", "30m", "--tz", "Asia/Tokyo", "--json")
+    assert home.duly("schedules", *often).json["tz"] == "Asia/Tokyo"
 
     for wrong in (("--tz", "Asia/Tokyo", "version"), ("tokens", "create", "x", "--zone", "UTC")):
         assert "No such option" in home.duly(*wrong, code=2).err
-    for wrong in (("cron", "0 9 * * *", "--tz", ""), ("version", "--display-tz", " ")):
-        assert "an empty string is not a time zone" in home.duly(*wrong, code=2).err
+    for empty in (("cron", "0 9 * * *", "--tz", ""), ("version", "--display-tz", " ")):
+        assert "an empty string is not a time zone" in home.duly(*empty, code=2).err
     shown = home.duly("cron", "0 9 * * *", "--tz", "America/New_York", *tokyo, "-n", "1").out
     assert shown.splitlines()[2].split() == ["America/New_York", "Asia/Tokyo", "from", "now"]
     dated = ("--expires", "2030-01-01T00:00", "--scope", "read", "--tz", "America/New_York")

@@ -136,8 +136,8 @@ def test_an_interval_without_a_unit_is_refused_with_both_spellings(api: Api, bar
 @pytest.mark.spec("R19")
 def test_a_schedule_that_becomes_an_interval_and_a_cron_again_keeps_its_zone(api: Api):
     made = api.post("/schedules", NINE | {"tz": "Asia/Tokyo"}, status=201)
-    anchor = {"anchor_at": "2026-01-01T00:00:30Z"}
-    for version, changes in enumerate(({"every": "1h"}, {"every_ms": 600_000, **anchor}), 1):
+    anchored: dict[str, Any] = {"every_ms": 600_000, "anchor_at": "2026-01-01T00:00:30Z"}
+    for version, changes in enumerate(({"every": "1h"}, anchored), 1):
         changed = api.patch("/schedules/{id}", changes | {"version": version}, id=made["id"])
         assert changed["tz"] == "Asia/Tokyo"
     back = api.patch("/schedules/{id}", {"version": 3, "cron": "0 9 * * *"}, id=made["id"])

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from duly import times
+from duly import lengths
 from duly.clock import SystemClock, from_ms, to_ms
 from duly.errors import UnknownZone
 from duly.zones import zone
@@ -91,7 +91,7 @@ def read_length(text: str) -> float | None:
     """Seconds, or None if it is no length."""
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
         return float(text)
-    milliseconds = times.read_length(text)
+    milliseconds = lengths.read_length(text)
     return None if milliseconds is None else milliseconds / 1000
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from duly.core import Core
 from duly.functions import Call, Function
 from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
-from duly.model.trigger import Every
+from duly.model.trigger import Every, Trigger
 from duly.schedules.checks import read
 from duly.schedules.define import Definition, ScheduleOptions, bound, define
 from duly.schedules.reading import ahead
@@ -28,7 +28,7 @@ def defined(
     merged = as_given(before, options.keys()) | dict(options)
     retimed = bool({"cron", "every", "at", "trigger"} & options.keys())
     if retimed and "trigger" not in options:
-        trigger = merged.pop("trigger", None)
+        trigger = cast("Trigger | None", merged.pop("trigger", None))
         if trigger is not None and _takes_zone(options):
             merged.setdefault("tz", trigger.tz)
     elif "tz" in options and not retimed:

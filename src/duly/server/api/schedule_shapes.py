@@ -14,6 +14,7 @@ from duly.alerts import is_address
 from duly.app import Duly
 from duly.clock import from_ms, to_ms
 from duly.errors import InvalidOption
+from duly.lengths import read_length, write_length
 from duly.model.calendar import SEEDS
 from duly.model.condition import Explanation
 from duly.model.expect import Expect, read_expect
@@ -37,7 +38,6 @@ from duly.schedules.health import HealthState
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import Note
 from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
-from duly.times import read_length, write_length
 
 Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
 

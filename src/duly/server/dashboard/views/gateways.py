@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from duly.clock import to_ms
 from duly.errors import DulyError
+from duly.lengths import read_length, write_length
 from duly.server.answers import Refused, readable
 from duly.server.api import gateways as api
 from duly.server.auth import Admin, Operator
@@ -20,7 +21,6 @@ from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.views.edit import instant, local
 from duly.server.patience import Waiting
-from duly.times import read_length, write_length
 
 router = APIRouter(route_class=PageRoute)
 

@@ -1,0 +1,25 @@
+"""Lengths of time as text: `5m`, `1h30m`."""
+
+from __future__ import annotations
+
+import re
+
+UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[wdhms])")
+
+
+def read_length(text: str) -> int | None:
+    """The milliseconds of a length with its units, such as "5m" or "1h30m"; None if it is none."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return round(sum(float(number) * UNITS_MS[unit] for number, unit in parts))
+
+
+def write_length(milliseconds: int) -> str:
+    """A length as `read_length` takes it, with days as the largest unit: "1h30m"."""
+    written = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        number, milliseconds = divmod(milliseconds, UNITS_MS[unit])
+        written += f"{number}{unit}" if number else ""
+    return written or "0s"
