@@ -1,13 +1,16 @@
 """`duly functions`: what can be called, and what operators decide about it."""
 
+import json
 import shlex
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
 import pytest
 
-from duly import Ctx, Redact
+from duly import Budget, Ctx, Expect, Redact
 from duly.cli.functions import call_of, example_of, type_of
+from duly.schedules.define import Definition
 from tests.cli.places import Place
 from tests.jobs.support import on_sqlite
 
@@ -55,6 +58,59 @@ def test_functions_are_shown_with_how_to_call_them(place: Place) -> None:
 
 def _words(call: str) -> list[str]:
     return shlex.split(call)
+
+
+@pytest.mark.spec("N27")
+def test_a_restored_function_says_how_to_create_its_schedules_again(place: Place) -> None:
+    app = place.app
+    touch = app.function("touch")
+    app.calendars.create("plant's closed", "skip_dates", dates=["2099-12-24"], tz="Asia/Tokyo")
+    many: dict[str, Any] = {
+        "calendar": "plant's closed",
+        "shift": "next",
+        "condition": {"/last_24h_stats/failed": {"lt": 3}},
+        "rotation": [{"text": "it's a"}, {"text": "$(b)"}],
+        "overlap": "buffer_one",
+        "catch_up": 3,
+        "catch_up_window": 90.5,
+        "jitter": 30,
+        "budget": Budget(runs=5, per=3600),
+        "end_at": datetime(2030, 1, 1, tzinfo=UTC),
+        "remaining": 7,
+        "expect": Expect(within=900),
+        "note": "every morning; `date`",
+    }
+    many |= {"cron": "0 9 * * 1-5", "tz": "Asia/Tokyo"}
+    app.schedules.create("it's nine", touch.bind("a b"), **many)
+    often = touch.using(queue="mail", priority=3, timeout=60).bind("$HOME")
+    app.schedules.create("often", often, every=5400, tz="Europe/Berlin", enabled=False)
+    app.schedules.create("-once", touch.bind("x"), at=datetime(2030, 1, 1, tzinfo=UTC))
+    app.schedules.of("anna").create("theirs", touch.bind("x"), every=600)
+
+    def written() -> dict[str, list[Any]]:
+        """What was written of each schedule; not where it stands."""
+        fields = (*Definition.__struct_fields__, "owner", "enabled", "note")
+        found = app.schedules.list()
+        return {each.key: [read(getattr(each.record, name)) for name in fields] for each in found}
+
+    def read(value: Any) -> Any:
+        """What JSON says, in which 60 and 60.0 are the same."""
+        return json.loads(value) if str(value)[:1] in ("{", "[") else value
+
+    before = written()
+    place.duly("functions", "delete", "touch", "--force")
+    assert app.schedules.list() == []
+    assert "it's a" not in place.duly("audit", "--json").out
+    said = place.duly("functions", "restore", "touch").out.splitlines()
+    assert said[0] == "touch is active"
+    for command in said[1:]:
+        program, *arguments = shlex.split(command)
+        assert program == "duly"
+        place.duly(*arguments)
+    after = written()
+    for key, fields in before.items():
+        assert after.pop(key) == fields
+    assert after == {}
 
 
 @pytest.mark.spec("R161")

@@ -14,6 +14,7 @@ from duly.cli.ask import force_option, note_option, or_nearest, sure
 from duly.cli.command import Group
 from duly.cli.out import Column, Item, Out, brief
 from duly.cli.root import Root
+from duly.cli.schedules.given import create_command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -284,8 +285,8 @@ def deprecate(root: Root, name: str, note: str | None) -> None:
 def delete(root: Root, name: str, note: str | None, force: bool) -> None:
     """Cancel its pending jobs, remove its schedules, and let nobody call it.
 
-    Code that still has it does not bring it back; `duly functions restore` does, without the jobs
-    and the schedules.
+    Code that still has it does not bring it back; `duly functions restore` does. That prints the
+    commands that create its schedules again; the jobs stay canceled.
 
     \b
     duly functions delete send_fax --note "nobody has a fax any more"
@@ -302,10 +303,16 @@ def delete(root: Root, name: str, note: str | None, force: bool) -> None:
 def restore(root: Root, name: str) -> None:
     """Make a function active again, whatever was decided about it.
 
+    The schedules that were removed with it are printed as commands that create them again.
+
     \b
     duly functions restore send_fax
     """
-    _decide(root, name, "restore", None, "is active")
+    answer = _decide(root, name, "restore", None, "is active")
+    if answer["removed"] and not root.out.as_json:
+        root.out.note("its schedules were removed with it; these commands create them again:")
+        for schedule in answer["removed"]:
+            root.out.say(create_command(schedule))
 
 
 def _what_goes(api: Api, name: str) -> str:
@@ -318,9 +325,10 @@ def _what_goes(api: Api, name: str) -> str:
     )
 
 
-def _decide(root: Root, name: str, verb: str, note: str | None, said: str) -> None:
+def _decide(root: Root, name: str, verb: str, note: str | None, said: str) -> Item:
     try:
         answer = root.api.post("/functions/{}/status", name, body={"verb": verb, "note": note})
     except ApiError as error:
         or_nearest(error, "function", name, _names(root.api))
     root.out.show(answer, lambda: root.out.cell(f"{answer['name']} {said}"))
+    return dict(answer)

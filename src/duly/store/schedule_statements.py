@@ -340,9 +340,11 @@ REPLACE_SCHEDULE = both(
 )
 DELETE_SCHEDULE = both("DELETE FROM @schedules WHERE id = :id RETURNING 1")
 DELETE_SCHEDULES_OF = each(
-    sqlite="""DELETE FROM @schedules
-        WHERE function IN (SELECT value FROM json_each(:functions)) RETURNING id""",
-    postgres="DELETE FROM @schedules WHERE function = ANY(:functions::text[]) RETURNING id::text",
+    sqlite=f"""DELETE FROM @schedules
+        WHERE function IN (SELECT value FROM json_each(:functions))
+        RETURNING {", ".join(_FIELDS)}""",
+    postgres=f"""DELETE FROM @schedules s
+        WHERE function = ANY(:functions::text[]) RETURNING {_READ.postgres}""",
 )
 GET_SCHEDULE = _of_schedules("", "WHERE s.id = :id")
 LOCK_SCHEDULE = _of_schedules("", "WHERE s.id = :id FOR UPDATE", sqlite_rest="WHERE s.id = :id")

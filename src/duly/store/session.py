@@ -36,6 +36,7 @@ from duly.store.base import (
     WorkerInfo,
 )
 from duly.store.schedules.audit import Deed, audit, audit_gone, write_down
+from duly.store.schedules.rows import schedule_of
 from duly.store.statements import Dialect, Statement
 from duly.store.steps import Ask, Row, Steps, drive
 
@@ -397,12 +398,15 @@ class Session(ABC):
     ) -> bool:
         values = {"name": name, "status": status, "by": by, "note": note, "now": now}
         changed = self.run(sql.SET_STATUS, values | {"allowed": self.array(allowed)})
-        if changed:
-            audit(self, f"function.{status}", f"function:{name}", by, {"note": note}, now)
+        detail: dict[str, Any] = {"note": note}
         if status == Status.DELETED and changed:
             names = self.array(row[0] for row in changed)
             gone = self.run(schedule_sql.DELETE_SCHEDULES_OF, {"functions": names})
-            audit_gone(self, [row[0] for row in gone], by, now)
+            records = [schedule_of(row) for row in gone]
+            audit_gone(self, records, by, now)
+            detail["removed"] = [record.id for record in records]
+        if changed:
+            audit(self, f"function.{status}", f"function:{name}", by, detail, now)
         return (name,) in changed
 
     def relist(self, worker_id: str, functions: Iterable[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -10,8 +12,10 @@ import click
 
 from duly.cli.ask import all_of
 from duly.cli.command import EXIT_USAGE, fail
+from duly.cli.out import Item
 from duly.cli.values import Json, together
 from duly.cli.when import Length, Moment, tz_option
+from duly.lengths import write_length
 
 OVERLAPS = ["skip", "allow", "buffer_one", "buffer_all", "cancel_other"]
 CLEARABLE = {
@@ -98,3 +102,58 @@ def arguments(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def create_command(schedule: Item) -> str:
+    """The command that makes such a schedule, quoted for a shell."""
+    if schedule["declared"]:
+        return f"# {json.dumps(schedule['key'])} is declared in code: duly schedules apply"
+    words = ["duly", "schedules", "create"]
+    for option, value in _options_of(schedule).items():
+        words += [f"--{option}", value] if value is not None else []
+    words += [] if schedule["enabled"] else ["--disabled"]
+    words += ["--", schedule["key"], schedule["function"]]
+    words += [f"{name}:={json.dumps(value)}" for name, value in schedule["args"].items()]
+    others = sorted(schedule["options"].keys() - set(OF_JOBS))
+    lost = f"  # without its job options {', '.join(others)}" if others else ""
+    return shlex.join(words) + lost
+
+
+def _options_of(schedule: Item) -> dict[str, str | None]:
+    """What `schedules create` is given, by the names of its options; None if it is not."""
+    jobs = schedule["options"]
+    return {
+        "cron": schedule["cron"],
+        "every": schedule["every"],
+        "at": schedule["at"],
+        "tz": None if schedule["at"] or schedule["tz"] == "UTC" else schedule["tz"],
+        "anchor": schedule["anchor_at"],
+        "calendar": schedule["calendar"],
+        "shift": schedule["shift"],
+        "condition": _json(schedule["condition"]),
+        "rotation": _json(schedule["rotation"]),
+        "overlap": schedule["overlap"],
+        "catch-up": str(schedule["catch_up"]),
+        "catch-up-window": _length(schedule["catch_up_window"]),
+        "jitter": _length(schedule["jitter"]),
+        "budget": _json(schedule["budget"]),
+        "start": schedule["start_at"],
+        "end": schedule["end_at"],
+        "remaining": None if schedule["remaining"] is None else str(schedule["remaining"]),
+        "expect": _json(schedule["expect"]),
+        "alert": schedule["alert"],
+        "note": schedule["note"],
+        "queue": jobs.get("queue"),
+        "priority": None if jobs.get("priority") is None else str(jobs["priority"]),
+        # Of a job's options it is stored in milliseconds.
+        "timeout": None if jobs.get("timeout") is None else write_length(jobs["timeout"]),
+        "owner": schedule["owner"],
+    }
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _length(seconds: float | None) -> str | None:
+    return None if seconds is None else write_length(round(seconds * 1000))

@@ -12,8 +12,10 @@ from duly.clock import from_ms
 from duly.errors import UnknownFunction
 from duly.model.function import FunctionInfo, is_reserved
 from duly.model.function import Status as FunctionStatus
+from duly.schedules.removed import removed_with
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import App
+from duly.server.api.schedule_shapes import ScheduleShape, Shown
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 
 router = APIRouter(prefix="/functions", tags=["functions"], route_class=ScopedRoute)
@@ -37,6 +39,12 @@ class FunctionShape(Shape):
     published_at_ms: Ms
 
 
+class FunctionStatusShape(FunctionShape):
+    removed: list[ScheduleShape] = Field(
+        description="After a restore: the schedules that were removed when it was deleted."
+    )
+
+
 class StatusBody(Shape):
     verb: Literal["pause", "resume", "deprecate", "delete", "restore"]
     note: str | None = Field(None, max_length=1_000)
@@ -54,12 +62,14 @@ def get(app: App, who: Reader, name: str) -> FunctionShape:
 
 
 @router.post("/{name}/status")
-def set_status(app: App, who: Operator, name: str, body: StatusBody) -> FunctionShape:
+def set_status(app: App, who: Operator, name: str, body: StatusBody) -> FunctionStatusShape:
     """Pause, resume, deprecate, delete or restore it, for every process on the database."""
     everybodys(who)
-    _known(app, name)
+    known = _known(app, name)
     getattr(app.functions, body.verb)(name, by=who.name, note=body.note)
-    return _shape(app.functions.info(name))
+    removed = removed_with(app.core, known.name) if body.verb == "restore" else []
+    shape = _shape(app.functions.info(name))
+    return FunctionStatusShape(**shape.model_dump(), removed=Shown(app).all(removed))
 
 
 def _known(app: App, name: str) -> FunctionInfo:

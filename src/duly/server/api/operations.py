@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -14,6 +14,7 @@ from duly.server.answers import Ms, Shape, Time, stored, time_of
 from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 from duly.store.base import QueuePause
+from duly.store.schedules.audit import ROW
 
 router = APIRouter(tags=["operations"], route_class=ScopedRoute)
 
@@ -215,8 +216,16 @@ def audited(
             actor=entry.actor,
             action=entry.action,
             target=entry.target,
-            detail=None if entry.detail is None else stored(entry.detail),
+            detail=None if entry.detail is None else _shown(stored(entry.detail)),
         )
         for entry in entries
     ]
     return page(shapes, limit, lambda entry: entry.id)
+
+
+def _shown(detail: Any) -> Any:
+    """Without the row of a schedule that was removed: it may hold what `Redact` hides."""
+    if not isinstance(detail, dict):
+        return detail
+    fields = cast("dict[str, Any]", detail)
+    return {name: value for name, value in fields.items() if name != ROW}

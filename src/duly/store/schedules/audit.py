@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from duly.ids import new_id
-from duly.model.schedule import Reason
+from duly.model.schedule import Reason, ScheduleRecord
 from duly.store import schedule_statements as sql
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+
+ROW = "row"
+"""Where the detail of a removal has the row that was removed. It may hold what `Redact` hides."""
 
 
 class AuditEntry(NamedTuple):
@@ -69,11 +73,13 @@ def audit(
     session.run(sql.AUDIT, row | {"detail": text})
 
 
-def audit_gone(session: Session, schedule_ids: Iterable[str], by: str | None, now: int) -> None:
-    """Schedules went with their function."""
-    for schedule_id in schedule_ids:
-        detail = {"because": "its function was deleted"}
-        audit(session, "schedule.remove", f"schedule:{schedule_id}", by, detail, now)
+def audit_gone(
+    session: Session, records: Iterable[ScheduleRecord], by: str | None, now: int
+) -> None:
+    """Schedules went with their function; each is remembered as it was, for its restoring."""
+    for record in records:
+        detail = {"because": "its function was deleted", ROW: msgspec.to_builtins(record)}
+        audit(session, "schedule.remove", f"schedule:{record.id}", by, detail, now)
 
 
 def audit_slot(

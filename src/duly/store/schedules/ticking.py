@@ -176,7 +176,7 @@ def _write(
     for verdict in verdicts:
         if verdict.remove:
             session.run(sql.DELETE_SCHEDULE, {"id": verdict.plan.id})
-            audit_gone(session, [verdict.plan.id], None, now)
+            audit_gone(session, [verdict.plan.record], None, now)
     for verdict in verdicts:
         refused = [tick.tick_at for tick in verdict.ticks if _slot(verdict, tick) not in stored]
         for tick_at in (*verdict.taken, *refused):
