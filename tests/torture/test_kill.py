@@ -176,7 +176,9 @@ CANCELED = MUTATION._replace(state="canceled", worker_id=None)
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_only_what_was_done_to_a_job_explains_its_end(fleet):
     fleet.note_death(1)
-    fleet.db.execute(f"INSERT INTO torture_workers VALUES ('{KILLED}', 1), ('{LIVES}', 2)")
+    fleet.db.execute(
+        f"INSERT INTO torture_workers (id, pid) VALUES ('{KILLED}', 1), ('{LIVES}', 2)"
+    )
     fleet.trace.append("asked to cancel", "b")
     parents = {"p": CANCELED, "q": ACTION._replace(error="worker_lost"), "r": MUTATION}
     explain = Causes(fleet.db, fleet.trace, parents).explain

@@ -63,7 +63,7 @@ def test_what_a_job_may_become(steps, legal):
 def test_attempts_that_a_kill_cut_off_are_counted(url, tmp_path):
     fleet = Fleet(url, tmp_path)
     fleet.trace.append("keys", "dies", 50, "-", 1)
-    fleet.db.execute("INSERT INTO torture_workers VALUES ('killed', 1), ('lives', 2)")
+    fleet.db.execute("INSERT INTO torture_workers (id, pid) VALUES ('killed', 1), ('lives', 2)")
     log = "INSERT INTO torture_log (at, job_id, function, was, became, token, attempt, worker_id)"
     for at, job_id, became, worker in [
         *((10, "run again", "running", "killed"), (60, "run again", "pending", "killed")),

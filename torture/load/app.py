@@ -89,6 +89,13 @@ def linger(ctx: Ctx) -> None:
     time.sleep(0.05)
 
 
+@app.action(retry=SOON)
+def dwell(ctx: Ctx) -> None:
+    """Lives for so long that kills meet it again and again, and it gets a process of its own."""
+    has_started(ctx)
+    time.sleep(1)
+
+
 @app.action
 def beget(ctx: Ctx) -> None:
     has_started(ctx)

@@ -24,7 +24,7 @@ import psycopg
 from duly.errors import StoreError
 from duly.functions import Call
 from tests.jobs.support import Database
-from torture.load.app import KEYS, SIMPLE, app, breed, cancel, pair, serve, solo, trace
+from torture.load.app import KEYS, SIMPLE, app, breed, cancel, dwell, pair, serve, solo, trace
 
 KEPT = 50
 LOOK_EVERY = 10
@@ -37,6 +37,8 @@ OUTAGE = (StoreError, psycopg.Error, sqlite3.OperationalError)
 def enqueue(chance: random.Random) -> list[str]:
     """Enqueue in one of the ways there are; the ids are acknowledged when this returns."""
     way = chance.random()
+    if way < 0.01:
+        return [app.run(dwell).id]
     if way < 0.3:
         return [job.id for job in app.run_many(several(chance))]
     if way < 0.4:

@@ -15,9 +15,9 @@ from tests.jobs.support import Database
 LOG = """CREATE TABLE torture_log (seq {serial}, at bigint NOT NULL, job_id text NOT NULL,
     function text NOT NULL, was text, became text NOT NULL, token integer NOT NULL,
     attempt integer NOT NULL, worker_id text)"""
-WORKERS = "CREATE TABLE torture_workers (id text NOT NULL, pid integer NOT NULL)"
+WORKERS = "CREATE TABLE torture_workers (id text NOT NULL, pid integer NOT NULL, alone boolean)"
 COLUMNS = "at, job_id, function, was, became, token, attempt, worker_id"
-REGISTER = "INSERT INTO torture_workers (id, pid) VALUES (NEW.id, NEW.pid);"
+REGISTER = "INSERT INTO torture_workers (id, pid, alone) VALUES (NEW.id, NEW.pid, NEW.alone);"
 
 GONE = "gone"
 """A finished job whose row was removed, which nobody has asked for."""
@@ -132,3 +132,8 @@ def _may_end(place: str | None, token: int, end: Change) -> bool:
 def pids(db: Database) -> dict[str, int]:
     """Which process each worker was."""
     return dict(db.execute("SELECT id, pid FROM torture_workers"))
+
+
+def for_one_job(db: Database) -> set[str]:
+    """Which workers were processes of a single job."""
+    return {worker_id for (worker_id,) in db.execute("SELECT id FROM torture_workers WHERE alone")}

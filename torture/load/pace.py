@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tests.jobs.support import Database
 from tests.torture.kill.trace import Trace
-from torture.load.history import LIVE, Change, pids, stories
+from torture.load.history import LIVE, Change, for_one_job, pids, stories
 
 PATIENCE_MS = 20_000
 """What takes longer is counted also where it was disturbed in the end."""
@@ -19,6 +19,7 @@ class Pace:
 
     def __init__(self, db: Database, trace: Trace) -> None:
         self._pid_of = pids(db)
+        self._for_one_job = for_one_job(db)
         deaths = (line for line in trace.lines("keys") if line[0] == "dies")
         self._died_at = {int(pid): int(at) for _, at, _, pid in deaths}
         self._claims: list[int] = []
@@ -35,10 +36,14 @@ class Pace:
         self._ends.sort()
 
     def _reruns_of(self, story: Sequence[Change]) -> Iterator[tuple[int, int]]:
-        """When a worker was killed under the job, and when the job started again."""
+        """When a worker was killed under the job, and when the job started again.
+
+        Not where it has lost two workers: then it waits for a process of its own.
+        """
         for claim, rescue, again in zip(story, story[1:], story[2:], strict=False):
             died_at = self._death_between(claim, rescue)
-            if died_at is not None and (rescue.became, again.became) == ("pending", "running"):
+            started_again = (rescue.became, again.became) == ("pending", "running")
+            if died_at is not None and started_again and again.worker_id not in self._for_one_job:
                 yield died_at, again.at
 
     def _death_between(self, claim: Change, end: Change) -> int | None:

@@ -34,7 +34,7 @@ TOPICS: dict[str, Topic] = {
         *("tests/store/test_eight_processes.py", "tests/store/test_sqlite_sharing.py"),
     ),
     "answers of the database that got lost": ("tests/torture/test_lost_answers.py",),
-    "poison jobs (`os.abort`, memory, `kill -9`) stopped after three crashes": (
+    "poison jobs (`os.abort`, memory, `kill -9`) stopped after four crashes": (
         "tests/torture/test_poison.py",
     ),
     "a month offline and more: `catch_up` obeyed": ("tests/schedules/test_catch_up.py",),
