@@ -38,6 +38,7 @@ from duly.testing import ctx as made_ctx
 from duly.testing import drain
 from tests.jobs.support import (
     DAY,
+    PATIENCE,
     Database,
     Gate,
     Hire,
@@ -783,14 +784,22 @@ def test_the_row_that_tracks_a_call_and_the_call_commit_together(app: Duly, db: 
 
 @pytest.mark.spec("R163")
 def test_enqueueing_returns_the_id_without_waiting(app: Duly):
+    began, go_on = threading.Event(), threading.Event()
+
     @app.action
-    def work(ctx: Ctx) -> None: ...
+    def work(ctx: Ctx) -> None:
+        began.set()
+        go_on.wait(PATIENCE)
 
-    job = app.run(work)
+    with app:
+        job = app.run(work)
 
-    # There is no worker that it could have waited for.
-    assert (app.workers(), job.state) == ([], State.PENDING)
-    assert app.job(job.id) == job
+        # A worker runs it, and it cannot end before the caller goes on.
+        assert began.wait(PATIENCE)
+        running = app.job(job.id)
+        assert (running.id, running.state) == (job.id, State.RUNNING)
+        go_on.set()
+        wait_until(lambda: app.job(job.id).state == State.SUCCEEDED)
 
 
 def test_a_flush_of_many_lines_is_written_in_parts(app: Duly, hire: Hire):

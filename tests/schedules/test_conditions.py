@@ -423,6 +423,37 @@ def test_without_threads_nobody_is_asked_and_others_tick(
 
 
 @pytest.mark.spec("R140")
+def test_ticks_follow_the_example_of_the_document(app: Duly, clock: ManualClock, work: Any):
+    """Only dispatch when the prior run succeeded and the 24h failure count is low."""
+    example = COMPLETED | {"/last_24h_stats/failed": {"lt": 3}}
+    app.schedules.create("digest", work, cron="0 * * * *", condition=example, overlap="allow")
+
+    def next_tick() -> tuple[str, str | None]:
+        clock.advance(3600)
+        tick_all(app)
+        drain(app)
+        return ledger(app, "digest")[-1]
+
+    assert next_tick() == ("skipped", "condition_failed"), "there is no prior run"
+    done(app, work)
+    assert next_tick() == ("dispatched", None)
+    for _ in range(2):
+        done(app, work, fail=True)
+    assert next_tick() == ("skipped", "condition_failed"), "the prior run failed"
+    clock.advance(1)
+    done(app, work)
+    assert next_tick() == ("dispatched", None), "two failures are fewer than three"
+    done(app, work, fail=True)
+    clock.advance(1)
+    done(app, work)
+    assert next_tick() == ("skipped", "condition_failed"), "three are not"
+    clock.advance(DAY)
+    app.schedules.enable("digest")
+    tick_all(app)
+    assert next_tick() == ("dispatched", None), "they are more than a day ago"
+
+
+@pytest.mark.spec("R140")
 def test_a_condition_is_explained_operator_by_operator(app: Duly):
     @app.action
     def post(ctx: Ctx) -> None: ...
@@ -449,7 +480,6 @@ def test_a_condition_is_explained_operator_by_operator(app: Duly):
         app.schedules.explain("digest", {"nonsense": {"eq": 1}})
 
 
-@pytest.mark.spec("R140")
 def test_whoever_was_not_asked_for_is_left_to_the_next_pass(
     url: str, clock: ManualClock, app: Duly, work: Any, monkeypatch: pytest.MonkeyPatch
 ):

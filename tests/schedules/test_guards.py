@@ -188,6 +188,28 @@ def test_a_job_of_a_schedule_cannot_run_that_schedule(app: Duly, clock: ManualCl
     assert tick.record.schedule_id == schedule.id
 
 
+@pytest.mark.spec("R107")
+def test_a_cycle_is_looked_for_after_the_budget_and_before_overlapping_jobs(
+    app: Duly, clock: ManualClock
+):
+    reasons: list[str | None] = []
+
+    @app.action
+    def loop(ctx: Ctx) -> None:
+        # The job that runs is in flight too, whichever guard objects first.
+        for budget in (Budget(runs=1, per=YEAR), None):
+            app.schedules.update("loop", budget=budget)
+            clock.advance(1)
+            reasons.append(app.schedules.run("loop").reason)
+
+    app.schedules.create("loop", loop, cron="0 9 * * *", overlap="skip")
+    at(clock, utc(2026, 7, 1, 9))
+    tick_all(app)
+    assert app.schedules.run("loop").reason == "overlap_in_flight"
+    drain(app)
+    assert reasons == ["budget_exceeded", "cycle_detected"]
+
+
 @pytest.mark.spec("N19")
 def test_async_bodies_and_their_threads_are_inside_their_job_too(app: Duly, clock: ManualClock):
     ticks: list[Any] = []

@@ -546,6 +546,14 @@ def test_the_view_has_schedules_and_crons_in_six_columns(app, clock, serve, dige
     worker.work()
     assert app.observe.schedules().schedules[0].last_status == "succeeded"
 
+    assert (touch.last_run, touch.last_status) == (None, None)
+    app.gateways.cron_run("edge", touch.id)
+    wait_until(lambda: app.observe.schedules().crons[0].last_status == "ok")
+    [ran] = app.observe.schedules(tz="America/New_York").crons
+    told = app.gateways.crons("edge").crons[0].last_run_at
+    assert ran.last_run == told is not None
+    assert str(ran.last_run.tzinfo) == "America/New_York"
+
 
 @pytest.mark.spec("R52")
 def test_a_gateway_that_cannot_be_reached_is_stale_and_stops_nothing(app, clock, serve, digest):
