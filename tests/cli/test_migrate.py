@@ -26,6 +26,8 @@ STEPS = (
     "0004_schedules",
     "0005_server",
     "0006_lists",
+    "0007_turns",
+    "0008_hooks",
 )
 
 

@@ -72,6 +72,7 @@ class Janitor:
         self._ledger_at: float | None = None
         self._looked_at_schedule = ""
         self._looked_at_key = ""
+        self._looked_at_hook: Sequence[str] = ()
         self._looked_at_event = ""
         self._inbox_at: float | None = None
 
@@ -83,6 +84,7 @@ class Janitor:
         more |= self._store.hold_unknown(now) >= 1000
         more |= self._store.release_known() >= 1000
         self._admit_waiters(now)
+        self._free_hooks()
         more |= self._retain(now)
         self._warn_of_ends(now)
         self._retain_ledger(now)
@@ -116,6 +118,16 @@ class Janitor:
         """
         self._looked_at_key, admitted = self._store.admit_waiters(self._looked_at_key, now)
         if admitted:
+            self._store.ring()
+
+    def _free_hooks(self) -> None:
+        """Whatever ends a job frees its hook; this is for when the database lost sight of that.
+
+        As it could where transactions of an earlier version had a stricter isolation level.
+        """
+        self._looked_at_hook, freed = self._store.free_hooks(self._looked_at_hook)
+        if freed:
+            log.warning("freed %s hooks that waited for jobs which had ended", freed)
             self._store.ring()
 
     def _retain(self, now: int) -> bool:

@@ -594,6 +594,14 @@ class Store(Protocol):
         """Free held jobs of functions that are listed and not paused any more; how many."""
         ...
 
+    def free_hooks(self, after: Sequence[str]) -> tuple[Sequence[str], int]:
+        """Free hooks that wait for no unfinished job any more, whatever the reason.
+
+        Looks at some that come after one, by its function and id; the last of them, () at the end,
+        and how many were freed.
+        """
+        ...
+
     def held(self) -> Sequence[HeldJobs]: ...
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:

@@ -237,6 +237,9 @@ class Session(ABC):
     def batch_counts(self, batch_id: str) -> dict[str, int]:
         return dict(self.run(sql.BATCH_COUNTS, {"id": batch_id}))
 
+    def free_hooks(self, job_ids: Sequence[str]) -> int:
+        return len(self.run(sql.FREE_HOOKS, {"ids": self.array(job_ids)}))
+
     def repeated(self, job_ids: Sequence[str]) -> set[str]:
         where = {"scope": RETRY_OF, "keys": self.array(job_ids)}
         return {row[0] for row in self.run(sql.KEYS_TAKEN, where)}

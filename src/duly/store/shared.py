@@ -83,6 +83,8 @@ T = TypeVar("T")
 
 MOST_KEYS = 100
 """As many as AWAITED_KEYS gives."""
+MOST_HOOKS = 100
+"""As many as HOOKS gives."""
 
 
 class SharedVerbs(ABC, Generic[S]):
@@ -265,6 +267,13 @@ class SharedVerbs(ABC, Generic[S]):
         if not self._read(lambda s: s.held_ids(hold, functions)):
             return 0
         return self._write(lambda s: s.release(hold, functions))
+
+    def free_hooks(self, after: Sequence[str]) -> tuple[Sequence[str], int]:
+        function, job_id = after or ("", FIRST_ID)
+        hooks = self._read(lambda s: s.run(sql.HOOKS, {"function": function, "id": job_id}))
+        stuck = [hook_id for _, hook_id, is_stuck in hooks if is_stuck]
+        freed = self._write(lambda s: s.free_hooks(stuck)) if stuck else 0
+        return hooks[-1][:2] if len(hooks) == MOST_HOOKS else (), freed
 
     def held(self) -> Sequence[HeldJobs]:
         return self._read(lambda s: s.held())

@@ -746,6 +746,32 @@ BATCH_COUNTS = both(
     " UNION ALL SELECT state FROM @history WHERE batch_id = :id"
     " UNION ALL SELECT state FROM @kept WHERE batch_id = :id) members GROUP BY state"
 )
+
+
+def _hooks(place: str) -> str:
+    return f"""SELECT t.function, @id, t.batch_id IS NULL
+            AND (SELECT 1 FROM @jobs m WHERE m.batch_id = t.id
+                ORDER BY m.batch_id LIMIT 1) IS NULL
+            AND (SELECT 1 FROM @jobs m WHERE m.hook_id = t.id
+                ORDER BY m.hook_id LIMIT 1) IS NULL
+        FROM @jobs t WHERE t.hold = 'batch' AND {place}
+        ORDER BY t.hold, t.function, t.id LIMIT 100"""
+
+
+# Some of the jobs that wait for the end of others, and whether none of those is there any more. The
+# hook of a batch has the batch's id; webhooks that wait in a line belong to a batch, and are no
+# hooks. Two probes on SQLite, for the reason that LANES has.
+HOOKS = each(
+    sqlite=f"""SELECT * FROM ({_hooks("t.function = :function AND t.id > :id")})
+        UNION ALL SELECT * FROM ({_hooks("t.function > :function")}) LIMIT 100""",
+    postgres=_hooks("(t.function, t.id) > (:function, :id)"),
+)
+FREE_HOOKS = each(
+    sqlite="""UPDATE @jobs SET hold = NULL
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND hold = 'batch' RETURNING 1""",
+    postgres="""UPDATE @jobs SET hold = NULL
+        WHERE id = ANY(:ids::uuid[]) AND hold = 'batch' RETURNING 1""",
+)
 TAKE_KEY = both(
     "INSERT INTO @keys (scope, key, job_id, expires_at) VALUES (:scope, :key, :job_id, :expires_at)"
     " ON CONFLICT (scope, key) DO NOTHING RETURNING key"

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from duly.model.job import Claim, ErrorKind, Finish, Hold, JobFilter, Settlement, State
+from typing import Any
+
+import msgspec
+
+from duly.ids import new_id
+from duly.model.job import Claim, ErrorKind, Finish, Hold, JobFilter, Settlement, State, TrackedJob
 from duly.store.base import QueuePause
-from duly.testing.conformance.ground import DAY, MONTH, NOW, WEEK, Ground, again, succeeded
+from duly.testing.conformance.ground import (
+    DAY,
+    MONTH,
+    NOW,
+    WEEK,
+    Ground,
+    again,
+    new_job,
+    succeeded,
+)
+
+
+def _tracked(function: str = "send", **more: Any) -> TrackedJob:
+    return TrackedJob(**msgspec.structs.asdict(new_job(function=function)), **more)
 
 
 class Upkeep(Ground):
@@ -75,6 +93,32 @@ class Upkeep(Ground):
         assert self.get(held.id).hold == Hold.FUNCTION
         assert self.store.release_known() == 1
         assert self.get(held.id).hold is None
+
+    def test_a_hook_that_waits_for_no_job_any_more_is_freed(self) -> None:
+        stuck = [self._hook(function=function) for function in ("keep", "send")]
+        of_job, of_batch = self._hook(), self._hook()
+        waited_for = [{"hook_id": of_job}, {"batch_id": of_batch}]
+        self.store.enqueue([_tracked(**fields) for fields in waited_for])
+        in_line = self._hook(batch_id=new_id(NOW))
+
+        assert self.store.free_hooks(()) == ((), 2)
+        assert self.store.free_hooks(()) == ((), 0)
+        assert {self.get(job_id).hold for job_id in stuck} == {None}
+        assert {self.get(job_id).hold for job_id in (of_job, of_batch, in_line)} == {Hold.BATCH}
+
+    def test_hooks_are_looked_at_some_at_a_time(self) -> None:
+        functions = ["keep"] * 130 + ["send"] * 90
+        stuck = [self._hook(function=function) for function in functions]
+        after, freed = self.store.free_hooks(())
+        assert (after, freed) == (("keep", stuck[99]), 100)
+        after, freed = self.store.free_hooks(after)
+        assert (after, freed) == (("send", stuck[199]), 100)
+        assert self.store.free_hooks(after) == ((), 20)
+
+    def _hook(self, **fields: Any) -> str:
+        job = _tracked(hold=Hold.BATCH, **fields)
+        self.store.enqueue([job])
+        return job.id
 
     def test_a_new_worker_frees_jobs_that_did_not_fit_the_old_code(self) -> None:
         misfit, other = self.claim_new(), self.claim_new(function="keep")
