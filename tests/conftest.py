@@ -1,6 +1,6 @@
 """Fixtures and habits of the whole test suite.
 
-- `url` runs a test on both stores; `sqlite_url` and `postgres_url` ask for one.
+- `url` runs a test on both stores; `sqlite_url` and `postgres_url` ask for one. See also levels.py.
 - `long_run` is true under `--long`. What is marked `long` runs only then; `long("postgres")` does
   so on PostgreSQL.
 - With CI set, a skipped test fails the run.
@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.levels import FOLDERS, at_every_level, is_parametrized
 from tests.postgres import fresh_database, join_server, server_folder
 
 HERE = Path(__file__).parent
@@ -75,6 +76,16 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.freeze()
     gc.enable()
     return collected
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """At full length, once for each isolation level that a database may have."""
+    if not metafunc.config.getoption("--long") or _folder(metafunc.definition) not in FOLDERS:
+        return
+    is_long = metafunc.definition.get_closest_marker("long") is not None
+    if "url" in metafunc.fixturenames and not is_long and not is_parametrized(metafunc, "url"):
+        metafunc.definition.add_marker(at_every_level)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

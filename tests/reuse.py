@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.kept import KeptConnections, forget, keep_connections
+from tests.levels import READ_COMMITTED
 
 # What tells whether only rows were changed: relations, columns, functions, triggers, settings, and
 # duly's own marks.
@@ -54,11 +55,12 @@ OTHERS = """
 
 
 class ReusedDatabase:
-    """A copy of a template, used by one test after the other."""
+    """A copy of a template, used by one test after the other; `isolation` is its default level."""
 
-    def __init__(self, server: str, template: str) -> None:
+    def __init__(self, server: str, template: str, isolation: str = READ_COMMITTED) -> None:
         self._server = server
         self._template = template
+        self._isolation = isolation
         self._name: str | None = None
         self._cleaner: psycopg.Connection[tuple[object, ...]] | None = None
         self._kept: KeptConnections | None = None
@@ -70,6 +72,9 @@ class ReusedDatabase:
         if self._name is None:
             self._name = f"test_{uuid4().hex[:16]}"
             self._on_server(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
+            if self._isolation != READ_COMMITTED:
+                level = f"default_transaction_isolation = '{self._isolation}'"
+                self._on_server(f"ALTER DATABASE {self._name} SET {level}")
             # Kept: a new one has to learn the catalogs, which takes longer than to clean.
             self._cleaner = psycopg.connect(self._url, autocommit=True)
             self._marks = [key for (key,) in self._cleaner.execute("SELECT key FROM duly.meta")]

@@ -24,6 +24,7 @@ from duly.model.job import Hold, JobFilter
 from duly.model.measure import MOST as COUNTED
 from duly.store.base import Engine, HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.schedules.data import ScheduleFilter
+from duly.store.statements import SNAPSHOT_LEVELS
 
 MOST = 100
 """Of nothing more than so many are read."""
@@ -249,6 +250,13 @@ def _engine(signs: Signs) -> Iterator[Finding]:
             "database",
             f"a transaction has been open for {minutes} minutes; dead rows pile up behind it",
             "pg_stat_activity names it: ORDER BY xact_start",
+        )
+    if engine.isolation in SNAPSHOT_LEVELS:
+        yield _note(
+            "database",
+            f"transactions are {engine.isolation.upper()} here unless they say otherwise; those of "
+            "duly, mutations included, are READ COMMITTED",
+            "in your own, app.on(…) does not cancel jobs that have started or are in a batch",
         )
 
 

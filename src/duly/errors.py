@@ -41,6 +41,7 @@ DulyError
 │   ├── TooManyJobs                 a mutation scheduled more than it may
 │   ├── TransactionEnded            the transaction of a `tx` is over
 │   ├── NotInTransaction            a handle is in autocommit, so nothing would be atomic
+│   ├── IsolationTooHigh            a handle's isolation level hides what a cancel has to see
 │   ├── CannotBegin                 a handle of a schedule index can begin no transaction
 │   ├── NotCommittedYet (LookupError)   a job of `app.on(…)` whose transaction is not committed
 │   ├── UseTx                       inside a mutation only `tx` may touch the store
@@ -451,6 +452,23 @@ class NotInTransaction(TransactionError):
         super().__init__(
             f"this {type(handle).__name__} is in autocommit and in no transaction, so nothing was "
             f"written; {instead}"
+        )
+
+
+class IsolationTooHigh(TransactionError):
+    """The transaction given to `app.on` reads an old snapshot, in which a cancel may miss jobs.
+
+    Only a job that has never started and belongs to no batch can be canceled in it.
+    """
+
+    def __init__(self, job_id: str, level: str) -> None:
+        self.job_id = job_id
+        self.level = level
+        super().__init__(
+            f"job {job_id} has started or belongs to a batch, and this transaction is "
+            f"{level.upper()}, where a cancel may not see all jobs that depend on it; nothing was "
+            "written: cancel it in a READ COMMITTED transaction, or with app.cancel() after this "
+            "one has committed"
         )
 
 

@@ -84,7 +84,9 @@ class On(Verbs):
 
     def _cancel(self, job_id: str) -> bool | None:
         now = self._core.now()
-        return self._take(lambda to: steps.cancel(to.dialect, job_id, BY, now), writes=True)
+        return self._take(
+            lambda to: steps.cancel_for_user(to.dialect, job_id, BY, now), writes=True
+        )
 
     def _take(self, verb: Verb[T], *, writes: bool = False) -> T:
         refuse_handles_inside_mutation()
@@ -145,7 +147,7 @@ class AsyncOn(AsyncVerbs):
 
     async def _cancel(self, job_id: str) -> bool | None:
         def cancel(to: Address) -> Steps[bool | None]:
-            return steps.cancel(to.dialect, job_id, BY, self._core.clock.now())
+            return steps.cancel_for_user(to.dialect, job_id, BY, self._core.clock.now())
 
         return await self._take(cancel, writes=True)
 

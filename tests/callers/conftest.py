@@ -14,9 +14,13 @@ from tests.jobs.conftest import (
     hire,
     migrated_database,
     migrated_file,
+    postgres_repeatable_read_url,
+    postgres_serializable_url,
     postgres_url,
     reused_database,
+    stricter_databases,
 )
+from tests.levels import is_parametrized
 
 __all__ = [
     "app",
@@ -25,8 +29,11 @@ __all__ = [
     "hire",
     "migrated_database",
     "migrated_file",
+    "postgres_repeatable_read_url",
+    "postgres_serializable_url",
     "postgres_url",
     "reused_database",
+    "stricter_databases",
 ]
 
 
@@ -35,6 +42,8 @@ POSTGRES = pytest.mark.postgres
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Once for each handle, on the database that it is for; without one, once for each database."""
+    if is_parametrized(metafunc, "caller"):
+        return
     if "caller" in metafunc.fixturenames:
         handles = [pytest.param("sqlite", kind, id=name("sqlite", kind)) for kind in ON_SQLITE]
         handles += [
@@ -49,11 +58,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def name(database: str, kind: type[Caller]) -> str:
     return f"{database}-{kind.__name__}"
-
-
-def is_parametrized(metafunc: pytest.Metafunc, argument: str) -> bool:
-    marks = metafunc.definition.iter_markers("parametrize")
-    return any(argument in mark.args[0] for mark in marks)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ SEND = FunctionInfo(
 WELL = Signs(
     now=NOW,
     where="shop on db",
-    engine=Engine("PostgreSQL", "17.2", longest_transaction_ms=5),
+    engine=Engine("PostgreSQL", "17.2", longest_transaction_ms=5, isolation="read committed"),
     ahead_ms=12,
     health=HealthReport(True, True, queues=(QUEUE,)),
     workers=[WORKER],
@@ -75,6 +75,11 @@ def test_where_all_is_well_nothing_is_told() -> None:
             {"engine": replace(WELL.engine, longest_transaction_ms=3_600_000)},
             "note",
             "60 minutes pg_stat_activity",
+        ),
+        (
+            {"engine": replace(WELL.engine, isolation="repeatable read")},
+            "note",
+            "REPEATABLE READ mutations COMMITTED app.on",
         ),
         ({"ahead_ms": -90_000}, "note", "90.0 behind time server"),
         ({"workers": [], "waiting": frozenset()}, "wrong", "no worker lives `duly worker`"),

@@ -8,6 +8,7 @@ import pytest
 
 from duly import Duly, ManualClock
 from tests.jobs.support import Database, Hire, ManualWorker, prepare
+from tests.levels import STRICTER
 from tests.postgres import fresh_database
 from tests.reuse import ReusedDatabase
 
@@ -36,6 +37,33 @@ def reused_database(postgres_server: str, migrated_database: str) -> Iterator[Re
 def postgres_url(reused_database: ReusedDatabase, request: pytest.FixtureRequest) -> Iterator[str]:
     """The DSN of a migrated database that only this test has at this time."""
     yield from reused_database.lend(request)
+
+
+@pytest.fixture(scope="session")
+def stricter_databases(
+    postgres_server: str, migrated_database: str
+) -> Iterator[dict[str, ReusedDatabase]]:
+    """The same with another isolation level, by the level."""
+    stricter = {
+        level: ReusedDatabase(postgres_server, migrated_database, level) for level in STRICTER
+    }
+    yield stricter
+    for database in stricter.values():
+        database.drop()
+
+
+@pytest.fixture
+def postgres_repeatable_read_url(
+    stricter_databases: dict[str, ReusedDatabase], request: pytest.FixtureRequest
+) -> Iterator[str]:
+    yield from stricter_databases["repeatable read"].lend(request)
+
+
+@pytest.fixture
+def postgres_serializable_url(
+    stricter_databases: dict[str, ReusedDatabase], request: pytest.FixtureRequest
+) -> Iterator[str]:
+    yield from stricter_databases["serializable"].lend(request)
 
 
 @pytest.fixture(scope="session")

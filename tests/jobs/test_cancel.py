@@ -11,6 +11,7 @@ from duly.clock import from_ms
 from duly.errors import Canceled, CannotCancelSelf, InvalidOption, JobCanceled, JobNotFound
 from duly.ids import new_id
 from tests.jobs.support import PATIENCE, Database, Gate, Hire, in_thread
+from tests.levels import at_every_level
 
 
 @pytest.fixture
@@ -276,6 +277,7 @@ def test_a_cancel_waits_for_a_child_that_is_just_being_inserted(app: Duly, note:
 
 
 @pytest.mark.spec("R85")
+@at_every_level
 def test_a_child_shares_its_parents_fate_however_insert_and_cancel_meet(
     app: Duly, note: Any, hire: Hire
 ):
@@ -305,6 +307,7 @@ def test_a_child_shares_its_parents_fate_however_insert_and_cancel_meet(
 
 
 @pytest.mark.spec("R86", "N18")
+@at_every_level
 def test_a_cancel_reaches_unfinished_descendants(app: Duly, clock: ManualClock, hire: Hire):
     @app.mutation
     def leaf(tx: Tx) -> None: ...
@@ -429,6 +432,7 @@ def test_a_cancel_in_a_rolled_back_mutation_never_happened(
 
 
 @pytest.mark.spec("R88", "N18")
+@at_every_level
 def test_a_cancel_in_a_mutation_commits_with_it(app: Duly, note: Any, hire: Hire):
     @app.mutation
     def cancel(tx: Tx) -> bool:
@@ -445,6 +449,7 @@ def test_a_cancel_in_a_mutation_commits_with_it(app: Duly, note: Any, hire: Hire
 
 
 @pytest.mark.spec("R89")
+@at_every_level
 def test_of_cancel_and_the_end_of_an_action_exactly_one_wins(app: Duly, hire: Hire):
     @app.action
     def act(ctx: Ctx, n: int) -> int:
@@ -475,6 +480,7 @@ def test_of_two_cancels_exactly_one_wins(app: Duly, note: Any):
 
 
 @pytest.mark.spec("R89")
+@at_every_level
 def test_cancels_that_cross_in_one_family_do_not_lock_each_other(app: Duly, hire: Hire):
     """One comes from above and one from below; on PostgreSQL both lock rows."""
     gate = Gate()

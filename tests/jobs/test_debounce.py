@@ -10,6 +10,7 @@ import pytest
 from duly import Ctx, Duly, Job, Limit, ManualClock, State, Unique
 from duly.errors import InvalidOption, InvalidTime
 from tests.jobs.support import Database, Hire, Undo, undone
+from tests.levels import at_every_level
 
 pytestmark = pytest.mark.spec("N22")
 CALLERS = 8
@@ -145,6 +146,7 @@ def test_of_many_calls_in_one_the_last_counts(app: Duly, save: Any, db: Database
     assert db.count("@jobs") == 1
 
 
+@at_every_level
 def test_callers_at_once_store_one_job_and_lose_none_that_starts(
     app: Duly, hire: Hire, db: Database, clock: ManualClock
 ):

@@ -14,6 +14,7 @@ from duly.errors import (
     UnknownFunction,
 )
 from tests.jobs.support import Database, Hire, rescue_the_dead, tidy
+from tests.levels import at_every_level
 
 calls: list[tuple[str, str]] = []
 
@@ -46,6 +47,7 @@ def shop(app: Duly) -> Duly:
 
 
 @pytest.mark.spec("R181")
+@at_every_level
 def test_the_hook_is_called_once_on_success_failure_and_cancel(shop: Duly, hire: Hire):
     shop.run(shop.function("work"))
     shop.run(shop.function("work"), "badly")
@@ -75,6 +77,7 @@ def test_the_hook_waits_for_the_last_attempt(shop: Duly, hire: Hire, clock: Manu
 
 
 @pytest.mark.spec("R181")
+@at_every_level
 def test_the_hook_of_a_job_that_died_with_its_worker_is_called(shop: Duly, hire: Hire):
     shop.run(shop.function("work"))
     dying, observer = hire(), hire()
@@ -175,6 +178,7 @@ def test_a_service_without_the_code_gets_the_hook_too(
 
 
 @pytest.mark.spec("N21")
+@at_every_level
 def test_the_hook_of_a_batch_is_called_once_when_the_last_member_has_ended(
     shop: Duly, hire: Hire, clock: ManualClock
 ):
@@ -207,6 +211,7 @@ def test_an_empty_batch_is_complete_at_once(shop: Duly, hire: Hire):
 
 
 @pytest.mark.spec("N21")
+@at_every_level
 def test_a_canceled_batch_is_complete(shop: Duly, hire: Hire):
     work = shop.function("work")
     batch = shop.batch([work.bind()] * 3, on_complete=shop.function("all_done"))
@@ -266,6 +271,7 @@ def test_waiting_for_a_batch_has_a_limit(shop: Duly):
 
 
 @pytest.mark.spec("N21")
+@at_every_level
 def test_members_that_end_at_the_same_moment_call_the_hook_once(shop: Duly, hire: Hire):
     work = shop.function("change").using(on_complete=None)
     shop.batch([work.bind()] * 60, on_complete=shop.function("all_done"))

@@ -29,6 +29,7 @@ from tests.jobs.support import (
     tidy,
     wait_until,
 )
+from tests.levels import at_every_level
 
 
 class Bodies:
@@ -116,6 +117,7 @@ def pass_until(worker: ManualWorker, holds: Callable[[], object]) -> None:
 
 
 @pytest.mark.spec("N7", "N32")
+@at_every_level
 def test_only_so_many_of_a_key_run_and_the_others_are_held(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -137,6 +139,7 @@ def test_only_so_many_of_a_key_run_and_the_others_are_held(
 
 
 @pytest.mark.spec("N7", "N32")
+@at_every_level
 def test_the_limit_holds_over_all_workers(app: Duly, work: Any, hire: Hire, bodies: Bodies):
     app.run_many(work.bind(n) for n in range(3))
     first, second = hire(concurrency=1), hire()
@@ -275,6 +278,7 @@ def test_the_end_of_an_earlier_attempt_does_not_free_the_slot_of_a_later_one(
 
 
 @pytest.mark.spec("N7", "N32")
+@at_every_level
 def test_the_slot_of_a_killed_worker_is_freed_by_whoever_rescues_its_jobs(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
@@ -639,6 +643,7 @@ def _hammer(url: str, counter: Any, guard: Any, enough: Any) -> None:
 
 
 @pytest.mark.spec("N7", "N32")
+@at_every_level
 def test_workers_that_claim_and_end_at_the_same_moment_lose_nobody(app: Duly, db: Database):
     """A job must not begin to wait just after the one that would have freed it has looked."""
     guard = threading.Lock()
@@ -729,6 +734,7 @@ def tick(app: Duly, clock: ManualClock, starts: list[tuple[int, float]]) -> Any:
 
 
 @pytest.mark.spec("N7", "N22")
+@at_every_level
 def test_never_more_than_so_many_start_in_any_window(
     app: Duly,
     tick: Any,
@@ -896,6 +902,7 @@ def test_a_limit_that_was_lowered_counts_those_above_it():
 
 
 @pytest.mark.spec("N7", "N32")
+@at_every_level
 def test_a_queue_runs_only_so_many_at_once_over_all_workers(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):

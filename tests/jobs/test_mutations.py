@@ -28,6 +28,7 @@ from tests.jobs.support import (
     state_of,
     wait_until,
 )
+from tests.levels import at_every_level
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def middle_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spec("R75")
+@at_every_level
 def test_effects_children_and_success_become_visible_together(
     app: Duly, db: Database, note: Any, hire: Hire
 ):
@@ -755,6 +757,7 @@ def test_a_statement_of_a_canceled_mutation_is_interrupted(app: Duly, db: Databa
 
 
 @pytest.mark.spec("R89")
+@at_every_level
 def test_of_cancel_and_commit_exactly_one_wins(app: Duly, db: Database, note: Any, hire: Hire):
     jobs = [app.run(note, f"{n:02}") for n in range(40)]
     worker = hire(concurrency=4)

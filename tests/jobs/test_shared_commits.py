@@ -23,6 +23,7 @@ from tests.jobs.support import (
     on_postgres,
     on_sqlite,
 )
+from tests.levels import at_every_level
 
 Trouble = Callable[[Tx], object]
 
@@ -88,6 +89,7 @@ def group(app: Duly, db: Database, hire: Hire) -> Group:
 
 
 @pytest.mark.spec("N25")
+@at_every_level
 def test_members_that_behave_share_one_commit(group: Group):
     jobs = group.run()
 

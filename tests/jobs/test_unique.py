@@ -28,6 +28,7 @@ from tests.jobs.support import (
     undone,
     wait_until,
 )
+from tests.levels import at_every_level
 
 pytestmark = pytest.mark.spec("N7")
 CALLERS = 8
@@ -89,6 +90,7 @@ def test_a_job_that_waits_for_its_retry_has_started(app: Duly, hire: Hire, clock
     assert not app.run(fail).existed
 
 
+@at_every_level
 def test_unfinished_ends_when_the_job_ends(app: Duly, note: Any, hire: Hire):
     once = note.using(unique=Unique("the one", "unfinished"))
     first = app.run(once, 1)
@@ -488,6 +490,7 @@ def test_a_holder_that_has_not_committed_is_waited_for(
     assert lost != mine
 
 
+@at_every_level
 def test_the_holder_may_end_between_the_insert_and_the_look(
     app: Duly, note: Any, monkeypatch: pytest.MonkeyPatch
 ):

@@ -13,9 +13,9 @@ import pytest
 
 from tests.cli.conftest import Shop
 from tests.cli.processes import Process, environment
-from tests.store.conftest import migrated_postgres, migrated_template, reused_template
+from tests.store.conftest import migrated_postgres, migrated_template, reused_templates
 
-__all__ = ["migrated_postgres", "migrated_template", "reused_template"]
+__all__ = ["migrated_postgres", "migrated_template", "reused_templates"]
 
 PATIENCE = 60.0
 

@@ -7,8 +7,11 @@ from tests.jobs.conftest import (
     hire,
     migrated_database,
     migrated_file,
+    postgres_repeatable_read_url,
+    postgres_serializable_url,
     postgres_url,
     reused_database,
+    stricter_databases,
 )
 
 __all__ = [
@@ -18,6 +21,9 @@ __all__ = [
     "hire",
     "migrated_database",
     "migrated_file",
+    "postgres_repeatable_read_url",
+    "postgres_serializable_url",
     "postgres_url",
     "reused_database",
+    "stricter_databases",
 ]

@@ -8,6 +8,7 @@ import pytest
 from duly import Ctx, Duly, Limit, ManualClock, State, Unique
 from duly.errors import InvalidOption
 from tests.jobs.support import Database, Hire, wait_until
+from tests.levels import at_every_level
 from tests.schedules.support import at, ledger, tick_all, utc
 
 
@@ -62,6 +63,7 @@ def expect_running(bodies: Bodies, *job_ids: str | None) -> None:
 
 
 @pytest.mark.spec("R103", "R156")
+@at_every_level
 def test_skip_leaves_out_the_ticks_while_a_job_is_in_flight(
     app: Duly, db: Database, clock: ManualClock, hire: Hire, bodies: Bodies
 ):

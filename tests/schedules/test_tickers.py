@@ -20,6 +20,7 @@ from duly.runtime.service import TICKER_RESTS, Ticking
 from duly.runtime.ticker import AFTER_OTHERS, POLL_SECONDS, Ticker
 from duly.schedules import Schedule
 from tests.jobs.support import Database, on_postgres, wait_until
+from tests.levels import at_every_level
 from tests.schedules.child import PAGE, make_app, tick_in_a_process
 from tests.schedules.support import at, tick_all, utc
 
@@ -62,6 +63,7 @@ def assert_each_once(db: Database, ids: set[str]) -> None:
 
 
 @pytest.mark.spec("R7", "R3")
+@at_every_level
 def test_tickers_side_by_side_dispatch_everything_once(app: Duly, clock, post, url, db):
     ids = make_many(app, post, 200)
     clock.advance(3600)

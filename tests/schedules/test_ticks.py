@@ -19,6 +19,7 @@ from duly.runtime.ticker import POLL_SECONDS, Ticker
 from duly.store.schedules.ledger import Order
 from duly.testing import drain
 from tests.jobs.support import Database
+from tests.levels import at_every_level
 from tests.schedules.support import at, tick_all, utc
 
 HOUR = timedelta(hours=1)
@@ -380,6 +381,7 @@ def test_the_ledger_stores_no_reason_that_is_not_in_the_list(app: Duly, clock, p
 
 
 @pytest.mark.spec("R110", "R216")
+@at_every_level
 def test_a_slot_is_dispatched_once_also_if_the_schedule_says_it_is_due_again(
     app: Duly, clock, post, db: Database
 ):

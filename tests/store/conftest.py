@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from duly.store.postgres import PostgresStore
+from tests.levels import READ_COMMITTED, STRICTER
 from tests.postgres import fresh_database
 from tests.reuse import ReusedDatabase
 
@@ -22,15 +23,26 @@ def migrated_template(postgres_server: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def reused_template(postgres_server: str, migrated_template: str) -> Iterator[ReusedDatabase]:
-    database = ReusedDatabase(postgres_server, migrated_template)
-    yield database
-    database.drop()
+def reused_templates(
+    postgres_server: str, migrated_template: str
+) -> Iterator[dict[str, ReusedDatabase]]:
+    """By the isolation level that they have; one that nobody asks for is not made."""
+    databases = {
+        level: ReusedDatabase(postgres_server, migrated_template, level)
+        for level in (READ_COMMITTED, *STRICTER)
+    }
+    yield databases
+    for database in databases.values():
+        database.drop()
 
 
 @pytest.fixture
 def migrated_postgres(
-    reused_template: ReusedDatabase, request: pytest.FixtureRequest
+    reused_templates: dict[str, ReusedDatabase], request: pytest.FixtureRequest
 ) -> Iterator[str]:
-    """The DSN of a database with duly's tables that only this test has at this time."""
-    yield from reused_template.lend(request)
+    """The DSN of a database with duly's tables that only this test has at this time.
+
+    A class of tests may have a `level`.
+    """
+    level = getattr(request.cls, "level", READ_COMMITTED)
+    yield from reused_templates[level].lend(request)

@@ -92,6 +92,18 @@ class TestPostgres(StoreConformance):
         lane.close()
 
 
+@pytest.mark.long
+@pytest.mark.spec("R217", "N38")
+class TestPostgresRepeatableRead(TestPostgres):
+    level = "repeatable read"
+
+
+@pytest.mark.long
+@pytest.mark.spec("R217", "N38")
+class TestPostgresSerializable(TestPostgres):
+    level = "serializable"
+
+
 # What somebody else would write. It sees nothing of this project's tests.
 THIRD_PARTY = """
 from duly.store.sqlite import SqliteStore

@@ -152,6 +152,8 @@ class Engine(msgspec.Struct, frozen=True):
     """On which the file of SQLite is, if it is on one."""
     longest_transaction_ms: int | None = None
     """For how long somebody's transaction has been open, as far as PostgreSQL tells us."""
+    isolation: str | None = None
+    """What PostgreSQL gives to transactions that do not say which level they need."""
 
 
 class Address(msgspec.Struct, frozen=True):

@@ -80,7 +80,7 @@ def script(dialect: Dialect, words: dict[str, str], applied: Mapping[int, str], 
     if not steps:
         return ""
     parts = ["PRAGMA journal_mode = WAL;"] if dialect == "sqlite" else []
-    parts.append("BEGIN;")
+    parts.append(f"{sql.BEGIN.decode()};" if dialect == "postgres" else "BEGIN;")
     if not applied:
         parts += [plain(sql.CREATE_SCHEMA)] if dialect == "postgres" else []
         parts += [plain(sql.CREATE_META), plain(sql.CREATE_MIGRATIONS)]

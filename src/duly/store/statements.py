@@ -469,6 +469,14 @@ PENDING_IDS = each(
         ORDER BY id FOR UPDATE""",
 )
 
+# The isolation level of a user's transaction (PostgreSQL only), and whether a cancel in it has to
+# see what others commit meanwhile: the children of a job that has run, other members of its batch.
+# A row that changes after this look cannot be locked any more above READ COMMITTED.
+CANCEL_NEEDS = both(
+    """SELECT current_setting('transaction_isolation'), EXISTS (SELECT 1 FROM @jobs
+        WHERE id = :id AND (token > 0 OR batch_id IS NOT NULL))"""
+)
+
 CHILD_IDS = each(
     sqlite="SELECT @id FROM @jobs WHERE parent_id IN (SELECT value FROM json_each(:ids))",
     postgres="SELECT @id FROM @jobs WHERE parent_id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
@@ -1115,8 +1123,18 @@ LONGEST_TRANSACTION = each(
         WHERE datname = current_database() AND backend_type = 'client backend'
             AND pid <> pg_backend_pid()""",
 )
-SYNCHRONOUS_COMMIT = both("SELECT current_setting('synchronous_commit')")
-# PostgreSQL: what a connection was told to keep, under a name.
+# Each statement has to see what was committed before it, whatever the database's own default is.
+BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+# Here no statement sees what was committed since the first one of its transaction.
+SNAPSHOT_LEVELS = ("repeatable read", "serializable")
+# What statements have that are in no transaction.
+DEFAULTS = both(
+    "SELECT current_setting('synchronous_commit'), current_setting('default_transaction_isolation')"
+)
+# What the database, the role or the URL says; duly may have changed it for the session.
+DEFAULT_ISOLATION = both(
+    "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
+)
 CURRENT_XID = both("SELECT pg_current_xact_id()::text")
 NOTIFY = both(_NOTIFY)
 LISTEN = both("LISTEN duly")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from duly import fault
-from duly.errors import StoreUnavailable
+from duly.errors import IsolationTooHigh, StoreUnavailable
 from duly.ids import is_id
 from duly.model.job import (
     JobFilter,
@@ -309,6 +309,15 @@ def cancel(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | Non
     if (yield from cancel_live(dialect, [job_id], by, now)):
         return True
     return None if (yield from get(job_id)) is None else False
+
+
+def cancel_for_user(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | None]:
+    """The same in a transaction that is not duly's own, whose isolation level may be any."""
+    if dialect == "postgres" and is_id(job_id):
+        [(level, needs_to_see)] = yield Ask(sql.CANCEL_NEEDS, {"id": job_id})
+        if needs_to_see and level in sql.SNAPSHOT_LEVELS:
+            raise IsolationTooHigh(job_id, level)
+    return (yield from cancel(dialect, job_id, by, now))
 
 
 def cancel_live(

@@ -72,7 +72,9 @@ def _translate(error: psycopg.Error) -> Exception:
         case psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
             return errors.NotMigrated(f"{text}; run `duly migrate`")
         case psycopg.errors.ReadOnlySqlTransaction():
-            return errors.StoreReadOnly(f"{text}; is this a standby?")
+            return errors.StoreReadOnly(
+                f"{text}; is this a standby, or is default_transaction_read_only on?"
+            )
         case psycopg.errors.DiskFull():
             return errors.StoreFull(f"{text}; free some space, nothing was written")
         case psycopg.errors.QueryCanceled():

@@ -41,6 +41,7 @@ from duly.store.postgres.session import SMALL_BATCH, PostgresSession
 from duly.store.postgres.tx import PostgresTx
 from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
+from duly.store.steps import Row
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +83,10 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         self.words = sql.words_for("postgres", schema)
         texts = sql.compile_all("postgres", schema)
         self.sql = {statement: text.encode() for statement, text in texts.items()}
-        self.sync_local = b""
         self.after_reset = b""
-        self._begin = b"BEGIN; " + self.sql[sql.CURRENT_XID]
+        self._begin = sql.BEGIN + b"; " + self.sql[sql.CURRENT_XID]
+        # Whether a statement by itself would have settings of the database's that are not ours.
+        self._must_begin = False
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._enqueues: GroupCommit[_Insert] = GroupCommit(self._insert_together)
@@ -129,17 +131,28 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         session = PostgresSession(raw, self)
         with translated():
             self._ask_time(session)
-            if session.run(sql.SYNCHRONOUS_COMMIT)[0][0] == "off":
-                # Whoever turned it off did so for other data than promises that must be kept.
+            [(commits, isolation)] = session.run(sql.DEFAULTS)
+            # Whoever changed them did so for other data than promises that must be kept.
+            if commits == "off":
                 self._insist_on_durable_commits(raw)
+            if isolation in sql.SNAPSHOT_LEVELS:
+                self._insist_on_read_committed(raw)
 
     def _insist_on_durable_commits(self, raw: Connection) -> None:
         if self.is_pooled:
-            self.sync_local = self.after_reset = b"; SET LOCAL synchronous_commit = on"
-            self._begin = b"BEGIN" + self.sync_local + b"; " + self.sql[sql.CURRENT_XID]
+            self.after_reset = b"; SET LOCAL synchronous_commit = on"
+            self._begin = sql.BEGIN + self.after_reset + b"; " + self.sql[sql.CURRENT_XID]
+            self._must_begin = True
         else:
             self.after_reset = b"; SET synchronous_commit = on"
             raw.execute("SET synchronous_commit = on")
+
+    def _insist_on_read_committed(self, raw: Connection) -> None:
+        """For statements by themselves; transactions say it when they begin."""
+        if self.is_pooled:
+            self._must_begin = True
+        else:
+            raw.execute("SET default_transaction_isolation = 'read committed'")
 
     def _ask_time(self, session: PostgresSession) -> None:
         asked = os_monotonic()
@@ -182,6 +195,10 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         return str(cursor.fetchall()[0][0])
 
     def _read(self, ask: Callable[[PostgresSession], T]) -> T:
+        """Look at what is committed, in no transaction."""
+        return _repeated(lambda: self._read_once(ask))
+
+    def _read_once(self, ask: Callable[[PostgresSession], T]) -> T:
         """Ask; once more on a new connection if the old one turns out to be dead."""
         try:
             with self._borrow() as session:
@@ -200,12 +217,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     def _write(self, work: Callable[[PostgresSession], T]) -> T:
         """Do the work in a transaction; repeated when it lost against another one."""
-        for attempt in range(TRIES):
-            try:
-                return self._write_once(work)
-            except Conflict:
-                os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
-        raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+        return _repeated(lambda: self._write_once(work))
 
     def _write_once(self, work: Callable[[PostgresSession], T]) -> T:
         with self._borrow() as session:
@@ -220,16 +232,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             return answer
 
     def _single(self, work: Callable[[PostgresSession], T]) -> T:
-        """One statement, which is a transaction by itself."""
-        if self.sync_local:
-            return self._write(work)
-        for attempt in range(TRIES):
-            try:
-                with self._borrow() as session:
-                    return work(session)
-            except Conflict:
-                os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
-        raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+        """One statement, which is a transaction by itself; repeated like any other."""
+        return _repeated(lambda: self._single_once(work))
+
+    def _single_once(self, work: Callable[[PostgresSession], T]) -> T:
+        if self._must_begin:
+            return self._write_once(work)
+        with self._borrow() as session:
+            return work(session)
 
     def _drop_idle(self) -> None:
         with self._lock:
@@ -431,10 +441,12 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         """Nothing has to be let go: without beats the worker is dead. For tests."""
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
+        def beat(session: PostgresSession) -> list[Row]:
+            self._ask_time(session)
+            return session.run(sql.BEAT, {"ids": list(worker_ids)})
+
         try:
-            with self._borrow() as session:
-                self._ask_time(session)
-                rows = session.run(sql.BEAT, {"ids": list(worker_ids)})
+            rows = self._single_once(beat)
         except Conflict as error:
             raise errors.StoreUnavailable("the row of a worker is locked") from error
         return {row[0] for row in rows}
@@ -530,6 +542,16 @@ class _Locked(Exception):
     """Not a Conflict: to repeat it would be to wait."""
 
 
+def _repeated(work: Callable[[], T]) -> T:
+    """Do it until it has not lost against another transaction."""
+    for attempt in range(TRIES):
+        try:
+            return work()
+        except Conflict:
+            os_sleep(random.random() * 0.01 * 2 ** min(attempt, 6))
+    raise errors.StoreUnavailable("the database kept reporting conflicts; try again")
+
+
 def _settle_shortly(
     session: PostgresSession, settlements: Sequence[Settlement], now: int
 ) -> set[str]:
@@ -542,7 +564,8 @@ def _settle_shortly(
 def _engine(session: PostgresSession) -> Engine:
     version = session.raw.info.parameter_status("server_version") or "?"
     ((longest,),) = session.run(sql.LONGEST_TRANSACTION)
-    return Engine("PostgreSQL", version, longest_transaction_ms=longest)
+    ((isolation,),) = session.run(sql.DEFAULT_ISOLATION)
+    return Engine("PostgreSQL", version, longest_transaction_ms=longest, isolation=isolation)
 
 
 def _check_url(url: str) -> None:
