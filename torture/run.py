@@ -27,6 +27,7 @@ from torture.measures import (
     existing,
     fuzzed,
     hardship,
+    levels,
     load,
     points,
     requests,
@@ -50,12 +51,13 @@ UNITS = {"s": 1, "m": 60, "h": 3_600}
 # Of the whole time; what is bounded by its work rather than by time needs no more than this. Faults
 # under load have the most: closer together they would leave nobody time to work.
 MEASURES: dict[str, tuple[float, Measure]] = {
-    "load": (0.56, load.run),
+    "load": (0.53, load.run),
     "points": (0.17, points.run),
     "simulated": (0.08, simulated.run),
     "mutants": (0.04, simulated.run_mutants),
     "hardship": (0.03, hardship.run),
     "disk": (0.01, disk.run),
+    "levels": (0.03, levels.run),
     "upgrade": (0.01, upgrade.run),
     "existing": (0.04, existing.run),
     "requests": (0.03, requests.run),

@@ -153,6 +153,12 @@ def pair(ctx: Ctx, key: int) -> None:
 
 
 @app.action
+def gather(ctx: Ctx, batch_id: str) -> None:
+    """When the last member of a batch has ended."""
+    has_started(ctx)
+
+
+@app.action
 async def chime(ctx: AsyncCtx, n: int) -> None:
     has_started(ctx)
 

@@ -1,0 +1,91 @@
+"""Databases, and transactions of users, that are stricter than READ COMMITTED."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from tests.cli.processes import wait_until
+from tests.levels import STRICTER
+from torture.load.audit import Verdict, evidence
+from torture.load.damage import damage
+from torture.load.fleet import Fleet
+from torture.load.scene import scratch_folder
+from torture.load.ticks import Count, count_slots
+from torture.measures.base import Share, say
+from torture.measures.points import database
+from torture.table import Row, none_of
+
+LEAST = 5.0
+SCHEDULES = 5
+BETWEEN_KILLS = 3.0
+WARM = 100
+
+
+class Played(NamedTuple):
+    """What came of one scene."""
+
+    jobs: int
+    hooks: int
+    kills: int
+    verdict: Verdict
+    ticks: Count
+    evidence: list[str]
+
+    @property
+    def violations(self) -> int:
+        return len(self.evidence) + (not self.verdict.is_clean) + (not self.ticks.is_clean)
+
+
+def run(share: Share) -> Iterator[Row]:
+    if "postgres" not in share.stores:
+        return
+    for level in STRICTER:
+        played = play(level, max(LEAST, share.seconds / len(STRICTER)), share.seed)
+        if played.violations:
+            say(played.verdict, played.ticks, *played.evidence)
+            say(share.replay("levels", "postgres", share.seconds))
+        words = f"PostgreSQL: a database that is {level.upper()}, under load with kills"
+        tried = f"{played.jobs:,} jobs, {played.hooks:,} hooks of batches"
+        yield none_of(words, tried, played.violations)
+
+
+def play(level: str, seconds: float, seed: int) -> Played:
+    """Load on a database of that level, kills, a drain, and what is left."""
+    chance = random.Random(seed)
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
+        url = stack.enter_context(database("postgres", folder))
+        _set_level(url, level)
+        fleet = Fleet(url, folder, schedules=SCHEDULES)
+        stack.callback(fleet.close)
+        workers = fleet.worker("--processes=2")
+        fleet.enqueuer()
+        for _ in range(2):
+            fleet.start([sys.executable, "-m", "torture.load.stale", str(chance.random())[2:]])
+        wait_until(lambda: fleet.acknowledged() >= WARM, "there is load", patience=60)
+        over_at = time.monotonic() + seconds
+        while time.monotonic() < over_at:
+            time.sleep(min(BETWEEN_KILLS, seconds / 2))
+            fleet.kill_some_child(workers, chance)
+        fleet.drain()
+        verdict = fleet.verdict()
+        found = [*damage(fleet.db), *evidence(fleet.db, fleet.trace, verdict)]
+        hooks = fleet.db.scalar("SELECT count(*) FROM @history WHERE function = 'gather'")
+        jobs = fleet.db.count("@history")
+        said = [*found, *fleet.surprises()]
+        return Played(jobs, hooks, fleet.kills, verdict, count_slots(fleet.db), said)
+
+
+def _set_level(url: str, level: str) -> None:
+    name = sql.Identifier(url.rpartition("/")[2])
+    change = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(change.format(name, sql.Literal(level)))
