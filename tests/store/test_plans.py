@@ -185,6 +185,10 @@ CASES = {
         lambda s: s.run(sql.CLEAR_HOLD, {"ids": [job_id(n) for n in range(3, 200, 10)]}),
         {"CLEAR_HOLD": (PK, 1000)},
     ),
+    "stuck hooks": Case(
+        lambda s: s.run(sql.HOOKS, {"function": "", "id": job_id(0)}),
+        {"HOOKS": ({"jobs_hold", "jobs_batch", "jobs_hook"}, 20)},
+    ),
     "expire": Case(lambda s: s.expire(NOW), {"EXPIRED_IDS": ({"jobs_expiry"}, 1500)}),
     "expire a backlog": Case(
         lambda s: s.run(sql.EXPIRED_IDS, {"now": NOW + 10**12}),
@@ -588,6 +592,10 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
     "release": (
         lambda s: s.release(Hold.FUNCTION, ["gone", "other"]),
         {"HELD_IDS": by_index("duly_jobs_hold"), "CLEAR_HOLD": BY_ID},
+    ),
+    "stuck hooks": (
+        lambda s: s.run(sql.HOOKS, {"function": "a", "id": job_id(0)}),
+        {"HOOKS": "SEARCH (t|m) USING (COVERING )?INDEX duly_jobs_(hold|batch|hook_id) "},
     ),
     "expire": (lambda s: s.expire(NOW), {"EXPIRED_IDS": by_index("duly_jobs_expiry")}),
     "time out": (
