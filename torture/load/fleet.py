@@ -247,6 +247,12 @@ class Fleet:
             self._catch_up()
         clean = self.worker("--processes=2", "--no-ticker")
         wait_until(lambda: self.live() == 0, "every job has ended", patience=120)
+        # Those that left no job may still be counted out.
+        wait_until(
+            lambda: self.workers() == len(self.children_of(clean)),
+            "every dead worker was noticed",
+            patience=60,
+        )
         assert self.end(clean) == 0, clean.errors()
 
     def _catch_up(self) -> None:
