@@ -31,7 +31,7 @@ def gather_some(chance: random.Random) -> list[str]:
     return [batch.id, *(job.id for job in batch.jobs())]
 
 
-def order(connection: psycopg.Connection[Any], chance: random.Random) -> list[str]:
+def order(connection: psycopg.Connection[Any]) -> list[str]:
     """A row of the user's and its job: both, or neither."""
     with connection.transaction():
         _look(connection)
@@ -41,6 +41,7 @@ def order(connection: psycopg.Connection[Any], chance: random.Random) -> list[st
 
 
 def cancel(connection: psycopg.Connection[Any], victim: str) -> None:
+    trace.append("asked to cancel", victim)
     with connection.transaction():
         _look(connection)
         won = app.on(connection).cancel(victim)
@@ -59,7 +60,7 @@ def main(seed: int) -> None:
     recent: list[str] = []
     while True:
         try:
-            made = order(connection, chance) if chance.random() < 0.3 else gather_some(chance)
+            made = order(connection) if chance.random() < 0.3 else gather_some(chance)
             for job_id in made:
                 trace.append("acknowledged", job_id)
             recent = (recent + made)[-KEPT:]
