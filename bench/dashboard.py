@@ -100,7 +100,8 @@ _SCHEDULES = f"""INSERT INTO @schedules (id, app, owner, key, function, args, op
         CASE WHEN i % 1000 = 1 THEN 'cannot be read' END,
         CASE WHEN i % 1000 = 1 THEN $now END, CASE WHEN i % 1000 = 2 THEN $now END,
         CASE WHEN i % 10 = 3 THEN $now + i END,
-        CASE WHEN i % 1000 = 3 THEN 'not done by 9' END, $now, $now
+        CASE WHEN i % 1000 = 3 THEN '{{"at":0,"problem":"not done by 9","told":true}}' END,
+        $now, $now
     FROM (SELECT i, CASE WHEN i % 20 > 0 AND i % 1000 > 2 AND i % 500 <> 4
             THEN $now + {_DICE} % {DAY_MS} END AS due
         FROM generate_series(1, $schedules) i) a"""

@@ -43,17 +43,17 @@ from duly.model.function import (
     RESERVED,
     FunctionInfo,
     Published,
-    PublishedOptions,
     Status,
     is_reserved,
 )
 from duly.model.job import JobFilter, JobRecord, NewJob, TrackedJob, Trigger, newest_first
 from duly.model.keys import Rules, encode_rules
-from duly.model.redact import mask, redacted_in
+from duly.model.redact import EVERY, mask, redacted_in
 from duly.model.schedule import FLOOR_MS, ONE_BY_ONE, ScheduleRecord
 from duly.model.signature import check_against
+from duly.model.stored import read
 from duly.outbound import Client
-from duly.published import Declared, by_name, with_changes
+from duly.published import Declared, by_name, options_of, schema_of, with_changes
 from duly.runtime.counts import FLUSH_SECONDS, Counts
 from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.janitor import Keep
@@ -232,7 +232,7 @@ class Core:
         info = seen[function.name]
         if info is None:
             return Call(function.as_published(None), args)
-        check_against(function.name, msgspec.json.decode(info.schema), args)
+        check_against(function.name, schema_of(info), args)
         return self._with_hook(Call(self._as_published(function, info), args))
 
     def under_limit(self, job: TrackedJob) -> TrackedJob:
@@ -244,7 +244,7 @@ class Core:
         return job
 
     def _as_published(self, function: Declared[P, R], info: FunctionInfo) -> Declared[P, R]:
-        name = msgspec.json.decode(info.options, type=PublishedOptions).on_complete
+        name = options_of(info).on_complete
         if name is None or "on_complete" in function.changes:
             return function.as_published(info)
         return function.as_published(info, self._hook_elsewhere(name))
@@ -454,8 +454,7 @@ class Core:
     def shown_arguments(self, function: str, args: str) -> dict[str, Any]:
         """Arguments without those that nobody is shown."""
         names = self._redacted(function)
-        shown: dict[str, Any] = msgspec.json.decode(mask(args, names) if names else args)
-        return shown
+        return read(mask(args, names), dict[str, Any], {})
 
     # Schedules
 
@@ -573,7 +572,8 @@ class Core:
         if info is None:
             # Nothing to remember: it may be published at any time.
             return frozenset()
-        names = redacted_in(msgspec.json.decode(info.schema))
+        schema = read(info.schema, dict[str, Any], UNREADABLE)
+        names = EVERY if schema is UNREADABLE else redacted_in(schema)
         self._redacted_elsewhere[name] = os_monotonic() + STATUS_SECONDS, names
         return names
 
@@ -634,6 +634,9 @@ def _after_fork() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_after_fork)
+
+
+UNREADABLE: dict[str, Any] = {}
 
 
 def _refuse_reserved(name: str) -> None:

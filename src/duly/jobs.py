@@ -15,6 +15,7 @@ from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.inside import refuse_waiting_inside_mutation
 from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
+from duly.model.stored import read
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -349,8 +350,8 @@ def _result_of(record: JobRecord, decode: Callable[[str | None], Any]) -> Any:
 
 
 def arguments_of(record: JobRecord) -> dict[str, Any]:
-    """What a job was called with, as plain JSON data."""
-    return msgspec.json.decode(record.args, type=dict[str, Any])
+    """What a job was called with, as plain JSON data; nothing if that cannot be read."""
+    return read(record.args, dict[str, Any], {})
 
 
 def failure_of(record: JobRecord) -> JobFailure | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
 from duly.core import Core
 from duly.errors import StoreError
 from duly.health import HealthReport, look
@@ -21,6 +19,7 @@ from duly.model.measure import (
     Count,
     ScheduleCounts,
 )
+from duly.model.stored import read
 from duly.store.measures import MOST_QUEUES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -149,7 +148,7 @@ def _durations(
 def _values(count: Count) -> tuple[str, ...] | None:
     """The labels' values; None of what another version counts."""
     names = LABELS.get(count.name)
-    labels = msgspec.json.decode(count.labels, type=dict[str, str])
+    labels = read(count.labels, dict[str, str], {})
     if names is None or set(names) != set(labels):
         return None
     return tuple(labels[name] for name in names)

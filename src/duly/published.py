@@ -10,10 +10,11 @@ import msgspec
 from duly.errors import InvalidOption, UnknownFunction
 from duly.functions import Function, Options, P, R_co, published_options
 from duly.model.function import FunctionInfo, PublishedOptions
-from duly.model.job import Kind
+from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Kind
 from duly.model.keys import Limit, Unique
 from duly.model.retry import decode_retry
 from duly.model.signature import PublishedSignature, Signature
+from duly.model.stored import read
 
 NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
 CHANGEABLE = ("queue", "priority", "timeout", "expires", "owner", "tags", "retry")
@@ -64,9 +65,22 @@ class Declared(Function[P, R_co]):
         known = Declared[P, R_co](
             self.body, self.name, self.signature, Kind(info.kind), self.changes
         )
-        published = _options_from(msgspec.json.decode(info.options, type=PublishedOptions), hook)
+        published = _options_from(options_of(info), hook)
         known.options = msgspec.structs.replace(published, **self.changes)
         return known
+
+
+USUAL = PublishedOptions(DEFAULT_QUEUE, DEFAULT_PRIORITY)
+
+
+def options_of(info: FunctionInfo) -> PublishedOptions:
+    """The options as they were published; the usual ones if they cannot be read."""
+    return read(info.options, PublishedOptions, USUAL)
+
+
+def schema_of(info: FunctionInfo) -> dict[str, Any]:
+    """The schema of its arguments; one that lets everything through if it cannot be read."""
+    return read(info.schema, dict[str, Any], {})
 
 
 def by_name(info: FunctionInfo) -> Declared[..., Any]:
@@ -74,7 +88,7 @@ def by_name(info: FunctionInfo) -> Declared[..., Any]:
 
     def stub() -> None: ...
 
-    schema: dict[str, Any] = msgspec.json.decode(info.schema)
+    schema = schema_of(info)
     return Declared(stub, info.name, PublishedSignature(info.name, schema), Kind(info.kind))
 
 

@@ -21,7 +21,7 @@ from duly.core import Core
 from duly.errors import InvalidOption, StoreError, TokenNotFound
 from duly.ids import new_id
 from duly.inside import refuse_inside_mutation
-from duly.model.access import Principal, Scope, TokenRecord, scopes_of
+from duly.model.access import Principal, Scope, TokenRecord, scopes_of, stored_scopes
 from duly.times import Instant, at, length_ms
 from duly.zones import zone
 
@@ -152,7 +152,7 @@ class Tokens:
         if record.last_used_at is None or now - record.last_used_at >= USE_NOTED_EVERY_MS:
             self._note_use(record.id, now)
         name = f"{record.name} (token:{record.id})"
-        return Principal(name, scopes_of(record.scopes.split()), record.owner, record.tz)
+        return Principal(name, stored_scopes(record.scopes), record.owner, record.tz)
 
     def _note_use(self, token_id: str, now: int) -> None:
         """Soon: who may read has not to wait for those who write, nor for room on the disk."""
@@ -197,7 +197,7 @@ def _token(record: TokenRecord, now: int) -> Token:
     return Token(
         id=record.id,
         name=record.name,
-        scopes=tuple(record.scopes.split()),
+        scopes=tuple(sorted(stored_scopes(record.scopes))),
         owner=record.owner,
         created=from_ms(record.created_at),
         created_by=record.created_by,

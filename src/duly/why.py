@@ -8,6 +8,7 @@ import msgspec
 
 from duly.errors import JobNotFound
 from duly.model.job import Hold, JobFilter, JobRecord, State
+from duly.model.stored import read
 from duly.model.why import Facts, Pause, Reason, Server, reasons, sentence
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _in_the_way(core: Core, record: JobRecord) -> list[str]:
     if record.batch_id is not None:
         line = store.find(JobFilter(batch_id=record.batch_id, before_id=record.id))
         return [job.id for job in line if not job.state.is_terminal][:MOST_IN_THE_WAY]
-    arguments: dict[str, Any] = msgspec.json.decode(record.args)
+    arguments = read(record.args, dict[str, Any], {})
     if "job_id" in arguments:
         return [arguments["job_id"]]
     members = [

@@ -10,6 +10,7 @@ import msgspec
 from duly.clock import from_ms
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import Retry, decode_retry
+from duly.model.stored import read
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -93,4 +94,4 @@ def is_reserved(header: str) -> bool:
 
 
 def headers_of(record: EndpointRecord) -> dict[str, str]:
-    return msgspec.json.decode(record.headers, type=dict[str, str])
+    return read(record.headers, dict[str, str], {})

@@ -34,6 +34,7 @@ from duly.gateway.crons import (
 from duly.ids import is_id, new_id
 from duly.inside import is_inside, refuse_inside_mutation
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
+from duly.model.stored import read
 from duly.model.trigger import Trigger
 from duly.schedules.checks import check_by
 from duly.secrets import check_reference
@@ -388,7 +389,7 @@ def as_seen(record: GatewayRecord) -> RegisteredGateway:
 
 
 def _stored(text: str | None) -> tuple[GatewayCron, ...]:
-    return () if text is None else msgspec.json.decode(text, type=tuple[GatewayCron, ...])
+    return () if text is None else read(text, tuple[GatewayCron, ...], ())
 
 
 class AsyncGateways:

@@ -63,6 +63,11 @@ def scopes_of(names: Collection[str]) -> frozenset[Scope]:
     return scopes
 
 
+def stored_scopes(text: str) -> frozenset[Scope]:
+    """The scopes of a stored token; those that nobody knows allow nothing."""
+    return frozenset(Scope(name) for name in text.split() if name in set(Scope))
+
+
 class RequestClaim(msgspec.Struct, frozen=True):
     """What is remembered of a request that may be repeated."""
 

@@ -33,6 +33,7 @@ from duly.model.schedule import (
     TickRecord,
     is_number,
 )
+from duly.model.stored import read
 from duly.model.trigger import Cron
 
 EXCUSED = frozenset({Reason.CALENDAR, Reason.OPERATOR})
@@ -74,6 +75,11 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 @lru_cache(maxsize=4_096)
 def read_expect(text: str) -> Expect:
     return msgspec.json.decode(text, type=Expect)
+
+
+def read_late(text: str | None) -> Late | None:
+    """How a promise was broken, as it is stored. Only a breach can be there, whatever it says."""
+    return None if text is None else read(text, Late, Late(0, "cannot be read", told=True))
 
 
 class Late(msgspec.Struct, frozen=True):

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_h
 
 import msgspec
 
+from duly.model.stored import read
+
 MASK = "***"
 SHORTEST = 3
 """A shorter value is no secret, and would turn a text into stars."""
@@ -75,12 +77,16 @@ def redacted_in(schema: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
+EVERY = frozenset("*")
+"""Every argument, whatever its name: a schema that cannot be read may hide any of them."""
+
+
 def mask(args: str, names: Collection[str]) -> str:
     """The stored arguments as they may be shown."""
     if not names:
         return args
-    given = msgspec.json.decode(args, type=dict[str, Any])
-    return msgspec.json.encode(_shown(given, names)).decode()
+    given = read(args, dict[str, Any], {})
+    return msgspec.json.encode(_shown(given, given if names == EVERY else names)).decode()
 
 
 def unmask(given: Mapping[str, Any], names: Collection[str], stored: str) -> dict[str, Any]:

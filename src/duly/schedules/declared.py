@@ -29,11 +29,20 @@ from duly.model.decide import due_at
 from duly.model.function import Status
 from duly.model.rotation import parse as parse_rotation
 from duly.model.schedule import Policies, ScheduleRecord, plan_of, write_trigger
+from duly.model.stored import read
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
 from duly.schedules.checks import check_by, check_key
-from duly.schedules.define import Definition, bound, calendar_name, define, from_json, to_json
+from duly.schedules.define import (
+    Definition,
+    bound,
+    calendar_name,
+    define,
+    detail_of,
+    from_json,
+    to_json,
+)
 from duly.schedules.rows import HELD, KEPT, asleep, checked, columns_of, new_record, woken
 from duly.store.declared import Applied, Stored, Write
 
@@ -410,7 +419,7 @@ class Declarations:
         if name == "args":
             return self._core.shown_arguments(said["function"], value)
         if name == "rotation":
-            entries = msgspec.json.decode(value, type=list[msgspec.Raw])
+            entries = read(value, list[msgspec.Raw], [])
             texts = [bytes(entry).decode() for entry in entries]
             return [self._core.shown_arguments(said["function"], text) for text in texts]
         if name in ("condition", "options", "expect"):
@@ -625,4 +634,4 @@ def is_of_code(record: ScheduleRecord) -> bool:
 
 
 def _noted(record: ScheduleRecord) -> Said:
-    return {} if record.declared is None else cast(Said, from_json(record.declared))
+    return detail_of(record.declared)

@@ -44,6 +44,7 @@ from duly.model.schedule import (
     Shift,
     check_interval,
 )
+from duly.model.stored import read
 from duly.model.trigger import At, Cron, Every, Trigger
 from duly.published import option_changes
 from duly.store.schedules.calendars import read_calendar
@@ -396,4 +397,10 @@ def to_json(value: object) -> str:
 
 
 def from_json(text: str) -> Any:
-    return msgspec.json.decode(text)
+    """The stored value; None if it cannot be read."""
+    return read(text, object, None)
+
+
+def detail_of(text: str | None) -> dict[str, Any]:
+    """A stored object, such as the detail of a tick; an empty one if there is none to be read."""
+    return {} if text is None else read(text, dict[str, Any], {})

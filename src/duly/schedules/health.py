@@ -8,9 +8,9 @@ from enum import StrEnum
 import msgspec
 
 from duly.model.decide import GRACE_MS
+from duly.model.expect import read_late
 from duly.model.function import Status
 from duly.model.schedule import Outcome, Plan, ScheduleRecord, TickRecord, plan_of
-from duly.schedules.define import from_json
 
 
 class HealthState(StrEnum):
@@ -59,8 +59,8 @@ def _state(
         return HealthState.PAUSED, "everything is paused"
     if status in (Status.PAUSED, Status.DEPRECATED):
         return HealthState.PAUSED, f"{record.function} is {status}"
-    if record.late is not None:
-        return HealthState.MISSED, from_json(record.late)["problem"]
+    if (late := read_late(record.late)) is not None:
+        return HealthState.MISSED, late.problem
     if lag > GRACE_MS:
         return HealthState.MISSED, f"overdue for {lag // 1000} s; does a ticker run?"
     if newest is None:

@@ -33,7 +33,7 @@ from duly.model.schedule import (
     write_trigger,
 )
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
-from duly.schedules.define import Definition, from_json, to_json
+from duly.schedules.define import Definition, detail_of, from_json, to_json
 
 HELD = "held"
 """Noted with what code said of an orphan: it was disabled before it became one."""
@@ -174,7 +174,7 @@ def adopted(record: ScheduleRecord) -> ScheduleRecord:
     """No orphan any more: whoever enables one, keeps it."""
     if record.orphaned_at is None:
         return record
-    said: dict[str, Any] = {} if record.declared is None else from_json(record.declared)
+    said = detail_of(record.declared)
     noted = {name: value for name, value in said.items() if name != HELD} | {KEPT: True}
     return msgspec.structs.replace(record, orphaned_at=None, declared=to_json(noted))
 

@@ -14,15 +14,16 @@ from duly.clock import from_ms
 from duly.core import Core
 from duly.jobs import Job, job_from
 from duly.model.calendar import SEEDS
-from duly.model.expect import Expect, read_expect
+from duly.model.expect import Expect, read_expect, read_late
 from duly.model.schedule import (
     Policies,
     ScheduleRecord,
     TickRecord,
     plan_of,
 )
+from duly.model.stored import read
 from duly.model.trigger import Trigger
-from duly.schedules.define import from_json
+from duly.schedules.define import detail_of, from_json
 
 # What users hold ---------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Schedule:
     def rotation(self) -> list[dict[str, Any]] | None:
         if self._record.rotation is None:
             return None
-        entries = msgspec.json.decode(self._record.rotation, type=list[msgspec.Raw])
+        entries = read(self._record.rotation, list[msgspec.Raw], [])
         return [
             self._core.shown_arguments(self.function, bytes(entry).decode()) for entry in entries
         ]
@@ -180,7 +181,8 @@ class Schedule:
     @property
     def late(self) -> str | None:
         """How it has broken its promise, if it had when that was last looked at."""
-        return None if self._record.late is None else from_json(self._record.late)["problem"]
+        late = read_late(self._record.late)
+        return None if late is None else late.problem
 
     @property
     def version(self) -> int:
@@ -243,7 +245,7 @@ class Tick:
     @property
     def detail(self) -> dict[str, Any]:
         """The reason with names and values."""
-        return {} if self.record.detail is None else from_json(self.record.detail)
+        return detail_of(self.record.detail)
 
     @property
     def job(self) -> Job[Any] | None:

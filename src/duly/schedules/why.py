@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from duly.core import Core
 from duly.model.decide import Decided
+from duly.model.expect import read_late
 from duly.model.schedule import ScheduleRecord
 from duly.model.why import Pause
 from duly.model.why_schedule import (
@@ -17,7 +17,7 @@ from duly.model.why_schedule import (
     schedule_reasons,
     schedule_sentence,
 )
-from duly.schedules.define import from_json
+from duly.schedules.define import detail_of
 from duly.store.schedules.data import TickFilter
 
 MOST_LOOKED_AT = 100
@@ -50,9 +50,9 @@ def _facts(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> Sch
         function=store.function(record.function),
         kill_switch=None if killed is None else Pause(killed.paused_by, killed.note),
         disabled=None if record.enabled else Pause(_disabled_by(core, record), record.note),
-        late=None if record.late is None else from_json(record.late)["problem"],
+        late=None if (late := read_late(record.late)) is None else late.problem,
         newest=newest,
-        detail={} if newest is None or newest.detail is None else from_json(newest.detail),
+        detail={} if newest is None else detail_of(newest.detail),
         job=None if newest is None or newest.job_id is None else store.get(newest.job_id),
         coming=coming,
     )
@@ -61,7 +61,7 @@ def _facts(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> Sch
 def _disabled_by(core: Core, record: ScheduleRecord) -> str | None:
     """Whoever has changed it last may not have been the one."""
     for entry in core.ready().audit_of(f"schedule:{record.id}", MOST_LOOKED_AT):
-        detail: dict[str, Any] = {} if entry.detail is None else from_json(entry.detail)
+        detail = detail_of(entry.detail)
         if entry.action in ("schedule.disable", "schedule.create") or (
             "enabled" in detail.get("changed", ())
         ):

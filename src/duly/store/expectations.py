@@ -10,7 +10,7 @@ import msgspec
 
 from duly import fault
 from duly.errors import StoreError
-from duly.model.expect import Finding, Known, Late, Promise, Success, read_expect
+from duly.model.expect import Finding, Known, Late, Promise, Success, read_expect, read_late
 from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord, plan_of
 from duly.store import schedule_statements as sql
@@ -56,7 +56,7 @@ def check(session: Session, now: int, make_alert: MakeAlert) -> int:
 
 def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
     """Nothing new was found; it is looked at again."""
-    late = _late_of(record)
+    late = read_late(record.late)
     return Finding(
         None if late is None else late.problem,
         check_at,
@@ -69,7 +69,7 @@ def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
 def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
     assert record.expect is not None
     promise = Promise(plan_of(record), read_expect(record.expect))
-    return promise.look(_known(session, promise), now, _late_of(record))
+    return promise.look(_known(session, promise), now, read_late(record.late))
 
 
 def _known(session: Session, promise: Promise) -> Known:
@@ -109,14 +109,10 @@ def _ends_of_others(session: Session, job_ids: Collection[str]) -> dict[str | No
     return dict(session.run(sql.SUCCESSES_AMONG, {"ids": session.array(sorted(job_ids))}))
 
 
-def _late_of(record: ScheduleRecord) -> Late | None:
-    return None if record.late is None else msgspec.json.decode(record.late, type=Late)
-
-
 def _write_down(
     session: Session, record: ScheduleRecord, finding: Finding, now: int, make_alert: MakeAlert
 ) -> None:
-    before = _late_of(record)
+    before = read_late(record.late)
     late = None if finding.problem is None else before
     check_at = finding.check_at
     if finding.problem is not None and (finding.is_new or before is None):

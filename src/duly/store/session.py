@@ -23,6 +23,7 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport, oldest_seq_for
+from duly.model.stored import read
 from duly.store import inbox, limits, steps
 from duly.store import schedule_statements as schedule_sql
 from duly.store import statements as sql
@@ -314,7 +315,7 @@ class Session(ABC):
 
     def known_functions(self) -> set[str]:
         rows = self.run(sql.KNOWN_FUNCTIONS)
-        return {name for (text,) in rows for name in msgspec.json.decode(text, type=list[str])}
+        return {name for (text,) in rows for name in read(text, list[str], [])}
 
     def stuck_at_heads(self, now: int) -> list[tuple[str, str]]:
         """Due jobs at the head of their lane that nobody may start: id and function."""
@@ -445,8 +446,8 @@ def _worker(row: Row) -> WorkerInfo:
         app,
         host,
         pid,
-        None if queues is None else msgspec.json.decode(queues, type=tuple[str, ...]),
-        msgspec.json.decode(functions, type=tuple[str, ...]),
+        None if queues is None else read(queues, tuple[str, ...], ()),
+        read(functions, tuple[str, ...], ()),
         slots,
         bool(alone),
         beat,

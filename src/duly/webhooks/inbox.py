@@ -28,6 +28,7 @@ from duly.model.inbox import EventState, FoundEvent, InboxFilter, InboxRecord, J
 from duly.model.job import JobRecord, NewJob, State, TrackedJob, Trigger
 from duly.model.measure import WEBHOOKS
 from duly.model.nesting import MAX_DEPTH, depth_of
+from duly.model.stored import read
 from duly.replay import REMEMBERED_MS, again, why_not
 from duly.secrets import value_of
 from duly.verbs import MAX_LISTED
@@ -110,7 +111,7 @@ class WebhookEvent:
     @property
     def headers(self) -> dict[str, str]:
         """Its headers, by their names in lower case, without those that hold secrets."""
-        return msgspec.json.decode(self._record.headers, type=dict[str, str])
+        return read(self._record.headers, dict[str, str], {})
 
     @property
     def body(self) -> bytes:

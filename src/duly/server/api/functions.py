@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
 from fastapi import APIRouter
 from pydantic import Field
 
@@ -12,6 +11,8 @@ from duly.clock import from_ms
 from duly.errors import UnknownFunction
 from duly.model.function import FunctionInfo, is_reserved
 from duly.model.function import Status as FunctionStatus
+from duly.model.stored import read
+from duly.published import schema_of
 from duly.schedules.removed import removed_with
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import App
@@ -79,12 +80,12 @@ def _known(app: App, name: str) -> FunctionInfo:
 
 
 def _shape(info: FunctionInfo) -> FunctionShape:
-    options: dict[str, Any] = msgspec.json.decode(info.options)
+    options = read(info.options, dict[str, Any], {})
     return FunctionShape(
         name=info.name,
         kind=str(info.kind),
         app=info.app,
-        arguments=msgspec.json.decode(info.schema),
+        arguments=schema_of(info),
         queue=options.get("queue"),
         internal=info.internal,
         alias_of=info.alias_of,

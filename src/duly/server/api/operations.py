@@ -10,6 +10,7 @@ from pydantic import Field
 
 from duly.clock import from_ms
 from duly.doctor import Level, examine
+from duly.published import options_of
 from duly.server.answers import Ms, Shape, Time, stored, time_of
 from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
@@ -83,7 +84,7 @@ def queues(app: App, who: Reader) -> list[QueueShape]:
     """Every queue that a function, a worker, a pause or a limit names."""
     paused = {pause.name: pause for pause in app.queues.paused() if pause.name != "*"}
     limits = app.queues.limits()
-    used = {msgspec.json.decode(info.options).get("queue") for info in app.functions.published()}
+    used = {options_of(info).queue for info in app.functions.published()}
     named = {queue for worker in app.workers() for queue in worker.queues or ()}
     names = {name for name in used | named | set(limits) | set(paused) if name}
     return [

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from duly.errors import DulyError
 from duly.model.function import is_reserved
 from duly.model.job import JobRecord, State
 from duly.model.redact import unmask
-from duly.model.retry import Retry
+from duly.model.retry import Retry, decode_retry
 from duly.server.answers import Refused
 from duly.server.api import jobs as api
 from duly.server.api.common import Page
@@ -255,7 +254,7 @@ def _took(job: api.JobShape, now: int) -> int | None:
 
 
 def _retry(record: JobRecord) -> Retry | None:
-    return None if record.retry is None else msgspec.json.decode(record.retry, type=Retry)
+    return decode_retry(record.retry)
 
 
 def _backoffs(record: JobRecord) -> list[Backoff]:

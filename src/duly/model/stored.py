@@ -1,0 +1,17 @@
+"""Reading what is stored: a value that cannot be read must not keep others from being read."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def read(text: str | bytes, kind: type[T], otherwise: T) -> T:
+    """The JSON value; `otherwise` if it is not one of this kind."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return otherwise
