@@ -337,7 +337,7 @@ def effect_apart() -> AbstractContextManager[None]:
 
 @mutant("a body may end its transaction: no authorizer", seed=3)
 def no_authorizer() -> AbstractContextManager[None]:
-    return patched(SqliteMutationLane, "_authorize", lambda self, *_: sqlite3.SQLITE_OK)
+    return patched(SqliteMutationLane, "authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
 
 @mutant("a body that lost its transaction goes on in autocommit", seed=0)

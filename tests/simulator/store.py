@@ -114,6 +114,7 @@ class SimStore(SqliteStore):
             cached_statements=256,
             factory=SimConnection,
         )
+        raw.held_in = set()  # it goes from one process to the next
         sqlite3.Cursor(raw).execute("PRAGMA synchronous = OFF")
         sqlite3.Cursor(raw).execute("PRAGMA foreign_keys = ON")
         return raw

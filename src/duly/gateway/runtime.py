@@ -6,9 +6,12 @@ was running when it ended is recorded as interrupted and not run again.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -142,6 +145,7 @@ class Gateway:
         """Open the store: what ran when the last process ended is recorded as interrupted."""
         with self._guard:
             if self._store.open():
+                _OPENED[self] = os.getpid()
                 self._clear_stale_runs()
                 for given in self._declared:
                     self._make(given)
@@ -430,6 +434,19 @@ class Gateway:
         from duly.gateway.server import make_app
 
         return make_app(self)
+
+
+_OPENED: weakref.WeakKeyDictionary[Gateway, int] = weakref.WeakKeyDictionary()
+"""The gateways that were opened, and the process that did it."""
+
+
+def _at_exit() -> None:
+    for gateway, opened_in in list(_OPENED.items()):
+        if opened_in == os.getpid():
+            gateway.stop(drain=0)
+
+
+atexit.register(_at_exit)
 
 
 def _new(

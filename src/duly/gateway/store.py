@@ -7,6 +7,7 @@ import fcntl
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -29,7 +30,9 @@ class CronStore:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        self._lock_file: IO[bytes] | None = None
+        self._held = contextlib.ExitStack()
+        # What ends with the process is for the gateway to say: its threads may use it.
+        weakref.finalize(self, self._held.close).atexit = False
         self._turn = threading.RLock()
 
     def __str__(self) -> str:
@@ -45,20 +48,20 @@ class CronStore:
             if self._connection is not None:
                 return False
             # Whoever starts takes running crons for interrupted: nobody else may be at it.
-            self._own_it()
-            with translated(str(self)):
-                self._connection = self._connect()
-                self._create(self._connection)
+            try:
+                self._own_it()
+                with translated(str(self)):
+                    self._connection = self._connect()
+                    self._create(self._connection)
+            except BaseException:
+                self.close()
+                raise
             return True
 
     def close(self) -> None:
         with self._turn:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            if self._lock_file is not None:
-                self._lock_file.close()
-                self._lock_file = None
+            self._connection = None
+            self._held.close()
 
     # Verbs
 
@@ -129,7 +132,7 @@ class CronStore:
             file.close()
             reason = "another process runs a gateway on it; stop that, or name another file"
             raise StoreUnavailable(f"{self._path}: {reason}") from error
-        self._lock_file = file
+        self._held.callback(file.close)
 
     def _connect(self) -> sqlite3.Connection:
         target = ":memory:" if self._path is None else os.fspath(self._path)
@@ -138,6 +141,7 @@ class CronStore:
         connection = sqlite3.connect(
             target, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
+        self._held.callback(connection.close)
         connection.execute(sql.SET_UP)
         connection.execute(sql.SAFE)
         return connection
@@ -145,7 +149,6 @@ class CronStore:
     def _create(self, connection: sqlite3.Connection) -> None:
         version = connection.execute(sql.GET_VERSION).fetchone()[0]
         if version > sql.VERSION:
-            self.close()
             raise StoreTooNew(sql.VERSION, version)
         connection.execute(sql.CREATE)
         connection.execute(sql.CREATE_DUE)

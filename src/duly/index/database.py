@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from duly.errors import NoScheduleTable
 from duly.index import statements as sql
 from duly.index.statements import Dialect, Statement
 
 Row = tuple[Any, ...]
-C = TypeVar("C")
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
 
 
 class Transaction(ABC):
@@ -77,21 +83,21 @@ class Database(ABC):
 class Idle(Generic[C]):
     """The connections that nobody uses now; those of a process that forked are left alone."""
 
-    def __init__(self, connect: Callable[[], C]) -> None:
-        self._connect = connect
+    def __init__(self) -> None:
         self._by_process: dict[int, list[C]] = {}
 
-    def take(self) -> C:
+    def take(self) -> C | None:
         try:
             return self._mine().pop()
         except IndexError:
-            return self._connect()
+            return None
 
     def give_back(self, connection: C) -> None:
         self._mine().append(connection)
 
-    def take_all(self) -> list[C]:
-        return self._by_process.pop(os.getpid(), [])
+    def close(self) -> None:
+        for connection in self._by_process.pop(os.getpid(), []):
+            connection.close()
 
     def _mine(self) -> list[C]:
         return self._by_process.setdefault(os.getpid(), [])

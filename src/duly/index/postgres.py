@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -159,8 +160,9 @@ class PostgresServer(PostgresDatabase):
 
     def __init__(self, dsn: str) -> None:
         self._dsn = _DRIVER.sub("postgresql://", dsn)
-        self._idle: Idle[Connection] = Idle(self._connect)
+        self._idle: Idle[Connection] = Idle()
         self._psycopg = _psycopg()
+        weakref.finalize(self, self._idle.close)
 
     @contextmanager
     def transaction(self) -> Generator[Transaction]:
@@ -175,12 +177,11 @@ class PostgresServer(PostgresDatabase):
             self._idle.give_back(raw)
 
     def close(self) -> None:
-        for raw in self._idle.take_all():
-            raw.close()
+        self._idle.close()
 
     def _living(self) -> Connection:
         """The server may have ended those that were idle."""
-        raw = self._idle.take()
+        raw = self._idle.take() or self._connect()
         try:
             raw.execute("SELECT 1")
         except self._psycopg.OperationalError:

@@ -7,6 +7,7 @@ import os
 import re
 import sqlite3
 import threading
+import weakref
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -117,7 +118,9 @@ class SqliteFile(SqliteDatabase):
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self._path = path
-        self._idle = Idle(self._connect)
+        self._idle: Idle[sqlite3.Connection] = Idle()
+        weakref.finalize(self, self._idle.close)
+        _FILES.add(self)
         if create:
             # Only its owner may read what duly creates.
             with contextlib.suppress(FileExistsError):
@@ -126,7 +129,7 @@ class SqliteFile(SqliteDatabase):
     @contextmanager
     def transaction(self) -> Generator[Transaction]:
         with translated(str(self._path)):
-            raw = self._idle.take()
+            raw = self._idle.take() or self._connect()
             try:
                 with _immediate(raw):
                     yield SqliteTransaction(raw)
@@ -136,8 +139,7 @@ class SqliteFile(SqliteDatabase):
             self._idle.give_back(raw)
 
     def close(self) -> None:
-        for raw in self._idle.take_all():
-            raw.close()
+        self._idle.close()
 
     def _connect(self) -> sqlite3.Connection:
         if not self._path.exists():
@@ -149,9 +151,25 @@ class SqliteFile(SqliteDatabase):
             isolation_level=None,
             check_same_thread=False,
         )
-        # A claim that a loss of power undoes would be made twice.
-        raw.execute("PRAGMA synchronous = FULL")
+        try:
+            # A claim that a loss of power undoes would be made twice.
+            raw.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            raw.close()
+            raise
         return raw
+
+
+_FILES: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """A child must not inherit a connection: see duly/store/fork.py."""
+    for file in _FILES:
+        file.close()
+
+
+os.register_at_fork(before=_before_fork)
 
 
 class SqliteConnection(SqliteDatabase):

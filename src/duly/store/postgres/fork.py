@@ -1,7 +1,8 @@
-"""What happens to the stores of a process when it is forked."""
+"""What happens to the stores of a process when it is forked, and when it ends."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from typing import TYPE_CHECKING
@@ -18,4 +19,10 @@ def _after_fork() -> None:
         store.forget_after_fork()
 
 
+def _at_exit() -> None:
+    for store in STORES:
+        store.drop_idle()
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

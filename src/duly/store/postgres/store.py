@@ -204,7 +204,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             with self._borrow() as session:
                 return ask(session)
         except errors.StoreUnavailable:
-            self._drop_idle()
+            self.drop_idle()
             with self._borrow() as session:
                 return ask(session)
 
@@ -241,7 +241,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         with self._borrow() as session:
             return work(session)
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for raw in idle:
@@ -321,7 +321,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             bell, self._bell = self._bell, None
         if bell:
             bell.stop()
-        self._drop_idle()
+        self.drop_idle()
         self._opened = False
 
     # Enqueue
@@ -343,7 +343,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         try:
             return self._write(lambda s: s.insert_jobs(jobs))
         except errors.StoreUnavailable:
-            self._drop_idle()
+            self.drop_idle()
             with in_doubt():
                 return self._write(lambda s: s.insert_keyed_once(jobs))
 
@@ -372,7 +372,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             self._single(lambda s: s.insert_jobs(jobs, ring))
         except errors.StoreUnavailable:
             # The answer was lost, or the connection was dead before the question.
-            self._drop_idle()
+            self.drop_idle()
             with in_doubt():
                 self._write(lambda s: s.insert_jobs_once(jobs, ring))
 

@@ -1,18 +1,20 @@
-"""What happens to the stores of a process when it is forked."""
+"""What happens to the stores of a process when it is forked, and when it ends."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from duly.store.sqlite.connection import Connection
     from duly.store.sqlite.store import SqliteStore
 
 STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _forking = threading.RLock()
-INHERITED: list[object] = []
+INHERITED: list[Connection] = []
 
 
 def _before_fork() -> None:
@@ -39,3 +41,11 @@ os.register_at_fork(
     after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,
 )
+
+
+def _at_exit() -> None:
+    for store in STORES:
+        store.close_connections()
+
+
+atexit.register(_at_exit)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from duly import errors
 from duly.model.job import Claim, Finish, State
@@ -54,12 +55,12 @@ class BodyConnection:
         could_write = os.access(self._store.path, os.W_OK)
         self.raw = self._store.connect()
         self.raw.gone = not (could_write and os.access(self._store.path, os.W_OK))
-        self.raw.set_authorizer(self._authorize)
+        self.raw.set_authorizer(_weakly(self))
         self.session = SqliteSession(self.raw)
         self.tx = SqliteTx(self.raw)
         self._altered = False
 
-    def _authorize(self, action: int, _: str | None, value: str | None, *more: object) -> int:
+    def authorize(self, action: int, _: str | None, value: str | None, *more: object) -> int:
         if not self._in_body:
             return sqlite3.SQLITE_OK
         if action in _ENDS:
@@ -134,6 +135,17 @@ class BodyConnection:
 
     def close(self) -> None:
         self.raw.close()
+
+
+def _weakly(body: BodyConnection) -> Callable[..., int]:
+    """Its authorizer; the store holds the connection, which must not hold the store in turn."""
+    found = weakref.ref(body)
+
+    def authorize(*action: Any) -> int:
+        asked = found()
+        return sqlite3.SQLITE_OK if asked is None else asked.authorize(*action)
+
+    return authorize
 
 
 class SqliteMutationLane(BodyConnection):

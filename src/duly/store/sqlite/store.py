@@ -31,7 +31,7 @@ from duly.store.fork import ForkGate
 from duly.store.shared import SharedVerbs
 from duly.store.sqlite import mounts
 from duly.store.sqlite.commits import Insert, Write, alone, together
-from duly.store.sqlite.connection import Connection
+from duly.store.sqlite.connection import Connection, close_all
 from duly.store.sqlite.errors import (
     translate,
     translated,
@@ -80,7 +80,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         self._lock = threading.RLock()
         self._opening = threading.Lock()
         self.gate = ForkGate()
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._connections: set[Connection] = set()
+        # At the end of the process it would close what threads still use: see fork.py.
+        weakref.finalize(self, close_all, self._connections).atexit = False
         self._forking = self._left_open = self._inherits = False
         self._idle: list[Connection] = []
         self._idle_bodies: list[BodyConnection] = []
@@ -128,21 +130,37 @@ class SqliteStore(SharedVerbs[SqliteSession]):
                 cached_statements=256,
                 factory=Connection,
             )
-            raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+            raw.held_in = self._connections
             self._connections.add(raw)
+            try:
+                raw.execute(f"PRAGMA synchronous = {self._synchronous}")
+            except BaseException:
+                raw.close()
+                raise
         return raw
+
+    def close_connections(self) -> None:
+        """Close every connection, at a moment when none is in use; whoever needs one opens it."""
+        self._shut_and_close()
+        self.gate.reopen()
+
+    def _shut_and_close(self) -> bool:
+        """Keep everybody out and close every connection; False: some are in use and stay open."""
+        unused = self.gate.shut()
+        with self._lock:
+            idle = [*self._idle, *(body.raw for body in self._idle_bodies)]
+            close_all(self._connections if unused else idle)
+            self._idle, self._idle_bodies = [], []
+            if unused:
+                self._writer = None
+        return unused
 
     # Fork
 
     def close_for_fork(self) -> None:
         """Let the child inherit no connection; if one is in use, it must not touch the file."""
         self._forking = True
-        self._left_open = not self.gate.shut()
-        if not self._left_open:
-            for raw in self._connections:
-                raw.gone = True
-                raw.close()
-            self._idle, self._idle_bodies, self._writer = [], [], None
+        self._left_open = not self._shut_and_close()
 
     def reopen_after_fork(self) -> None:
         """In the parent."""
@@ -155,7 +173,8 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         self._forking = False
         self._inherits = self._inherits or self._left_open
         # Closing a connection of the parent's would checkpoint its database under its feet.
-        INHERITED.append((list(self._connections), self._idle_bodies))
+        INHERITED.extend(self._connections)
+        self._connections.clear()
         for file in self._worker_locks.values():
             os.close(file)
         if self._turnstile:
@@ -164,7 +183,6 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         self._lock = threading.RLock()
         self._opening = threading.Lock()
         self.gate = ForkGate()
-        self._connections = weakref.WeakSet()
         self._idle, self._idle_bodies = [], []
         self._worker_locks = {}
         self._writer = self._turnstile = None
@@ -265,17 +283,11 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             return {}
 
     def close(self) -> None:
+        self.close_connections()
         with self._lock:
-            for raw in self._idle:
-                raw.close()
-            for body in self._idle_bodies:
-                body.close()
-            if self._writer:
-                self._writer.raw.close()
             if self._turnstile:
                 self._turnstile.close()
-            self._idle, self._idle_bodies = [], []
-            self._writer = self._turnstile = None
+            self._turnstile = None
             self._opened = False
             if self._temporary:
                 shutil.rmtree(self._temporary, ignore_errors=True)
