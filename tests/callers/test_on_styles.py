@@ -14,9 +14,7 @@ TEXT = "SELECT ':no', '5%', a % 2 FROM t WHERE a = :a AND b = :b::text AND c = :
 @pytest.mark.parametrize(
     ("style", "written", "order"),
     [
-        ("qmark", "'5%', a % 2 FROM t WHERE a = ? AND b = ?::text AND c = ?", "aba"),
         ("format", "'5%%', a %% 2 FROM t WHERE a = %s AND b = %s::text AND c = %s", "aba"),
-        ("numeric", "'5%', a % 2 FROM t WHERE a = :1 AND b = :2::text AND c = :1", "ab"),
         ("numeric_dollar", "'5%', a % 2 FROM t WHERE a = $1 AND b = $2::text AND c = $1", "ab"),
         ("named", "'5%', a % 2 FROM t WHERE a = :a AND b = :b::text AND c = :a", None),
         (
@@ -31,19 +29,6 @@ def test_parameters_are_written_as_the_driver_wants_them(style, written, order):
 
     assert text == f"SELECT ':no', {written} -- :no"
     assert names == (None if order is None else tuple(order))
-
-
-@pytest.mark.parametrize(
-    ("style", "written"),
-    [
-        ("qmark", "?, ?"),
-        ("named", ":p1, :p2"),
-        ("numeric", ":1, :2"),
-        ("pyformat", "%(p1)s, %(p2)s"),
-    ],
-)
-def test_rows_are_numbered(style, written):
-    assert named_to_style("VALUES (?, ?)", style)[0] == f"VALUES ({written})"
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
@@ -64,7 +49,7 @@ def works(app: Duly, caller: Alchemy, hello) -> None:
 
 
 @on_sqlite
-@pytest.mark.parametrize("style", ["qmark", "named", "numeric"])
+@pytest.mark.parametrize("style", ["qmark", "named", "numeric", "numeric_dollar"])
 def test_every_style_works_on_sqlite(app: Duly, url: str, style: str, hello):
     works(app, Alchemy(url, {"paramstyle": style}), hello)
 

@@ -127,13 +127,9 @@ def _worded(ask: Ask, address: Address, style: Style) -> tuple[str, Any]:
     given = ask.parameters
     if isinstance(given, list):
         rows: list[Row] = given
-        return text, rows if order else [_numbered(row) for row in rows]
+        return text, rows
     named = {name: str(v) if isinstance(v, str) else v for name, v in dict(given).items()}
     return text, named if order is None else tuple(named[name] for name in order)
-
-
-def _numbered(row: Row) -> dict[str, Any]:
-    return {f"p{number}": value for number, value in enumerate(row, 1)}
 
 
 # sqlite3 -----------------------------------------------------------------------------------------
@@ -332,8 +328,11 @@ class AlchemyConnection(Borrowed):
             raise WrongDatabase(f"the handle is for {name}", address.where)
         _demand(_DIALECTS[name], self.handle, address)
 
+        # Whatever style SQLAlchemy was given, sqlite3 takes names and `?` as duly writes them.
+        style: Style = "named" if address.dialect == "sqlite" else connection.dialect.paramstyle
+
         def answer(ask: Ask) -> list[Row]:
-            text, parameters = _worded(ask, address, connection.dialect.paramstyle)
+            text, parameters = _worded(ask, address, style)
             result = connection.exec_driver_sql(text, parameters)
             return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 

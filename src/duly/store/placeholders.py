@@ -7,13 +7,12 @@ given parameters, an empty tuple if there are none, or it does not undo that.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Literal
 
-Style = Literal["qmark", "numeric", "numeric_dollar", "named", "format", "pyformat"]
+Style = Literal["named", "numeric_dollar", "format", "pyformat"]
 """How a driver's parameters are written: PEP 249's paramstyle, and `$1` for asyncpg."""
 
 # What is opened and never closed reaches to the end; the database then says what is wrong.
@@ -42,7 +41,6 @@ _SQLITE_OPAQUE = re.compile(
 )
 _MARK = re.compile(r"\?\??|%")
 _NAME = re.compile(r"::|:([A-Za-z_]\w*)|%")
-_ANY = re.compile(r"::|:([A-Za-z_]\w*)|%|\?")
 _POSTGRES_MARKS = {"?": "%s", "??": "?", "%": "%%"}
 
 
@@ -69,26 +67,24 @@ def named_to_style(sql: str, style: Style) -> tuple[str, tuple[str, ...] | None]
     """Write `:name` in the style of any driver, for statements of duly's own.
 
     The second value is the order in which a driver that counts takes them; None if it takes names.
-    A `?` is the next of a row's values, in statements that are run once for each row.
     """
+    if style == "named":
+        return sql, None
+    if style == "pyformat":
+        return named_to_psycopg(sql), None
     order: list[str] = []
-    marks = itertools.count(1)
 
     def mark(match: re.Match[str]) -> str:
-        name = f"p{next(marks)}" if match[0] == "?" else match[1]
-        if not name:
-            return match[0].replace("%", "%%") if "format" in style else match[0]
-        if style in ("named", "pyformat"):
-            return f":{name}" if style == "named" else f"%({name})s"
-        if style in ("qmark", "format") or name not in order:
-            order.append(name)
-        number = order.index(name) + 1
-        return {"qmark": "?", "format": "%s", "numeric": f":{number}"}.get(style, f"${number}")
+        if not match[1]:
+            return match[0].replace("%", escape)
+        if style == "format" or match[1] not in order:
+            order.append(match[1])
+        return "%s" if style == "format" else f"${order.index(match[1]) + 1}"
 
     pieces = _pieces(sql, _POSTGRES_OPAQUE)
-    escape = "%%" if "format" in style else "%"
-    text = "".join(_ANY.sub(mark, code) + raw.replace("%", escape) for code, raw in pieces)
-    return text, None if style in ("named", "pyformat") else tuple(order)
+    escape = "%%" if style == "format" else "%"
+    text = "".join(_NAME.sub(mark, code) + raw.replace("%", escape) for code, raw in pieces)
+    return text, tuple(order)
 
 
 def _rewrite_postgres(sql: str, rewrite: Callable[[str], str]) -> str:
