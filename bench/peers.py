@@ -96,7 +96,8 @@ def _install(peer: Peer, folder: Path) -> Path:
         subprocess.run(npm, check=True, capture_output=True, text=True)
         return folder / "node_modules"
     python = folder / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # Isolated, it does not inherit that nothing may connect to another machine.
+    pip = [str(python), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *peer.packages]):
         subprocess.run(command, check=True, capture_output=True, text=True)
     return python

@@ -29,6 +29,7 @@ from bench.databases import STORES, Fresh
 from bench.figures import Figure, Trial, interleave
 from bench.growth import Growth, measure_growth
 from bench.schedules import schedule_trials
+from tests.loopback import sitecustomize as loopback
 
 TRIALS: dict[str, Callable[[str, Fresh, Sizes], Iterator[list[Trial]]]] = {
     "enqueue": cases.enqueue_trials,
@@ -154,4 +155,4 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(loopback.run(main))

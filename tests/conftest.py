@@ -4,6 +4,7 @@
 - `long_run` is true under `--long`. What is marked `long` runs only then; `long("postgres")` does
   so on PostgreSQL.
 - With CI set, a skipped test fails the run.
+- What connects to anything but this machine fails the run: tests/loopback.
 """
 
 import gc
@@ -17,6 +18,7 @@ import hypothesis
 import pytest
 
 from tests.levels import FOLDERS, at_every_level, is_parametrized
+from tests.loopback import sitecustomize as loopback
 from tests.postgres import fresh_database, join_server, server_folder
 
 HERE = Path(__file__).parent
@@ -25,6 +27,7 @@ POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}
 
 folder_key = pytest.StashKey[Path]()
 run_key = pytest.StashKey[ExitStack]()
+refused_key = pytest.StashKey[list[str]]()
 
 # Time is given, never measured: a slow machine must not fail a property.
 hypothesis.settings.register_profile("duly", deadline=None, print_blob=True)
@@ -46,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker_input is not None:
         config.stash[folder_key] = Path(worker_input["postgres_folder"])
         return
+    loopback.only()
     config.stash[run_key] = ExitStack()
     folder = config.stash[run_key].enter_context(server_folder(in_memory=True))
     config.stash[folder_key] = folder
@@ -157,7 +161,10 @@ def _between(family: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.exitstatus == pytest.ExitCode.OK and _refused_skips(session.config):
+    config = session.config
+    if _worker_input(config) is None:
+        config.stash[refused_key] = loopback.refused()
+    if session.exitstatus == pytest.ExitCode.OK and (_refused_skips(config) or _strayed(config)):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -169,6 +176,14 @@ def pytest_terminal_summary(
         terminalreporter.section("skipped tests fail the run in CI", red=True)
         for report in refused:
             terminalreporter.line(f"{report.nodeid}: {_reason(report)}")
+    if _strayed(config):
+        terminalreporter.section("only connections to this machine are allowed", red=True)
+        for line in _strayed(config):
+            terminalreporter.line(line)
+
+
+def _strayed(config: pytest.Config) -> list[str]:
+    return config.stash.get(refused_key, [])
 
 
 def _refused_skips(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.machine import describe
+from tests.loopback import sitecustomize as loopback
 from tests.postgres import DEFAULT_VERSION
 from torture.measures import (
     disk,
@@ -181,4 +182,4 @@ def _names(text: str) -> tuple[str, ...]:
 if __name__ == "__main__":
     # So that whatever was started is ended with this.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main())
+    sys.exit(loopback.run(main))

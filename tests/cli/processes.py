@@ -17,11 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tests.loopback import sitecustomize as loopback
+
 T = TypeVar("T")
 
 TOP = Path(__file__).parent.parent.parent
 PATIENCE = 60.0
-PYTHONPATH = os.pathsep.join([str(TOP / "src"), str(TOP)])
+PYTHONPATH = os.pathsep.join([loopback.HERE, str(TOP / "src"), str(TOP)])
 
 
 def wait_until(ask: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
