@@ -14,28 +14,46 @@ PATIENCE = 1.0
 
 
 class ForkGate:
-    """Entered by whoever uses a connection; shut for the moment of a fork."""
+    """Entered by whoever uses a connection; shut for the moment of a fork.
+
+    Whoever comes while it is being shut waits outside: of many that come and go all the time some
+    would always be inside. Only who is inside may enter once more.
+    """
 
     def __init__(self) -> None:
         self._inside = 0
+        self._by_thread: dict[int, int] = {}
+        self._shutting = False
         # Ctrl-C cannot come between taking this and entering the block, as it could with _change.
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
 
     def __enter__(self) -> None:
+        me = threading.get_ident()
         with self._lock:
+            while self._shutting and me not in self._by_thread:
+                self._change.wait()
             self._inside += 1
+            self._by_thread[me] = self._by_thread.get(me, 0) + 1
 
     def __exit__(self, *exception: object) -> None:
+        me = threading.get_ident()
         with self._lock:
             self._inside -= 1
+            if self._by_thread.get(me, 0) > 1:
+                self._by_thread[me] -= 1
+            else:
+                self._by_thread.pop(me, None)
             if not self._inside:
                 self._change.notify_all()
 
     def shut(self) -> bool:
         """Keep everybody out until `reopen`. False: somebody inside did not come out in time."""
         self._change.acquire()
+        self._shutting = True
         return self._change.wait_for(lambda: not self._inside, PATIENCE)
 
     def reopen(self) -> None:
+        self._shutting = False
+        self._change.notify_all()
         self._change.release()
