@@ -315,6 +315,7 @@ def test_the_failure_of_a_shared_transaction_is_logged_without_the_values(
     def spend(tx: Tx, token: Token) -> None:
         tx.execute("INSERT INTO spent VALUES (?)", (token,))
 
+    app.store.mutation_lanes = 1  # in several, each may take one of them
     caplog.set_level(logging.DEBUG)
     app.run_many([spend.bind("swordfish") for _ in range(4)])
     hire().work()

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import django
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(os.environ.get("SHOP_DATA", BASE_DIR))
 
@@ -36,8 +38,16 @@ else:
         }
     }
 
-EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
-EMAIL_FILE_PATH = DATA_DIR / "sent"
+if django.VERSION >= (6, 1):
+    MAILERS = {
+        "default": {
+            "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
+            "OPTIONS": {"file_path": DATA_DIR / "sent"},
+        }
+    }
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = DATA_DIR / "sent"
 
 # An order that is not paid by then expires.
 PAY_WITHIN_SECONDS = float(os.environ.get("SHOP_PAY_WITHIN", "900"))

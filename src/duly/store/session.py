@@ -204,7 +204,7 @@ class Session(ABC):
         return dict(self.run(sql.BEATS))
 
     def holdings(self, worker_id: str) -> dict[str, int]:
-        return dict(self.run(sql.HOLDINGS, {"id": worker_id}))
+        return dict(self.run(sql.HOLDINGS, {"worker": worker_id}))
 
     def rescue(
         self,

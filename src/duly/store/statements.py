@@ -513,8 +513,10 @@ FORGET_CANCELED = both("DELETE FROM @jobs WHERE id IN (SELECT value FROM json_ea
 
 _LOST = "@id, token, kind, attempt, crashes, system_retries, run_at, retry"
 
+# As a range: where all that runs is one worker's, SQLite 3.46 would rather read the whole index.
+_HELD_BY_WORKER = "worker_id BETWEEN :worker AND :worker"
 RUNNING_OF = each(
-    sqlite=f"SELECT {_LOST} FROM @jobs WHERE worker_id = :worker",
+    sqlite=f"SELECT {_LOST} FROM @jobs WHERE {_HELD_BY_WORKER}",
     postgres=f"SELECT {_LOST} FROM @jobs WHERE worker_id = :worker ORDER BY id FOR UPDATE",
 )
 
@@ -541,7 +543,10 @@ LOCK_WORKER = each(
     sqlite="SELECT beat FROM @workers WHERE id = :id",
     postgres="SELECT beat FROM @workers WHERE id = :id FOR UPDATE",
 )
-HOLDINGS = both("SELECT @id, token FROM @jobs WHERE worker_id = :id")
+HOLDINGS = each(
+    sqlite=f"SELECT id, token FROM @jobs WHERE {_HELD_BY_WORKER}",
+    postgres="SELECT id::text, token FROM @jobs WHERE worker_id = :worker",
+)
 KNOWN_FUNCTIONS = both("SELECT functions FROM @workers")
 RELIST_WORKER = both("UPDATE @workers SET functions = :functions WHERE id = :id")
 
