@@ -4,6 +4,7 @@ ARGS ?=
 SCOPE ?=
 TORTURE ?= 10m
 REPORT ?=
+DEBIAN ?= 13
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -52,7 +53,7 @@ test: ## everything CI runs: lint, types, tests, a slice of torture, docs, demo
 	@$(PYTHON) tools/run_tests.py
 
 .PHONY: test-all
-test-all: ## the tests on every Python from 3.11 to 3.14 that is found
+test-all: ## the tests on every Python from 3.11 on that is found, in the PATH or kept by pyenv
 	@$(PYTHON) tools/run_tests.py --all
 
 .PHONY: test-long
@@ -117,8 +118,8 @@ pictures: $(READY) ## draw the pictures of the documentation anew
 	$(BIN)/python tools/pictures.py
 
 .PHONY: fresh
-fresh: ## try the goals in ARGS on a new Debian 12 with only python3, make and git; needs root
-	@sh tools/fresh-machine.sh $(ARGS)
+fresh: ## try the goals in ARGS on a new Debian (DEBIAN=12 or 13) with only python3, make and git; needs root
+	@sh tools/fresh-machine.sh $(DEBIAN) $(ARGS)
 
 .PHONY: clean
 clean: ## remove the environments and everything generated

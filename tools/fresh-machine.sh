@@ -1,7 +1,7 @@
 #!/bin/sh
-# Try the make goals on a machine that has nothing but Debian 12, python3, make and git:
+# Try the make goals on a machine that has nothing but Debian 12 or 13, python3, make and git:
 #
-#     tools/fresh-machine.sh [--changes] [GOAL...]        (usual: demo setup)
+#     tools/fresh-machine.sh 12|13 [--changes] [GOAL...]        (usual: demo setup)
 #
 # The machine is a folder that debootstrap fills and that is removed at the end. Each goal runs in a
 # clean clone, by an ordinary user and by root; --changes adds what is not committed yet. How this
@@ -13,6 +13,13 @@ cd "$(dirname "$0")/.."
 say() { printf '%s\n' "$*"; }
 run() { say "+ $*"; "$@"; }
 
+debian=${1-}
+case $debian in
+12) release=bookworm ;;
+13) release=trixie ;;
+*) say "say which Debian: make fresh DEBIAN=12, or 13"; exit 1 ;;
+esac
+shift
 changes=no
 [ "${1-}" != --changes ] || { changes=yes; shift; }
 [ $# -gt 0 ] || set -- demo setup
@@ -49,17 +56,19 @@ mount_at() { # FOLDER, then the arguments of mount
 
 # The machine --------------------------------------------------------------------------------------
 
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 'Created-By: Packages' \
-    2>/dev/null | head -n 1)
+# The mirror of a Debian has the others too; that of another system has none.
+here=$(. /etc/os-release && [ "$ID" = debian ] && echo "${VERSION_CODENAME-}") || true
+mirror=${here:+$(apt-get indextargets --format '$(REPO_URI)' "Codename: $here" \
+    'Created-By: Packages' 2>/dev/null | head -n 1)}
 eval "$(apt-config shell proxy Acquire::http::Proxy)"
 [ -z "${proxy-}" ] || export http_proxy="${http_proxy-$proxy}"
 
 began=$(date +%s)
 # An empty mirror lets debootstrap choose.
-run debootstrap --variant=minbase --include=python3,make,git bookworm "$root" ${mirror:+"$mirror"} \
+run debootstrap --variant=minbase --include=python3,make,git "$release" "$root" ${mirror:+"$mirror"} \
     >"$root.log" 2>&1 || { tail -n 20 "$root.log"; rm -f "$root.log"; exit 1; }
 rm -f "$root.log"
-say "=== a Debian 12 with python3, make and git: $(($(date +%s) - began)) s"
+say "=== a Debian $debian with python3, make and git: $(($(date +%s) - began)) s"
 
 mount_at /proc -t proc proc
 mount_at /dev/shm -t tmpfs tmpfs

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 # More only fight over the one disk.
 MOST_WORKERS = 8
 
@@ -122,12 +122,29 @@ def run_until_failure(planned: Sequence[Part], prefix: str = "") -> list[Timing]
 
 def run_on_every_python() -> list[Timing]:
     timings: list[Timing] = []
-    for python in filter(works, PYTHONS):
-        version = python.removeprefix("python")
+    for version in VERSIONS:
+        python = interpreter(version)
+        if python is None:
+            continue
         # Lint and types ask the same question whatever interpreter asks it.
         planned = [part for part in parts(f".venv-{version}", python) if part.name != "check"]
         timings += run_until_failure(planned, f"{version} ")
     return timings
+
+
+def interpreter(version: str) -> str | None:
+    """One in the PATH, or else the newest that pyenv keeps."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    kept = [found for found in (pyenv / "versions").glob(f"{version}.*") if _patch(found) >= 0]
+    newest_first = sorted(kept, key=_patch, reverse=True)
+    names = [f"python{version}", *(f"{found}/bin/python{version}" for found in newest_first)]
+    return next(filter(works, names), None)
+
+
+def _patch(folder: Path) -> int:
+    """The last number of 3.13.7; -1 for 3.13-dev and its like."""
+    last = folder.name.rpartition(".")[2]
+    return int(last) if last.isdigit() else -1
 
 
 def works(python: str) -> bool:
@@ -153,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
         python = os.environ.get("PYTHON", "python3")
         timings = run_until_failure(parts(os.environ.get("VENV", ".venv"), python))
     if not timings:
-        print(f"none of {', '.join(PYTHONS)} was found")
+        print(f"no Python {', '.join(VERSIONS)} was found")
         return 1
     print_table(timings)
     return 0 if all(timing.passed for timing in timings) else 1
