@@ -113,7 +113,7 @@ def _import_what_this_hides() -> None:
     this, paths = sys.modules.pop("sitecustomize"), sys.path[:]
     sys.path[:] = [path for path in paths if os.path.abspath(path) != HERE]
     try:
-        import sitecustomize  # noqa: F401
+        __import__("sitecustomize")
     except ImportError:
         sys.modules["sitecustomize"] = this
     finally:
