@@ -6,18 +6,25 @@ polls and beats use it, so that a wall clock that jumps neither hurries nor dela
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
     """What the rest of duly may ask about time."""
 
     def now(self) -> int:
-        """Milliseconds since 1970 UTC; never smaller than an earlier answer in this process."""
+        """Milliseconds since 1970 UTC.
+
+        Smaller than an earlier answer only if a clock was set back and has stayed there for long
+        enough to be believed.
+        """
         ...
 
     def monotonic(self) -> float:
@@ -29,11 +36,42 @@ class Clock(Protocol):
         ...
 
 
+STEP = 5.0
+"""A clock that steps by more seconds than this, against the monotonic clock, is doubted."""
+LASTS = 30.0
+"""How many seconds a step must last to be believed."""
 NEVER = (float("-inf"), 0.0)
 
 
+class Belief(NamedTuple):
+    """The offset of a clock to the monotonic one that is believed, and the one it has shown since.
+
+    Both are the same unless the clock has stepped. They are taken anew every `LASTS` seconds, so a
+    clock that drifts is followed and one that runs away is not.
+    """
+
+    offset: float
+    shown: float
+    since: float
+
+    def after(self, shown: float, at: float) -> Belief:
+        """What is believed once the clock has shown this offset at a monotonic instant."""
+        if abs(shown - self.shown) > STEP:
+            return Belief(self.offset, shown, at)
+        if at - self.since >= LASTS:
+            return Belief(shown, shown, at)
+        return self
+
+    def doubts(self, shown: float) -> bool:
+        return abs(shown - self.offset) > STEP
+
+
 class SystemClock:
-    """The machine's clock, corrected by an offset to the database server's clock."""
+    """The machine's clock, or the database server's once that was asked.
+
+    A step of either by more than 5 seconds against the monotonic clock, in either direction, is
+    believed after it has lasted 30 seconds. Until then time goes on as if it had not happened.
+    """
 
     def __init__(
         self,
@@ -42,6 +80,7 @@ class SystemClock:
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
+        self._belief: Belief | None = None
         self._server_offset: float | None = None
         # What was answered last, and when: one value, so that threads see both or neither.
         self._latest = NEVER
@@ -49,12 +88,20 @@ class SystemClock:
     def now(self) -> int:
         monotonic = self._monotonic()
         offset = self._server_offset
-        truth = self._wall() if offset is None else monotonic + offset
+        if offset is None:
+            truth = self._wall()
+            belief = self._look(truth - monotonic, monotonic)
+            if belief.doubts(truth - monotonic):
+                truth = monotonic + belief.offset
+        else:
+            truth = monotonic + offset
         latest, asked_at = self._latest
-        # Never back: ahead of the truth, time goes on at half its pace until that has caught up.
-        seconds = max(truth, latest + max(0.0, monotonic - asked_at) / 2)
-        self._latest = (seconds, monotonic)
-        return int(seconds * 1000)
+        # A little ahead of the truth, time goes on at half its pace until that has caught up.
+        ahead = latest + max(0.0, monotonic - asked_at) / 2 - truth
+        if 0 < ahead <= 2 * STEP:
+            truth += ahead
+        self._latest = (truth, monotonic)
+        return int(truth * 1000)
 
     def monotonic(self) -> float:
         return self._monotonic()
@@ -71,14 +118,41 @@ class SystemClock:
         """Take the server's clock as the truth: it answered between two monotonic instants.
 
         When, it does not say: a held interpreter delays questions and answers by seconds. So
-        what is known stays as long as it can be true; otherwise rather late than early.
+        what is known stays as long as it can be true; otherwise rather late than early. The first
+        answer has nothing that it could be compared with but the machine's own clock, which may be
+        wrong by hours: it is believed.
         """
         least, most = server_seconds - answered_at, server_seconds - asked_at
-        if self._server_offset is None:
-            # Until now there was only the machine's own clock, which may be wrong by hours.
+        known = self._server_offset
+        if known is None or self._belief is None:
             self._latest = NEVER
-        if self._server_offset is None or not least <= self._server_offset <= most:
+            self._belief = Belief(least, least, answered_at)
             self._server_offset = least
+            return
+        possible = (each for each in (known, self._belief.shown) if least <= each <= most)
+        shown = next(possible, least)
+        if not self._look(shown, answered_at).doubts(shown):
+            self._server_offset = shown
+
+    def _look(self, shown: float, at: float) -> Belief:
+        """Take in what the clock shows, without a lock: a thread that is overtaken here makes the
+        others look again."""
+        before = self._belief
+        if before is None:
+            before = self._belief = Belief(shown, shown, at)
+        belief = before.after(shown, at)
+        if belief is not before:
+            self._belief = belief
+            _tell(before, belief)
+        return belief
+
+
+def _tell(before: Belief, belief: Belief) -> None:
+    step = belief.shown - before.offset
+    if belief.offset != before.offset and abs(step) > STEP:
+        log.warning("the clock has been off by %+.1f s for %g s: it is believed now", step, LASTS)
+    elif belief.doubts(belief.shown):
+        log.warning("the clock is off by %+.1f s: not believed unless it lasts %g s", step, LASTS)
 
 
 class ManualClock:
@@ -128,7 +202,7 @@ class ManualClock:
         self._move(seconds, seconds)
 
     def jump(self, seconds: float) -> None:
-        """Step only the wall clock, as a wrong time server would do, in either direction."""
+        """Step only the wall clock, in either direction. It is believed at once."""
         self._move(seconds, 0)
 
     def _move(self, wall: float, monotonic: float) -> None:

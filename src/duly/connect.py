@@ -24,10 +24,8 @@ def make_store(
         return SqliteStore(sqlite_path(url, folder), synchronous=synchronous)
     if scheme in ("postgres", "postgresql"):
         postgres = importlib.import_module("duly.store.postgres")
-        follow = clock.follow_server if isinstance(clock, SystemClock) else None
-        store: Store = postgres.PostgresStore(
-            url, schema=schema, pooler=pooler, follow_clock=follow
-        )
+        told = clock if isinstance(clock, SystemClock) else None
+        store: Store = postgres.PostgresStore(url, schema=schema, pooler=pooler, clock=told)
         return store
     raise InvalidURL(
         f"{without_password(url)!r} is no database URL; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -167,6 +167,23 @@ def first_coming(plan: Plan, after: int, calendars: Mapping[str, Calendar]) -> i
     tick = first_tick(plan, after)
     while tick is not None and due_at(plan, tick, calendars) <= after:
         tick = first_tick(plan, tick)
+    return tick
+
+
+def re_aimed(
+    plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
+) -> int | None:
+    """The tick at which a schedule should stand that was moved on by a clock ahead of this one.
+
+    The first that is still to come and has no row in the ledger (`taken`), unless it stands at an
+    earlier one.
+    """
+    tick = first_coming(replace(plan, override=None), now, calendars)
+    while tick is not None and tick in taken:
+        tick = first_tick(plan, tick)
+    stands_at = plan.record.next_tick_at
+    if tick is None or (stands_at is not None and stands_at <= tick):
+        return stands_at
     return tick
 
 

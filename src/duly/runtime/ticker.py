@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 PAGE = 100
 POLL_SECONDS = 1.0
 """How long a change that nobody has told of may stay unnoticed."""
+RE_AIM_SECONDS = 600.0
+"""How often to look for schedules that were moved on by a clock that was ahead."""
 AFTER_OTHERS = 0.05
 """When to look again at what somebody else is ticking just now."""
 
@@ -39,6 +41,8 @@ class Ticker:
         self._applied = False
         self._zone_data: str | None = None
         self._looked_for_functions: float | None = None
+        self._aimed_at: float | None = None
+        self._latest = 0
 
     def one_pass(self) -> float:
         """Decide one page; the delay until something is due."""
@@ -48,6 +52,7 @@ class Ticker:
         store, now = self._program.store, self._program.clock.now()
         zone_data = self._use_zone_data(now)
         self._revive(now)
+        self._re_aim(now, zone_data)
         signals_for = self._program.signals_for
         due = store.due_schedules(now, self._page + 1, zone_data=zone_data, signals_for=signals_for)
         if not due:
@@ -142,6 +147,19 @@ class Ticker:
         while found and store.revive_schedules(found, now) == REVIVED_AT_ONCE:
             pass
         self._looked_for_functions = since
+
+    def _re_aim(self, now: int, zone_data: str) -> None:
+        """At first, when the clock has gone back, and once in a while: the others' may have."""
+        if now < self._latest:
+            self._aimed_at = None
+        self._latest = now
+        since = self._program.clock.monotonic()
+        if self._aimed_at is not None and since - self._aimed_at < RE_AIM_SECONDS:
+            return
+        moved = self._program.store.re_aim(now, zone_data)
+        if moved:
+            log.warning("a clock was ahead: %d schedules have an earlier next tick", moved)
+        self._aimed_at = since
 
     def _check_promises(self, now: int) -> None:
         """Look whether schedules do what they promise."""

@@ -850,6 +850,12 @@ class Store(Protocol):
         """
         ...
 
+    def re_aim(self, now: int, zone_data: str) -> int:
+        """Let schedules that somebody has moved on by a clock ahead of this one stand at the first
+        tick that is still to come and has no row in the ledger; how many. Zoned ones as in `tick`.
+        """
+        ...
+
     def run_schedule(
         self,
         schedule_id: str,

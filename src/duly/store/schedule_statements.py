@@ -47,10 +47,14 @@ _FLOOR = "coalesce((SELECT value FROM @meta WHERE key = 'zone_data'), '')"
 # And so are those of other apps to whoever has their signal hook; also a condition that looks at
 # everything looks at the signal.
 _ASKS = """(condition LIKE '%signal_rpc_result%' OR condition LIKE '%"":%')"""
+_KNOWS_ZONES = each(
+    sqlite=f"(NOT zoned OR :zone_data >= {_FLOOR})",
+    postgres=f'(NOT zoned OR :zone_data::text COLLATE "C" >= {_FLOOR})',
+)
 _MAY_JUDGE = each(
-    sqlite=f"""(NOT zoned OR :zone_data >= {_FLOOR})
+    sqlite=f"""{_KNOWS_ZONES.sqlite}
         AND (:signals_for IS NULL OR app IN ('', :signals_for) OR {_ASKS} IS NOT TRUE)""",
-    postgres=f"""(NOT zoned OR :zone_data::text COLLATE "C" >= {_FLOOR})
+    postgres=f"""{_KNOWS_ZONES.postgres}
         AND (:signals_for::text IS NULL OR app IN ('', :signals_for::text)
             OR {_ASKS} IS NOT TRUE)""",
 )
@@ -161,6 +165,21 @@ LOCK_ZONED = _of_schedules(
 MOVE_TICK = both(
     """UPDATE @schedules SET next_tick_at = :next_tick_at, due_at = :due_at, override = :override
         WHERE id = :id"""
+)
+
+# Schedules that somebody has moved on, or woken, at a time that is still to come: that clock was
+# ahead, or this one is behind.
+_AHEAD = """enabled AND parked_at IS NULL AND coalesce(remaining, 1) > 0 AND (awake_at > :now
+    OR last_tick_at > :now AND EXISTS (SELECT 1 FROM @ticks t
+        WHERE t.schedule_id = s.id AND t.tick_at > :now AND t.decided_at > :now))"""
+AHEAD = each(
+    sqlite=f"SELECT id FROM @schedules s WHERE {_KNOWS_ZONES.sqlite} AND {_AHEAD}",
+    postgres=f"SELECT id::text FROM @schedules s WHERE {_KNOWS_ZONES.postgres} AND {_AHEAD}",
+)
+LOCK_AHEAD = _of_schedules(
+    "",
+    f"WHERE s.id = ANY(:ids::uuid[]) AND {_AHEAD} ORDER BY s.id FOR UPDATE",
+    sqlite_rest=f"WHERE s.id IN (SELECT value FROM json_each(:ids)) AND {_AHEAD} ORDER BY s.id",
 )
 
 # What a run beside the trigger leaves behind; if it was the last one, nothing is to come.

@@ -54,6 +54,7 @@ from duly.store.expectations import MakeAlert
 from duly.store.inbox import MakeEventJobs
 from duly.store.inbox import Stored as StoredEvent
 from duly.store.schedules import (
+    ahead,
     audit,
     calendars,
     data,
@@ -378,6 +379,14 @@ class SharedVerbs(ABC, Generic[S]):
 
     def compute_zoned(self, version: str, after: str, now: int) -> str | None:
         return self._write(lambda s: zone_data.compute_zoned(s, version, after or FIRST_ID, now))
+
+    def re_aim(self, now: int, zone_data: str) -> int:
+        ids = self._read(lambda s: ahead.find_ahead(s, now, zone_data))
+        moved = 0
+        for start in range(0, len(ids), ahead.RE_AIMED_AT_ONCE):
+            page = ids[start : start + ahead.RE_AIMED_AT_ONCE]
+            moved += self._write(lambda s: ahead.re_aim(s, page, now))  # noqa: B023
+        return moved
 
     def run_schedule(
         self,

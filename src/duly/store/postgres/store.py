@@ -20,7 +20,7 @@ import psycopg.conninfo
 from psycopg.pq import TransactionStatus
 
 from duly import errors, fault
-from duly.clock import os_monotonic, os_sleep
+from duly.clock import SystemClock, os_sleep
 from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
@@ -46,7 +46,8 @@ from duly.store.steps import Row
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-FollowClock = Callable[[float, float, float], None]
+ASK_TIME_EVERY = 10.0
+"""After so many seconds, whoever needs a connection asks the server's time as well."""
 
 MINIMUM = 140000
 TRIES = 20
@@ -72,14 +73,15 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         *,
         schema: str = "duly",
         pooler: bool = False,
-        follow_clock: FollowClock | None = None,
+        clock: SystemClock | None = None,
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
             raise errors.InvalidOption("schema", "use lower-case letters, digits and _")
         self._url = _SCHEME.sub("postgresql://", url)
         _check_url(self._url)
         self.is_pooled = pooler
-        self._follow_clock = follow_clock
+        self._clock = clock
+        self._ask_time_at = 0.0
         self.words = sql.words_for("postgres", schema)
         texts = sql.compile_all("postgres", schema)
         self.sql = {statement: text.encode() for statement, text in texts.items()}
@@ -155,14 +157,20 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             raw.execute("SET default_transaction_isolation = 'read committed'")
 
     def _ask_time(self, session: PostgresSession) -> None:
-        asked = os_monotonic()
+        if self._clock is None:
+            return
+        asked_at = self._clock.monotonic()
         server = session.run(sql.SERVER_TIME)[0][0]
-        if self._follow_clock:
-            self._follow_clock(server, asked, os_monotonic())
+        answered_at = self._clock.monotonic()
+        self._clock.follow_server(server, asked_at, answered_at)
+        self._ask_time_at = answered_at + ASK_TIME_EVERY
 
     @contextlib.contextmanager
     def _borrow(self) -> Generator[PostgresSession]:
         with self._lend() as session, translated():
+            # A process without a worker has no beats that would ask.
+            if self._clock is not None and self._clock.monotonic() >= self._ask_time_at:
+                self._ask_time(session)
             yield session
 
     @contextlib.contextmanager

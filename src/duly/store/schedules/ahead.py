@@ -1,0 +1,74 @@
+"""Schedules that were moved on by a clock that was ahead: they go back to what is still to come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from duly.model.decide import due_at, re_aimed
+from duly.model.expect import Promise, read_expect
+from duly.model.schedule import Plan
+from duly.store import schedule_statements as sql
+from duly.store.schedules.audit import audit
+from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.rows import overridden, override_text, schedule_of, understand
+
+if TYPE_CHECKING:
+    from duly.model.calendar import Calendar
+    from duly.store.session import Session
+
+log = logging.getLogger(__name__)
+
+RE_AIMED_AT_ONCE = 100
+
+
+def find_ahead(session: Session, now: int, zone_data: str) -> list[str]:
+    """The schedules that somebody has decided about, or woken, later than now."""
+    return [row[0] for row in session.run(sql.AHEAD, {"now": now, "zone_data": zone_data})]
+
+
+def re_aim(session: Session, ids: Sequence[str], now: int) -> int:
+    """Let some of them stand at the first tick that is still to come; how many have moved.
+
+    The ledger stays as it is: what was dispatched before its time is not dispatched again.
+    """
+    rows = session.run(sql.LOCK_AHEAD, {"ids": session.array(ids), "now": now})
+    plans = [plan for row in rows if (plan := understand(schedule_of(row), {}))]
+    calendars = calendars_of(session, plans)
+    return sum(_re_aim_one(session, plan, now, calendars) for plan in plans)
+
+
+def _re_aim_one(session: Session, plan: Plan, now: int, calendars: dict[str, Calendar]) -> bool:
+    record = plan.record
+    until = max(record.last_tick_at or now, record.filled_until or now)
+    rows = session.run(sql.TAKEN_SLOTS, {"id": plan.id, "since": now, "until": until})
+    try:
+        tick_at = re_aimed(plan, now, {row[0] for row in rows}, calendars)
+    except Exception as error:  # whatever is wrong with it, others must go on
+        log.error("schedule %s cannot be aimed at its next tick: %s", plan.id, error)
+        return False
+    if tick_at is None or tick_at == record.next_tick_at:
+        return False
+    plan = overridden(plan, record.next_tick_at, tick_at)
+    if plan.override is not None and plan.override.to is not None:
+        # A time that the same clock has named would keep it waiting for that clock's error.
+        plan = replace(plan, override=None)
+    times = {"next_tick_at": tick_at, "due_at": due_at(plan, tick_at, calendars)}
+    session.run(sql.MOVE_TICK, times | {"override": override_text(plan), "id": plan.id})
+    if record.expect is not None:
+        _promise_from(session, replace(plan, record=replace(record, **times)), now, calendars)
+    detail = {"from": record.next_tick_at, "to": tick_at}
+    audit(session, "schedule.re_aim", f"schedule:{plan.id}", None, detail, now)
+    return True
+
+
+def _promise_from(session: Session, plan: Plan, now: int, calendars: dict[str, Calendar]) -> None:
+    """What it promises is looked at from now on, as if it had just been woken."""
+    record = plan.record
+    assert record.expect is not None
+    first = Promise(plan, read_expect(record.expect)).first_check(now, calendars)
+    values = {"expect_at": first.check_at, "expect_tick": first.tick, "late": record.late}
+    session.run(sql.CHECKED, values | {"last_success_at": None, "id": plan.id})
