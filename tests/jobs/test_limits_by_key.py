@@ -18,6 +18,7 @@ from duly.store.base import ClaimRequest
 from duly.store.sqlite import SQL
 from duly.testing import drain
 from tests.jobs.support import (
+    DAY,
     PATIENCE,
     Database,
     Gate,
@@ -731,6 +732,20 @@ def tick(app: Duly, clock: ManualClock, starts: list[tuple[int, float]]) -> Any:
         starts.append((number, (clock.now() - begin) / 1000))
 
     return tick
+
+
+@pytest.mark.spec("N38")
+def test_starts_that_a_clock_ahead_has_noted_count_no_longer_once_it_is_right(
+    app: Duly, tick: Any, hire: Hire, clock: ManualClock
+):
+    worker = hire()
+    clock.jump(DAY)
+    app.run_many(tick.bind(n) for n in range(2))
+    worker.work()
+    clock.jump(-DAY)
+    jobs = app.run_many(tick.bind(n) for n in range(3))
+    worker.work()
+    assert [job.state for job in jobs] == ["succeeded"] * 2 + ["pending"]
 
 
 @pytest.mark.spec("N7", "N22")

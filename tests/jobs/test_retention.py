@@ -116,6 +116,19 @@ def test_at_any_hour_of_the_day_seven_days_are_seven_days(
     assert not any(_exists(app, job) for job in jobs)
 
 
+@pytest.mark.spec("N38")
+def test_jobs_that_have_finished_by_a_clock_that_was_ahead_are_kept_once_it_is_right(
+    app: Duly, clock: ManualClock, echo: Any, hire: Hire
+):
+    worker = hire()
+    clock.jump(3 * DAY)
+    jobs = [app.run(echo, "ahead") for _ in range(3)]
+    worker.work()
+    clock.jump(-3 * DAY)
+    tidy(app)
+    assert all(_exists(app, job) for job in jobs)
+
+
 @pytest.mark.spec("R92")
 def test_unfinished_jobs_are_never_collected(app: Duly, clock: ManualClock, echo: Any, hire: Hire):
     gate = Gate()

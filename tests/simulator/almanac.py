@@ -240,7 +240,7 @@ class Almanac:
     """Replays the book and convicts the first thing that a schedule must not do."""
 
     def __init__(
-        self, db: sqlite3.Connection, limits: Limits, latest_now: Callable[[], int]
+        self, db: sqlite3.Connection, limits: Limits, latest_ever: Callable[[], int]
     ) -> None:
         self.db = db
         self.accounts: dict[str, Account] = {}
@@ -251,7 +251,7 @@ class Almanac:
         self.statuses: dict[str, str] = {}
         self.ticks = 0
         self._limits = limits
-        self._latest_now = latest_now
+        self._latest_ever = latest_ever
         self._seen = 0
 
     def name(self, schedule_id: str) -> str:
@@ -395,7 +395,7 @@ class Almanac:
 
     def _judge_tick(self, mark: Mark, schedule_id: str, account: Account, part: Part) -> None:
         state, now = account.state, mark.now or 0
-        if now > self._latest_now():
+        if now > self._latest_ever():
             raise Violation("nobody is ahead of time", f"{now}")
         if not part.states and not part.rows and not part.jobs:
             return
@@ -586,7 +586,10 @@ class Almanac:
     def _judge_edit(self, mark: Mark, account: Account, after: State) -> None:
         before = account.state
         if before.version == after.version:
-            self._check_revived(mark, before, after)
+            if mark.verb == "re_aim":
+                self._check_aimed(mark, account, after)
+            else:
+                self._check_revived(mark, before, after)
             return
         if not after.enabled:
             if after.next_tick_at is not None or after.override is not None:
@@ -619,13 +622,35 @@ class Almanac:
         elif mark.verb == "compute_zoned" and before != after:
             raise Violation("zone data has not changed", f"{before}, {after}")
 
+    def _check_aimed(self, mark: Mark, account: Account, after: State) -> None:
+        """A clock was ahead: it stands at what is to come and has no row, which is earlier."""
+        before = account.state
+        tick = self._first_open(account, mark.now or 0)
+        skipped = before.next_tick_at is not None and before.overridden(before.next_tick_at)
+        override = None
+        if skipped and "to" not in skipped:
+            override = skipped | {"tick_at": tick}
+        stands = msgspec.structs.replace(
+            before, next_tick_at=tick, due_at=tick, override=after.override
+        )
+        told = None if after.override is None else _decoded(after.override)
+        earlier = before.next_tick_at is None or (tick or FOREVER) < before.next_tick_at
+        if stands != after or told != override or not earlier or not before.is_awake:
+            raise Violation("aimed at what is to come", f"{before}, {after}, not {tick}")
+
+    def _first_open(self, account: Account, now: int) -> int | None:
+        tick = account.state.first_after(now)
+        while tick is not None and tick in account.slots:
+            tick = account.state.first_after(tick)
+        return tick
+
     def _check_woken(self, mark: Mark, state: State, before: State | None = None) -> None:
         """It begins now: with the first tick that is still to come, and with no other.
 
         What an operator has said of that tick still holds, unless the time for it has passed.
         """
         awake = state.awake_at or 0
-        if not (mark.now or 0) <= awake <= self._latest_now():
+        if not (mark.now or 0) <= awake <= self._latest_ever():
             raise Violation("it counts from now", f"{state.key}: {awake}, at {mark.now}")
         at_once = mark.verb == "add_schedule" and state.key in self.at_once
         wanted = None if state.remaining == 0 else state.first_after(awake - at_once)
@@ -647,10 +672,24 @@ class Almanac:
             state = account.state
             if state.parked_at is not None or (state.due_at is not None and state.due_at <= now):
                 raise Violation("nothing is overdue", f"{state.key} at {now}: {state}")
+            if state.enabled and state.remaining != 0:
+                self._check_aim(account, now)
             self._check_ledger(schedule_id, account)
         stored = {row[0] for row in self.db.execute("SELECT id FROM duly_schedules")}
         if stored != self.accounts.keys():
             raise Violation("the book is the truth", f"{stored ^ self.accounts.keys()}")
+
+    def _check_aim(self, account: Account, now: int) -> None:
+        """No clock that was ahead keeps a tick from it, unless that has a row."""
+        tick, state = self._first_open(account, now), account.state
+        # One that was moved to an earlier time, and missed then.
+        gone = [
+            row for row in account.rows.values() if row.kind == "missed" and row.tick_at == tick
+        ]
+        if any(row.decided_at <= now for row in gone):
+            return
+        if tick is not None and (state.next_tick_at or FOREVER) > tick:
+            raise Violation("aimed at what is to come", f"{state.key} at {now}: {state}")
 
     def _check_ledger(self, schedule_id: str, account: Account) -> None:
         query = "SELECT kind, tick_at FROM duly_ticks WHERE schedule_id = ?"

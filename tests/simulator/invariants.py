@@ -26,11 +26,11 @@ class Ledger:
     def __init__(
         self,
         path: Path,
-        latest_now: Callable[[], int],
+        latest_ever: Callable[[], int],
         true_time: Callable[[], float] = lambda: 0.0,
         clocks_agree: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._latest_now = latest_now
+        self._latest_ever = latest_ever
         self._clocks_agree = clocks_agree
         self.db = sqlite3.connect(path, isolation_level=None, timeout=0)
         self.jobs: dict[str, Story] = {}
@@ -224,6 +224,7 @@ class Ledger:
     def _check_claim(self, old: Change, new: Change) -> None:
         started_at = new.started_at or 0
         self._expect(started_at >= old.run_at, "not before it is due", new)
+        self._expect(started_at <= self._latest_ever(), "nobody is ahead of time", new)
         in_time = new.expires_at is None or started_at < new.expires_at
         self._expect(in_time or old.attempt > 0, "no first start after expiry", new)
         self._expect(new.queue not in self.paused, "paused queues start nothing", new)
@@ -262,7 +263,7 @@ class Ledger:
             self._expect(bool(new.error_message), "failed says why", new)
         if new.error_kind == ErrorKind.EXPIRED:
             self._expect(new.attempt == 0, "only what never started expires", new)
-            in_time = new.expires_at is None or self._latest_now() < new.expires_at
+            in_time = new.expires_at is None or self._latest_ever() < new.expires_at
             self._expect(not in_time, "only what is late expires", new)
         elif new.state == State.CANCELED:
             self._expect(self._was_asked_for(new), "cancels are asked for", new, "was not")
@@ -310,7 +311,7 @@ class Ledger:
         story = self.jobs[old.id]
         if story.place == "history":
             story.place = "gone"
-        completed_at, now = old.completed_at or 0, self._latest_now()
+        completed_at, now = old.completed_at or 0, self._latest_ever()
         self._expect(completed_at < now - RETENTION_MS, "retention", old, "is removed too early")
         still_wanted = old.exhausted and completed_at >= now - EXHAUSTED_MS
         self._expect(story.place == "kept" or not still_wanted, "retention", old, "was exhausted")

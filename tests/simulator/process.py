@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from duly import Duly
-from duly.clock import SystemClock
 from duly.errors import StoreError
 from duly.model.job import Claim
 from duly.model.signature import Signature
@@ -48,8 +47,7 @@ class Process:
         """Whether it died by what a body did."""
         self.has_frozen = False
         """Whether a worker has stopped here without some of its bodies."""
-        wall, monotonic = lambda: world.clock.now() / 1000, world.clock.monotonic
-        self.clock = SystemClock(wall, monotonic)
+        self.clock = world.clock_of(self)
         floor = timedelta(seconds=1)
         self.app = Duly(f"sqlite:///{world.path}", clock=self.clock, min_interval=floor)
         self.store = SimStore(self)

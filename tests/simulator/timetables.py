@@ -58,16 +58,7 @@ class ScheduleWorld(World):
         return ManualClock(transition - before)
 
     def new_almanac(self) -> Almanac:
-        self.last_words = 0
         return Almanac(self.ledger.db, self.ledger.limits, self.latest_ever)
-
-    def latest_ever(self) -> int:
-        """The same, if those who are dead now are asked as well."""
-        return max(self.last_words, self.latest_now())
-
-    def remove(self, process: Process) -> None:
-        self.last_words = max(self.last_words, process.clock.now())
-        super().remove(process)
 
     def at_point(self, name: str) -> None:
         """A ticker may also die between its statements."""

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from duly import ManualClock, core, fault, ids, threads
+from duly.clock import SystemClock
 from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
@@ -109,6 +110,19 @@ class SimAloneRuns(AloneRuns):
             self.wanted.append(job_id)
 
 
+class RecordedClock(SystemClock):
+    """A clock that shows the world's time, of which is known what it has said."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(lambda: world.clock.now() / 1000, world.clock.monotonic)
+        self._world = world
+
+    def now(self) -> int:
+        said = super().now()
+        self._world.latest_said = max(self._world.latest_said, said)
+        return said
+
+
 class World:
     """Everything one seed decides about."""
 
@@ -122,9 +136,10 @@ class World:
         self.rng = random.Random(seed)
         self.settings = Settings.draw(self.rng, self.steps)
         self.clock = self.new_clock()
+        self.latest_said = 0
         self.path = folder / "duly.db"
         self.path.write_bytes(template())
-        self.ledger = Ledger(self.path, self.latest_now, self.clock.monotonic, self.clocks_agree)
+        self.ledger = Ledger(self.path, self.latest_ever, self.clock.monotonic, self.clocks_agree)
         if self.settings.limited_queue:
             self.ledger.limit_queue(NARROW, 1)
         self.almanac = self.new_almanac()
@@ -145,6 +160,9 @@ class World:
 
     def new_clock(self) -> ManualClock:
         return ManualClock()
+
+    def clock_of(self, process: Process) -> SystemClock:
+        return RecordedClock(self)
 
     def new_almanac(self) -> Almanac | None:
         """What schedules owe, in worlds that have some."""
@@ -232,6 +250,10 @@ class World:
             self.interleave(process, self.rng.choice((process.claim, process.settle, self.step)))
 
     # Running
+
+    def latest_ever(self) -> int:
+        """The latest time that any process, alive or dead, has taken for the present."""
+        return self.latest_said
 
     def latest_now(self) -> int:
         """The time of the process whose clock is ahead of all others."""

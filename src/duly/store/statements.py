@@ -850,6 +850,10 @@ DELETE_FINISHED = each(
     sqlite="DELETE FROM @history WHERE id IN (SELECT value FROM json_each(:ids))",
     postgres="DELETE FROM @history WHERE bucket = :bucket AND completed_at < :cutoff",
 )
+# A clock that was ahead has filled the bucket of a day that is still to come.
+FINISHED_LATER = both(
+    "SELECT 1 FROM @history WHERE bucket = :bucket AND completed_at >= :cutoff LIMIT 1"
+)
 # One janitor at a time: what two of them count would be counted twice.
 TAKE_BUCKET = both("SELECT pg_try_advisory_xact_lock(hashtext('@schema.history'), :bucket::int4)")
 TRUNCATE_BUCKET = "TRUNCATE @schema.history_{bucket:02d}"
@@ -1025,11 +1029,14 @@ SLOTS = each(
     sqlite="SELECT +key, slot FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))",
     postgres="SELECT key, slot FROM @slots WHERE key = ANY(:keys::text[])",
 )
+# What started further ahead than clocks differ was noted by one that was wrong, and would count for
+# as long as that was ahead.
 STARTS = each(
     sqlite="""SELECT +key, started_at FROM @starts
-        WHERE key IN (SELECT value FROM json_each(:keys)) AND expires_at > :now""",
+        WHERE key IN (SELECT value FROM json_each(:keys)) AND expires_at > :now
+            AND started_at <= :now + 60000""",
     postgres="""SELECT key, started_at FROM @starts
-        WHERE key = ANY(:keys::text[]) AND expires_at > :now""",
+        WHERE key = ANY(:keys::text[]) AND expires_at > :now AND started_at <= :now + 60000""",
 )
 TAKE_SLOTS = each(
     sqlite="INSERT INTO @slots (key, slot, job_id, token, worker_id) VALUES (?, ?, ?, ?, ?)",

@@ -160,7 +160,7 @@ class PostgresSession(Session):
         self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})
         for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN, sql.FORGET_TRACES_IN):
             self.run(forget, {"bucket": bucket, "cutoff": cutoff})
-        if whole:
+        if whole and not self.run(sql.FINISHED_LATER, {"bucket": bucket, "cutoff": cutoff}):
             self.run(sql.SHORT_LOCK_WAIT)
             self.run_text(sql.TRUNCATE_BUCKET.format(bucket=bucket), {})
         else:
