@@ -8,6 +8,7 @@ is lost and where a process dies.
     python -m tests.simulator --seed 123 --verbose     replay one seed
     python -m tests.simulator --seeds 0-9999           look for a seed that fails
     python -m tests.simulator --schedules              the same in worlds with schedules
+    python -m tests.simulator --glitches               the same in worlds with wrong clocks
     python -m tests.simulator.record                   find the seeds of the mutants again
 
 - `world`       the file, the clock, the processes, and the loop that draws steps
@@ -18,9 +19,10 @@ is lost and where a process dies.
 - `steps`       what can happen
 - `log`         what the database writes down of every change
 - `timetables`  worlds with schedules, and what people do to those
+- `glitches`    worlds with wrong clocks, and what those may be believed
 - `invariants`  what must be true of every history
 - `promises`    what limits, keys, debounce and hooks add to that
 - `almanac`     what schedules owe, worked out with the `instants` of their triggers
 - `mutants`     each guard of the protocol taken away: the simulator has to notice
-- `tick_mutants` the same for the guards of the tick
+- `tick_mutants`, `clock_mutants` the same for the guards of the tick, and against wrong clocks
 """

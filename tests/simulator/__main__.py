@@ -1,4 +1,4 @@
-"""`python -m tests.simulator --seed 123 --verbose`, `--seeds 0-999`, `--schedules`, `--mutants`."""
+"""`python -m tests.simulator --seed 123 --verbose`, `--seeds 0-999`, `--glitches`, `--mutants`."""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.simulator.clock_mutants import CLOCK_MUTANTS
+from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import MUTANTS
 from tests.simulator.tick_mutants import TICK_MUTANTS
-from tests.simulator.timetables import ScheduleWorld
-from tests.simulator.world import STEPS, World, simulate
+from tests.simulator.timetables import simulate_schedules
+from tests.simulator.world import STEPS, simulate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="one seed")
     parser.add_argument("--seeds", default="0-199", help="a range, first-last")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of each seed")
-    parser.add_argument("--schedules", action="store_true", help="worlds with schedules")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--schedules", action="store_true", help="worlds with schedules")
+    kinds.add_argument("--glitches", action="store_true", help="worlds with wrong clocks")
     parser.add_argument("--mutants", action="store_true", help="who convicts which mutant")
     parser.add_argument("--verbose", action="store_true", help="print every step")
     options = parser.parse_args(arguments)
@@ -27,15 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show_mutants()
     first, last = map(int, options.seeds.split("-"))
     seeds = range(first, last + 1) if options.seed is None else [options.seed]
-    kind = ScheduleWorld if options.schedules else World
+    play = simulate_glitches if options.glitches else simulate
+    play = simulate_schedules if options.schedules else play
+    world = " --glitches" * options.glitches + " --schedules" * options.schedules
     began = time.monotonic()
     for seed in seeds:
-        report = simulate(seed, options.steps, kind)
+        report = play(seed, options.steps)
         if options.verbose:
             print("\n".join(report.trace))
         if report.violation:
             print(report)
-            words = f"--seed {seed} --steps {options.steps}{' --schedules' * options.schedules}"
+            words = f"--seed {seed} --steps {options.steps}{world}"
             print(f"replay: python -m tests.simulator {words}")
             return 1
     seconds = time.monotonic() - began
@@ -45,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def show_mutants() -> int:
     survivors = 0
-    for mutant in MUTANTS + TICK_MUTANTS:
+    for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS:
         verdict = mutant.convict()
         survivors += verdict is None
         words = f"{verdict.where}, {verdict.violation.invariant}" if verdict else "SURVIVES"

@@ -15,7 +15,7 @@ from duly.clock import SystemClock
 from tests.simulator.log import Violation
 from tests.simulator.steps import STEPS as JOB_STEPS
 from tests.simulator.steps import Step
-from tests.simulator.timetables import STEPS_HERE, ScheduleWorld
+from tests.simulator.timetables import STEPS_HERE, ScheduleWorld, create, enable
 from tests.simulator.world import STEPS, Report, World, simulate
 
 if TYPE_CHECKING:
@@ -170,13 +170,24 @@ def glitch(world: World) -> None:
     assert isinstance(world, Glitches)
     rng = world.rng
     seconds = rng.choice(SECONDS)
-    most = world.longest if seconds >= LASTS else 3 * YEAR
-    sizes = [SMALL, *(size for size in BY if size <= most)]
-    by = rng.choice(sizes) * rng.choice((-1, 1))
     process = None if rng.random() < 0.4 else rng.choice(world.processes)
+    # A process that starts meanwhile has nothing to compare its clock with, and believes it.
+    is_believed = seconds >= LASTS or process is None
+    sizes = [SMALL, *(size for size in BY if size <= world.longest or not is_believed)]
+    by = rng.choice(sizes) * rng.choice((-1, 1))
     whose = "the machine's clock" if process is None else f"the clock of {process.name}"
     world.note(f"{whose} is off by {by:+g} s for {seconds} s")
     world.begin_glitch(by, seconds, process)
+    _work(world, process)
+    if seconds > LASTS and rng.random() < 0.5:
+        world.clock.advance(LASTS)
+        if isinstance(world, ScheduleWorld) and rng.random() < 0.5:
+            rng.choice((create, enable))(world)
+        _work(world, process)
+
+
+def _work(world: World, process: Process | None) -> None:
+    """Whoever has the wrong clock does what depends on the time."""
     for each in list(world.workers if process is None else [process]):
         each.claim()
         if each.is_working:

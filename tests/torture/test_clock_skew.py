@@ -446,6 +446,7 @@ def test_a_process_without_a_worker_asks_the_server_again(postgres_url):
     times = Times()
     app = Duly(postgres_url, clock=times.clock)
     store = app.store
+    assert isinstance(store, PostgresStore)
     for seconds in (0, 1, 1, 31):
         times.pass_seconds(seconds)
         times.wall += 8 if seconds == 1 else 0

@@ -17,13 +17,14 @@ from duly.runtime.ticker import Ticker
 from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.schedule_statements import LOCK_DUE, PEEK_DUE
 from tests.jobs.support import ManualWorker
+from tests.simulator.clock_mutants import CLOCK_MUTANTS
 from tests.simulator.mutants import MUTANTS, Mutant, try_out
 from tests.simulator.tick_mutants import TICK_MUTANTS
 
 T = TypeVar("T")
 
 
-EVERY = MUTANTS + TICK_MUTANTS
+EVERY = MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS
 
 
 @pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)

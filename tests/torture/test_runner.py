@@ -174,7 +174,7 @@ def test_in_full_it_goes_on_until_there_are_as_many_as_it_owes(monkeypatch):
     monkeypatch.setattr(simulated, "HOURLY", 360 * 25)
     assert list(simulated._chunks(share)) == []
     chunks = list(simulated._chunks(share._replace(in_full=True)))
-    assert chunks == [(5, 10, False), (15, 10, True), (25, 10, False)]
+    assert chunks == [(5, 10, ""), (15, 10, " --schedules"), (25, 10, " --glitches")]
 
 
 def test_what_reads_text_from_outside_survives_twenty_thousand_inputs(report):

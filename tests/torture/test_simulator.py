@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.simulator import __main__ as command
+from tests.simulator.clock_mutants import CLOCK_MUTANTS
+from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import MUTANTS, Mutant, live_row_stays
 from tests.simulator.tick_mutants import TICK_MUTANTS, no_advance
 from tests.simulator.timetables import simulate_schedules
@@ -18,6 +20,7 @@ from tests.simulator.world import simulate
 CHUNKS = 8
 SEEDS, SEEDS_LONG = 64, 40_000
 SCHEDULE_SEEDS, SCHEDULE_SEEDS_LONG = 48, 20_000
+GLITCH_SEEDS, GLITCH_SEEDS_LONG = 24, 20_000
 
 
 # Found by longer runs: mended since, or wrongly judged.
@@ -67,12 +70,30 @@ def test_no_seed_makes_a_schedule_owe_a_tick(
     report(f"{len(seeds)} seeds, {jobs} jobs")
 
 
+@pytest.mark.spec("N37", "N38", "R218")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_seed_makes_anybody_believe_a_clock_that_is_wrong_for_a_moment(
+    chunk: int, long_run: bool, report: Callable[[str], None]
+) -> None:
+    """Of one process, of the machine, or of the server; by seconds or years, back or forth."""
+    seeds = seeds_of(chunk, GLITCH_SEEDS_LONG if long_run else GLITCH_SEEDS, CLOCK_MUTANTS, ())
+    jobs = 0
+    for seed in seeds:
+        played = simulate_glitches(seed)
+        assert played.violation is None, str(played)
+        jobs += played.jobs
+    report(f"{len(seeds)} seeds, {jobs} jobs")
+
+
 def test_a_seed_replays_exactly() -> None:
     """Also in another interpreter, whose sets and hashes are in another order."""
-    first = [play(seed).digest for play in (simulate, simulate_schedules) for seed in (1, 2)]
+    plays = (simulate, simulate_schedules, simulate_glitches)
+    first = [play(seed).digest for play in plays for seed in (1, 2)]
     again = """
+from tests.simulator.glitches import simulate_glitches
 from tests.simulator.timetables import simulate, simulate_schedules
-print([play(seed).digest for play in (simulate, simulate_schedules) for seed in (1, 2)])
+plays = (simulate, simulate_schedules, simulate_glitches)
+print([play(seed).digest for play in plays for seed in (1, 2)])
 """
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(

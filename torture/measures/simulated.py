@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from tests.simulator.clock_mutants import CLOCK_MUTANTS
+from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import MUTANTS, Mutant
 from tests.simulator.tick_mutants import TICK_MUTANTS
-from tests.simulator.timetables import ScheduleWorld
-from tests.simulator.world import STEPS, World, simulate
+from tests.simulator.timetables import simulate_schedules
+from tests.simulator.world import Report, simulate
 from torture.measures.base import Share, say, side_by_side
 from torture.table import Row, none_of
 
 HOURLY = 30_000
 CHUNK = 10
-WORLDS: dict[bool, type[World]] = {False: World, True: ScheduleWorld}
-EVERY = {mutant.name: mutant for mutant in MUTANTS + TICK_MUTANTS}
+# By the option that replays one.
+WORLDS: dict[str, Callable[[int], Report]] = {
+    "": simulate,
+    " --schedules": simulate_schedules,
+    " --glitches": simulate_glitches,
+}
+EVERY = {mutant.name: mutant for mutant in MUTANTS + TICK_MUTANTS + CLOCK_MUTANTS}
 MOST_FRESH = 150
 
 
@@ -27,20 +34,19 @@ class Played(NamedTuple):
     violations: list[str]
 
 
-def play(first: int, count: int, with_schedules: bool) -> Played:
+def play(first: int, count: int, world: str) -> Played:
     """Play so many seeds; a violation says how to replay it."""
     jobs, violations = 0, list[str]()
     for seed in range(first, first + count):
-        report = simulate(seed, STEPS, WORLDS[with_schedules])
+        report = WORLDS[world](seed)
         jobs += report.jobs
         if report.violation:
-            option = " --schedules" * with_schedules
-            violations.append(f"{report}\nreplay: python -m tests.simulator --seed {seed}{option}")
+            violations.append(f"{report}\nreplay: python -m tests.simulator --seed {seed}{world}")
     return Played(count, jobs, violations)
 
 
 def run(share: Share) -> Iterator[Row]:
-    """Half of the seeds have schedules in their worlds."""
+    """A third of the seeds have schedules in their worlds, another one wrong clocks."""
     seeds, jobs, violations = 0, 0, 0
     try:
         for played in side_by_side(play, _chunks(share)):
@@ -50,19 +56,20 @@ def run(share: Share) -> Iterator[Row]:
     finally:
         # Also of a run that is interrupted.
         words = (
-            "simulated histories of jobs, retries, cancels, time limits, schedules, keys, batches"
+            "simulated histories of jobs, retries, cancels, time limits, schedules, keys, batches,"
+            " wrong clocks"
         )
         yield none_of(words, f"{seeds:,} seeds, {jobs:,} jobs", violations)
 
 
-def _chunks(share: Share) -> Iterator[tuple[int, int, bool]]:
+def _chunks(share: Share) -> Iterator[tuple[int, int, str]]:
     """The seeds to play next, while there is time or something owed."""
     over_at = share.over_at
     owed = share.scaled(HOURLY) * share.in_full
-    for done in itertools.count(0, CHUNK):
+    for done, world in zip(itertools.count(0, CHUNK), itertools.cycle(WORLDS), strict=False):
         if done >= owed and time.monotonic() >= over_at:
             return
-        yield share.seed + done, CHUNK, bool(done // CHUNK % 2)
+        yield share.seed + done, CHUNK, world
 
 
 def run_mutants(share: Share) -> Iterator[Row]:

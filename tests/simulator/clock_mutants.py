@@ -1,0 +1,97 @@
+"""Does the simulator notice when a guard against wrong clocks is taken away?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+
+from duly import clock
+from duly.clock import LASTS, Belief, SystemClock
+from duly.model import decide
+from duly.model.calendar import Calendar
+from duly.model.schedule import Plan
+from duly.runtime.ticker import Ticker
+from duly.store import schedule_statements as sql
+from duly.store.schedules import ahead
+from tests.simulator import mutants
+from tests.simulator.glitches import simulate_glitches
+from tests.simulator.mutants import Mutant, patched, rewritten
+
+CLOCK_MUTANTS: list[Mutant] = []
+
+mutant = partial(mutants.mutant, play=simulate_glitches, into=CLOCK_MUTANTS)
+
+
+@mutant("every step of a clock is believed")
+def believes_all() -> AbstractContextManager[None]:
+    return patched(clock, "STEP", float("inf"))
+
+
+@mutant("a step is believed at second sight")
+def believes_soon() -> AbstractContextManager[None]:
+    return patched(clock, "LASTS", 0.0)
+
+
+@mutant("a step is never believed")
+def believes_nothing() -> AbstractContextManager[None]:
+    return patched(clock, "LASTS", float("inf"))
+
+
+@mutant("a step that is withdrawn or followed by another goes on to count")
+def counts_on() -> AbstractContextManager[None]:
+    def after(self: Belief, shown: float, at: float) -> Belief:
+        return Belief(shown, shown, at) if at - self.since >= LASTS else self
+
+    return patched(Belief, "after", after)
+
+
+@mutant("an answer of the server is followed at once")
+def follows_server() -> AbstractContextManager[None]:
+    def follow(self: SystemClock, seconds: float, asked_at: float, answered_at: float) -> None:
+        self._server_offset = seconds - answered_at
+
+    return patched(SystemClock, "follow_server", follow)
+
+
+@mutant("a clock that is ahead of the truth never goes back")
+def never_back() -> AbstractContextManager[None]:
+    def now(self: SystemClock) -> int:
+        self._latest_ms = max(plain(self), getattr(self, "_latest_ms", 0))  # type: ignore[attr-defined]
+        return self._latest_ms  # type: ignore[attr-defined,no-any-return]
+
+    plain = SystemClock.now
+    return patched(SystemClock, "now", now)
+
+
+@mutant("schedules stay where a clock that was ahead has moved them")
+def stays_ahead() -> AbstractContextManager[None]:
+    return patched(Ticker, "_re_aim", lambda *_: None)
+
+
+@mutant("schedules that were woken by a clock that was ahead stay there")
+def woken_ahead() -> AbstractContextManager[None]:
+    return rewritten(sql.AHEAD, ("awake_at > :now", "false"))
+
+
+@mutant("schedules are aimed at slots that were taken before their time")
+def aims_at_taken() -> AbstractContextManager[None]:
+    def re_aimed(
+        plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
+    ) -> int | None:
+        return plain(plan, now, (), calendars)
+
+    plain = decide.re_aimed
+    return patched(ahead, "re_aimed", re_aimed)
+
+
+@mutant("schedules are aimed at ticks that are later than where they stand")
+def aims_later() -> AbstractContextManager[None]:
+    def re_aimed(
+        plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
+    ) -> int | None:
+        tick = decide.first_tick(plan, max(now, plan.record.next_tick_at or 0))
+        return tick or plain(plan, now, taken, calendars)
+
+    plain = decide.re_aimed
+    return patched(ahead, "re_aimed", re_aimed)
