@@ -27,6 +27,7 @@ from torture.measures import (
     disk,
     existing,
     fuzzed,
+    glitches,
     hardship,
     levels,
     load,
@@ -54,6 +55,7 @@ UNITS = {"s": 1, "m": 60, "h": 3_600}
 MEASURES: dict[str, tuple[float, Measure]] = {
     "load": (0.53, load.run),
     "points": (0.17, points.run),
+    "glitches": (0.03, glitches.run),
     "simulated": (0.08, simulated.run),
     "mutants": (0.04, simulated.run_mutants),
     "hardship": (0.03, hardship.run),
