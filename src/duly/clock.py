@@ -6,14 +6,11 @@ polls and beats use it, so that a wall clock that jumps neither hurries nor dela
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
-
-log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
@@ -148,6 +145,10 @@ class SystemClock:
 
 
 def _tell(before: Belief, belief: Belief) -> None:
+    # Hardly ever needed, and `duly --help` would wait for it.
+    import logging
+
+    log = logging.getLogger(__name__)
     step = belief.shown - before.offset
     if belief.offset != before.offset and abs(step) > STEP:
         log.warning("the clock has been off by %+.1f s for %g s: it is believed now", step, LASTS)

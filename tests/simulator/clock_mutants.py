@@ -33,12 +33,12 @@ def believes_soon() -> AbstractContextManager[None]:
     return patched(clock, "LASTS", 0.0)
 
 
-@mutant("a step is never believed")
+@mutant("a step is never believed", seed=2)
 def believes_nothing() -> AbstractContextManager[None]:
     return patched(clock, "LASTS", float("inf"))
 
 
-@mutant("a step that is withdrawn or followed by another goes on to count")
+@mutant("a step that is withdrawn or followed by another goes on to count", seed=3)
 def counts_on() -> AbstractContextManager[None]:
     def after(self: Belief, shown: float, at: float) -> Belief:
         return Belief(shown, shown, at) if at - self.since >= LASTS else self
@@ -46,7 +46,7 @@ def counts_on() -> AbstractContextManager[None]:
     return patched(Belief, "after", after)
 
 
-@mutant("an answer of the server is followed at once")
+@mutant("an answer of the server is followed at once", seed=4)
 def follows_server() -> AbstractContextManager[None]:
     def follow(self: SystemClock, seconds: float, asked_at: float, answered_at: float) -> None:
         self._server_offset = seconds - answered_at
@@ -54,7 +54,7 @@ def follows_server() -> AbstractContextManager[None]:
     return patched(SystemClock, "follow_server", follow)
 
 
-@mutant("a clock that is ahead of the truth never goes back")
+@mutant("a clock that is ahead of the truth never goes back", seed=2)
 def never_back() -> AbstractContextManager[None]:
     def now(self: SystemClock) -> int:
         self._latest_ms = max(plain(self), getattr(self, "_latest_ms", 0))  # type: ignore[attr-defined]
@@ -64,17 +64,17 @@ def never_back() -> AbstractContextManager[None]:
     return patched(SystemClock, "now", now)
 
 
-@mutant("schedules stay where a clock that was ahead has moved them")
+@mutant("schedules stay where a clock that was ahead has moved them", seed=7)
 def stays_ahead() -> AbstractContextManager[None]:
     return patched(Ticker, "_re_aim", lambda *_: None)
 
 
-@mutant("schedules that were woken by a clock that was ahead stay there")
+@mutant("schedules that were woken by a clock that was ahead stay there", seed=57)
 def woken_ahead() -> AbstractContextManager[None]:
     return rewritten(sql.AHEAD, ("awake_at > :now", "false"))
 
 
-@mutant("schedules are aimed at slots that were taken before their time")
+@mutant("schedules are aimed at slots that were taken before their time", seed=3)
 def aims_at_taken() -> AbstractContextManager[None]:
     def re_aimed(
         plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
@@ -85,7 +85,7 @@ def aims_at_taken() -> AbstractContextManager[None]:
     return patched(ahead, "re_aimed", re_aimed)
 
 
-@mutant("schedules are aimed at ticks that are later than where they stand")
+@mutant("schedules are aimed at ticks that are later than where they stand", seed=3)
 def aims_later() -> AbstractContextManager[None]:
     def re_aimed(
         plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]

@@ -340,7 +340,7 @@ def no_authorizer() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
 
-@mutant("a body that lost its transaction goes on in autocommit", seed=0)
+@mutant("a body that lost its transaction goes on in autocommit", seed=1)
 def autocommit() -> AbstractContextManager[None]:
     return patched(SqliteTx, "_open", property(lambda self: self._session))
 
@@ -630,7 +630,7 @@ def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
 
-@mutant("a slot is freed with the end of its job, while the body goes on", seed=31)
+@mutant("a slot is freed with the end of its job, while the body goes on", seed=8)
 def freed_with_the_job() -> AbstractContextManager[None]:
     real = SqliteSession.settle
 
@@ -716,12 +716,12 @@ def short_window() -> AbstractContextManager[None]:
     return rewritten(sql.STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
 
 
-@mutant("starts are forgotten while they count", seed=7)
+@mutant("starts are forgotten while they count", seed=9)
 def starts_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
 
 
-@mutant("a rate counts whole windows, not sliding ones", seed=7)
+@mutant("a rate counts whole windows, not sliding ones", seed=2)
 def fixed_windows() -> AbstractContextManager[None]:
     def starts_at(self: Room, rules: Rules, now: int) -> int:
         if rules.rate is None or rules.per is None:
