@@ -227,7 +227,7 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token", seed=32)
+@mutant("a retry, rescue or give-back that does not compare the token", seed=39)
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
@@ -392,7 +392,7 @@ def begin_is_judged() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a mutation may cancel its own ancestor, and with it itself", seed=4)
+@mutant("a mutation may cancel its own ancestor, and with it itself")
 def cancels_itself() -> AbstractContextManager[None]:
     return patched(SqliteTx, "lock_running", lambda self, *fence: True)
 
@@ -471,7 +471,7 @@ def full_disk() -> AbstractContextManager[None]:
 # Cancel --------------------------------------------------------------------------------------
 
 
-@mutant("children are stored whether or not the parent still runs", seed=4)
+@mutant("children are stored whether or not the parent still runs", seed=7)
 def parent_not_locked() -> AbstractContextManager[None]:
     return rewritten(
         sql.LOCK_PARENT,
@@ -615,7 +615,7 @@ def slots_of_the_dead() -> AbstractContextManager[None]:
     return patched(limits, "release_all", lambda *_: None)
 
 
-@mutant("a worker goes although bodies that hold slots go on", seed=12)
+@mutant("a worker goes although bodies that hold slots go on", seed=60)
 def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: 0)
 
