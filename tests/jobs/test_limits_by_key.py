@@ -734,7 +734,7 @@ def tick(app: Duly, clock: ManualClock, starts: list[tuple[int, float]]) -> Any:
     return tick
 
 
-@pytest.mark.spec("N40")
+@pytest.mark.spec("N41")
 def test_starts_that_a_clock_ahead_has_noted_count_no_longer_once_it_is_right(
     app: Duly, tick: Any, hire: Hire, clock: ManualClock
 ):

@@ -116,7 +116,7 @@ def test_at_any_hour_of_the_day_seven_days_are_seven_days(
     assert not any(_exists(app, job) for job in jobs)
 
 
-@pytest.mark.spec("N40")
+@pytest.mark.spec("N41")
 def test_jobs_that_have_finished_by_a_clock_that_was_ahead_are_kept_once_it_is_right(
     app: Duly, clock: ManualClock, echo: Any, hire: Hire
 ):

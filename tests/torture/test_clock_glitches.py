@@ -9,7 +9,7 @@ from torture.measures.glitches import SLACK, WITHIN, Scene
 ON_POSTGRES = pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])
 
 
-@pytest.mark.spec("N40")
+@pytest.mark.spec("N41")
 @pytest.mark.parametrize("store", ["sqlite", ON_POSTGRES])
 def test_real_workers_whose_clocks_are_wrong_for_seconds_do_nothing_early(store, long_run, report):
     with ExitStack() as stack:
@@ -20,7 +20,7 @@ def test_real_workers_whose_clocks_are_wrong_for_seconds_do_nothing_early(store,
 
 
 @pytest.mark.long
-@pytest.mark.spec("N40")
+@pytest.mark.spec("N41")
 @pytest.mark.parametrize("store", ["sqlite", ON_POSTGRES])
 def test_real_workers_that_have_believed_a_wrong_day_are_right_again_within_a_minute(store):
     with ExitStack() as stack:

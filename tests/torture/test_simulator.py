@@ -70,7 +70,7 @@ def test_no_seed_makes_a_schedule_owe_a_tick(
     report(f"{len(seeds)} seeds, {jobs} jobs")
 
 
-@pytest.mark.spec("N37", "N40", "R218")
+@pytest.mark.spec("N37", "N41", "R218")
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_seed_makes_anybody_believe_a_clock_that_is_wrong_for_a_moment(
     chunk: int, long_run: bool, report: Callable[[str], None]
