@@ -7,6 +7,7 @@ import pytest
 
 from duly import Budget, Ctx, Duly, ManualClock, ScheduleNotFound, State
 from duly.errors import InvalidOption, InvalidTime
+from duly.metrics import metrics_text
 from duly.testing import drain
 from tests.jobs.support import Database, Hire
 from tests.schedules.support import at, dump, tick_all, utc
@@ -66,6 +67,14 @@ def test_a_half_open_range_is_run_once(
     assert db.count("@jobs") == 0
     # The rows of the ledger are those of the first time.
     assert [t.job_id for t in app.schedules.ticks("digest")] == [t.job_id for t in ticks][::-1]
+    (refused,) = app.schedules.ticks("digest", reason="schedule_slot_exists")
+    assert (refused.count, refused.outcome, refused.at) == (len(ticks), "skipped", ticks[-1].at)
+    for which in ({"before": utc(2026, 6, 1)}, {"after": utc(2026, 7, 1)}, {"outcome": "missed"}):
+        found: Any = app.schedules.ticks("digest", reason="schedule_slot_exists", **which)
+        assert found == []
+    app.core.tell_counts()
+    counted = 'duly_ticks_total{outcome="skipped",reason="schedule_slot_exists"} '
+    assert f"{counted}{len(ticks)}" in metrics_text(app.core)
     wider = app.schedules.backfill("digest", utc(2026, 5, 31), utc(2026, 6, 3))
     assert [(t.at.day, t.reason) for t in wider] == [
         (31, None),

@@ -25,7 +25,8 @@ from duly.model.decide import (
     standing_of,
     tick_row,
 )
-from duly.model.schedule import Override, Plan, ScheduleRecord, TickKind
+from duly.model.measure import TICKS
+from duly.model.schedule import Override, Plan, Reason, ScheduleRecord, TickKind
 from duly.runtime.reports import current_job
 from duly.schedules.ahead import fill, within
 from duly.schedules.checks import check_by, check_ledger, check_size, read
@@ -140,6 +141,9 @@ class Running(Found):
         )
         if ticks is None:
             raise ScheduleNotFound(name_of(key))
+        taken = sum(tick.reason == Reason.SLOT_EXISTS for tick in ticks)
+        if taken:
+            self._core.counts.add(TICKS, "skipped", str(Reason.SLOT_EXISTS), value=taken)
         self._core.wake()
         return [Tick(self._core, tick) for tick in ticks]
 

@@ -631,3 +631,8 @@ AUDIT_OF = each(
     postgres="""SELECT id::text, at, actor, action, target, detail FROM @audit
         WHERE target = :target ORDER BY audit.id DESC LIMIT :limit""",
 )
+# As many as one looks at to find some of them.
+AUDITED_SLOTS = both(
+    """SELECT at, detail FROM @audit WHERE target = :target AND action = 'schedule_slot_exists'
+        ORDER BY id DESC LIMIT 1000"""
+)

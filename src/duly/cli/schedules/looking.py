@@ -184,6 +184,8 @@ def show_ticks(out: Out, found: list[Item], *, empty: str, value: Any = None) ->
 def _fate(tick: Item) -> str:
     if tick["outcome"] == "missed":
         return f"{tick['count']} ticks since {tick['first_at']}"
+    if tick["reason"] == "schedule_slot_exists" and tick["first_at"]:
+        return f"{tick['reason']}: {tick['count']} ticks since {tick['first_at']}"
     if tick["outcome"] == "skipped":
         return f"{tick['reason']}: {words(tick['reason'], tick['detail'])}"
     text = f"job {tick['job_id']}" if tick["job_id"] else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from duly.ids import new_id
-from duly.model.schedule import Reason, ScheduleRecord
+from duly.model.schedule import Outcome, Reason, ScheduleRecord, TickKind, TickRecord
 from duly.store import schedule_statements as sql
 
 if TYPE_CHECKING:
@@ -80,6 +80,42 @@ def audit_gone(
     for record in records:
         detail = {"because": "its function was deleted", ROW: msgspec.to_builtins(record)}
         audit(session, "schedule.remove", f"schedule:{record.id}", by, detail, now)
+
+
+def refused_slots(session: Session, schedule_id: str) -> list[TickRecord]:
+    """Second dispatches that were asked for and refused, the newest first.
+
+    One that was asked for with others has their `count`, from `first_at` on.
+    """
+    rows = session.run(sql.AUDITED_SLOTS, {"target": f"schedule:{schedule_id}"})
+    return [tick for at, detail in rows if (tick := _refused(schedule_id, at, detail))]
+
+
+def _refused(schedule_id: str, at: int, detail: str | None) -> TickRecord | None:
+    try:
+        slots = msgspec.json.decode(detail or "", type=_Slots)
+    except msgspec.MsgspecError:
+        return None
+    last = slots.tick_at if slots.last is None else slots.last
+    return TickRecord(
+        schedule_id,
+        TickKind.SLOT,
+        last,
+        Outcome.SKIPPED,
+        Reason.SLOT_EXISTS,
+        due_at=last,
+        decided_at=at,
+        first_at=None if slots.last is None else slots.tick_at,
+        count=slots.count,
+    )
+
+
+class _Slots(msgspec.Struct):
+    """What is written down of slots that were taken."""
+
+    tick_at: int
+    last: int | None = None
+    count: int = 1
 
 
 def audit_slot(

@@ -10,9 +10,9 @@ import msgspec
 from duly.errors import CalendarNotFound
 from duly.model.calendar import SEEDS
 from duly.model.decide import due_at
-from duly.model.schedule import ScheduleRecord, TickRecord, plan_of
+from duly.model.schedule import Reason, ScheduleRecord, TickRecord, plan_of
 from duly.store import schedule_statements as sql
-from duly.store.schedules.audit import audit
+from duly.store.schedules.audit import audit, refused_slots
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.rows import schedule_of, tick_of
 
@@ -114,6 +114,11 @@ class TickFilter(NamedTuple):
     limit: int = 100
 
 
+def _is_within(instant: int, filter: TickFilter) -> bool:
+    after = filter.after is None or instant >= filter.after
+    return after and (filter.before is None or instant < filter.before)
+
+
 def _given(filter: ScheduleFilter | TickFilter) -> dict[str, object]:
     return {name: value for name, value in filter._asdict().items() if value is not None}
 
@@ -126,6 +131,10 @@ def find(session: Session, filter: ScheduleFilter) -> list[ScheduleRecord]:
 
 
 def ticks(session: Session, schedule_id: str, filter: TickFilter) -> list[TickRecord]:
+    if filter.reason == Reason.SLOT_EXISTS:
+        # The slot has its own row in the ledger; what was refused is in the audit trail.
+        refused = refused_slots(session, schedule_id) if filter.outcome in (None, "skipped") else []
+        return [tick for tick in refused if _is_within(tick.tick_at, filter)][: filter.limit]
     given = _given(filter)
     statement = sql.list_ticks(given)
     text = statement.sqlite if session.dialect == "sqlite" else statement.postgres

@@ -23,7 +23,7 @@ from duly.model.decide import (
     needs_signal,
 )
 from duly.model.job import NewJob
-from duly.model.schedule import Plan, TickKind, TickRecord
+from duly.model.schedule import Plan, Reason, TickKind, TickRecord
 from duly.store import schedule_statements as sql
 from duly.store.schedules.audit import audit_gone, audit_slot
 from duly.store.schedules.facts import gather
@@ -106,11 +106,11 @@ def tick(
     looked_at = len(records) - len(unasked)
     more = (len(rows) > page and looked_at > 0) or len(verdicts) < len(judged)
     verdicts = [verdict for verdict in verdicts if verdict.plan.id not in parked]
-    _write(session, verdicts, jobs, now)
+    refused = _write(session, verdicts, jobs, now)
     for schedule_id, error in parked.items():
         park(session, schedule_id, error, now)
     fault.point("ticker.written")
-    return _count(verdicts, looked_at, len(parked), more=more)
+    return _count(verdicts, looked_at, len(parked), refused, more=more)
 
 
 def _not_too_many(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -155,7 +155,8 @@ def _write(
     verdicts: Sequence[Verdict],
     jobs: Mapping[Slot, Sequence[NewJob]],
     now: int,
-) -> None:
+) -> int:
+    """Write down what was decided; how many slots somebody else had taken."""
     rows: list[TickRecord] = []
     for verdict in verdicts:
         mine = {tick.tick_at: jobs[_slot(verdict, tick)][0].id for tick, _ in verdict.dispatches}
@@ -177,10 +178,13 @@ def _write(
         if verdict.remove:
             session.run(sql.DELETE_SCHEDULE, {"id": verdict.plan.id})
             audit_gone(session, [verdict.plan.record], None, now)
+    taken = 0
     for verdict in verdicts:
         refused = [tick.tick_at for tick in verdict.ticks if _slot(verdict, tick) not in stored]
         for tick_at in (*verdict.taken, *refused):
             audit_slot(session, verdict.plan.id, tick_at, None, now)
+            taken += 1
+    return taken
 
 
 def _slot(verdict: Verdict, tick: Decided) -> Slot:
@@ -270,10 +274,13 @@ def _advance_of(
     )
 
 
-def _count(verdicts: Sequence[Verdict], looked_at: int, parked: int, *, more: bool) -> Ticked:
+def _count(
+    verdicts: Sequence[Verdict], looked_at: int, parked: int, refused: int, *, more: bool
+) -> Ticked:
     dispatched = sum(len(verdict.dispatches) for verdict in verdicts)
     skipped = sum(len(verdict.ticks) for verdict in verdicts) - dispatched
     missed = sum(verdict.missed.count for verdict in verdicts if verdict.missed)
     decisions = [tick.decision for verdict in verdicts for tick in verdict.ticks]
     skips = Counter(str(each.reason) for each in decisions if isinstance(each, Skip))
+    skips += Counter({str(Reason.SLOT_EXISTS): refused})
     return Ticked(looked_at, dispatched, skipped, missed, parked, more, skips)
