@@ -295,10 +295,15 @@ def in_thread(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     thread.join(PATIENCE)
 
 
+def raise_state(tx: Tx, sqlstate: str) -> None:
+    """Meet an error of PostgreSQL's."""
+    tx.execute(f"DO $$ BEGIN RAISE EXCEPTION 'trouble' USING ERRCODE = '{sqlstate}'; END $$")
+
+
 def make_conflict(db: Database, tx: Tx, folder: Path) -> None:
     """Meet, inside a body, an error that the driver reports as somebody else's doing."""
     if not db.is_sqlite:
-        tx.execute("DO $$ BEGIN RAISE EXCEPTION 'conflict' USING ERRCODE = '40001'; END $$")
+        raise_state(tx, "40001")
     with (
         closing(sqlite3.connect(folder / "other.db", isolation_level=None)) as holder,
         closing(sqlite3.connect(folder / "other.db", isolation_level=None, timeout=0)) as waiter,

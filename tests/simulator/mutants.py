@@ -45,7 +45,7 @@ from duly.runtime.slots import Slots
 from duly.runtime.worker import Worker
 from duly.store import limits, migrate, steps
 from duly.store import statements as sql
-from duly.store.base import ClaimRequest
+from duly.store.base import Blame, ClaimRequest
 from duly.store.session import Session
 from duly.store.sqlite import (
     SQL,
@@ -386,10 +386,7 @@ def no_rerun() -> AbstractContextManager[None]:
 
 @mutant("a transaction that could not begin is the body's failure", seed=25)
 def begin_is_judged() -> AbstractContextManager[None]:
-    return both(
-        patched(SqliteMutationLane, "is_system", lambda self, error: False),
-        patched(SqliteMutationLane, "is_conflict", lambda self, error: False),
-    )
+    return patched(SqliteMutationLane, "blame", lambda self, error: Blame.BODY)
 
 
 @mutant("a mutation may cancel its own ancestor, and with it itself")

@@ -27,6 +27,7 @@ FIVE_YEARS_MS = 1826 * 86_400_000
 CRASHES_BEFORE_ALONE = 2
 CRASHES_UNTIL_CONVICTED = 4
 """Two beside other jobs, and two in a process of its own, seen by a worker that lived on."""
+LOCK_RETRIES = 10
 
 
 class State(StrEnum):
@@ -164,6 +165,7 @@ class Claim(msgspec.Struct, frozen=True):
     timeout_ms: int | None
     retry: str | None
     args: str
+    lock_retries: int = 0
     holds_slot: bool = False
     """Whether a limit counts it as running until the body has really ended."""
 
@@ -194,6 +196,8 @@ class Again(msgspec.Struct, frozen=True):
     error_kind: str | None = None
     error_message: str | None = None
     error_traceback: str | None = None
+    lock_failures: int = 0
+    """How many more of them the job has had."""
 
 
 Settlement = Finish | Again
@@ -315,6 +319,12 @@ class SystemFailed(msgspec.Struct, frozen=True):
     message: str
 
 
+class LockRefused(msgspec.Struct, frozen=True):
+    """A mutation asked for a lock that was not free: its own NOWAIT or `lock_timeout`."""
+
+    failure: Raised
+
+
 class NeverStarted(msgspec.Struct, frozen=True):
     """The claim is given back: no line of the function has run."""
 
@@ -326,7 +336,7 @@ class Interrupted(msgspec.Struct, frozen=True):
     """The worker stopped before the body had ended; nobody knows how far it came."""
 
 
-Outcome = Succeeded | Raised | Conflicted | SystemFailed | NeverStarted | Interrupted
+Outcome = Succeeded | Raised | Conflicted | LockRefused | SystemFailed | NeverStarted | Interrupted
 
 
 def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
@@ -339,6 +349,8 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
         case Conflicted(message):
             delay = conflict_delay(claim.system_retries, chance)
             return _again_without_counting(claim, now, delay, message)
+        case LockRefused(failure):
+            return _after_lock_failure(claim, failure, now, chance)
         case SystemFailed(message):
             delay = system_delay(claim.system_retries, chance)
             return _again_without_counting(claim, now, delay, message)
@@ -484,7 +496,18 @@ def _after_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Se
     )
 
 
-def _again_without_counting(claim: Claim, now: int, delay: float, message: str) -> Again:
+def _after_lock_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Settlement:
+    """The lock may be free soon, but a body that always asks in vain must not run forever."""
+    if claim.lock_retries < LOCK_RETRIES:
+        delay = conflict_delay(claim.lock_retries, chance)
+        return _again_without_counting(claim, now, delay, failure.message, lock_failures=1)
+    message = f"{failure.message} (a lock was not free in {claim.lock_retries + 1} runs)"
+    return _after_failure(claim, msgspec.structs.replace(failure, message=message), now, chance)
+
+
+def _again_without_counting(
+    claim: Claim, now: int, delay: float, message: str, lock_failures: int = 0
+) -> Again:
     """A failure that is not the function's own costs it no attempt."""
     return Again(
         claim.id,
@@ -496,6 +519,7 @@ def _again_without_counting(claim: Claim, now: int, delay: float, message: str) 
         _hold_after(claim),
         None,
         message,
+        lock_failures=lock_failures,
     )
 
 

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from duly.model.job import (
     ErrorKind,
     Hold,
     Kind,
+    LockRefused,
     NeverStarted,
     Outcome,
     Raised,
@@ -35,7 +36,7 @@ from duly.model.progress import LogEntry
 from duly.model.text import storable
 from duly.runtime.program import Runnable, Scrub
 from duly.runtime.reports import Report, Reports, context_of
-from duly.store.base import MutationLane, NeedsAlone, Store
+from duly.store.base import Blame, MutationLane, NeedsAlone, Store, causes
 
 log = logging.getLogger(__name__)
 
@@ -268,6 +269,7 @@ class MutationRunner:
         self._release = release
         self._active = threading.Lock()
         self._alone: set[str] = set()
+        self._in_body = False
 
     def run(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, MutationEnd]]:
         """Run them all, sharing transactions where that is safe."""
@@ -329,9 +331,8 @@ class MutationRunner:
             self._undo_or_break()
             return None
         except BaseException as error:  # Also SystemExit: a body must not end the worker's thread.
-            if self._lane.is_conflict(error) or self._lane.is_system(error):
-                raise
-            if isinstance(error, errors.TransactionEnded):
+            # Alone it shows whose failure that is.
+            if self._lane.blame(error) != Blame.BODY or isinstance(error, errors.TransactionEnded):
                 raise
             was_refused = self._was_refused(error)
             self._undo_or_break()
@@ -347,7 +348,7 @@ class MutationRunner:
 
         The body may have made an error of its own of it. To be asked before `undo`.
         """
-        return self._lane.has_refused() or any(map(self._lane.is_refusal, _with_causes(error)))
+        return self._lane.has_refused() or any(map(self._lane.is_refusal, causes(error)))
 
     def _undo_or_break(self) -> None:
         if not self._lane.undo():
@@ -356,7 +357,7 @@ class MutationRunner:
     # One by itself
 
     def _run_alone(self, attempt: Attempt) -> MutationEnd:
-        committing = False
+        committing = self._in_body = False
         try:
             attempt.runnable.prepare()
             self._lane.begin(False)
@@ -374,14 +375,22 @@ class MutationRunner:
     def _failed_alone(
         self, attempt: Attempt, error: BaseException, committing: bool
     ) -> MutationEnd:
+        blame = self._lane.blame(error)
         self._roll_back_whatever_is_left()
-        if self._lane.is_system(error):
-            if committing and self._was_committed(attempt.claim):
+        match blame:
+            case Blame.DATABASE if committing and self._was_committed(attempt.claim):
                 return Committed()
-            return SystemFailed(describe(attempt, error))
-        if self._lane.is_conflict(error):
-            return Conflicted(describe(attempt, error))
-        return self._judge(attempt, error)
+            case Blame.DATABASE:
+                return SystemFailed(describe(attempt, error))
+            case Blame.CONFLICT:
+                return Conflicted(describe(attempt, error))
+            case Blame.LOCK if not self._in_body:
+                return Conflicted(describe(attempt, error))
+            case Blame.LOCK | Blame.BODY:
+                end = self._judge(attempt, error)
+                if blame == Blame.LOCK and isinstance(end, Raised) and end.kind == ErrorKind.USER:
+                    return LockRefused(end)
+                return end
 
     def _roll_back_whatever_is_left(self) -> None:
         try:
@@ -409,6 +418,7 @@ class MutationRunner:
         attempt.report = None
         self._watch(attempt, self._seconds(attempt.claim))
         attempt.cancel_body = self._interrupter(attempt)
+        self._in_body = True
         try:
             value = context_of(attempt).run(
                 attempt.runnable.call_mutation, attempt, self._lane.tx, arguments, shared
@@ -420,6 +430,7 @@ class MutationRunner:
             self._release(attempt)
             # Its time is over, whatever the others of its group still need.
             attempt.deadline = None
+        self._in_body = False
         fault.point("mutation.body_done")
         if attempt.timed_out:
             return timeout_outcome(attempt.claim, self._store.mutation_seconds)
@@ -476,18 +487,6 @@ def _failure(attempt: Attempt, error: BaseException) -> Raised:
         final=not attempt.runnable.may_retry(error),
         after=error.seconds if isinstance(error, errors.RetryAfter) else None,
     )
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and every other one that it was raised from or instead of."""
-    found: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        following = left.pop()
-        if following is not None and not any(following is known for known in found):
-            found.append(following)
-            left += following.__cause__, following.__context__
-            yield following
 
 
 def _for_people(attempt: Attempt, text: str) -> str:

@@ -11,11 +11,12 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from duly.errors import StoreError, StoreUnavailable
+from duly.errors import NonRetryable, RetryAfter, StoreError, StoreUnavailable
 from duly.model.access import RequestClaim, TokenRecord
 from duly.model.calendar import Calendar
 from duly.model.decide import Facts, Signal
@@ -277,6 +278,44 @@ class RowsLocked(StoreError):
         super().__init__(f"the rows of {len(locked)} ended jobs are locked by other transactions")
 
 
+class Blame(StrEnum):
+    """Who is to blame for a mutation's error, which decides whether it runs again."""
+
+    BODY = "body"
+    CONFLICT = "conflict"
+    """Another transaction won: serialization, deadlock, a locked file."""
+    LOCK = "lock"
+    """The body's own statement would not wait for a lock: NOWAIT, `lock_timeout`, busy."""
+    DATABASE = "database"
+    """The connection is lost, or the database in trouble: full, read-only, out of memory."""
+
+
+def blame(error: BaseException, blame_one: Callable[[BaseException], Blame]) -> Blame:
+    """Who is to blame for an error, also where the body has raised one of its own instead.
+
+    What the body itself says of another attempt counts, and what it makes of a lock.
+    """
+    if isinstance(error, NonRetryable | RetryAfter):
+        return Blame.BODY
+    for each in causes(error):
+        found = blame_one(each)
+        if found in (Blame.CONFLICT, Blame.DATABASE):
+            return found
+    return blame_one(driver_error(error))
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and every other one that it wraps, or was raised from or instead of."""
+    found: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        following = left.pop()
+        if following is not None and not any(following is known for known in found):
+            found.append(following)
+            left += following.__cause__, following.__context__
+            yield driver_error(following)
+
+
 class MutationLane(Protocol):
     """A connection of its own for mutation bodies, used by one thread.
 
@@ -326,9 +365,12 @@ class MutationLane(Protocol):
         """Forget whatever a body may have left on the connection."""
         ...
 
-    def is_conflict(self, error: BaseException) -> bool: ...
+    def blame(self, error: BaseException) -> Blame:
+        """Who is to blame for what has ended a body, or the transaction around it.
 
-    def is_system(self, error: BaseException) -> bool: ...
+        Asked before the connection is rolled back or renewed.
+        """
+        ...
 
     def is_refusal(self, error: BaseException) -> bool:
         """Whether the error came from the database and not from the body's own code."""

@@ -167,7 +167,7 @@ _FINAL = f"""{_MOVED}, state, completed_at, result, error_kind, error_message, e
 _BUCKET = f"((:now::int8 / {DAY_MS}) % {HISTORY_BUCKETS})::int2"
 
 _CLAIMED = """@id, token, attempt, crashes, system_retries, function, kind, queue, priority,
-    run_at, timeout_ms, retry, args"""
+    run_at, timeout_ms, retry, args, lock_retries"""
 
 _CLAIMABLE = "state = 'pending' AND hold IS NULL"
 
@@ -428,20 +428,22 @@ FORGET_FINISHED = both("DELETE FROM @jobs WHERE id = ? AND token = ?")
 AGAIN = each(
     sqlite="""UPDATE @jobs SET state = 'pending', token = token + 1, worker_id = NULL,
             started_at = NULL, deadline_at = NULL, run_at = :run_at, attempt = :attempt,
-            crashes = :crashes, system_retries = :system_retries, hold = :hold,
+            crashes = :crashes, system_retries = :system_retries,
+            lock_retries = lock_retries + :lock_failures, hold = :hold,
             error_kind = :error_kind, error_message = :error_message,
             error_traceback = :error_traceback
         WHERE id = :id AND token = :token""",
     postgres=f"""UPDATE @jobs j SET state = 'pending', token = j.token + 1, worker_id = NULL,
             started_at = NULL, deadline_at = NULL, run_at = f.run_at, attempt = f.attempt,
-            crashes = f.crashes, system_retries = f.system_retries, hold = f.hold,
+            crashes = f.crashes, system_retries = f.system_retries,
+            lock_retries = j.lock_retries + f.lock_failures, hold = f.hold,
             error_kind = f.error_kind, error_message = f.error_message,
             error_traceback = f.error_traceback
         FROM unnest(:ids::uuid[], :tokens::int4[], :run_ats::int8[], :attempts::int4[],
             :crashes::int4[], :system_retries::int4[], :holds::text[], :error_kinds::text[],
-            :error_messages::text[], :error_tracebacks::text[])
+            :error_messages::text[], :error_tracebacks::text[], :lock_failures::int4[])
             AS f (id, token, run_at, attempt, crashes, system_retries, hold, error_kind,
-                error_message, error_traceback)
+                error_message, error_traceback, lock_failures)
         WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
             AND {_WAIT_SHORTLY}
         RETURNING j.id::text""",

@@ -29,7 +29,7 @@ from duly.model.job import (
 from duly.model.progress import LogEntry
 from duly.on import On
 from duly.store import steps
-from duly.store.base import Address, ClaimRequest, Engine, Rows, Store, StoreTx, WorkerInfo
+from duly.store.base import Address, Blame, ClaimRequest, Engine, Rows, Store, StoreTx, WorkerInfo
 from duly.store.borrow import (
     AlchemyConnection,
     AlchemySession,
@@ -245,11 +245,8 @@ class InsideLane:
 
     def renew(self) -> None: ...
 
-    def is_conflict(self, error: BaseException) -> bool:
-        return False
-
-    def is_system(self, error: BaseException) -> bool:
-        return False
+    def blame(self, error: BaseException) -> Blame:
+        return Blame.BODY
 
     def is_refusal(self, error: BaseException) -> bool:
         return False

@@ -8,6 +8,7 @@ from collections.abc import Generator
 import psycopg
 
 from duly import errors
+from duly.store.base import Blame
 from duly.store.copy_mark import PREFIX
 
 # What makes a transaction fail through no fault of its own.
@@ -16,6 +17,14 @@ CONFLICTS = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
 )
+
+# The connection is gone, or will be: its own class 08, timeouts that the server ends it for (in a
+# transaction, of the transaction, of the session), a server that stops, starts or is full.
+LOST = ("08", "25P03", "25P04", "57P", "53300")
+# The server cannot do what it could at other times: no memory, no space, read-only (after a
+# failover, or a provider's answer to a full disk), errors of the system, damaged data. Not 53400: a
+# limit that the statement itself has passed.
+TROUBLE = ("25006", "53000", "53100", "53200", "58", "XX001", "XX002")
 
 
 class Conflict(Exception):
@@ -88,18 +97,29 @@ def _translate(error: psycopg.Error) -> Exception:
             pass
     if is_lost(error):
         return errors.StoreUnavailable(f"the connection to PostgreSQL was lost: {text}")
+    if blame_one(error) == Blame.DATABASE:
+        return errors.StoreUnavailable(f"PostgreSQL is in trouble: {text}")
     return errors.StoreError(text)
 
 
-def is_lost(error: BaseException) -> bool:
+def is_lost(error: psycopg.Error) -> bool:
     """Whether the connection is gone, or the server going: any outcome is possible."""
-    if isinstance(error, psycopg.errors.AdminShutdown | psycopg.errors.CrashShutdown):
-        return True
-    if isinstance(error, psycopg.errors.CannotConnectNow | psycopg.errors.TooManyConnections):
-        return True
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
-        error.sqlstate is None or error.sqlstate.startswith("08")
-    )
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return error.sqlstate.startswith(LOST)
+
+
+def blame_one(error: BaseException) -> Blame:
+    """Who is to blame for an error in a mutation."""
+    if isinstance(error, errors.StoreError) and not isinstance(error, errors.QueryTooBroad):
+        return Blame.DATABASE
+    if not isinstance(error, psycopg.Error):
+        return Blame.BODY
+    if is_lost(error) or (error.sqlstate or "").startswith(TROUBLE):
+        return Blame.DATABASE
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return Blame.LOCK
+    return Blame.CONFLICT if isinstance(error, CONFLICTS) else Blame.BODY
 
 
 def first_line(error: BaseException) -> str:

@@ -13,11 +13,11 @@ from duly import errors
 from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
 from duly.store import statements as sql
-from duly.store.base import MEMBER, driver_error
+from duly.store.base import MEMBER, Blame, blame, driver_error
 from duly.store.postgres.connection import is_hung_up
-from duly.store.postgres.errors import CONFLICTS, first_line, is_lost
+from duly.store.postgres.errors import blame_one, first_line
 from duly.store.postgres.session import PostgresSession
-from duly.store.postgres.tx import PostgresTx
+from duly.store.postgres.tx import PostgresTx, raise_if_ended
 
 if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
@@ -68,10 +68,8 @@ class PostgresMutationLane:
         self._own = None
 
     def finish(self, claim: Claim, result: str | None, now: int) -> bool:
-        status = self.raw.info.transaction_status
-        if status == TransactionStatus.IDLE:
-            raise errors.TransactionEnded("the body ended the transaction")
-        if status == TransactionStatus.INERROR:
+        raise_if_ended(self.raw)
+        if self.raw.info.transaction_status == TransactionStatus.INERROR:
             raise errors.TransactionEnded(
                 "a statement failed and the body went on; use tx.savepoint() around it"
             )
@@ -135,11 +133,9 @@ class PostgresMutationLane:
     def renew(self) -> None:
         self.raw.close()
 
-    def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(driver_error(error), CONFLICTS)
-
-    def is_system(self, error: BaseException) -> bool:
-        return isinstance(error, errors.StoreUnavailable) or is_lost(driver_error(error))
+    def blame(self, error: BaseException) -> Blame:
+        # A lost connection decides, whatever the body has made of the error that told it.
+        return Blame.DATABASE if self.raw.broken else blame(error, blame_one)
 
     def is_refusal(self, error: BaseException) -> bool:
         return isinstance(driver_error(error), psycopg.Error)

@@ -218,4 +218,5 @@ def _again_arrays(agains: Sequence[Again]) -> dict[str, Any]:
         "error_kinds": [a.error_kind for a in agains],
         "error_messages": [a.error_message for a in agains],
         "error_tracebacks": [a.error_traceback for a in agains],
+        "lock_failures": [a.lock_failures for a in agains],
     }

@@ -179,6 +179,11 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         raw = self._take_idle() or self.connect()
         try:
             yield PostgresSession(raw, self)
+        except errors.StoreReadOnly:
+            # After a failover others may lead to the server that can write, not this one.
+            raw.close()
+            self._drop_idle()
+            raise
         finally:
             if raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
                 raw.close()

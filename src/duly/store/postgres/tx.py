@@ -34,6 +34,14 @@ def may_end_transaction(text: str) -> bool:
     return _ENDING.search(text) is not None
 
 
+def raise_if_ended(raw: Connection) -> None:
+    """Raise what the body itself has done; that a connection broke was not its doing."""
+    if raw.info.transaction_status == TransactionStatus.IDLE:
+        raise errors.TransactionEnded("the body ended the transaction")
+    if raw.closed and not raw.broken:
+        raise errors.TransactionEnded("the body closed the connection")
+
+
 class PostgresTx:
     """A transaction in the hands of user code."""
 
@@ -51,8 +59,7 @@ class PostgresTx:
     @property
     def _open(self) -> PostgresSession:
         """After a COMMIT in the body each statement would commit by itself: refuse it."""
-        if self._session.raw.info.transaction_status == TransactionStatus.IDLE:
-            raise errors.TransactionEnded("the body ended the transaction")
+        raise_if_ended(self._session.raw)
         return self._session
 
     def execute(self, text: str, parameters: Sequence[Any] = ()) -> Rows:

@@ -8,8 +8,22 @@ import sqlite3
 from collections.abc import Generator
 
 from duly import errors
+from duly.store.base import Blame
 from duly.store.copy_mark import PREFIX
 from duly.store.turnstile import PATIENCE
+
+_BLAME = {
+    "SQLITE_BUSY": Blame.LOCK,
+    "SQLITE_LOCKED": Blame.LOCK,
+    "SQLITE_CANTOPEN": Blame.DATABASE,
+    "SQLITE_CORRUPT": Blame.DATABASE,
+    "SQLITE_FULL": Blame.DATABASE,
+    "SQLITE_IOERR": Blame.DATABASE,
+    "SQLITE_NOMEM": Blame.DATABASE,
+    "SQLITE_NOTADB": Blame.DATABASE,
+    "SQLITE_PROTOCOL": Blame.DATABASE,
+    "SQLITE_READONLY": Blame.DATABASE,
+}
 
 FILE_ERRORS: dict[int, type[errors.StoreError]] = {
     errno.EACCES: errors.StoreReadOnly,
@@ -69,6 +83,17 @@ def translate(error: Exception, where: str) -> Exception:
     if name in ("SQLITE_IOERR", "SQLITE_CANTOPEN"):
         return errors.StoreUnavailable(f"{where}: {text}")
     return errors.StoreError(f"{where}: {text}")
+
+
+def blame_one(error: BaseException) -> Blame:
+    """Who is to blame for an error in a mutation; a body holds the write lock already."""
+    if isinstance(error, sqlite3.Error):
+        return _BLAME.get(code_of(error), Blame.BODY)
+    if isinstance(error, errors.StoreUnavailable):
+        return Blame.CONFLICT
+    if isinstance(error, errors.StoreError) and not isinstance(error, errors.QueryTooBroad):
+        return Blame.DATABASE
+    return Blame.BODY
 
 
 def code_of(error: BaseException) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from duly import errors
 from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
-from duly.store.base import MEMBER, driver_error
+from duly.store.base import MEMBER, Blame, blame, driver_error
 from duly.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
-from duly.store.sqlite.errors import code_of, translated
+from duly.store.sqlite.errors import blame_one, translated
 from duly.store.sqlite.session import SqliteSession
 from duly.store.sqlite.tx import ENDED_IN_BODY, SqliteTx
 
@@ -192,20 +192,8 @@ class SqliteMutationLane(BodyConnection):
     def interrupt(self) -> None:
         self.raw.interrupt()
 
-    def is_conflict(self, error: BaseException) -> bool:
-        error = driver_error(error)
-        busy = isinstance(error, sqlite3.Error) and code_of(error) in (
-            "SQLITE_BUSY",
-            "SQLITE_LOCKED",
-        )
-        return busy or isinstance(error, errors.StoreUnavailable)
-
-    def is_system(self, error: BaseException) -> bool:
-        error = driver_error(error)
-        name = code_of(error) if isinstance(error, sqlite3.Error) else ""
-        broken = name in ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_NOMEM", "SQLITE_CANTOPEN")
-        # What `begin` raises is never the body's doing.
-        return broken or (isinstance(error, errors.StoreError) and not self.is_conflict(error))
+    def blame(self, error: BaseException) -> Blame:
+        return blame(error, blame_one)
 
     def is_refusal(self, error: BaseException) -> bool:
         return isinstance(driver_error(error), sqlite3.Error)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from duly.errors import TransactionEnded
 from duly.model.job import Claim, Kind, State
-from duly.store.base import MutationLane
+from duly.store.base import Blame, MutationLane
 from duly.testing.conformance.ground import NOW, Ground, again, new_job, refused
 
 
@@ -208,5 +208,4 @@ class Mutations(Ground):
     def test_a_bodys_own_error_is_no_fault_of_the_system(self) -> None:
         with self.lane() as lane:
             for error in (ValueError("x"), ZeroDivisionError()):
-                assert not lane.is_conflict(error)
-                assert not lane.is_system(error)
+                assert lane.blame(error) == Blame.BODY
