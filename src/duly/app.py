@@ -65,9 +65,9 @@ from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
 from duly.schedules.declared import Declarations, DeclaredSchedule, declare
-from duly.store.base import HeldJobs, QueuePause, Store, WorkerInfo
+from duly.store.base import POOL, HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
-from duly.threads import to_the_end
+from duly.threads import READS, TRANSACTIONS, Threads, to_the_end
 from duly.times import Delay, Instant, at
 from duly.tokens import Tokens
 from duly.verbs import Verbs, id_of, job_filter, name_of_function
@@ -83,6 +83,7 @@ ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
+MAX_POOL = 10_000
 IDEMPOTENCY = timedelta(milliseconds=IDEMPOTENCY_MS)
 MIN_INTERVAL = timedelta(milliseconds=FLOOR_MS)
 SIGNAL_TIMEOUT = timedelta(seconds=SIGNAL_SECONDS)
@@ -109,6 +110,7 @@ class Duly(Verbs, Registry):
         clock: Clock | None = None,
         schema: str = "duly",
         pooler: bool = False,
+        pool: int = POOL,
         synchronous: str = "FULL",
         auto_migrate: bool = False,
         apply: str = "start",
@@ -135,16 +137,22 @@ class Duly(Verbs, Registry):
         `signal`: asked for `signal_rpc_result` when the condition of a schedule looks at it; what
         it returns must be JSON. If it raises, or takes longer than `signal_timeout`, the condition
         has failed.
-        `schema`, `pooler`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
+        `pool`: how many connections the callers in this process share; a call that finds all of
+        them in use waits for 10 s, then raises StoreUnavailable.
+        `schema`, `pooler`, `pool`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
         kept = min(retention, exhausted_retention, ledger_retention)
         shortest = min(kept, idempotency, min_interval, signal_timeout)
-        _check_options(given, name, concurrency, shortest, synchronous)
+        _check_options(given, name, concurrency, shortest, synchronous, pool)
         assert given is not None
         clock = clock or SystemClock()
-        store = self._store_maker(given, _folder_of_caller(), clock, schema, pooler, synchronous)
+        folder = _folder_of_caller()
+        store = self._store_maker(given, folder, clock, schema, pooler, synchronous, pool)
         self._core = self._core_type(name, clock, store, imports, auto_migrate)
+        # What async code asks while its transactions are open has connections left.
+        seats = max(1, min(TRANSACTIONS, pool - READS))
+        self._core.threads = Threads(transactions=seats)
         self.functions: Functions = Functions(self._core)
         self.queues: Queues = Queues(self._core)
         self.schedules: Schedules = Schedules(self._core)
@@ -603,7 +611,12 @@ class Duly(Verbs, Registry):
 
 
 def _check_options(
-    url: str | None, name: str, concurrency: int, retention: timedelta, synchronous: str
+    url: str | None,
+    name: str,
+    concurrency: int,
+    retention: timedelta,
+    synchronous: str,
+    pool: int,
 ) -> None:
     """Every fault at once, so that one start shows them all."""
     faults: list[BadInput] = []
@@ -617,6 +630,8 @@ def _check_options(
         faults.append(InvalidOption("retention", "every length of time must be positive"))
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):
         faults.append(InvalidOption("synchronous", "must be FULL, NORMAL or EXTRA"))
+    if not 1 <= pool <= MAX_POOL:
+        faults.append(InvalidOption("pool", f"must be 1 to {MAX_POOL:,} connections"))
     if len(faults) == 1:
         raise faults[0]
     if faults:

@@ -10,14 +10,20 @@ from urllib.parse import unquote, urlsplit
 
 from duly.clock import Clock, SystemClock
 from duly.errors import InvalidURL
-from duly.store.base import Store
+from duly.store.base import POOL, Store
 from duly.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
 
 def make_store(
-    url: str, folder: Path, clock: Clock, schema: str, pooler: bool, synchronous: str
+    url: str,
+    folder: Path,
+    clock: Clock,
+    schema: str,
+    pooler: bool,
+    synchronous: str,
+    pool: int = POOL,
 ) -> Store:
     scheme = url.partition("://")[0].partition("+")[0]
     if scheme == "sqlite":
@@ -25,7 +31,9 @@ def make_store(
     if scheme in ("postgres", "postgresql"):
         postgres = importlib.import_module("duly.store.postgres")
         told = clock if isinstance(clock, SystemClock) else None
-        store: Store = postgres.PostgresStore(url, schema=schema, pooler=pooler, clock=told)
+        store: Store = postgres.PostgresStore(
+            url, schema=schema, pooler=pooler, pool=pool, clock=told
+        )
         return store
     raise InvalidURL(
         f"{without_password(url)!r} is no database URL; "

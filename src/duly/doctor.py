@@ -34,6 +34,10 @@ BEAT_PATIENCE = 3.0
 """Who beats every second and does not within this time is gone."""
 CLOCK_MS = 2_000
 LONG_TRANSACTION_MS = 600_000
+MUTATION_MS = 60_000
+WORKER_CONNECTIONS = 17
+"""8 for mutations, one that listens, one for each of its 8 loops."""
+FEW_LEFT = 0.9
 OLD_ZONES_DAYS = 730
 EXTRAS: dict[str, tuple[str, ...]] = {
     "postgres": ("psycopg", "psycopg_pool"),
@@ -258,6 +262,29 @@ def _engine(signs: Signs) -> Iterator[Finding]:
             "duly, mutations included, are READ COMMITTED",
             "in your own, app.on(…) does not cancel jobs that have started or are in a batch",
         )
+    if (engine.transaction_timeout_ms or MUTATION_MS) < MUTATION_MS:
+        yield _note(
+            "database",
+            f"PostgreSQL ends a transaction after {engine.transaction_timeout_ms} ms; a mutation "
+            "that takes longer runs again and again",
+            "set idle_in_transaction_session_timeout and transaction_timeout to more than 60 s, "
+            "or to 0, for duly's role",
+        )
+
+
+def _connections(signs: Signs) -> Iterator[Finding]:
+    engine = signs.engine
+    if engine.connections is None or not engine.max_connections:
+        return
+    text = (
+        f"{engine.connections} of {engine.max_connections} in use; a process takes at most "
+        f"{engine.pool} for its callers, a worker {WORKER_CONNECTIONS} more"
+    )
+    if engine.connections > FEW_LEFT * engine.max_connections:
+        hint = "raise max_connections, lower Duly(pool=…), or use a pooler"
+        yield _note("connections", text, hint)
+    else:
+        yield _ok("connections", text)
 
 
 def has_wal_reset_bug(version: str) -> bool:
@@ -464,6 +491,7 @@ def _extras(signs: Signs) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Signs], Iterator[Finding]], ...] = (
     _database,
     _engine,
+    _connections,
     _clock,
     _workers,
     _ticker,

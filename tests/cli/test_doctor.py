@@ -28,7 +28,14 @@ SEND = FunctionInfo(
 WELL = Signs(
     now=NOW,
     where="shop on db",
-    engine=Engine("PostgreSQL", "17.2", longest_transaction_ms=5, isolation="read committed"),
+    engine=Engine(
+        *("PostgreSQL", "17.2"),
+        longest_transaction_ms=5,
+        isolation="read committed",
+        pool=20,
+        connections=30,
+        max_connections=100,
+    ),
     ahead_ms=12,
     health=HealthReport(True, True, queues=(QUEUE,)),
     workers=[WORKER],
@@ -80,6 +87,16 @@ def test_where_all_is_well_nothing_is_told() -> None:
             {"engine": replace(WELL.engine, isolation="repeatable read")},
             "note",
             "REPEATABLE READ mutations COMMITTED app.on",
+        ),
+        (
+            {"engine": replace(WELL.engine, connections=95)},
+            "note",
+            "connections 95 of 100 at most 20 worker 17 more Duly(pool=…)",
+        ),
+        (
+            {"engine": replace(WELL.engine, transaction_timeout_ms=30_000)},
+            "note",
+            "30000 ms transaction_timeout",
         ),
         ({"ahead_ms": -90_000}, "note", "90.0 behind time server"),
         ({"workers": [], "waiting": frozenset()}, "wrong", "no worker lives `duly worker`"),

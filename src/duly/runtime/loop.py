@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from duly.clock import Clock
 from duly.errors import StoreUnavailable
+from duly.store.base import become_own_loop
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Loop:
             self._thread.join(timeout)
 
     def _run(self) -> None:
+        become_own_loop()
         while not self._stopping:
             self.bell.clear()
             delay = self._pass_safely()

@@ -59,6 +59,19 @@ if TYPE_CHECKING:
 
 CLAIM_BYTES = 8 << 20
 """A claim takes at most so many bytes of arguments (but always one job)."""
+POOL = 20
+"""How many connections a process has for its callers."""
+
+_thread = threading.local()
+
+
+def become_own_loop() -> None:
+    """This thread is one of duly's own, of which there are few: it never waits behind callers."""
+    _thread.is_own_loop = True
+
+
+def is_own_loop() -> bool:
+    return getattr(_thread, "is_own_loop", False)
 
 
 class WorkerInfo(msgspec.Struct, frozen=True):
@@ -155,6 +168,13 @@ class Engine(msgspec.Struct, frozen=True):
     """For how long somebody's transaction has been open, as far as PostgreSQL tells us."""
     isolation: str | None = None
     """What PostgreSQL gives to transactions that do not say which level they need."""
+    pool: int | None = None
+    """How many connections a process has for its callers."""
+    connections: int | None = None
+    """How many the server has in use, of `max_connections`."""
+    max_connections: int | None = None
+    transaction_timeout_ms: int | None = None
+    """After what the server ends a transaction, or one that is idle."""
 
 
 class Address(msgspec.Struct, frozen=True):

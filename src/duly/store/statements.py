@@ -1130,12 +1130,14 @@ LONGEST_WRITE = each(
         WHERE datname = current_database() AND backend_xid IS NOT NULL""",
 )
 # For how long a transaction of anybody is open whom this role may look at, in milliseconds.
-LONGEST_TRANSACTION = each(
+SERVER_STATE = each(
     sqlite="SELECT 0",
-    postgres="""SELECT (extract(epoch FROM max(clock_timestamp() - xact_start)) * 1000)::int8
-        FROM pg_stat_activity
-        WHERE datname = current_database() AND backend_type = 'client backend'
-            AND pid <> pg_backend_pid()""",
+    postgres="""SELECT (extract(epoch FROM max(clock_timestamp() - xact_start) FILTER (
+                WHERE datname = current_database() AND pid <> pg_backend_pid())) * 1000)::int8,
+            count(*), current_setting('max_connections')::int8,
+            (SELECT min(setting::int8) FROM pg_settings WHERE setting <> '0' AND name IN
+                ('idle_in_transaction_session_timeout', 'transaction_timeout'))
+        FROM pg_stat_activity WHERE backend_type = 'client backend'""",
 )
 # Each statement has to see what was committed before it, whatever the database's own default is.
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"

@@ -17,7 +17,7 @@ from django.db.backends.sqlite3._functions import register
 from duly.clock import Clock
 from duly.connect import make_store
 from duly.errors import InvalidOption
-from duly.store.base import Store
+from duly.store.base import POOL, Store
 from duly.store.sqlite import Connection, SqliteStore
 
 connections: Any = _connections
@@ -33,9 +33,11 @@ _NOT_FOR_LIBPQ = {
 class LateStore:
     """The store of an alias, made when it is first used: a test runner renames the database."""
 
-    def __init__(self, alias: str, clock: Clock, schema: str, pooler: bool, sync: str) -> None:
+    def __init__(
+        self, alias: str, clock: Clock, schema: str, pooler: bool, sync: str, pool: int
+    ) -> None:
         self.alias = alias
-        self._options = clock, schema, pooler, sync
+        self._options = clock, schema, pooler, sync, pool
         self._made: Store | None = None
         self._name: object = None
 
@@ -62,10 +64,16 @@ class LateStore:
 
 
 def late_store(
-    url: str, folder: Path, clock: Clock, schema: str, pooler: bool, synchronous: str
+    url: str,
+    folder: Path,
+    clock: Clock,
+    schema: str,
+    pooler: bool,
+    synchronous: str,
+    pool: int = POOL,
 ) -> Store:
     """Has the form of `make_store`; an alias of DATABASES stands in place of the URL."""
-    return cast(Store, LateStore(url, clock, schema, pooler, synchronous))
+    return cast(Store, LateStore(url, clock, schema, pooler, synchronous, pool))
 
 
 def _name(alias: str) -> object:
@@ -73,13 +81,15 @@ def _name(alias: str) -> object:
     return connections.settings[alias]["NAME"]
 
 
-def _make(alias: str, clock: Clock, schema: str, pooler: bool, synchronous: str) -> Store:
+def _make(
+    alias: str, clock: Clock, schema: str, pooler: bool, synchronous: str, pool: int
+) -> Store:
     wrapper = connections[alias]
     if wrapper.vendor == "sqlite":
         return DjangoSqliteStore(sqlite_path(wrapper), synchronous=synchronous)
     if wrapper.vendor == "postgresql":
         url = postgres_url(wrapper.settings_dict)
-        return make_store(url, Path(), clock, schema, pooler, synchronous)
+        return make_store(url, Path(), clock, schema, pooler, synchronous, pool)
     raise _wrong(alias, f"is {wrapper.display_name}; duly works in SQLite and PostgreSQL")
 
 

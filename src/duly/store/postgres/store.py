@@ -24,10 +24,10 @@ from duly.clock import SystemClock, os_sleep
 from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
 from duly.store import migrate
 from duly.store import statements as sql
-from duly.store.base import Address, ClaimRequest, Engine, RowsLocked, WorkerInfo
+from duly.store.base import POOL, Address, ClaimRequest, Engine, RowsLocked, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.postgres.bell import Bell
-from duly.store.postgres.connection import Connection, is_hung_up
+from duly.store.postgres.connection import Connection
 from duly.store.postgres.errors import (
     Conflict,
     first_line,
@@ -37,6 +37,7 @@ from duly.store.postgres.errors import (
 )
 from duly.store.postgres.fork import INHERITED, STORES
 from duly.store.postgres.lane import PostgresMutationLane
+from duly.store.postgres.pool import Pool, PoolExhausted
 from duly.store.postgres.session import SMALL_BATCH, PostgresSession
 from duly.store.postgres.tx import PostgresTx
 from duly.store.shared import SharedVerbs
@@ -73,6 +74,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         *,
         schema: str = "duly",
         pooler: bool = False,
+        pool: int = POOL,
         clock: SystemClock | None = None,
     ) -> None:
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
@@ -90,7 +92,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         # Whether a statement by itself would have settings of the database's that are not ours.
         self._must_begin = False
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self.pool = pool
+        self._pool = Pool(lambda: self.connect(), pool)
         self._enqueues: GroupCommit[_Insert] = GroupCommit(self._insert_together)
         self._bell: Bell | None = None
         self._opened = False
@@ -175,30 +178,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     @contextlib.contextmanager
     def _lend(self) -> Generator[PostgresSession]:
-        """A connection nobody else uses; one that broke or is left in a transaction is dropped."""
-        raw = self._take_idle() or self.connect()
-        try:
-            yield PostgresSession(raw, self)
-        except errors.StoreReadOnly:
-            # After a failover others may lead to the server that can write, not this one.
-            raw.close()
-            self._drop_idle()
-            raise
-        finally:
-            if raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
+        with self._pool.lend() as raw:
+            try:
+                yield PostgresSession(raw, self)
+            except errors.StoreReadOnly:
+                # After a failover others may lead to the server that can write, not this one.
                 raw.close()
-            else:
-                with self._lock:
-                    self._idle.append(raw)
-
-    def _take_idle(self) -> Connection | None:
-        """A connection that the server has not ended while nobody used it."""
-        while True:
-            with self._lock:
-                raw = self._idle.pop() if self._idle else None
-            if raw is None or not is_hung_up(raw):
-                return raw
-            raw.close()
+                self._pool.close_idle()
+                raise
 
     def begin(self, raw: Connection) -> str:
         """Open a transaction; its id, which proves later that it is still the same one."""
@@ -216,6 +203,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         try:
             with self._borrow() as session:
                 return ask(session)
+        except PoolExhausted:
+            raise
         except errors.StoreUnavailable:
             self.drop_idle()
             with self._borrow() as session:
@@ -255,16 +244,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             return work(session)
 
     def drop_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for raw in idle:
-            raw.close()
+        """Close the connections that nobody has borrowed."""
+        self._pool.close_idle()
 
     def forget_after_fork(self) -> None:
         """In a forked child: the sockets belong to the parent."""
-        INHERITED.append((self._idle, self._bell))
+        INHERITED.append((self._pool, self._bell))
         self._lock = threading.Lock()
-        self._idle = []
+        self._pool = Pool(lambda: self.connect(), self.pool)
         self._enqueues = GroupCommit(self._insert_together)
         self._bell = None
 
@@ -327,7 +314,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
 
     def engine(self) -> Engine:
-        return self._read(_engine)
+        return self._read(lambda session: _engine(session, self.pool))
 
     def close(self) -> None:
         with self._lock:
@@ -355,6 +342,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         """By themselves: who waits for the holder of a key lets nobody else wait."""
         try:
             return self._write(lambda s: s.insert_jobs(jobs))
+        except PoolExhausted:
+            raise
         except errors.StoreUnavailable:
             self.drop_idle()
             with in_doubt():
@@ -383,6 +372,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def _insert(self, jobs: Sequence[NewJob], ring: bool = False) -> None:
         try:
             self._single(lambda s: s.insert_jobs(jobs, ring))
+        except PoolExhausted:
+            raise
         except errors.StoreUnavailable:
             # The answer was lost, or the connection was dead before the question.
             self.drop_idle()
@@ -574,11 +565,20 @@ def _settle_shortly(
         raise _Locked from error
 
 
-def _engine(session: PostgresSession) -> Engine:
+def _engine(session: PostgresSession, pool: int) -> Engine:
     version = session.raw.info.parameter_status("server_version") or "?"
-    ((longest,),) = session.run(sql.LONGEST_TRANSACTION)
+    ((longest, used, most, timeout),) = session.run(sql.SERVER_STATE)
     ((isolation,),) = session.run(sql.DEFAULT_ISOLATION)
-    return Engine("PostgreSQL", version, longest_transaction_ms=longest, isolation=isolation)
+    return Engine(
+        "PostgreSQL",
+        version,
+        longest_transaction_ms=longest,
+        isolation=isolation,
+        pool=pool,
+        connections=used,
+        max_connections=most,
+        transaction_timeout_ms=timeout,
+    )
 
 
 def _check_url(url: str) -> None:
