@@ -82,9 +82,12 @@ def test_a_call_that_gets_no_connection_in_time_says_how_many_there_are(
     app = make(2)
     entered: list[object] = []
     enter = Pool._enter  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(
-        Pool, "_enter", lambda self, loan: (entered.append(loan), enter(self, loan))
-    )
+
+    def note(self: Pool, loan: Any) -> None:
+        entered.append(loan)
+        enter(self, loan)
+
+    monkeypatch.setattr(Pool, "_enter", note)
 
     @app.action
     def anything(ctx: Ctx) -> None: ...
