@@ -67,7 +67,7 @@ from duly.schedules import Schedule, ScheduleOptions, Schedules
 from duly.schedules.declared import Declarations, DeclaredSchedule, declare
 from duly.store.base import POOL, HeldJobs, QueuePause, Store, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
-from duly.threads import READS, TRANSACTIONS, Threads, to_the_end
+from duly.threads import READS, Threads, to_the_end
 from duly.times import Delay, Instant, at
 from duly.tokens import Tokens
 from duly.verbs import Verbs, id_of, job_filter, name_of_function
@@ -151,8 +151,7 @@ class Duly(Verbs, Registry):
         store = self._store_maker(given, folder, clock, schema, pooler, synchronous, pool)
         self._core = self._core_type(name, clock, store, imports, auto_migrate)
         # What async code asks while its transactions are open has connections left.
-        seats = max(1, min(TRANSACTIONS, pool - READS))
-        self._core.threads = Threads(transactions=seats)
+        self._core.threads = Threads(transactions=max(1, pool - READS))
         self.functions: Functions = Functions(self._core)
         self.queues: Queues = Queues(self._core)
         self.schedules: Schedules = Schedules(self._core)

@@ -122,7 +122,7 @@ class Threads:
         # No lock, which a fork could leave held: of two pools made at once one is dropped unused.
         pid = os.getpid()
         return self._by_process.get(pid) or self._by_process.setdefault(
-            pid, _Pools(self._make, self._transactions or TRANSACTIONS)
+            pid, _Pools(self._make, min(self._transactions or TRANSACTIONS, TRANSACTIONS))
         )
 
 
