@@ -639,6 +639,10 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached, or answered that it is busy; trying again may help."""
 
 
+class StoreRefused(StoreUnavailable):
+    """The database answered and refused the connection: a wrong password, an unknown name."""
+
+
 class StoreMoved(StoreUnavailable):
     """The store is being copied to another database, or was moved there: nothing can be written."""
 

@@ -14,6 +14,7 @@ import click
 
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.root import Root
+from duly.cli.wait import wait_for_database, wait_option
 from duly.cli.worker import end_with_parent, greet, on_signals
 from duly.errors import MissingExtra
 from duly.model.access import PARTS
@@ -54,6 +55,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 @click.option("--read-only", is_flag=True, help="Whoever asks may look, and nothing else.")
 @click.option("--root-path", default="", help="The path under which a proxy serves it.")
 @click.option("--with-worker", is_flag=True, help="Also run jobs and schedules in this process.")
+@wait_option
 @click.option("--with-parent", "file", type=int, hidden=True)
 @click.pass_obj
 def serve(
@@ -67,6 +69,7 @@ def serve(
     read_only: bool,
     root_path: str,
     with_worker: bool,
+    wait: float,
     file: int | None,
 ) -> None:
     """Serve the dashboard, the HTTP API, webhooks, health and metrics.
@@ -84,7 +87,7 @@ def serve(
     if open_metrics and set(only) != {"health"}:
         fail("--open-metrics goes with --only health", EXIT_USAGE)
     app = root.app
-    app.ready()
+    wait_for_database(app, wait)
     chosen = _auth(app, host, frozenset(only or PARTS), auth)
     hosts = allow_host or ((host, *LOOPBACK_NAMES) if chosen == "open" else None)
     _publish(app)

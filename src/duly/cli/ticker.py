@@ -8,12 +8,14 @@ import click
 
 from duly.cli.command import Command
 from duly.cli.root import Root
+from duly.cli.wait import wait_for_database, wait_option
 from duly.cli.worker import Stop, greet, on_signals
 
 
 @click.command(cls=Command)
+@wait_option
 @click.pass_obj
-def ticker(root: Root) -> None:
+def ticker(root: Root, wait: float) -> None:
     """Tick schedules, and run no jobs: until SIGTERM or Ctrl-C.
 
     Any number of tickers may run, beside those of the workers. It also keeps the tables in order.
@@ -24,6 +26,9 @@ def ticker(root: Root) -> None:
     stop = Stop()
     on_signals(stop.ask)
     app = root.app
+    wait_for_database(app, wait, lambda: stop.asked)
+    if stop.asked:
+        return
     service = app.ticker_service()
     service.start()
     facts = {"app": app.name, "pid": os.getpid()}

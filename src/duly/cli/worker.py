@@ -20,6 +20,7 @@ import click
 
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.root import Root
+from duly.cli.wait import wait_for_database, wait_option
 from duly.clock import os_sleep
 from duly.runtime.collector import look_less_often
 from duly.runtime.isolate import Isolated
@@ -51,6 +52,7 @@ LOOK_EVERY = 0.05
     show_default=True,
     help="Seconds that running jobs get after SIGTERM.",
 )
+@wait_option
 @click.option("--no-ticker", is_flag=True, help="Leave schedules to other processes.")
 @click.option("--with-parent", is_flag=True, hidden=True)
 @click.option("--child", "lifeline", type=int, hidden=True)
@@ -63,6 +65,7 @@ def worker(
     concurrency: int,
     queues: tuple[str, ...],
     drain: float,
+    wait: float,
     no_ticker: bool,
     with_parent: bool,
     lifeline: int | None,
@@ -84,31 +87,33 @@ def worker(
         root.app.close()
         return
     app = root.app
-    app.ready()
+    own = None if lifeline is None else Lifeline(lifeline)
     if alone is not None:
         stop = Stop()
         on_signals(stop.ask)
-        own = None if lifeline is None else Lifeline(lifeline)
-        run_alone(app.core, alone, own, lambda: stop.asked, drain)
-    elif lifeline is not None:
-        _work(root, concurrency, queues, drain, lifeline, ticker=not no_ticker)
+        wait_for_database(app, wait, lambda: stop.asked, own.progress if own else lambda: None)
+        if not stop.asked:
+            run_alone(app.core, alone, own, lambda: stop.asked, drain)
+    elif own is not None:
+        _work(root, concurrency, queues, drain, wait, own, ticker=not no_ticker)
     else:
+        wait_for_database(app, wait)
         duly = app.command()
         if duly is None:
             fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
-        command = _child_command(duly, concurrency, queues, drain)
+        command = _child_command(duly, concurrency, queues, drain, wait)
         if no_ticker:
             command.append("--no-ticker")
         _supervise(root, processes, drain, command, with_parent=with_parent)
 
 
 def _child_command(
-    duly: list[str], concurrency: int, queues: tuple[str, ...], drain: float
+    duly: list[str], concurrency: int, queues: tuple[str, ...], drain: float, wait: float
 ) -> list[str]:
     options = [f"--queue={queue}" for queue in queues]
     return [
         *(*duly, *log_options(), "worker"),
-        *(f"--concurrency={concurrency}", f"--drain={drain}", *options),
+        *(f"--concurrency={concurrency}", f"--drain={drain}", f"--wait={wait}", *options),
     ]
 
 
@@ -158,7 +163,8 @@ def _work(
     concurrency: int,
     queues: tuple[str, ...],
     drain: float,
-    lifeline: int,
+    wait: float,
+    lifeline: Lifeline,
     *,
     ticker: bool,
 ) -> None:
@@ -166,11 +172,15 @@ def _work(
     stop = Stop()
     on_signals(stop.ask)
     end_with_parent(stop.ask)
+    # While it waits it is not stuck.
+    wait_for_database(root.app, wait, lambda: stop.asked, lifeline.progress)
+    if stop.asked:
+        return
     service = root.app.service(
         concurrency=concurrency,
         queues=queues or None,
         drain=drain,
-        lifeline=Lifeline(lifeline),
+        lifeline=lifeline,
         ticker=ticker,
     )
     look_less_often()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator
 
 import psycopg
@@ -107,6 +108,20 @@ def is_lost(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError)
     return error.sqlstate.startswith(LOST)
+
+
+# libpq gives no SQLSTATE for a connection that was not made. A server that speaks another language
+# is taken to be down, and what it says is shown.
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|(role|user|database) .* does not exist"
+    r"|no such (user|database)|no pg_hba\.conf entry|not permitted to log in|permission denied for"
+    r"|not currently accepting|SSL|certificate|invalid (connection|channel|sslmode)"
+)
+
+
+def is_refused(error: psycopg.Error) -> bool:
+    """Whether a server has answered, and will answer the same until someone changes something."""
+    return _REFUSED.search(str(error)) is not None
 
 
 def blame_one(error: BaseException) -> Blame:

@@ -32,6 +32,7 @@ from duly.store.postgres.errors import (
     Conflict,
     first_line,
     in_doubt,
+    is_refused,
     translated,
     translated_if_ours,
 )
@@ -122,9 +123,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
                 "the PostgreSQL URL cannot be read; write special characters as %40, %20 and so on"
             ) from None
         except psycopg.Error as error:
-            raise errors.StoreUnavailable(
-                f"cannot connect to PostgreSQL: {first_line(error)}"
-            ) from (error)
+            kind = errors.StoreRefused if is_refused(error) else errors.StoreUnavailable
+            raise kind(f"cannot connect to PostgreSQL: {first_line(error)}") from error
         try:
             self._greet(raw)
         except BaseException:
