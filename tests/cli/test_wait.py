@@ -30,14 +30,7 @@ def a_free_port() -> int:
 def forwarded(port: int, url: str) -> Iterator[None]:
     """What connects to the port reaches the database."""
     given = psycopg.conninfo.conninfo_to_dict(url)
-    host, number = str(given["host"]), int(given.get("port") or 5432)
-
-    def reach() -> socket.socket:
-        if not host.startswith("/"):
-            return socket.create_connection((host, number))
-        far = socket.socket(socket.AF_UNIX)
-        far.connect(f"{host}/.s.PGSQL.{number}")
-        return far
+    target = (str(given["host"]), int(str(given["port"])))
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
         try:
@@ -57,7 +50,7 @@ def forwarded(port: int, url: str) -> Iterator[None]:
                     near, _ = listener.accept()
                 except OSError:
                     return
-                far = reach()
+                far = socket.create_connection(target)
                 for pair in ((near, far), (far, near)):
                     threading.Thread(target=copy, args=pair, daemon=True).start()
 
@@ -67,9 +60,7 @@ def forwarded(port: int, url: str) -> Iterator[None]:
 
 
 def through(port: int, url: str) -> str:
-    given = psycopg.conninfo.conninfo_to_dict(url)
-    user = given.get("user") or "postgres"
-    return f"postgresql://{user}@127.0.0.1:{port}/{given['dbname']}"
+    return url.replace(f":{psycopg.conninfo.conninfo_to_dict(url)['port']}/", f":{port}/")
 
 
 @pytest.fixture
