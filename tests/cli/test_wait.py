@@ -77,7 +77,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         each.close()
 
 
-@pytest.mark.spec("N44")
+@pytest.mark.spec("N45")
 @pytest.mark.parametrize("command", ["worker", "ticker"])
 def test_a_command_that_starts_before_its_database_waits_for_it(
     command: str, start: Callable[..., Process], postgres_url: str
@@ -94,7 +94,7 @@ def test_a_command_that_starts_before_its_database_waits_for_it(
     assert process.errors().count("waiting for the database") == 1
 
 
-@pytest.mark.spec("N44")
+@pytest.mark.spec("N45")
 def test_a_command_gives_up_when_its_time_is_over(start: Callable[..., Process], postgres_url: str):
     down = through(a_free_port(), postgres_url)
     at_once, later = start(down, "worker", "--wait", "0"), start(down, "worker", "--wait", "0.5")
@@ -106,7 +106,7 @@ def test_a_command_gives_up_when_its_time_is_over(start: Callable[..., Process],
         assert "cannot connect to PostgreSQL" in each.errors()
 
 
-@pytest.mark.spec("N44")
+@pytest.mark.spec("N45")
 def test_it_says_so_every_thirty_seconds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -133,7 +133,7 @@ def test_it_says_so_every_thirty_seconds(
     wait_for_database(app, 100, is_over=lambda: True)
 
 
-@pytest.mark.spec("N44")
+@pytest.mark.spec("N45")
 def test_a_database_that_answers_and_refuses_is_not_waited_for(postgres_url: str):
     server = postgres_url.rpartition("/")[0]
     with pytest.raises(StoreRefused, match="does not exist"):

@@ -48,7 +48,7 @@ def make(migrated_postgres: str) -> Iterator[MakeApp]:
         app.close()
 
 
-@pytest.mark.spec("N41")
+@pytest.mark.spec("N42")
 def test_many_threads_share_the_connections_of_their_process(
     make: MakeApp, look: Callable[[], int]
 ):
@@ -74,7 +74,7 @@ def test_many_threads_share_the_connections_of_their_process(
     assert 1 <= most <= 3
 
 
-@pytest.mark.spec("N41")
+@pytest.mark.spec("N42")
 def test_a_call_that_gets_no_connection_in_time_says_how_many_there_are(
     make: MakeApp, monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,7 +116,7 @@ def test_a_call_that_gets_no_connection_in_time_says_how_many_there_are(
     assert app.jobs() == []
 
 
-@pytest.mark.spec("N41")
+@pytest.mark.spec("N42")
 def test_code_that_has_a_connection_does_not_wait_for_itself(
     make: MakeApp, look: Callable[[], int]
 ):
@@ -132,7 +132,7 @@ def test_code_that_has_a_connection_does_not_wait_for_itself(
     app.jobs()
 
 
-@pytest.mark.spec("N41")
+@pytest.mark.spec("N42")
 def test_async_transactions_leave_connections_for_what_is_asked_in_them(make: MakeApp):
     app = make(2)
 
@@ -151,7 +151,7 @@ def test_async_transactions_leave_connections_for_what_is_asked_in_them(make: Ma
     assert len(app.jobs()) == 5
 
 
-@pytest.mark.spec("N42")
+@pytest.mark.spec("N43")
 def test_a_worker_does_not_wait_behind_the_callers_of_its_process(make: MakeApp):
     app, mine = make(1), make(1)
 
@@ -186,7 +186,7 @@ def test_a_worker_does_not_wait_behind_the_callers_of_its_process(make: MakeApp)
         held.result(PATIENCE)
 
 
-@pytest.mark.spec("N43")
+@pytest.mark.spec("N44")
 def test_an_idle_connection_is_closed_after_a_while(
     make: MakeApp, look: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
