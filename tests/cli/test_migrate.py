@@ -28,6 +28,7 @@ STEPS = (
     "0006_lists",
     "0007_turns",
     "0008_hooks",
+    "0009_lock_retries",
 )
 
 
