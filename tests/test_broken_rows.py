@@ -104,6 +104,7 @@ def house(url: str) -> Iterator[House]:
     house.close()
 
 
+@pytest.mark.long("postgres")
 @pytest.mark.spec("N40")
 def test_a_row_that_cannot_be_read_blocks_no_other_and_breaks_no_page(house: House) -> None:
     faults: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from duly import Ctx, Duly, Tx
 from duly.errors import InvalidOption, StoreUnavailable
@@ -72,6 +73,16 @@ def test_many_threads_share_the_connections_of_their_process(
             done.result(PATIENCE)
 
     assert 1 <= most <= 3
+
+
+def test_a_connection_that_is_left_in_a_transaction_is_not_lent_again(make: MakeApp):
+    store: Any = make(3).ready()
+    with store._pool.lend() as left:
+        left.execute("BEGIN")
+    with store._pool.lend() as next_one:
+        status = next_one.info.transaction_status
+    assert left.closed
+    assert status == TransactionStatus.IDLE
 
 
 @pytest.mark.spec("N42")
