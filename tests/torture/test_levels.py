@@ -13,7 +13,7 @@ LEVELS = ["repeatable read", pytest.param("serializable", marks=pytest.mark.long
 @pytest.mark.spec("N38", "N39")
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_stricter_database_loses_nothing(level, report):
-    played = play(level, 4, 1)
+    played = play({"default_transaction_isolation": level}, 4, 1)
     report(f"{level}: {played.jobs} jobs, {played.hooks} hooks, {played.kills} kills")
     assert played.violations == 0, "\n".join([str(played.verdict), *played.evidence])
     assert played.hooks >= 20

@@ -6,6 +6,7 @@ file `starts`, outside of any. What runs under a key also says when it begins an
 
 import asyncio
 import os
+import random
 import time
 from pathlib import Path
 
@@ -19,7 +20,10 @@ SOON = Retry(attempts=8, base=0, jitter=0.05)
 KEYS = 6
 SCHEDULES = int(os.environ.get("TORTURE_SCHEDULES", "0"))
 
-app = Duly()
+# How long a mutation may do nothing within its transaction, in seconds.
+DAWDLES = float(os.environ.get("TORTURE_DAWDLES", "0"))
+
+app = Duly(pool=int(os.environ.get("TORTURE_POOL", "20")))
 trace = Trace(Path(os.environ["TORTURE_FOLDER"]))
 
 
@@ -34,6 +38,8 @@ def has_started(ctx: Ctx | AsyncCtx) -> None:
 @app.mutation
 def note(tx: Tx) -> str:
     has_effect(tx)
+    if DAWDLES:
+        time.sleep(random.uniform(0, DAWDLES))
     return "noted"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ LEAST = 5.0
 SCHEDULES = 5
 BETWEEN_KILLS = 3.0
 WARM = 100
+STALE = "torture.load.stale"
 
 
 class Played(NamedTuple):
@@ -48,7 +49,8 @@ def run(share: Share) -> Iterator[Row]:
     if "postgres" not in share.stores:
         return
     for level in STRICTER:
-        played = play(level, max(LEAST, share.seconds / len(STRICTER)), share.seed)
+        settings = {"default_transaction_isolation": level}
+        played = play(settings, max(LEAST, share.seconds / len(STRICTER)), share.seed)
         if played.violations:
             say(played.verdict, played.ticks, *played.evidence)
             say(share.replay("levels", "postgres", share.seconds))
@@ -57,19 +59,22 @@ def run(share: Share) -> Iterator[Row]:
         yield none_of(words, tried, played.violations)
 
 
-def play(level: str, seconds: float, seed: int) -> Played:
-    """Load on a database of that level, kills, a drain, and what is left."""
+def play(
+    settings: Mapping[str, str], seconds: float, seed: int, client: str = STALE, **env: str
+) -> Played:
+    """Load on a database with these settings, kills, a drain, and what is left."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         url = stack.enter_context(database("postgres", folder))
-        _set_level(url, level)
         fleet = Fleet(url, folder, schedules=SCHEDULES)
         stack.callback(fleet.close)
-        workers = fleet.worker("--processes=2")
-        fleet.enqueuer()
+        # Whoever looks on is connected already, and is spared.
+        _set(url, settings)
+        workers = fleet.worker("--processes=2", **env)
+        fleet.enqueuer(**env)
         for _ in range(2):
-            fleet.start([sys.executable, "-m", "torture.load.stale", str(chance.random())[2:]])
+            fleet.start([sys.executable, "-m", client, str(chance.random())[2:]], env=env)
         wait_until(lambda: fleet.acknowledged() >= WARM, "there is load", patience=60)
         over_at = time.monotonic() + seconds
         while time.monotonic() < over_at:
@@ -84,8 +89,9 @@ def play(level: str, seconds: float, seed: int) -> Played:
         return Played(jobs, hooks, fleet.kills, verdict, count_slots(fleet.db), said)
 
 
-def _set_level(url: str, level: str) -> None:
+def _set(url: str, settings: Mapping[str, str]) -> None:
     name = sql.Identifier(url.rpartition("/")[2])
-    change = sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}")
+    change = sql.SQL("ALTER DATABASE {} SET {} = {}")
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(change.format(name, sql.Literal(level)))
+        for setting, value in settings.items():
+            connection.execute(change.format(name, sql.Identifier(setting), sql.Literal(value)))
