@@ -1,6 +1,7 @@
 """Whatever is wrong gives one clear error of duly's, and nothing is half written."""
 
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -268,6 +269,11 @@ def test_a_postgres_url_that_cannot_be_read_is_refused_without_its_password(rest
 def test_a_server_that_cannot_be_reached_gives_one_clear_error(
     address: str, monkeypatch: pytest.MonkeyPatch
 ):
+    def nowhere(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    if address == "no-such-host.invalid":  # nothing asks another machine for its address
+        monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     monkeypatch.setenv("PGHOST", "127.0.0.1")
     monkeypatch.setenv("PGPORT", "1")
     app = Duly(f"postgresql://ada:{SECRET}@{address}/db")

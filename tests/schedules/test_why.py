@@ -184,7 +184,7 @@ def test_a_promise_that_it_has_broken_is_among_the_reasons(
     app: Duly, clock: ManualClock, digest: Any, db: Database
 ):
     table = "duly_schedules" if db.is_sqlite else "duly.schedules"
-    db.execute(f"""UPDATE {table} SET late = '{{"problem": "no success by 07:00"}}'""")
+    db.execute(f"""UPDATE {table} SET late = '{{"at": 0, "problem": "no success by 07:00"}}'""")
     assert "it has broken its promise: no success by 07:00" in app.schedules.why("digest").text
 
 

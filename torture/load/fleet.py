@@ -69,7 +69,9 @@ class Fleet:
 
     # Starting
 
-    def worker(self, *options: str, fault: str | None = None, **env: str) -> Process:
+    def worker(
+        self, *options: str, fault: str | None = None, env: Mapping[str, str] | None = None
+    ) -> Process:
         """`duly worker`: a parent and its children."""
         command = duly("--app", APP, "worker", "--concurrency=8", *options)
         return self.start(command, fault, env=env)
@@ -95,7 +97,7 @@ class Fleet:
         *,
         backlog: int = BACKLOG,
         fault: str | None = None,
-        **env: str,
+        env: Mapping[str, str] | None = None,
     ) -> Process:
         words = map(str, [next(self._seeds), backlog, *([] if port is None else [port])])
         command = [sys.executable, "-m", "torture.load.enqueuer", *words]

@@ -60,7 +60,11 @@ def run(share: Share) -> Iterator[Row]:
 
 
 def play(
-    settings: Mapping[str, str], seconds: float, seed: int, client: str = STALE, **env: str
+    settings: Mapping[str, str],
+    seconds: float,
+    seed: int,
+    client: str = STALE,
+    env: Mapping[str, str] | None = None,
 ) -> Played:
     """Load on a database with these settings, kills, a drain, and what is left."""
     chance = random.Random(seed)
@@ -71,8 +75,8 @@ def play(
         stack.callback(fleet.close)
         # Whoever looks on is connected already, and is spared.
         _set(url, settings)
-        workers = fleet.worker("--processes=2", **env)
-        fleet.enqueuer(**env)
+        workers = fleet.worker("--processes=2", env=env)
+        fleet.enqueuer(env=env)
         for _ in range(2):
             fleet.start([sys.executable, "-m", client, str(chance.random())[2:]], env=env)
         wait_until(lambda: fleet.acknowledged() >= WARM, "there is load", patience=60)

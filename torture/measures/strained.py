@@ -17,7 +17,7 @@ class Scene(NamedTuple):
     env: Mapping[str, str]
 
     def play(self, seconds: float, seed: int) -> Played:
-        return play(self.settings, seconds, seed, self.client, **self.env)
+        return play(self.settings, seconds, seed, self.client, self.env)
 
 
 # Half of the mutations do nothing for longer than they may. They run again until one is quick.

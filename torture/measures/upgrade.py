@@ -66,8 +66,8 @@ def upgrade(store: str, source: Path) -> tuple[int, int]:
 
         fleet = Fleet(url, folder, schedules=SCHEDULES, migrate=migrate)
         stack.callback(fleet.close)
-        old = fleet.worker(PYTHONPATH=path)
-        fleet.enqueuer(PYTHONPATH=path)
+        old = fleet.worker(env={"PYTHONPATH": path})
+        fleet.enqueuer(env={"PYTHONPATH": path})
         wait_for_claims(fleet, old)
         steps = fleet.db.count("@migrations")
         run_duly(url, folder, "migrate")
