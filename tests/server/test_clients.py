@@ -6,21 +6,17 @@ import importlib
 import json
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from duly import Duly
-from duly.cli.serve import bind
 from duly.server import make_asgi
 from tests.jobs.support import on_sqlite
+from tests.server.listening import serving
 
 NODE_MODULES = Path(sys.prefix, "node", "node_modules")
 PATIENCE = 60.0
@@ -57,21 +53,6 @@ def document_of(app: Duly) -> dict[str, Any]:
     return document
 
 
-@contextmanager
-def listening(app: Duly) -> Iterator[str]:
-    """The server over a socket; its address."""
-    with bind("127.0.0.1", 0) as listener:
-        config = uvicorn.Config(make_asgi(app, auth="open"), log_config=None, lifespan="on")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
-
-
 @on_sqlite
 def test_schemas_have_names_of_their_own(app):
     schemas = document_of(app)["components"]["schemas"]
@@ -97,7 +78,10 @@ def test_a_generated_python_client_works(shop, tmp_path, monkeypatch):
         return importlib.import_module(f"made_client.api.{path}")
 
     models: Any = importlib.import_module("made_client.models")
-    with listening(shop) as address, made.Client(base_url=address, timeout=PATIENCE) as client:
+    with (
+        serving(make_asgi(shop, auth="open")) as address,
+        made.Client(base_url=address, timeout=PATIENCE) as client,
+    ):
         args = models.NewJobBodyArgs.from_dict({"name": "ann"})
         job = route("jobs.jobs_create").sync(
             client=client, body=models.NewJobBody(function="greet", args=args)

@@ -73,6 +73,7 @@ class Janitor:
         self._looked_at_schedule = ""
         self._looked_at_key = ""
         self._looked_at_hook: Sequence[str] = ()
+        self._hooks_at: float | None = None
         self._looked_at_event = ""
         self._inbox_at: float | None = None
 
@@ -125,6 +126,11 @@ class Janitor:
 
         As it could where transactions of an earlier version had a stricter isolation level.
         """
+        since = self._clock.monotonic()
+        begins = not self._looked_at_hook
+        if begins and self._hooks_at is not None and since - self._hooks_at < RETAIN_EVERY:
+            return
+        self._hooks_at = since
         self._looked_at_hook, freed = self._store.free_hooks(self._looked_at_hook)
         if freed:
             log.warning("freed %s hooks that waited for jobs which had ended", freed)
