@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, InvalidCondition, ManualClock, Retry, Schedule
+from duly import Ctx, Duly, InvalidCondition, ManualClock, Retry, Schedule, State
+from duly.model.job import Finish
 from duly.runtime import signals
 from duly.runtime.ticker import Ticker
 from duly.store import schedule_statements as sql
@@ -174,14 +175,34 @@ def test_attempts_are_not_counted_and_running_jobs_are(app: Duly, clock: ManualC
 
 
 @pytest.mark.spec("R138")
-def test_so_many_are_counted_and_no_more(
-    app: Duly, clock: ManualClock, work: Any, monkeypatch: pytest.MonkeyPatch
-):
-    assert sql.COUNTED == 10_000
-    assert f"LIMIT {sql.COUNTED}" in sql.LAST_DAY.sqlite
+def test_so_many_are_counted_and_no_more(app: Duly, clock: ManualClock, work: Any, hire: Hire):
+    """That no more are looked at is seen in the plans, in tests/store/test_schedule_plans.py."""
+    cap = sql.COUNTED
+    assert cap == 10_000
     app.schedules.create("digest", work, cron="0 9 * * *", overlap="allow")
-    app.run_many(work.bind() for _ in range(10_020))
-    assert passes(app, {"/last_24h_stats/total": {"eq": 10_000}})
+    jobs = deque(app.run_many(work.bind() for _ in range(2 * cap + 1)))
+    worker = hire(concurrency=len(jobs))
+
+    def stats(**expected: int) -> bool:
+        return passes(app, {"/last_24h_stats": {"eq": expected}})
+
+    def end(state: State, count: int) -> None:
+        ends = [Finish(jobs.popleft().id, 1, state) for _ in range(count)]
+        settled, _ = app.store.exchange(ends, None, clock.now())
+        assert len(settled) == count
+
+    assert stats(succeeded=0, failed=0, total=cap)  # they all wait
+    worker.claim_only()
+    assert stats(succeeded=0, failed=0, total=cap)  # they all run
+    end(State.SUCCEEDED, cap - 1)
+    assert stats(succeeded=cap - 1, failed=0, total=cap)
+    end(State.FAILED, cap - 1)
+    assert stats(succeeded=cap - 1, failed=cap - 1, total=cap)
+    end(State.SUCCEEDED, 1)
+    end(State.FAILED, 1)
+    assert stats(succeeded=cap, failed=cap, total=cap)
+    end(State.SUCCEEDED, 1)
+    assert stats(succeeded=cap, failed=cap, total=cap)
 
 
 @pytest.mark.spec("R136")

@@ -286,6 +286,19 @@ class Plan(NamedTuple):
             for node in self.nodes
         )
 
+    @property
+    def read(self) -> list[int]:
+        """For each LIMIT, the rows that were looked at for its sake."""
+        return [
+            sum(
+                node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+                for node in nodes_of(limit)
+                if "Plans" not in node
+            )
+            for limit in self.nodes
+            if limit["Node Type"] == "Limit"
+        ]
+
 
 def nodes_of(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield node

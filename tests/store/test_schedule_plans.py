@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from duly.model.schedule import DAY_MS
 from duly.store import schedule_statements as sql
 from duly.store.postgres import PostgresSession
 from duly.store.schedules.data import ScheduleFilter, TickFilter, find, ticks
@@ -15,6 +16,8 @@ from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
     HISTORY_FUNCTION,
     HISTORY_ID,
+    LOAD_HISTORY,
+    SQLITE_HISTORY,
     WASTE,
     Bench,
     Case,
@@ -56,6 +59,17 @@ SELECT g / 100 %% 16, ('00000001-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::
     1, 1, 1, '{}'
 FROM generate_series(%(first)s::int, %(last)s::int) g
 """
+# More of each than are counted, under ids of their own; a partition may be read to its end.
+MANY = 20_000
+READ = sql.COUNTED + LARGE // len(HISTORY_ID)
+ENDED_OTHERWISE = {"failed": "eeeeeeee", "canceled": "cccccccc"}
+
+
+def ended_otherwise(load: str) -> list[str]:
+    return [
+        load.replace("'succeeded'", f"'{state}'").replace("ffffffff", ids)
+        for state, ids in ENDED_OTHERWISE.items()
+    ]
 
 
 def due(session: PostgresSession) -> None:
@@ -142,6 +156,8 @@ def faults(bench: Bench) -> Iterator[str]:
                 yield f"{where} scans {sorted(scanned)}"
             if not plan.indexes <= indexes:
                 yield f"{where} uses {sorted(plan.indexes - indexes)}"
+            if statement == "LAST_DAY" and (len(plan.read) != 5 or max(plan.read) > READ):
+                yield f"{where} reads {plan.read} rows"
 
 
 @pytest.mark.spec("R137", "R138", "N26")
@@ -151,6 +167,8 @@ def test_plans_of_schedules_on_large_tables(database: str, benches: list[Bench])
     with psycopg.connect(database, autocommit=True) as own:
         own.execute(LOAD_SCHEDULES, values)
         own.execute(LOAD_OLD, values)
+        for load_more in ended_otherwise(LOAD_HISTORY):
+            own.execute(load_more.encode(), values | {"last": MANY})
         own.execute(OF_SCHEDULES.replace("%%", "%"))
         own.execute(LOAD_TICKS, values)
         own.execute(SOME_PARKED)
@@ -159,6 +177,12 @@ def test_plans_of_schedules_on_large_tables(database: str, benches: list[Bench])
     analyze(database)
     found = [fault for bench in benches for fault in faults(bench)]
     assert not found, "\n".join(found)
+    for bench in benches:
+        # Within this day more were created than are counted, also of those that wait.
+        bench.warm(Case(lambda s: prior_of(s, "send", DAY_MS), {}), 1)
+        *ended, waiting, _ = bench.explain("LAST_DAY").read
+        assert min(ended) >= sql.COUNTED
+        assert waiting == sql.COUNTED
 
 
 @pytest.mark.spec("R137", "R138")
@@ -199,3 +223,32 @@ def test_sqlite_finds_them_by_index(sqlite_session: SqliteRecorder):
         for name, plan in seen.items():
             tables = ("duly_jobs", "duly_history", "duly_schedules", "duly_kept")
             assert not any(f"SCAN {table}\n" in f"{plan}\n" for table in tables), (name, plan)
+
+
+@pytest.mark.spec("R138")
+def test_sqlite_reads_no_more_jobs_than_it_counts(sqlite_session: SqliteRecorder):
+    raw = sqlite_session.raw
+
+    def steps_of_a_look() -> int:
+        steps = 0
+
+        def count() -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+        raw.set_progress_handler(count, 100)
+        stats = prior_of(sqlite_session, "send", DAY_MS).stats
+        raw.set_progress_handler(None, 0)
+        assert stats == (sql.COUNTED, sql.COUNTED, sql.COUNTED)
+        return steps
+
+    def load_of_each(first: int, last: int) -> None:
+        load_sqlite(raw, first, last)
+        for load_more in ended_otherwise(SQLITE_HISTORY):
+            raw.execute(load_more, {"first": first, "last": last, "now": NOW})
+
+    load_of_each(1, 15_000)
+    before = steps_of_a_look()
+    load_of_each(15_001, 30_000)
+    assert steps_of_a_look() < before * 1.1

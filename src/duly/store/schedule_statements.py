@@ -296,17 +296,18 @@ NAMES_OF = both(
 
 
 def _count(table: str, where: str) -> str:
-    return f"""(SELECT count(*) FROM (SELECT 1 FROM {table} WHERE function = :function AND {where}
-        AND id >= :since_id AND created_at > :since LIMIT {COUNTED}) counted)"""
+    return f"""(SELECT count(*) FROM (SELECT 1 FROM {table} WHERE function = :function
+        AND created_at > :since AND {where} LIMIT {COUNTED}) counted)"""
 
 
 # An id holds the time at which its job was created, or a later one: it bounds the search, and the
-# time itself decides.
+# time itself decides. Those that wait are read in the order of their index, or PostgreSQL may look
+# them all up first; the few that run are found by their workers, or SQLite may read all that wait.
 LAST_DAY = both(
-    f"""SELECT {_count("@history", "state = 'succeeded'")},
-        {_count("@history", "state = 'failed'")},
-        {_count("@history", "state = 'canceled'")},
-        {_count("@jobs", "token % 2 = 0")},
+    f"""SELECT {_count("@history", "state = 'succeeded' AND id >= :since_id")},
+        {_count("@history", "state = 'failed' AND id >= :since_id")},
+        {_count("@history", "state = 'canceled' AND id >= :since_id")},
+        {_count("@jobs", "token % 2 = 0 AND id >= :since_id ORDER BY id")},
         {_count("@jobs", "worker_id IS NOT NULL")}"""
 )
 
