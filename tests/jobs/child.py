@@ -10,14 +10,14 @@ import sys
 import threading
 from pathlib import Path
 
-from duly import Ctx, Duly, Retry, Tx
+from duly import Clock, Ctx, Duly, Retry, Tx
 
 PATIENCE = 60
 
 
-def make_app(url: str, file: Path) -> Duly:
+def make_app(url: str, file: Path, clock: Clock | None = None) -> Duly:
     """An app whose actions leave a line in the file each time they run."""
-    app = Duly(url)
+    app = Duly(url, clock=clock)
 
     def mark(text: str) -> None:
         with open(file, "a") as marks:
@@ -44,6 +44,13 @@ def make_app(url: str, file: Path) -> Duly:
         mark("die_once")
         if os.environ.get("MAY_DIE"):
             os.kill(os.getpid(), signal.SIGKILL)
+        return ctx.attempt
+
+    @app.action(retry=Retry(attempts=3))
+    def fail_once(ctx: Ctx) -> int:
+        mark(f"attempt-{ctx.attempt}")
+        if ctx.attempt == 1:
+            raise ValueError("boom")
         return ctx.attempt
 
     return app

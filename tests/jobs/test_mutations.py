@@ -202,7 +202,7 @@ def test_an_action_killed_in_its_body_is_lost_and_not_repeated(
     assert _marks(tmp_path) == ["die"]
 
 
-@pytest.mark.spec("R81")
+@pytest.mark.spec("R81", "R179")
 def test_an_action_that_asked_for_retries_survives_its_worker(
     killable: Duly, url: str, tmp_path: Path
 ):

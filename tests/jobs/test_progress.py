@@ -328,13 +328,45 @@ def test_a_new_attempt_begins_without_progress(app: Duly, hire: Hire, clock: Man
 
 
 @pytest.mark.spec("R166")
-def test_an_update_of_a_missing_job_does_nothing(app: Duly, db: Database):
-    report = ProgressReport(NOBODY, 1, revision_of(1, 1), 0.5, None, app.clock.now())
+def test_an_update_of_a_missing_job_does_nothing(
+    app: Duly, hire: Hire, clock: ManualClock, db: Database, writes: list[int]
+):
+    """A worker that was taken for dead goes on after its job was given up and swept away."""
+    gate = Gate()
+    passed: list[str] = []
 
-    app.store.report([report], [])
+    @app.action
+    def work(ctx: Ctx, late: bool) -> None:
+        if late:
+            gate.pass_through()
+            ctx.progress(0.5, "late")
+            passed.append(ctx.job_id)
 
+    silent, living = hire(), hire()
+    job = app.run(work, True)
+    silent.start_due()
+    gate.wait_for_one()
+    silent.fall_silent()
+    rescue_the_dead(living)
+    clock.advance(1)
+    newest = app.run(work, False)  # which is kept in its place
+    living.work()
+    clock.advance(9 * DAY)
+    tidy(app)
+    with pytest.raises(JobNotFound):
+        app.job(job.id)
+    before = db.snapshot()
+
+    gate.open()
+    silent.wait_for_bodies()
+    silent.settle()
+
+    assert (passed, writes) == ([job.id], [1])
+    assert db.snapshot() == before
     assert db.count("@progress") == 0
-    assert app.store.look([NOBODY]) == []
+    with pytest.raises(JobNotFound):
+        app.job(job.id)
+    assert [each.id for each in app.jobs()] == [newest.id]
 
 
 @pytest.mark.spec("R166", "R167")

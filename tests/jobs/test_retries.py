@@ -1,5 +1,6 @@
 """A failed attempt runs again where its function asked for it, as long after as it asked for."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from duly import AsyncCtx, Ctx, Duly, ManualClock, NonRetryable, Retry, RetryAft
 from duly.errors import InvalidOption
 from duly.model.job import Claim, ErrorKind, Finish, Raised, settle
 from duly.model.retry import encode_retry
-from tests.jobs.support import Database, Gate, Hire, rescue_the_dead
+from tests.jobs.child import make_app, run_until_killed
+from tests.jobs.support import Database, Gate, Hire, ManualWorker, prepare, state_of
 
 FIVE = Retry(attempts=5)
 
@@ -201,26 +203,21 @@ def test_retry_on_takes_classes_of_exceptions(app: Duly, wrong):
 
 
 @pytest.mark.spec("R179")
-def test_the_number_of_an_attempt_survives_crashes(app: Duly, hire: Hire, clock: ManualClock):
-    attempts = []
+def test_the_number_of_an_attempt_survives_a_crash_between_two(url: str, tmp_path: Path):
+    marks = tmp_path / "marks"
+    app = prepare(make_app(url, marks))
+    job = app.run(app.function("fail_once"))
+    run_until_killed(url, marks, "finish.committed:1")  # the first attempt has failed
+    assert (state_of(job), job.attempt) == (State.PENDING, 1)
 
-    @app.action(retry=FIVE)
-    def fail(ctx: Ctx) -> None:
-        attempts.append(ctx.attempt)
-        raise ValueError("boom")
-
-    job = app.run(fail)
-    first = hire()
-    first.work()
-    clock.advance(3600)
-    crashing, observer = hire(), hire()
-    crashing.claim_only()
-    crashing.die()
-    rescue_the_dead(observer)
-    assert (job.state, job.attempt) == (State.PENDING, 2)
-    clock.advance(3600)
-    observer.work()
-    assert attempts == [1, 3], "the attempt that died with its worker counts"
+    later = make_app(url, marks, ManualClock(app.clock.now() + 3_600_000))
+    worker = ManualWorker(later)
+    worker.work()
+    assert job.result(0) == 2
+    assert marks.read_text().split() == ["attempt-1", "attempt-2"]
+    worker.stop()
+    for each in (app, later):
+        each.close()
 
 
 def test_an_attempt_that_a_stop_interrupts_is_given_back_and_not_counted(app: Duly, hire: Hire):

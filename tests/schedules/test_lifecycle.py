@@ -5,15 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from duly import Ctx, Duly, Limit, ManualClock, State, fault
+from duly import Ctx, Duly, ErrorKind, Limit, ManualClock, State, fault
 from duly.clock import to_ms
 from duly.errors import InvalidOption, ScheduleNotFound, StoreFull, StoreUnavailable
 from duly.testing import advance, drain, override
-from tests.jobs.support import PATIENCE, Database, Hire
+from tests.jobs.child import make_app, run_until_killed
+from tests.jobs.support import (
+    PATIENCE,
+    Database,
+    Hire,
+    ManualWorker,
+    prepare,
+    rescue_the_dead,
+    state_of,
+)
 from tests.schedules.support import at, tick_all, utc
 
 HOUR = timedelta(hours=1)
@@ -211,30 +220,38 @@ def test_a_schedule_of_a_deleted_function_that_came_in_between_goes_at_its_tick(
 
 @pytest.mark.spec("R104")
 def test_an_action_that_was_cut_off_is_an_error_and_the_next_tick_comes(
-    app: Duly, clock, hire: Hire
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    @app.action
-    def post(ctx: Ctx) -> None: ...
-
-    app.schedules.create("s", post, every=HOUR)
-    clock.advance(3600)
-    tick_all(app)
-    dying = hire()
-    dying.claim_only()
-    store: Any = app.ready()
-    store.abandon(dying.id)
-    clock.advance(1800)
-    living = hire()
-    for _ in range(20):
-        living.beat()
+    marks = tmp_path / "marks"
+    app = prepare(make_app(url, marks))
+    app.schedules.create("s", app.function("die"), every=HOUR, fire_at_once=True)
+    run_until_killed(url, marks)
+    assert marks.read_text().split() == ["die"]
     [job] = app.jobs()
-    assert (job.state, job.record.error_kind) == (State.FAILED, "worker_lost")
-    assert app.schedules.get("s").next_tick == START + 2 * HOUR
-    clock.advance(1800)
-    tick_all(app)
-    living.work()
-    assert [tick.outcome for tick in app.schedules.ticks("s")] == ["dispatched"] * 2
-    assert [job.state for job in app.jobs()] == [State.SUCCEEDED, State.FAILED]
+    assert state_of(job) == State.RUNNING
+
+    clock = ManualClock(app.clock.now())
+    again = make_app(url, marks, clock)
+    worker = ManualWorker(again)
+    rescue_the_dead(worker)
+    assert job.state == State.FAILED
+    assert job.error is not None
+    assert (job.error.kind, job.error.message) == (
+        ErrorKind.WORKER_LOST,
+        "the worker died while running this job",
+    )
+    assert "is dead; rescued 1 jobs" in caplog.text
+    [tick] = again.schedules.ticks("s")
+    assert again.schedules.get("s").next_tick == tick.at + HOUR
+    clock.advance(3600)
+    tick_all(again)
+    worker.work()
+    assert [tick.outcome for tick in again.schedules.ticks("s")] == ["dispatched"] * 2
+    assert [job.state for job in again.jobs()] == [State.SUCCEEDED, State.FAILED]
+    assert marks.read_text().split() == ["die", "die"]
+    worker.stop()
+    for each in (app, again):
+        each.close()
 
 
 # Everything at once
