@@ -92,7 +92,8 @@ def _is_here(event: str, place: Any) -> bool:
         place = place.decode("ascii", "replace")
     if not isinstance(place, str):
         return True  # this machine's kernel, or the machine itself
-    return place in ("", "localhost") or _is_here_by_number(event, place)
+    # The machine's own name is looked up by whatever makes an id for a message.
+    return place in ("", "localhost", os.uname().nodename) or _is_here_by_number(event, place)
 
 
 def _is_here_by_number(event: str, place: str) -> bool:
