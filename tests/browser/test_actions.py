@@ -280,7 +280,7 @@ def test_the_same_on_postgres(chromium: Any, postgres_url: str) -> None:
             page.click("nav >> text=Jobs")
             page.wait_for_selector("tbody tr >> nth=1")
             page.goto(f"{address}/schedules/{schedule.id}/edit")
-            page.fill("input[name=every]", "7200")
+            page.fill("input[name=every]", "2h")
             page.wait_for_selector("#changes .removed")
             page.click("button:text-is('Save')")
             page.wait_for_selector("#flash .flash")
