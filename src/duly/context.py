@@ -411,6 +411,12 @@ class Bound:
         only = self._retry_on
         return not only or isinstance(error, (RetryAfter, *only))
 
+    def start(self, running: Running) -> bool:
+        return bool(self._core.ready().start_bodies([_fence(running)]))
+
+    def start_async(self, running: Running) -> Awaitable[bool]:
+        return self._core.threads.call(partial(self.start, running))
+
     def prepare(self) -> None:
         self._core.keep_fresh()
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, Job, Limit, ManualClock, State, Unique
+from duly import Ctx, Duly, Job, Limit, ManualClock, State, Tx, Unique
 from duly.errors import InvalidOption, InvalidTime
-from tests.jobs.support import Database, Hire, Undo, undone
+from duly.runtime.teams import MutationTeam
+from tests.jobs.support import Database, Gate, Hire, Undo, state_of, undone
 from tests.levels import at_every_level
 
 pytestmark = pytest.mark.spec("N22")
@@ -75,14 +76,21 @@ def test_the_first_call_says_when_it_was_wanted(app: Duly, save: Any, clock: Man
 
 
 def test_a_call_after_the_job_has_started_begins_a_new_one(
-    app: Duly, save: Any, hire: Hire, clock: ManualClock, saved: Any
+    app: Duly, hire: Hire, clock: ManualClock
 ):
-    first = app.run(save, 1, "a")
-    clock.advance(30)
-    hire().claim_only()
-    second = app.run(save, 1, "b")
+    gate = Gate()
 
-    assert first.state == State.RUNNING
+    @app.action(debounce=30)
+    def save(ctx: Ctx, text: str) -> None:
+        gate.pass_through()
+
+    first = app.run(save, "a")
+    clock.advance(30)
+    hire().start_due()
+    gate.wait_for_one()
+    second = app.run(save, "b")
+    gate.open()
+
     assert first.arguments["text"] == "a"
     assert not second.existed
     assert second.record.run_at == clock.now() + 30_000
@@ -199,3 +207,32 @@ def test_other_scopes_do_not_go_with_it(save: Any, unique: Unique):
     with pytest.raises(InvalidOption) as refused:
         save.using(unique=unique)
     assert refused.value.option == "debounce"
+
+
+def test_a_call_takes_back_a_job_that_was_claimed_and_has_not_started(
+    app: Duly, db: Database, hire: Hire, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise it would run with the arguments that the worker has read."""
+    saved: list[str] = []
+
+    @app.mutation(debounce=30)
+    def save(tx: Tx, text: str) -> None:
+        saved.append(text)
+
+    first = app.run(save, "a")
+    clock.advance(30)
+    worker = hire()
+    with monkeypatch.context() as nobody_starts:
+        nobody_starts.setattr(MutationTeam, "_hire_for", lambda *_: None)
+        worker.start_due()
+        assert first.state == State.RUNNING
+        assert app.run(save, "ab") == first
+    assert first.record.attempt == 0
+    worker.worker._mutations._hire_for(1)
+    worker.work()
+    assert saved == []
+    clock.advance(30)
+    worker.work()
+    assert saved == ["ab"]
+    assert state_of(first) == State.SUCCEEDED
+    assert db.count("@jobs") == 0

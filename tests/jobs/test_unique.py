@@ -14,8 +14,10 @@ import asyncpg  # type: ignore[import-untyped]
 import psycopg
 import pytest
 
-from duly import AsyncJob, Ctx, Duly, Job, ManualClock, Retry, State, Tx, Unique
+from duly import AsyncCtx, AsyncJob, Ctx, Duly, Job, ManualClock, Retry, State, Tx, Unique
 from duly.errors import InvalidOption, StoreUnavailable, UnknownFunction
+from duly.runtime.teams import MutationTeam
+from duly.runtime.worker import LONGEST_WAIT
 from duly.store import statements as sql
 from duly.store.session import Session
 from tests.jobs.support import (
@@ -24,6 +26,8 @@ from tests.jobs.support import (
     Undo,
     on_postgres,
     prepare,
+    rescue_the_dead,
+    state_of,
     tidy,
     undone,
     wait_until,
@@ -66,16 +70,113 @@ def test_a_second_call_gives_the_job_that_waits(
     assert second.result(0) == 1
 
 
-def test_pending_ends_when_the_job_starts(app: Duly, note: Any, hire: Hire):
-    once = note.using(unique=Unique("the one", "pending"))
-    first = app.run(once, 1)
-    hire().claim_only()
+def test_pending_ends_when_the_body_starts(app: Duly, hire: Hire, clock: ManualClock):
+    """Seen from inside the body, which must find its key free."""
+    seen: dict[str, Job[Any] | AsyncJob[Any]] = {}
 
-    second = app.run(once, 2)
+    @app.action(unique=Unique("the one"))
+    def sync_action(ctx: Ctx) -> None:
+        seen.setdefault("sync_action", ctx.run_after(1, sync_action))
 
-    assert first.state == State.RUNNING
-    assert not second.existed
-    assert app.run(once, 3) == second
+    @app.action(unique=Unique("the one"))
+    async def async_action(ctx: AsyncCtx) -> None:
+        seen.setdefault("async_action", await ctx.run_after(1, async_action))
+
+    @app.mutation(unique=Unique("the one"))
+    def mutation(tx: Tx) -> None:
+        seen.setdefault("mutation", tx.run_after(1, mutation))
+
+    first = [app.run(function) for function in (sync_action, async_action, mutation)]
+    hire().work()
+
+    assert {job.state for job in first} == {State.SUCCEEDED}
+    assert len(seen) == 3
+    assert not any(job.existed for job in seen.values())
+
+
+@pytest.mark.parametrize("how", ["a stop", "a lost answer", "a long wait", "a death"])
+def test_a_claimed_job_that_is_given_back_unstarted_keeps_its_key(
+    app: Duly,
+    db: Database,
+    hire: Hire,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+):
+    ran: list[int] = []
+
+    @app.mutation(timeout=60, unique=Unique("the one"))
+    def note(tx: Tx, number: int) -> None:
+        ran.append(number)
+
+    first = app.run(note, 1)
+    worker = hire()
+    with monkeypatch.context() as nobody_starts:
+        nobody_starts.setattr(MutationTeam, "_hire_for", lambda *_: None)
+        worker.claim_only() if how == "a lost answer" else worker.start_due()
+        assert app.run(note, 2) == first
+        assert state_of(first) == State.RUNNING
+        if how == "a stop":
+            worker.worker._give_back_queued()
+            worker.settle()
+            worker.stop()
+        elif how == "a death":
+            worker.die()
+            rescue_the_dead(hire())
+        else:
+            clock.advance(LONGEST_WAIT + 1)
+            worker.beat()
+            worker.settle()
+    assert state_of(first) == State.PENDING
+    assert app.run(note, 3) == first
+    assert db.count("@jobs") == 1
+    hire().work()
+    assert ran == [1]
+    assert not app.run(note, 4).existed
+
+
+def test_a_job_whose_arguments_no_longer_fit_keeps_its_key(app: Duly, note: Any, hire: Hire):
+    @app.mutation
+    def change(tx: Tx, number: int) -> None: ...
+
+    for function in (note, change):
+        once = function.using(unique=Unique("the one")).bind(1)
+        once.args = '{"number":"one"}'
+        (first,) = app.run_many([once])
+        hire().work()
+        assert first.record.hold == "signature"
+        assert app.run(function.using(unique=Unique("the one")), 2) == first
+
+
+def test_a_job_that_cannot_give_up_its_key_does_not_start(
+    app: Duly,
+    note: Any,
+    hire: Hire,
+    ran: list[int],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    @app.mutation(unique=Unique("the one"))
+    def change(tx: Tx) -> None:
+        ran.append(2)
+
+    jobs = [app.run(note.using(unique=Unique("the one")), 1), app.run(change)]
+
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("as the test wants it")
+
+    worker = hire()
+    with monkeypatch.context() as outage:
+        outage.setattr(Session, "start_bodies", fail)
+        worker.start_due()
+        worker.wait_for_bodies()
+        worker.settle()
+    assert ran == []
+    assert [(job.state, job.record.attempt) for job in jobs] == [(State.PENDING, 0)] * 2
+    assert app.run(change) == jobs[1]
+    clock.advance(60)
+    worker.work()
+    assert sorted(ran) == [1, 2]
 
 
 def test_a_job_that_waits_for_its_retry_has_started(app: Duly, hire: Hire, clock: ManualClock):

@@ -74,7 +74,7 @@ class Ledger:
     def answered(self, wish: Wish, job_id: str, existed: bool, called_at: int, since: int) -> None:
         """A caller was given this job; `since` is the last change before the call."""
         self.acknowledged(job_id)
-        self.keys.answered(wish, job_id)
+        self.keys.answered(wish, job_id, since)
         if not existed:
             self.hooks.answered(wish, job_id)
         if wish.debounce_ms:
@@ -82,7 +82,7 @@ class Ledger:
 
     def _check_debounced(self, wish: Wish, job_id: str, run_at: int, since: int) -> None:
         query = """SELECT 1 FROM sim_log WHERE seq > ? AND id = ? AND op IN ('insert', 'update')
-            AND state = 'pending' AND token = 0 AND args = ? AND run_at >= ?"""
+            AND state = 'pending' AND args = ? AND run_at >= ?"""
         where = (since, job_id, wish.call.args, run_at)
         if not self.db.execute(query, where).fetchall():
             name = self.name(job_id)
@@ -120,6 +120,7 @@ class Ledger:
             )
         if claim.args != story.now.args:
             raise Violation("the stored arguments", f"#{story.number} gets {claim.args}")
+        self._begins(story)
         # A body may begin just when a stop gives up on it: that costs no attempt either.
         if story.now.kind == Kind.ACTION and claim.token not in story.given_back:
             self._count_start(story, claim.attempt)
@@ -195,8 +196,10 @@ class Ledger:
         old = story.now
         self._check_constants(old, new)
         if new.state == old.state:
-            self._expect(new.state == State.PENDING, "legal transitions", new, "runs again")
             self._expect(new.token == old.token, "tokens", new)
+            if new.state == State.RUNNING:
+                # Its key is given up. Its body starts next, unless its process dies.
+                self._begins(story)
         else:
             self._expect((old.state, new.state) in LEGAL, "legal transitions", new)
             self._expect(new.token == old.token + 1, "tokens", new, f"had token {old.token}")
@@ -211,6 +214,13 @@ class Ledger:
             story.ends[old.token] = new.seq
             self._uncount_start(story, old, new)
         story.now = new
+
+    def _begins(self, story: Story) -> None:
+        if story.begun is None:
+            story.begun = self._seen
+
+    def _has_begun(self, change: Change) -> bool:
+        return self.jobs[change.id].begun is not None
 
     def _uncount_start(self, story: Story, old: Change, new: Change) -> None:
         """What a stop has cut short costs no attempt, if it may run again at all."""
@@ -339,7 +349,8 @@ class Ledger:
 
     def _check_constants(self, old: Change, new: Change) -> None:
         columns = ["function", "kind", "queue", "scheduled_at", "parent_id", "tags", "batch_id"]
-        if new.function not in DEBOUNCED or new.token > 0:
+        # Until its body starts, a call may take it back from whoever has claimed it.
+        if new.function not in DEBOUNCED or self._has_begun(new) or new.state != State.PENDING:
             columns += ["expires_at", "args"]
         for column in columns:
             self._expect(

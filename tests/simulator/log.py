@@ -126,6 +126,8 @@ class Story:
     ends: dict[int, int] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     given_back: set[int] = field(default_factory=set)
+    begun: int | None = None
+    """The last change before a body of it started, or was about to."""
     effects: int = 0
     parent_token: int | None = None
 

@@ -745,9 +745,26 @@ def no_pending_index() -> AbstractContextManager[None]:
     return without(INDEX.format("pending"))
 
 
-@mutant("a job that starts keeps the key of those that have not", seed=7)
+@mutant("a job that starts keeps the key of those that have not", seed=28)
 def pending_key_kept() -> AbstractContextManager[None]:
-    return claiming((", pending_key = NULL", ""))
+    return rewritten(sql.START_BODY, ("pending_key = NULL", "pending_key = pending_key"))
+
+
+@mutant("a claim gives up the key of a job whose body has not started")
+def pending_key_lost() -> AbstractContextManager[None]:
+    return claiming(("started_at = :now", "started_at = :now, pending_key = NULL"))
+
+
+@mutant("a call changes a job that was claimed, and does not take it back", seed=26)
+def debounced_under_the_worker() -> AbstractContextManager[None]:
+    return rewritten(
+        sql.DEBOUNCE,
+        (", state = 'pending'", ""),
+        ("CASE state WHEN 'running' THEN 1 ELSE 0 END, attempt", "0, attempt"),
+        ("attempt - CASE state WHEN 'running' THEN 1 ELSE 0 END", "attempt"),
+        ("worker_id = NULL", "worker_id = worker_id"),
+        ("started_at = NULL, deadline_at = NULL", "started_at = started_at"),
+    )
 
 
 @mutant("a key of a period is taken whoever has it", seed=2)

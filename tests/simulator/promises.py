@@ -197,7 +197,7 @@ class Keys:
     def _excludes(self, label: str, other: Story, at: float, new: Change) -> bool:
         word = _word(label)
         if word in ("pending", "debounce"):
-            return other.live and other.now.token == 0
+            return other.live and other.begun is None
         if word == "unfinished":
             return other.live
         # A call that a later one has overtaken is none that comes within its period.
@@ -209,9 +209,12 @@ class Keys:
             and self._true_time() - at < PERIODS[word]
         )
 
-    def answered(self, wish: Wish, job_id: str) -> None:
+    def answered(self, wish: Wish, job_id: str, since: int) -> None:
         """A caller was given this job: it is one of the key that was asked for."""
         story = self._jobs[job_id]
+        began_before = story.begun is not None and story.begun < since
+        if began_before and _words(wish) and _words(wish) <= {"pending", "debounce"}:
+            _convict("a body that runs answers no call", story, f"is the answer to {wish}")
         asked = {label for label in wish.labels if _word(label) in ONE_JOB}
         same = story.now.function == wish.function.name
         if not same or (asked and not any(_stands_for(story, label) for label in asked)):
@@ -225,6 +228,10 @@ class Keys:
     def forget_periods(self) -> None:
         """The clocks are at odds: nobody can say what a period is."""
         self._at_odds.update(self._jobs)
+
+
+def _words(wish: Wish) -> set[str]:
+    return {_word(label) for label in wish.labels if _word(label) in ONE_JOB}
 
 
 def _stands_for(story: Story, label: str) -> bool:

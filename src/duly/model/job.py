@@ -166,6 +166,8 @@ class Claim(msgspec.Struct, frozen=True):
     retry: str | None
     args: str
     lock_retries: int = 0
+    holds_key: bool = False
+    """Whether calls with its key are still answered with this job: until its body starts."""
     holds_slot: bool = False
     """Whether a limit counts it as running until the body has really ended."""
 

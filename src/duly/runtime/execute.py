@@ -64,6 +64,7 @@ class Attempt:
         "_inside",
         "_postponed",
         "_resolve",
+        "begun",
         "cancel_body",
         "canceled",
         "claim",
@@ -89,6 +90,8 @@ class Attempt:
         # See Reports: a body may be interrupted by what it says itself.
         self._guard = threading.RLock()
         self.scheduled = False
+        self.begun = False
+        """Whether its job's key was given up for the body: it cannot be given back unstarted."""
         self.started = 0.0
         self.resolved = False
         self.canceled = False
@@ -124,6 +127,18 @@ class Attempt:
         """Whether the task can be canceled now. Otherwise `cancel_body` is called again later."""
         self._postponed = self._inside > 0
         return not self._postponed
+
+    def begin(self) -> bool:
+        """The body is about to start; False if the attempt has an outcome already."""
+        with self._guard:
+            self.begun = not self.resolved
+            return self.begun
+
+    def give_back(self) -> None:
+        """Return the claim, unless its body is about to start."""
+        with self._guard:
+            if not self.begun:
+                self.resolve(NeverStarted())
 
     def progress(self, value: float, note: str | None) -> None:
         """The body says how far it is."""
@@ -180,7 +195,7 @@ def run_action(attempt: Attempt) -> None:
     """Run a sync action to its end in this thread."""
     runnable = attempt.runnable
     arguments = _arguments_of_action(attempt)
-    if arguments is None:
+    if arguments is None or (attempt.claim.holds_key and not _start(attempt)):
         return
     fault.point("action.starting")
     outcome: Outcome | None
@@ -199,7 +214,7 @@ async def run_async_action(attempt: Attempt) -> None:
     """Run an async action to its end in the current task."""
     runnable = attempt.runnable
     arguments = _arguments_of_action(attempt)
-    if arguments is None:
+    if arguments is None or (attempt.claim.holds_key and not await _start_async(attempt)):
         return
     fault.point("action.starting")
     outcome: Outcome | None
@@ -229,6 +244,33 @@ def _arguments(attempt: Attempt) -> Mapping[str, Any] | NeverStarted:
         return attempt.runnable.decode(attempt.claim.args)
     except errors.SignatureMismatch as error:
         return NeverStarted(Hold.SIGNATURE, storable(str(error), MESSAGE_LIMIT))
+
+
+def _start(attempt: Attempt) -> bool:
+    """Give up the key of an action's job, just before its body; False if that must not start."""
+    try:
+        return _may_start(attempt, attempt.begin() and attempt.runnable.start(attempt))
+    except errors.StoreError as error:
+        return _could_not_start(attempt, error)
+
+
+async def _start_async(attempt: Attempt) -> bool:
+    try:
+        return _may_start(attempt, attempt.begin() and await attempt.runnable.start_async(attempt))
+    except errors.StoreError as error:
+        return _could_not_start(attempt, error)
+
+
+def _may_start(attempt: Attempt, started: bool) -> bool:
+    if not started:
+        # Canceled, or moved by a later call: the fence refuses this end.
+        attempt.resolve(NeverStarted())
+    return started and not attempt.resolved
+
+
+def _could_not_start(attempt: Attempt, error: errors.StoreError) -> bool:
+    attempt.resolve(SystemFailed(f"could not be started: {error}"))
+    return False
 
 
 def _success(attempt: Attempt, value: object) -> Outcome:
@@ -273,8 +315,8 @@ class MutationRunner:
 
     def run(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, MutationEnd]]:
         """Run them all, sharing transactions where that is safe."""
-        ends: dict[Attempt, MutationEnd] = {}
-        sharing = [a for a in attempts if not self._must_be_alone(a)]
+        ends = self._give_up_keys([a for a in attempts if a.claim.holds_key and not a.begun])
+        sharing = [a for a in attempts if a not in ends and not self._must_be_alone(a)]
         while len(sharing) > 1:
             shared, reached = self._run_shared(sharing)
             ends |= shared
@@ -284,6 +326,27 @@ class MutationRunner:
     def close(self) -> None:
         """Let go of the connection."""
         self._lane.close()
+
+    def _give_up_keys(self, attempts: Sequence[Attempt]) -> dict[Attempt, MutationEnd]:
+        """Before their transaction begins, so that no call waits for its end. Those that must not
+        start are ended here.
+        """
+        ends: dict[Attempt, MutationEnd] = {}
+        for attempt in attempts:
+            arguments = _arguments(attempt)
+            if isinstance(arguments, NeverStarted):
+                ends[attempt] = arguments
+            elif not attempt.begin():
+                ends[attempt] = TakenAway()
+        starting = {a.claim.id: a for a in attempts if a not in ends}
+        if not starting:
+            return ends
+        try:
+            started = self._store.start_bodies([(i, a.claim.token) for i, a in starting.items()])
+        except errors.StoreError as error:
+            failed = SystemFailed(f"could not be started: {error}")
+            return ends | dict.fromkeys(starting.values(), failed)
+        return ends | {a: TakenAway() for i, a in starting.items() if i not in started}
 
     def _must_be_alone(self, attempt: Attempt) -> bool:
         runnable = attempt.runnable

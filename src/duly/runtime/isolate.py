@@ -64,6 +64,7 @@ class Task(msgspec.Struct, frozen=True):
 
     job_id: str
     token: int
+    holds_key: bool
     level: int
     path: list[str]
 
@@ -302,7 +303,8 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
 def _task(claim: Claim) -> str:
     level = logging.getLogger().getEffectiveLevel()
     path = [str(folder) for folder in sys.path]
-    return msgspec.json.encode(Task(claim.id, claim.token, level, path)).decode()
+    task = Task(claim.id, claim.token, bool(claim.holds_key), level, path)
+    return msgspec.json.encode(task).decode()
 
 
 def _how_it_ended(code: int) -> str:
@@ -352,7 +354,7 @@ class Isolated:
             if runnable is None:
                 self._refuse(f"{record.function} is not defined when its module is imported")
             else:
-                self._run(program, _claim(record), runnable)
+                self._run(program, _claim(record, self._task.holds_key), runnable)
 
     def _refuse(self, message: str) -> None:
         self._say(Answer(never=NeverStarted(Hold.SIGNATURE, message)))
@@ -404,6 +406,8 @@ class Isolated:
                 self._say(Answer(succeeded=outcome))
             case Raised():
                 self._say(Answer(raised=outcome))
+            case SystemFailed(message):
+                self._say(Answer(never=NeverStarted(message=message)))
             case _:
                 assert isinstance(outcome, NeverStarted)
                 self._say(Answer(never=outcome))
@@ -501,9 +505,9 @@ def _flush(reports: Reports) -> None:
         reports.flush()
 
 
-def _claim(record: JobRecord) -> Claim:
+def _claim(record: JobRecord, holds_key: bool = False) -> Claim:
     """The claim as far as it is stored; the rest matters only to the worker that has it."""
-    known = msgspec.structs.asdict(record)
+    known = msgspec.structs.asdict(record) | {"holds_key": holds_key}
     return Claim(**{name: known[name] for name in Claim.__struct_fields__ if name in known})
 
 

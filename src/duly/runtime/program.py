@@ -85,6 +85,14 @@ class Runnable(Protocol):
         """A text for people, without the arguments that nobody is shown."""
         ...
 
+    def start(self, running: Running, /) -> bool:
+        """The body starts now, and its job's key is free; False if the job was taken away."""
+        ...
+
+    def start_async(self, running: Running, /) -> Awaitable[bool]:
+        """The same, off the event loop."""
+        ...
+
     def prepare(self) -> None:
         """Ask the store for what the body may need, before its transaction begins."""
         ...

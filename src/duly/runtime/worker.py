@@ -226,14 +226,14 @@ class Worker:
     def _give_back_waiting(self) -> None:
         """Mutations of a group whose turn has not come; the fence decides if it comes just now."""
         for attempt in self._waiting():
-            attempt.resolve(NeverStarted())
+            attempt.give_back()
 
     def _give_back_late(self) -> None:
         """Mutations that wait here so long that others would take them for running too long."""
         before = self.clock.monotonic() - LONGEST_WAIT
         for attempt in self._waiting():
             if attempt.claim.timeout_ms is not None and attempt.started < before:
-                attempt.resolve(NeverStarted())
+                attempt.give_back()
 
     def _waiting(self) -> list[Attempt]:
         """Mutations whose bodies do not run: not yet, or no more."""

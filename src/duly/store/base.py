@@ -493,6 +493,12 @@ class Store(Protocol):
         """
         ...
 
+    def start_bodies(self, attempts: Sequence[tuple[str, int]]) -> set[str]:
+        """The bodies of these attempts (job id, token) start now: calls with their keys make other
+        jobs from here on. The ids of those that still run; no other body may start.
+        """
+        ...
+
     def claim_alone(
         self, job_id: str, worker_id: str, functions: Sequence[str], now: int
     ) -> Claim | None:

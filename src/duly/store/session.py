@@ -174,6 +174,13 @@ class Session(ABC):
         """Whether the job still runs under this token; it stays so until the transaction ends."""
         return bool(self.run(sql.LOCK_PARENT, {"id": job_id, "token": token}))
 
+    def start_bodies(self, attempts: Sequence[tuple[str, int]]) -> set[str]:
+        started = [
+            self.run(sql.START_BODY, {"id": job_id, "token": token})
+            for job_id, token in sorted(attempts)
+        ]
+        return {row[0] for rows in started for row in rows}
+
     # Workers
 
     def register(self, worker: WorkerInfo, now: int) -> None:

@@ -127,6 +127,10 @@ class SharedVerbs(ABC, Generic[S]):
     def lanes(self) -> Sequence[Lane]:
         return [Lane(*row) for row in self._read(lambda s: s.lanes())]
 
+    def start_bodies(self, attempts: Sequence[tuple[str, int]]) -> set[str]:
+        write = self._single if len(attempts) == 1 else self._write
+        return write(lambda s: s.start_bodies(attempts))
+
     def claim_alone(
         self, job_id: str, worker_id: str, functions: Sequence[str], now: int
     ) -> Claim | None:

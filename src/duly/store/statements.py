@@ -167,12 +167,12 @@ _FINAL = f"""{_MOVED}, state, completed_at, result, error_kind, error_message, e
 _BUCKET = f"((:now::int8 / {DAY_MS}) % {HISTORY_BUCKETS})::int2"
 
 _CLAIMED = """@id, token, attempt, crashes, system_retries, function, kind, queue, priority,
-    run_at, timeout_ms, retry, args, lock_retries"""
+    run_at, timeout_ms, retry, args, lock_retries, pending_key IS NOT NULL"""
 
 _CLAIMABLE = "state = 'pending' AND hold IS NULL"
 
 _TO_RUNNING = """UPDATE @jobs SET state = 'running', token = token + 1, attempt = attempt + 1,
-    worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms, pending_key = NULL"""
+    worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms"""
 
 # Schema ------------------------------------------------------------------------------------------
 
@@ -351,6 +351,11 @@ PICK_LIMITED = both(
 CLAIM_PICKED = each(
     sqlite=CLAIM.sqlite,
     postgres=f"{_TO_RUNNING} WHERE id = ANY(:ids::uuid[]) RETURNING {_CLAIMED}",
+)
+
+# A claimed job has its key until its body starts: one that is given back unstarted still has it.
+START_BODY = both(
+    "UPDATE @jobs SET pending_key = NULL WHERE id = :id AND token = :token RETURNING @id"
 )
 
 _DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
@@ -993,10 +998,15 @@ KEY_HOLDER = both(
         UNION ALL SELECT @id FROM @jobs WHERE unique_key = :unique_key
         UNION ALL SELECT @id FROM @jobs WHERE pending_key = :pending_key LIMIT 1"""
 )
-# It has not started, or it would not have the key any more; a later call decides when it will.
+# It has not started, or it would not have the key any more; a later call decides when it will. If
+# a worker has claimed it, the call takes it back: the worker finds another token when it wants to
+# start the body.
+_IF_CLAIMED = "CASE state WHEN 'running' THEN 1 ELSE 0 END"
 DEBOUNCE = both(
-    """UPDATE @jobs SET args = :args, run_at = :run_at, expires_at = :expires_at,
-            hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END
+    f"""UPDATE @jobs SET args = :args, run_at = :run_at, expires_at = :expires_at,
+            hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END, state = 'pending',
+            token = token + {_IF_CLAIMED}, attempt = attempt - {_IF_CLAIMED}, worker_id = NULL,
+            started_at = NULL, deadline_at = NULL
         WHERE pending_key = :pending_key RETURNING @id"""
 )
 KEEP_KEY = both(

@@ -61,13 +61,46 @@ class Keys(Ground):
             assert self.store.enqueue([second]) == {second.id: first.id}
             assert self.store.get(second.id) is None
 
-    def test_a_pending_key_is_free_once_the_job_was_claimed(self) -> None:
+    def test_a_pending_key_is_free_once_the_body_starts(self) -> None:
         first, second = self.keyed(pending_key="k"), self.keyed(pending_key="k")
         self.store.enqueue([first])
         (claim,) = self.claim()
+        assert claim.holds_key
+        assert self.store.enqueue([second]) == {second.id: first.id}
+        assert self.store.start_bodies([(claim.id, claim.token)]) == {claim.id}
         assert self.store.enqueue([second]) == {}
         self.settle(again(claim))
         assert self.state(first.id) == State.PENDING
+
+    def test_a_job_that_is_given_back_unstarted_has_its_pending_key(self) -> None:
+        first, second = self.keyed(pending_key="k"), self.keyed(pending_key="k")
+        self.store.enqueue([first])
+        (claim,) = self.claim()
+        self.settle(again(claim))
+        assert self.store.enqueue([second]) == {second.id: first.id}
+        assert self.store.start_bodies([(claim.id, claim.token)]) == set()
+
+    def test_a_rescued_job_that_had_not_started_has_its_pending_key(self) -> None:
+        first, second = self.keyed(pending_key="k"), self.keyed(pending_key="k")
+        self.store.enqueue([first])
+        dead = self.register("send")
+        assert len(self.claim(worker=dead)) == 1
+        self.store.rescue(dead, None, judge_lost, NOW)
+        assert self.store.enqueue([second]) == {second.id: first.id}
+
+    def test_a_debounced_call_takes_back_a_job_that_was_claimed_and_has_not_started(self) -> None:
+        first = self.keyed(pending_key="k", debounced=True)
+        later = self.keyed(pending_key="k", debounced=True, run_at=NOW + 5, args='{"a":1}')
+        self.store.enqueue([first])
+        (claim,) = self.claim()
+        assert self.store.enqueue([later]) == {later.id: first.id}
+        assert self.store.start_bodies([(claim.id, claim.token)]) == set()
+        assert self.settle(succeeded(claim)) == set()
+        record = self.get(first.id)
+        assert (record.state, record.attempt, record.worker_id) == (State.PENDING, 0, None)
+        assert (record.args, record.run_at) == ('{"a":1}', NOW + 5)
+        (again,) = self.claim(now=NOW + 5)
+        assert self.store.start_bodies([(again.id, again.token)]) == {again.id}
 
     def test_a_unique_key_is_free_once_the_job_has_ended(self) -> None:
         first, second, third = (self.keyed(unique_key="k") for _ in range(3))
