@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple
 
 from bench.marks import Marks
-from duly import AsyncCtx, Ctx, Duly, Tx
+from duly import AsyncCtx, Ctx, Duly, Limit, Tx
 from duly.functions import Action, AsyncAction, Function, Mutation
 from duly.making import new_job
 from duly.model.job import NewJob
@@ -19,6 +19,7 @@ UPDATES_PER_SECOND = 100
 
 
 NAP_SECONDS = 0.1
+LIMITED_AT_ONCE = 2
 
 
 class Measured(NamedTuple):
@@ -33,6 +34,7 @@ class Measured(NamedTuple):
     keep_quiet: AsyncAction[[int], None]
     nap: AsyncAction[[int], None]
     ping: AsyncAction[[int], None]
+    limited_noop: AsyncAction[[int], None]
 
 
 def make_app(url: str, marks: Marks | None = None) -> Measured:
@@ -91,8 +93,22 @@ def make_app(url: str, marks: Marks | None = None) -> Measured:
         assert marks is not None
         marks.ping(sent_at)
 
+    @app.action(limit=Limit("bench", at_once=LIMITED_AT_ONCE))
+    async def limited_noop(ctx: AsyncCtx, n: int) -> None:
+        assert marks is not None
+        marks.mark()
+
     return Measured(
-        app, async_noop, sync_noop, insert_row, insert_grouped, talk, keep_quiet, nap, ping
+        app,
+        async_noop,
+        sync_noop,
+        insert_row,
+        insert_grouped,
+        talk,
+        keep_quiet,
+        nap,
+        ping,
+        limited_noop,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench import cases, claims, cron, crowd, process, schedules, server
+from bench import cases, claims, cron, crowd, limited, process, schedules, server
 from bench.figures import DULY, Figure, best, limit_of
 from bench.growth import Growth
 
@@ -46,7 +46,14 @@ OF_PEER = (
 LEAST_OF_DEFAULTS = 2.0
 """At default settings, times the best default of any peer."""
 # Times what it takes undisturbed.
-TIMES_CALM = {(SQLITE, claims.RETAINED): 2.0, (POSTGRES, claims.RETAINED): 2.0}
+TIMES_CALM = {
+    (SQLITE, claims.RETAINED): 2.0,
+    (POSTGRES, claims.RETAINED): 2.0,
+    (SQLITE, limited.BESIDE): 3.0,
+    (POSTGRES, limited.BESIDE): 3.0,
+}
+# Of one key, each claim has to be durable before the next body starts.
+AT_LEAST = {(SQLITE, limited.ROW): 500.0, (POSTGRES, limited.ROW): 500.0}
 AT_MOST = {
     (SQLITE, f"{cases.PICKUP_HERE}, p50"): 1.0,
     (SQLITE, f"{cases.PICKUP_RUN}, p99"): 6.0,
@@ -97,7 +104,7 @@ class Bar:
 def bars(figures: Sequence[Figure], growths: Sequence[Growth]) -> list[Bar]:
     """Those of whom both sides were measured."""
     found: list[Bar] = []
-    for ask in (_of_raw, _of_row, _of_peer, _of_defaults, _of_pickups, _times_calm, _at_most):
+    for ask in (_of_raw, _of_row, _of_peer, _of_defaults, _of_pickups, _times_calm, _absolute):
         found += ask(figures)
     for growth in growths:
         promise = f"{growth.store}, {growth.rows:,} {growth.ballast}: of the empty store"
@@ -164,11 +171,12 @@ def _times_calm(figures: Sequence[Figure]) -> Iterator[Bar]:
             yield Bar(f"{store}, {row}: of calm", ratio, most, at_most=True)
 
 
-def _at_most(figures: Sequence[Figure]) -> Iterator[Bar]:
-    for (store, row), most in AT_MOST.items():
-        mine = _best(figures, store, row)
-        if mine is not None:
-            yield Bar(f"{store}, {row}", mine.value, most, mine.unit, at_most=True)
+def _absolute(figures: Sequence[Figure]) -> Iterator[Bar]:
+    for bound, at_most in ((AT_LEAST, False), (AT_MOST, True)):
+        for (store, row), value in bound.items():
+            mine = _best(figures, store, row)
+            if mine is not None:
+                yield Bar(f"{store}, {row}", mine.value, value, mine.unit, at_most=at_most)
 
 
 def _best(

@@ -62,6 +62,7 @@ class Sizes:
     held_jobs: int
     backlog: int
     memory_jobs: int
+    limited_jobs: int
 
 
 QUICK = Sizes(
@@ -83,6 +84,7 @@ QUICK = Sizes(
     held_jobs=3_000,
     backlog=3_000,
     memory_jobs=20_000,
+    limited_jobs=100,
 )
 SHORT = Sizes(
     rounds=3,
@@ -103,6 +105,7 @@ SHORT = Sizes(
     held_jobs=20_000,
     backlog=100_000,
     memory_jobs=100_000,
+    limited_jobs=2_000,
 )
 FULL = Sizes(
     rounds=5,
@@ -123,6 +126,7 @@ FULL = Sizes(
     held_jobs=100_000,
     backlog=300_000,
     memory_jobs=1_000_000,
+    limited_jobs=5_000,
 )
 
 

@@ -61,6 +61,14 @@ class Marks:
         """How long each ping took, in milliseconds."""
         return [int(line) / 1e6 for line in self._pings.read_text().split()]
 
+    def wait_for_pings(self, count: int, patience: float) -> None:
+        """Return when so many pings have arrived, whatever else has run."""
+        until = time.monotonic() + patience
+        while not self._pings.exists() or len(self.pings()) < count:
+            if time.monotonic() > until:
+                raise TimeoutError(f"fewer than {count} pings arrived in {patience:g} s")
+            time.sleep(0.002)
+
     def wait_for(self, count: int, patience: float) -> None:
         """Return when so many bodies have run."""
         until = time.monotonic() + patience

@@ -19,9 +19,8 @@ import msgspec
 from bench.app import INSERT_ROW
 from bench.databases import Database, now_ms
 from duly.ids import new_id
-from duly.model.job import DEFAULT_QUEUE, NewJob, State
+from duly.model.job import CLAIM_BYTES, DEFAULT_QUEUE, NewJob, State
 from duly.store import statements as sql
-from duly.store.base import CLAIM_BYTES
 from duly.store.postgres.arrays import with_arrays
 from duly.store.sqlite import SqliteStore
 

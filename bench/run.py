@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import cases, claims, crowd, machine, peers, process, report, server
+from bench import cases, claims, crowd, limited, machine, peers, process, report, server
 from bench.bars import bars
 from bench.cases import Sizes
 from bench.cron import cron_trials
@@ -40,6 +40,9 @@ TRIALS: dict[str, Callable[[str, Fresh, Sizes], Iterator[list[Trial]]]] = {
     ),
     "claims": lambda store, fresh, sizes: claims.claim_trials(
         store, fresh, sizes.held_jobs, sizes.rows
+    ),
+    "limited": lambda store, fresh, sizes: limited.limited_trials(
+        store, fresh, sizes.limited_jobs, sizes.pings
     ),
     "memory": lambda store, fresh, sizes: process.memory_trials(store, fresh, sizes.memory_jobs),
 }

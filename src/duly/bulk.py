@@ -26,10 +26,10 @@ from duly.inside import refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, committed
 from duly.making import new_job, tracked
 from duly.model.function import is_reserved
-from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
+from duly.model.job import CLAIM_BYTES, MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
 from duly.replay import REMEMBERED_MS, all_again
-from duly.store.base import CLAIM_BYTES, CancelJobs, Change, MoveJobs, RepeatJobs
+from duly.store.base import CancelJobs, Change, MoveJobs, RepeatJobs
 from duly.store.schedules.audit import Deed
 from duly.times import Delay, Instant, after, at
 from duly.verbs import job_filter, name_of_function

@@ -50,14 +50,13 @@ def _facts(core: Core, record: JobRecord) -> Facts:
         workers=workers,
         running=len(running),
         in_the_way=tuple(_in_the_way(core, record)),
+        key=store.key_wait(record.id, core.now()) if record.hold == Hold.KEY else None,
         kill_switch=None if killed is None else Pause(killed.paused_by, killed.note),
     )
 
 
 def _in_the_way(core: Core, record: JobRecord) -> list[str]:
     store = core.ready()
-    if record.hold == Hold.KEY:
-        return list(store.key_holders(record.id))
     if record.hold != Hold.BATCH:
         return []
     if record.batch_id is not None:

@@ -26,7 +26,7 @@ STEPS = (
     "0004_schedules",
     "0005_server",
     "0006_lists",
-    "0007_turns",
+    "0007_lines",
     "0008_hooks",
     "0009_lock_retries",
 )

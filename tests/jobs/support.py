@@ -103,6 +103,7 @@ class ManualWorker:
         """Write down how ended bodies have ended, and claim nothing."""
         if not self.worker.store.finishes_with_claim:
             self.worker.finish_pass()
+            self.worker._slots.release_ended()
             return
         self.worker._stopping = True
         try:

@@ -246,7 +246,7 @@ def test_a_job_that_must_run_alone_is_left_to_apps_that_know_it_and_serve_its_qu
         service.worker.register()
         service.janitor._alone_runs = Runs(of.core, None)
         service.janitor.one_pass()
-        service.worker.store.deregister(service.worker.id)
+        service.worker.store.deregister(service.worker.id, 0)
     assert wanted == []
     hire(stranger, alone=job.id).worker.claim_alone(job.id)
     assert (job.state, job.record.crashes) == (State.PENDING, 2)

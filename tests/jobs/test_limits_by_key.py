@@ -528,6 +528,7 @@ def test_jobs_that_were_held_although_there_is_room_are_found(
 ):
     app.run_many(work.bind(n) for n in range(3))
     db.execute("UPDATE @jobs SET hold = 'key'")
+    hire()
     tidy(app)
 
     assert sorted(holds(db), key=str) == [None, None, "key"]
@@ -1044,11 +1045,11 @@ WAITING = 30_000
 @pytest.mark.parametrize(
     ("name", "index"),
     [
-        ("FIRST_WAITER", "jobs_limit"),
+        ("LINES", "jobs_limit"),
+        ("LINES", "jobs_limited"),
         ("WAITERS", "jobs_limit"),
         ("AWAITED_KEYS", "jobs_limit"),
-        ("HAS_CANDIDATE", "jobs_limited"),
-        ("HOLD_KEY", "jobs_limited"),
+        ("HOLD_LINE", "jobs_limited"),
     ],
 )
 def test_jobs_that_wait_for_a_key_cost_nothing(app: Duly, db: Database, name: str, index: str):
@@ -1062,7 +1063,10 @@ def test_jobs_that_wait_for_a_key_cost_nothing(app: Duly, db: Database, name: st
     db.execute(
         f"INSERT INTO @jobs ({columns}, limit_key, limits) {numbers} SELECT {make_id}, {row} FROM s"
     )
-    given = {"key": "k", "limit": 2, "now": 10, "until": 10, "after": ""}
+    line: dict[str, Any] = {"queue": "default", "function": "work", "limits": "[2,null,null]"}
+    if not db.is_sqlite and name == "WAITERS":
+        line = {f"{name}s": [value] for name, value in line.items()} | {"limits": [line["limits"]]}
+    given = {"key": "k", "limit": 2, "now": 10, "after": ""} | line
     statement = getattr(sql, name)
     if db.is_sqlite:
         text = "EXPLAIN QUERY PLAN " + SQL[statement]

@@ -6,7 +6,7 @@ import pytest
 
 from duly import Ctx, Duly, JobNotFound, Limit, ManualClock, Retry, Tx
 from duly.model.why import Cause
-from tests.jobs.support import Gate, Hire, tidy
+from tests.jobs.support import Database, Gate, Hire, tidy
 
 pytestmark = pytest.mark.spec("N6")
 
@@ -150,6 +150,41 @@ def test_its_key_is_in_use(app: Duly, hire: Hire):
     worker.start_due()
     why = app.why(second)
     assert [reason.cause for reason in why.reasons] == [Cause.KEY_IN_USE]
-    assert why.text == f"pay has not run yet: its key is in use by job {first.id}."
+    assert why.text == f"pay has not run yet: its key 'bank' is in use by job {first.id}."
     gate.open()
     worker.work()
+
+
+def test_a_slot_of_its_key_is_free_and_it_cannot_take_it(app: Duly, hire: Hire, db: Database):
+    """What stands in its own way is named, and never jobs that do not run."""
+
+    @app.action(limit=Limit("bank", at_once=1))
+    def pay(ctx: Ctx) -> None: ...
+
+    hire(queues=["default"])
+    app.queues.pause("p", by="ada")
+    paused, unserved = app.run(pay.using(queue="p")), app.run(pay.using(queue="u"))
+    first, second = app.run(pay), app.run(pay)
+    db.execute("UPDATE @jobs SET hold = 'key'")
+    assert app.why(paused).text == "pay has not run yet: queue 'p' is paused by ada."
+    assert causes(app, unserved) == [Cause.QUEUE_NOT_SERVED]
+    assert causes(app, first) == [Cause.ABOUT_TO_START]
+    why = app.why(second)
+    assert [(r.cause, r.jobs) for r in why.reasons] == [(Cause.KEY_IN_USE, (first.id,))]
+    assert why.text == (
+        "pay has not run yet: its key 'bank' has a free slot,"
+        f" and job {first.id} is before it in line."
+    )
+    app.functions.pause(pay)
+    assert causes(app, first) == [Cause.FUNCTION_PAUSED]
+
+
+def test_it_waits_for_the_rate_of_its_limit(app: Duly, hire: Hire, clock: ManualClock):
+    @app.action(limit=Limit(rate=1, per=10))
+    def pay(ctx: Ctx) -> None: ...
+
+    jobs = [app.run(pay) for _ in range(3)]
+    hire().work()
+    (reason,) = app.why(jobs[2]).reasons
+    assert (reason.cause, reason.until) == (Cause.KEY_IN_USE, clock.now() + 10_000)
+    assert reason.text.startswith("the rate of its limit lets the next job start at ")

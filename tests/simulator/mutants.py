@@ -60,6 +60,7 @@ from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import Violation
 from tests.simulator.promises import LIMITS, NARROW
+from tests.simulator.standoff import simulate_standoff
 from tests.simulator.world import Report, simulate, template
 
 MOST_SEEDS = 300
@@ -570,8 +571,8 @@ def unknown_kept() -> AbstractContextManager[None]:
 
 @mutant("a worker that could not deregister keeps its lock", seed=305)
 def lock_kept() -> AbstractContextManager[None]:
-    def deregister(self: SqliteStore, worker_id: str) -> None:
-        self._write(lambda s: s.deregister(worker_id))
+    def deregister(self: SqliteStore, worker_id: str, now: int) -> None:
+        self._write(lambda s: s.deregister(worker_id, now))
         self._drop_lock(worker_id)
 
     return patched(SqliteStore, "deregister", deregister)
@@ -604,7 +605,9 @@ def newest_lost() -> AbstractContextManager[None]:
 
 @mutant("a body that has ended keeps its slot")
 def slot_kept() -> AbstractContextManager[None]:
-    return patched(Slots, "release_ended", lambda self: None)
+    return both(
+        patched(Slots, "release_ended", lambda self: None), patched(Slots, "ended", lambda self: ())
+    )
 
 
 @mutant("a rescue that leaves the slots of the dead")
@@ -612,22 +615,22 @@ def slots_of_the_dead() -> AbstractContextManager[None]:
     return patched(limits, "release_all", lambda *_: None)
 
 
-@mutant("a worker goes although bodies that hold slots go on", seed=60)
+@mutant("a worker goes although bodies that hold slots go on", seed=76)
 def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: 0)
 
 
-@mutant("a worker that stops counts bodies whose end it could not store", seed=470)
+@mutant("a worker that stops counts bodies whose end it could not store", seed=124)
 def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=20)
+@mutant("a claim whose answer was lost keeps its slots", seed=404)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
 
-@mutant("a slot is freed with the end of its job, while the body goes on", seed=8)
+@mutant("a slot is freed with the end of its job, while the body goes on", seed=76)
 def freed_with_the_job() -> AbstractContextManager[None]:
     real = SqliteSession.settle
 
@@ -639,7 +642,7 @@ def freed_with_the_job() -> AbstractContextManager[None]:
     return patched(SqliteSession, "settle", settle)
 
 
-@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=22)
+@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=29)
 def freed_with_the_cancel() -> AbstractContextManager[None]:
     return reworded((trigger("duly_jobs_hook"), FREED_WITH_THE_ROW + trigger("duly_jobs_hook")))
 
@@ -666,7 +669,7 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
 REAL_EXCHANGE = SqliteStore.exchange
 
 
-@mutant("what a limit leaves is looked up before the lock", seed=14)
+@mutant("what a limit leaves is looked up before the lock", seed=68)
 def unlocked_look() -> AbstractContextManager[None]:
     return patched(SqliteStore, "exchange", _look_before_the_lock)
 
@@ -705,12 +708,33 @@ def alone_without_slot() -> AbstractContextManager[None]:
 
 @mutant("nobody frees those who wait for a key")
 def nobody_admitted() -> AbstractContextManager[None]:
-    return patched(limits, "admit", lambda *_: 0)
+    return patched(limits, "admit", lambda *_: ([], 0))
+
+
+@mutant("a free slot waits for paused jobs that stand first in line", play=simulate_standoff)
+def paused_first() -> AbstractContextManager[None]:
+    return rewritten(sql.LINES, ("paused_at IS NOT NULL", "name IS NULL"))
+
+
+@mutant("a slot that is handed over is not taken", seed=13)
+def handed_over_without_slot() -> AbstractContextManager[None]:
+    real = limits.Starting.hand_over
+
+    def hand_over(self: limits.Starting, request: ClaimRequest) -> tuple[list[Claim], bool]:
+        with mock.patch.object(Room, "take", return_value=None):
+            return real(self, request)
+
+    return patched(limits.Starting, "hand_over", hand_over)
+
+
+@mutant("an expired job is handed a slot", seed=63)
+def handed_over_after_expiry() -> AbstractContextManager[None]:
+    return rewritten(sql.WAITERS, ("expires_at > :now", "expires_at > 0"))
 
 
 @mutant("starts count for less than the time of their rate", seed=9)
 def short_window() -> AbstractContextManager[None]:
-    return rewritten(sql.STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
+    return rewritten(sql.TAKEN, ("expires_at > :now", "expires_at > :now + 1000"))
 
 
 @mutant("starts are forgotten while they count", seed=9)

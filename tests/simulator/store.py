@@ -135,9 +135,9 @@ class SimStore(SqliteStore):
             ledger.settled(job_id, {s.token for s in settlements if s.id == job_id}, before)
         return settled, claims
 
-    def deregister(self, worker_id: str) -> None:
+    def deregister(self, worker_id: str, now: int) -> None:
         self.process.world.ledger.may_leave.add(worker_id)
-        super().deregister(worker_id)
+        super().deregister(worker_id, now)
 
     def _read(self, ask: Callable[[SqliteSession], T]) -> T:
         self.process.world.interleave(self.process)

@@ -28,6 +28,8 @@ CRASHES_BEFORE_ALONE = 2
 CRASHES_UNTIL_CONVICTED = 4
 """Two beside other jobs, and two in a process of its own, seen by a worker that lived on."""
 LOCK_RETRIES = 10
+CLAIM_BYTES = 8 << 20
+"""So many bytes of arguments are claimed at a time, unless a single job has more."""
 
 
 class State(StrEnum):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -198,6 +198,9 @@ class Room:
         self._slots = set(slots)
         self._starts = sorted(starts)
 
+    def copy(self) -> Room:
+        return Room(self._slots, self._starts)
+
     def free_slots(self, rules: Rules) -> int | None:
         """None: as many as one likes."""
         return None if rules.at_once is None else max(0, rules.at_once - len(self._slots))
@@ -232,6 +235,99 @@ class Room:
             return most
         recent = sum(1 for start in self._starts if start + rules.per > now)
         return max(0, min(most, rules.rate - recent))
+
+
+class Line(NamedTuple):
+    """Jobs that wait for a key in one queue, of one function, under one limit."""
+
+    queue: str
+    function: str
+    limits: str
+    closed: bool
+    """Whether its queue or function is paused, or its function deleted."""
+    next_at: int | None
+    """When the first job of the same key, queue and function is due that is not held."""
+
+    @property
+    def rules(self) -> Rules:
+        return decode_rules(self.limits)
+
+    def is_offered(self, until: int) -> bool:
+        """Whether a job of this kind is free to take a slot, and has not done so."""
+        return self.next_at is not None and self.next_at <= until
+
+
+class KeyWait(NamedTuple):
+    """What a job waits for that is held for its key."""
+
+    key: str
+    holders: tuple[str, ...]
+    """The jobs that have its slots."""
+    starts_at: int | None = None
+    """When its rate lets another job start, if a slot is free."""
+    first: str | None = None
+    """The job that gets the free slot next, if any can start."""
+
+
+class Waiter(NamedTuple):
+    """One of the first jobs in a line."""
+
+    id: str
+    rules: Rules
+    starts_here: bool
+    """Whether whoever asks can start it."""
+    queue_is_full: bool = False
+    """Its queue has a limit of its own, which leaves nothing."""
+
+
+class Next(NamedTuple):
+    """Who gets what a key leaves: those to start, and those to free for others, each due when."""
+
+    start: list[str]
+    free: dict[str, int]
+
+
+def startable(mine: Sequence[Line], others: Sequence[Line], room: Room, now: int) -> list[Line]:
+    """The lines whose first job gets what a key leaves, or a time if only its rate is in the way.
+
+    `mine` are those whose jobs whoever asks can start. One of the others that has a free job
+    already, and has not taken its turn, is passed over: its workers are busy, and nobody must wait
+    for them.
+    """
+    ready = [line for line in mine if room.may_start(line.rules, now)]
+    ready += [
+        line for line in others if room.may_start(line.rules, now) and not line.is_offered(now)
+    ]
+    if ready:
+        return ready
+    every = [line for line in (*mine, *others) if room.free_slots(line.rules) != 0]
+    late = [line for line in every if room.starts_at(line.rules, now) > now]
+    has_time = any(line.is_offered(room.starts_at(line.rules, now)) for line in late)
+    return [] if has_time else late
+
+
+def next_of(waiters: Iterable[Waiter], room: Room, now: int, here: int) -> Next:
+    """Share out what a key leaves, first come first served; `here`: how many can start here.
+
+    If only the rate stands in the way, one waiter gets the time at which it does not; when that one
+    starts, it sees to the next.
+    """
+    following = Next([], {})
+    has_time = False
+    for waiter in waiters:
+        rules = waiter.rules
+        if room.may_start(rules, now):
+            if waiter.starts_here and not waiter.queue_is_full and len(following.start) < here:
+                following.start.append(waiter.id)
+            else:
+                following.free[waiter.id] = 0
+            # What waits for its queue leaves the slot to those behind it.
+            if not waiter.queue_is_full:
+                room.take(rules, now)
+        elif room.free_slots(rules) != 0 and not has_time:
+            has_time = True
+            following.free[waiter.id] = room.starts_at(rules, now)
+    return following
 
 
 def lock_order(keys: Iterable[str]) -> Sequence[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from duly.model.function import FunctionInfo, Status
 from duly.model.job import Hold, JobRecord, State, serves
+from duly.model.keys import KeyWait
 
 
 class Cause(StrEnum):
@@ -69,7 +70,9 @@ class Facts(msgspec.Struct, frozen=True):
     running: int
     """Jobs that run now, counted as far as there are slots."""
     in_the_way: tuple[str, ...] = ()
-    """The jobs that it waits for, or that hold its key."""
+    """The jobs that it waits for."""
+    key: KeyWait | None = None
+    """What it waits for if it is held for its key."""
     kill_switch: Pause | None = None
     """Who paused everything, if it is paused."""
 
@@ -81,7 +84,7 @@ def reasons(facts: Facts, now: int) -> list[Reason]:
         return [Reason(Cause.FINISHED, _finished(job))]
     if job.state == State.RUNNING:
         return [Reason(Cause.RUNNING, f"it runs, attempt {job.attempt}")]
-    found = [*_of_everything(facts), *_of_function(facts), *_of_hold(facts)]
+    found = [*_of_everything(facts), *_of_function(facts), *_of_hold(facts, now)]
     found += [*_of_time(job, now), *_of_queue(facts)]
     return found or [_next(facts)]
 
@@ -118,7 +121,7 @@ def by_whom(by: str | None, note: str | None) -> str:
     return (f" by {by}" if by else "") + (f" ({note})" if note else "")
 
 
-def _of_hold(facts: Facts) -> list[Reason]:
+def _of_hold(facts: Facts, now: int) -> list[Reason]:
     job = facts.job
     match job.hold:
         case Hold.SIGNATURE:
@@ -128,14 +131,33 @@ def _of_hold(facts: Facts) -> list[Reason]:
             text = f"it waits for {_jobs(facts.in_the_way)} to end"
             return [Reason(Cause.WAITS_FOR_JOBS, text, facts.in_the_way)]
         case Hold.KEY:
-            text = f"its key is in use by {_jobs(facts.in_the_way)}"
-            return [Reason(Cause.KEY_IN_USE, text, facts.in_the_way)]
+            return _of_key(facts, now)
         case Hold.ALONE:
             died = f" ({job.error_message})" if job.error_message else ""
             text = f"it crashed two workers and waits for a process of its own{died}"
             return [Reason(Cause.ALONE, text)]
         case _:
             return [] if _has_it(facts) else [_nobody_has_it(facts)]
+
+
+def _of_key(facts: Facts, now: int) -> list[Reason]:
+    """Nothing if it is its turn, or if something else keeps it from taking a slot that is free."""
+    wait = facts.key
+    if wait is None:
+        return []
+    # A limit without a key of its own goes by the function.
+    name = "its limit" if "\n" in wait.key else f"its key {wait.key!r}"
+    if wait.starts_at is None:
+        text = f"{name} is in use by {_jobs(wait.holders)}"
+        return [Reason(Cause.KEY_IN_USE, text, wait.holders)]
+    if wait.starts_at > now:
+        text = f"the rate of {name} lets the next job start at {_when(wait.starts_at)}"
+        return [Reason(Cause.KEY_IN_USE, text, until=wait.starts_at)]
+    stopped = [*_of_everything(facts), *_of_function(facts), *_of_queue(facts)]
+    if stopped or wait.first is None or wait.first == facts.job.id:
+        return []
+    text = f"{name} has a free slot, and job {wait.first} is before it in line"
+    return [Reason(Cause.KEY_IN_USE, text, (wait.first,))]
 
 
 def _jobs(ids: Sequence[str]) -> str:
@@ -156,11 +178,15 @@ def _nobody_has_it(facts: Facts) -> Reason:
 def _of_time(job: JobRecord, now: int) -> list[Reason]:
     if job.run_at <= now:
         return []
-    when = datetime.fromtimestamp(job.run_at / 1000, UTC).isoformat().replace("+00:00", "Z")
+    when = _when(job.run_at)
     if job.attempt > 0 and job.error_message:
         text = f"attempt {job.attempt} failed ({job.error_message}), the next is due at {when}"
         return [Reason(Cause.RETRY_LATER, text, until=job.run_at)]
     return [Reason(Cause.NOT_DUE, f"it is due at {when}", until=job.run_at)]
+
+
+def _when(instant: int) -> str:
+    return datetime.fromtimestamp(instant / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _of_queue(facts: Facts) -> list[Reason]:

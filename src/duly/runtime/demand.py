@@ -38,20 +38,28 @@ class Demand:
         self._told = told
         self.guessed = False
 
-    def request(self, worker_id: str, functions: tuple[str, ...], room: int) -> ClaimRequest | None:
-        """What to ask for; None if no lane has anything due."""
+    def request(
+        self,
+        worker_id: str,
+        functions: tuple[str, ...],
+        room: int,
+        freed: tuple[tuple[str, int], ...] = (),
+    ) -> ClaimRequest | None:
+        """What to ask for; None if no lane has anything due, and no slot was freed."""
         queues = self._guess() or self._due_queues()
-        if not queues:
+        if not queues and not freed:
             return None
         self._rotation += 1
-        start = self._rotation % len(queues)
+        start = self._rotation % max(1, len(queues))
         rotated = tuple(queues[start:] + queues[:start])
         # In a backlog a lane is read from where the last claim ended: rows that others have
         # claimed, and that a held snapshot keeps from being vacuumed, are not stepped over again.
         # Once a second, and whenever there is no backlog, it is read from its beginning.
         floors = self._floors if self.backlog else {}
         limited = any(lane.limited for lane in self._lanes)
-        return ClaimRequest(worker_id, rotated, functions, room, floors, limited)
+        return ClaimRequest(
+            worker_id, rotated, functions, room, floors, limited, freed, self._queues
+        )
 
     def _guess(self) -> list[str]:
         """Jobs that have come are mostly where the last ones were: to look first takes longer.

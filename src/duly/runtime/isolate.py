@@ -507,8 +507,9 @@ def _flush(reports: Reports) -> None:
 
 def _claim(record: JobRecord, holds_key: bool = False) -> Claim:
     """The claim as far as it is stored; the rest matters only to the worker that has it."""
-    known = msgspec.structs.asdict(record) | {"holds_key": holds_key}
-    return Claim(**{name: known[name] for name in Claim.__struct_fields__ if name in known})
+    known = msgspec.structs.asdict(record)
+    claim = Claim(**{name: known[name] for name in Claim.__struct_fields__ if name in known})
+    return msgspec.structs.replace(claim, holds_key=holds_key)
 
 
 def _raise_canceled() -> None:

@@ -84,7 +84,7 @@ class Janitor:
         self._time_out(now)
         more |= self._store.hold_unknown(now) >= 1000
         more |= self._store.release_known() >= 1000
-        self._admit_waiters(now)
+        more |= self._admit_waiters(now)
         self._free_hooks()
         more |= self._retain(now)
         self._warn_of_ends(now)
@@ -112,14 +112,16 @@ class Janitor:
             for job_id in self._store.due_alone(self._functions(), self._queues, now):
                 self._alone_runs.start(job_id)
 
-    def _admit_waiters(self, now: int) -> None:
-        """Whoever frees a key frees those who wait for it; this is for when that went wrong.
+    def _admit_waiters(self, now: int) -> bool:
+        """Whoever frees a slot starts the next who waits for it; this is for when nobody could.
 
-        The one that had its turn may have been canceled, or its queue paused.
+        Since then a queue or function may have been resumed, or a worker may have come that serves
+        it. Or the one that had its turn was canceled, or paused. Whether there may be more.
         """
         self._looked_at_key, admitted = self._store.admit_waiters(self._looked_at_key, now)
         if admitted:
             self._store.ring()
+        return admitted and self._looked_at_key != ""
 
     def _free_hooks(self) -> None:
         """Whatever ends a job frees its hook; this is for when the database lost sight of that.

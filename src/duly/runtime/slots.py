@@ -46,22 +46,30 @@ class Slots:
 
     def release_ended(self) -> None:
         """Free the slots of bodies that have really ended, whatever became of their jobs."""
-        with self._guard:
-            ended = set(self._ended)
+        ended = self.ended()
         if not ended:
             return
         try:
             # Until this is durable they count as ended and not freed, also for whoever stops here.
-            wakes = self._store.release_slots(sorted(ended), self._clock.now())
+            wakes = self._store.release_slots(ended, self._clock.now())
         except OUTAGE as error:
             log.warning("the store is not available: %s", error)
             return
-        with self._guard:
-            self._held -= ended
-            self._ended -= ended
+        self.are_free(ended)
         if wakes:
             self._wake()
             self._store.ring()
+
+    def ended(self) -> tuple[Slot, ...]:
+        """Those that a claim may free, and hand over to whoever waits for them."""
+        with self._guard:
+            return tuple(sorted(self._ended))
+
+    def are_free(self, freed: Iterable[Slot]) -> None:
+        """A claim has freed them, and that is durable."""
+        with self._guard:
+            self._held.difference_update(freed)
+            self._ended.difference_update(freed)
 
     def counted_bodies(self) -> int:
         """How many bodies that hold slots have not ended, whether or not that could be stored."""

@@ -286,7 +286,7 @@ class Worker:
             log.warning("worker %s leaves its row: %d bodies go on", self.id, living)
             return
         try:
-            self.store.deregister(self.id)
+            self.store.deregister(self.id, self.clock.now())
         except StoreError as error:
             log.warning("worker %s leaves its row to be rescued: %s", self.id, error)
 
@@ -307,8 +307,6 @@ class Worker:
         if self._lifeline:
             self._lifeline.progress()
         with self._claiming:
-            if self.store.finishes_with_claim:
-                self._slots.release_ended()
             request = self._request()
             batch = self._ends.take() if self.store.finishes_with_claim else []
             if not batch and request is None:
@@ -326,6 +324,8 @@ class Worker:
                 return self._ends.write_in_halves(batch)
             with self._slots.doubted_if_it_fails():
                 fault.point("worker.claimed")
+                if request is not None:
+                    self._slots.are_free(request.freed)
                 self._ends.note(batch, settled)
                 self._start(claims)
         if self._demand.guessed and not claims:
@@ -353,7 +353,6 @@ class Worker:
         except OUTAGE as error:
             log.warning("the store is not available: %s", error)
             return AFTER_OUTAGE
-        self._slots.release_ended()
         return delay
 
     def _request(self) -> ClaimRequest | None:
@@ -364,8 +363,10 @@ class Worker:
         self._demand.begin_pass(told)
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
+            # Others may start what waits for them.
+            self._slots.release_ended()
             return None
-        return self._demand.request(self.id, self._functions, room)
+        return self._demand.request(self.id, self._functions, room, self._slots.ended())
 
     def _room(self) -> int:
         if self._too_many_wait():
@@ -515,10 +516,8 @@ class Worker:
             if self._busy <= 0:
                 self._quiet.notify_all()
         self.loop.wake()
-        if attempt.claim.holds_slot:
-            self._finish_loop.wake()
-            if self._over:
-                self._release_late()
+        if attempt.claim.holds_slot and self._over:
+            self._release_late()
 
     def _release_late(self) -> None:
         """The worker has stopped without this body, which has now ended after all."""
@@ -526,7 +525,7 @@ class Worker:
             self._slots.release_ended()
         with contextlib.suppress(StoreError):
             if not self._slots.counted_bodies():
-                self.store.deregister(self.id)
+                self.store.deregister(self.id, self.clock.now())
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
@@ -598,7 +597,7 @@ class Worker:
             for attempt in list(self._held.values()):
                 self._tell(attempt)
             self._slots.forget()
-            self.store.deregister(self.id)
+            self.store.deregister(self.id, self.clock.now())
             self.id = new_id(self.clock.now())
             self.register(with_faulty=False)
 

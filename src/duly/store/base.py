@@ -34,6 +34,7 @@ from duly.model.job import (
     Settlement,
     TrackedJob,
 )
+from duly.model.keys import KeyWait
 from duly.model.measure import Count, Depth, ScheduleCounts
 from duly.model.news import Changes, Cursor
 from duly.model.progress import LogEntry, Look, ProgressReport
@@ -57,8 +58,6 @@ from duly.store.views import Ended, Run, Tally
 if TYPE_CHECKING:
     from duly.store.copying import CopyEnd
 
-CLAIM_BYTES = 8 << 20
-"""A claim takes at most so many bytes of arguments (but always one job)."""
 POOL = 20
 """How many connections a process has for its callers."""
 
@@ -101,6 +100,11 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     limited: bool = False
     """Whether jobs under limits may be among them, as a lane has said; without it they may be
     left alone."""
+    freed: tuple[tuple[str, int], ...] = ()
+    """Attempts (job id, token) whose bodies have ended. Their slots are freed, and those that wait
+    for them are claimed in the same transaction, before anything else."""
+    served: tuple[str, ...] | None = None
+    """The queues of which those may be; None: any."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -555,8 +559,8 @@ class Store(Protocol):
         """Whether a call with this key has come before, and is remembered."""
         ...
 
-    def key_holders(self, job_id: str) -> Sequence[str]:
-        """The jobs that run under the key that this one waits for."""
+    def key_wait(self, job_id: str, now: int) -> KeyWait | None:
+        """What a job waits for that is held for its key; None if it has none, or is gone."""
         ...
 
     def batch_counts(self, batch_id: str) -> Mapping[str, int]:
@@ -609,7 +613,7 @@ class Store(Protocol):
         """Add the worker's row and free the jobs that were held for want of its functions."""
         ...
 
-    def deregister(self, worker_id: str) -> None:
+    def deregister(self, worker_id: str, now: int) -> None:
         """Remove the row of a worker that has nothing running, and what slots it has left."""
         ...
 

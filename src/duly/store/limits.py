@@ -1,23 +1,36 @@
 """Which of the picked jobs may start under their limits, and who follows when one has ended?
 
 A slot is a row, taken in the transaction that claims the job and deleted when its body has ended.
-A due job that gets none is held, so that it costs nothing, and freed by whoever frees a slot. All
-of it happens under the lock of the key: see LOCK_KEYS.
+A due job that gets none is held, so that it costs nothing. Whoever frees a slot starts the first
+job that waits for it, or frees that one for another worker. All of it happens under the lock of the
+key: see LOCK_KEYS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from duly.model.job import Claim, Hold
-from duly.model.keys import Room, Rules, decode_rules, lock_order
+from duly.model.job import CLAIM_BYTES, Claim, Hold, serves
+from duly.model.keys import (
+    KeyWait,
+    Line,
+    Next,
+    Room,
+    Rules,
+    Waiter,
+    decode_rules,
+    lock_order,
+    next_of,
+    startable,
+)
 from duly.store import statements as sql
 from duly.store.steps import Ask, many
 
 if TYPE_CHECKING:
+    from duly.store.base import ClaimRequest, WorkerInfo
     from duly.store.session import Session
 
 ALONE_AGAIN_MS = 5_000
@@ -28,12 +41,30 @@ class Picked(NamedTuple):
 
     id: str
     queue: str
+    function: str
     limit_key: str | None
     limits: str | None
 
     @property
     def rules(self) -> Rules | None:
         return decode_rules(self.limits) if self.limit_key and self.limits else None
+
+
+class _Waiting(NamedTuple):
+    """A job that waits for a key, locked by the transaction."""
+
+    id: str
+    queue: str
+    function: str
+    limit_key: str
+    limits: str
+    priority: int
+    scheduled_at: int
+    size: int
+
+    @property
+    def turn(self) -> tuple[int, int, str]:
+        return -self.priority, self.scheduled_at, self.id
 
 
 class _Slot(NamedTuple):
@@ -63,6 +94,10 @@ def queue_key(queue: str) -> str:
     return f"queue:{queue}"
 
 
+def is_queue_key(key: str) -> bool:
+    return key.startswith("queue:")
+
+
 def queue_rules(at_once: int) -> Rules:
     return Rules(at_once, None, None)
 
@@ -77,13 +112,13 @@ def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, Room]:
     """What these keys, which are locked, leave."""
     if not keys:
         return {}
-    which = {"keys": session.array(keys)}
     slots: dict[str, list[int]] = {key: [] for key in keys}
     starts: dict[str, list[int]] = {key: [] for key in keys}
-    for key, slot in session.run(sql.SLOTS, which):
-        slots[key].append(slot)
-    for key, started_at in session.run(sql.STARTS, which | {"now": now}):
-        starts[key].append(started_at)
+    for key, slot, started_at in session.run(sql.TAKEN, {"keys": session.array(keys), "now": now}):
+        if slot is None:
+            starts[key].append(started_at)
+        else:
+            slots[key].append(slot)
     return {key: Room(slots[key], starts[key]) for key in keys}
 
 
@@ -94,14 +129,22 @@ class Starting:
     """Decides about picked jobs, in their order, and writes down what was decided."""
 
     def __init__(
-        self, session: Session, queues: Mapping[str, int], worker_id: str, now: int
+        self,
+        session: Session,
+        queues: Mapping[str, int],
+        worker_id: str,
+        now: int,
+        freed: Collection[str] = (),
     ) -> None:
-        """`queues`: the limited ones and their limits; their keys are locked."""
+        """`queues`: the limited ones and their limits; `freed`: keys of which slots were freed."""
         self._session = session
         self._queues = {queue_key(name): queue_rules(most) for name, most in queues.items()}
         self._worker_id = worker_id
         self._now = now
-        self._rooms = rooms(session, self._queues.keys(), now)
+        self._freed = sorted(key for key in freed if not is_queue_key(key))
+        keys = [*self._queues, *self._freed]
+        lock(session, keys)
+        self._rooms = rooms(session, keys, now)
         self.refused: dict[str, list[Picked]] = {}
 
     def is_full(self, queue: str) -> bool:
@@ -113,11 +156,26 @@ class Starting:
 
     def start(self, picked: Sequence[Picked]) -> list[Claim]:
         """Claim those that may start now; `refused` are those that a key of theirs keeps back."""
-        keys = {job.limit_key for job in picked if job.limit_key}
+        keys = {job.limit_key for job in picked if job.limit_key} - self._rooms.keys()
         lock(self._session, keys)
         self._rooms |= rooms(self._session, keys, self._now)
         granted = {job.id: grant for job in picked if (grant := self._grant(job)) is not None}
         return self._claim(granted) if granted else []
+
+    def hand_over(self, request: ClaimRequest) -> tuple[list[Claim], bool]:
+        """Start the first of those that wait for the freed keys; and whether others are to be told.
+
+        Those that only other workers can start are freed for them.
+        """
+        starting: list[Picked] = []
+        tells = False
+        for key in self._freed:
+            left = request.limit - len(starting)
+            here = _Here(request, left, self.is_full)
+            picked, freed = admit(self._session, key, self._rooms[key].copy(), self._now, here)
+            starting += picked
+            tells = tells or freed > 0
+        return self.start(starting), tells
 
     def _grant(self, job: Picked) -> _Granted | None:
         key, rules = queue_key(job.queue), job.rules
@@ -165,19 +223,16 @@ class Starting:
     def _follow(self, key: str) -> None:
         """Nobody will say that a rate leaves something again: whoever waits is given a time."""
         if key not in self.refused:
-            admit(self._session, key, self._rooms[key], self._now)
+            admit(self._session, key, self._rooms[key].copy(), self._now)
 
     def turn_away(self) -> None:
-        """Let the refused ones wait: for a slot held, for the rate until it leaves something."""
+        """Let the refused ones wait; one gets the time at which the rate leaves something."""
         for key, jobs in self.refused.items():
-            rules, room = jobs[0].rules, self._rooms[key]
-            assert rules is not None
-            ids = [job.id for job in jobs]
-            if room.free_slots(rules) != 0:
-                at = room.starts_at(rules, self._now)
-                self._session.run(sql.DELAY, {"id": ids.pop(0), "run_at": at})
-            self._session.hold(ids, Hold.KEY)
-            self._session.run(sql.HOLD_KEY, {"key": key, "now": self._now})
+            self._session.hold([job.id for job in jobs], Hold.KEY)
+            for queue, function in sorted({(job.queue, job.function) for job in jobs}):
+                line = {"key": key, "queue": queue, "function": function}
+                self._session.run(sql.HOLD_LINE, line | {"now": self._now})
+            admit(self._session, key, self._rooms[key].copy(), self._now)
 
 
 def start_alone(
@@ -190,7 +245,6 @@ def start_alone(
         return None
     job = Picked(*rows[0])
     queues = {name: most for name, most in limited_queues(session).items() if name == job.queue}
-    lock(session, map(queue_key, queues))
     starting = Starting(session, queues, worker_id, now)
     claims = starting.start([job])
     if claims:
@@ -213,50 +267,156 @@ def _write(
 # Following ----------------------------------------------------------------------------------------
 
 
-def admit(session: Session, key: str, room: Room, now: int) -> int:
-    """Free those who wait for a key, first come first served, as far as it leaves something.
+class _Here(NamedTuple):
+    """What the worker that asks can start itself."""
 
-    If only the rate stands in the way, one of them gets the time at which it does not; when that
-    one starts it sees to the next.
-    """
-    first = session.run(sql.FIRST_WAITER, {"key": key})
-    if not first:
-        return 0
-    rules = decode_rules(first[0][0])
-    run_at, some = 0, room.startable(rules, now)
-    if some == 0:
-        if room.free_slots(rules) == 0:
-            return 0
-        run_at, some = room.starts_at(rules, now), 1
-        if session.run(sql.HAS_CANDIDATE, {"key": key, "until": run_at}):
-            return 0
-    waiters = [row[0] for row in session.run(sql.WAITERS, {"key": key, "limit": some})]
-    if waiters:
-        session.run(sql.ADMIT, {"ids": session.array(waiters), "run_at": run_at})
-    return len(waiters)
+    request: ClaimRequest
+    room: int
+    is_full: Callable[[str], bool]
+
+    def can_start(self, queue: str, function: str) -> bool:
+        return function in self.request.functions and serves(self.request.served, queue)
+
+
+def lines_of(session: Session, key: str) -> list[Line]:
+    """The lines in which jobs wait for a key."""
+    if session.dialect == "postgres":
+        return [Line(*row) for row in session.run(sql.LINES, {"key": key})]
+    lines: list[Line] = []
+    after = {"queue": "", "function": "", "limits": ""}
+    while rows := session.run(sql.LINES, {"key": key} | after):
+        line = Line(*rows[0])
+        lines.append(line)
+        after = {"queue": line.queue, "function": line.function, "limits": line.limits}
+    return lines
+
+
+def startable_lines(
+    session: Session, key: str, room: Room, now: int, here: _Here | None = None
+) -> list[Line]:
+    """The lines of a key in which a job can start, here or on another worker."""
+    lines = [line for line in lines_of(session, key) if not line.closed]
+    lines = [line for line in lines if room.free_slots(line.rules) != 0]
+    mine = [line for line in lines if here and here.can_start(line.queue, line.function)]
+    others = [line for line in lines if line not in mine]
+    if others:
+        workers = [worker for worker in session.workers() if not worker.alone]
+        others = [line for line in others if _are_serving(workers, line)]
+    return startable(mine, others, room, now)
+
+
+def _are_serving(workers: Iterable[WorkerInfo], line: Line) -> bool:
+    return any(line.function in w.functions and serves(w.queues, line.queue) for w in workers)
+
+
+def admit(
+    session: Session, key: str, room: Room, now: int, here: _Here | None = None
+) -> tuple[list[Picked], int]:
+    """Who may start here because of what a key leaves, and how many were freed for others."""
+    lines = startable_lines(session, key, room, now, here)
+    if not lines:
+        return [], 0
+    most = max(1, *(room.startable(line.rules, now) for line in lines))
+    waiting = {job.id: job for job in _first_of(session, key, lines, most, now)}
+    waiters = [_waiter(job, here) for job in waiting.values()]
+    following = _within_bytes(next_of(waiters, room, now, here.room if here else 0), waiting)
+    for run_at in sorted(set(following.free.values())):
+        ids = [job_id for job_id, at in following.free.items() if at == run_at]
+        session.run(sql.ADMIT, {"ids": session.array(ids), "run_at": run_at})
+    return [Picked(*waiting[job_id][:5]) for job_id in following.start], len(following.free)
+
+
+def _waiter(job: _Waiting, here: _Here | None) -> Waiter:
+    rules = decode_rules(job.limits)
+    if here is None or not here.can_start(job.queue, job.function):
+        return Waiter(job.id, rules, starts_here=False)
+    return Waiter(job.id, rules, starts_here=True, queue_is_full=here.is_full(job.queue))
+
+
+def _first_of(
+    session: Session,
+    key: str,
+    lines: Sequence[Line],
+    limit: int,
+    now: int,
+    statement: sql.Statement = sql.WAITERS,
+) -> list[_Waiting]:
+    """The first of each line, in the order of their turns."""
+    ask = {"key": key, "limit": limit, "now": now}
+    if session.dialect == "postgres":
+        queues, functions, limits, *_ = zip(*lines, strict=True)
+        ask |= {"queues": list(queues), "functions": list(functions), "limits": list(limits)}
+        rows = session.run(statement, ask)
+    else:
+        names = [{"queue": q, "function": f, "limits": rules} for q, f, rules, *_ in lines]
+        rows = [row for line in names for row in session.run(statement, ask | line)]
+    return sorted((_Waiting(*row) for row in rows), key=lambda job: job.turn)
+
+
+def _within_bytes(following: Next, waiting: Mapping[str, _Waiting]) -> Next:
+    """A claim takes only so many bytes of arguments; the others are freed."""
+    start: list[str] = []
+    size = 0
+    for job_id in following.start:
+        size += waiting[job_id].size
+        if start and size > CLAIM_BYTES:
+            following.free[job_id] = 0
+        else:
+            start.append(job_id)
+    return Next(start, following.free)
 
 
 def follow(session: Session, keys: Iterable[str], now: int) -> bool:
     """Slots of these keys were freed, or may be free; whether somebody can start because of it."""
     freed = set(keys)
-    own = {key for key in freed if not key.startswith("queue:")}
+    own = {key for key in freed if not is_queue_key(key)}
     lock(session, freed)
     left = rooms(session, own, now)
-    admitted = [admit(session, key, left[key], now) for key in sorted(own)]
+    admitted = [admit(session, key, left[key], now)[1] for key in sorted(own)]
     return any(admitted) or len(own) < len(freed)
 
 
-def release(session: Session, ended: Iterable[tuple[str, int]], now: int) -> bool:
-    """Free the slots of attempts whose bodies have ended: (job id, token)."""
-    freed: list[str] = []
-    for job_id, token in ended:
-        rows = session.run(sql.FREE_SLOTS, {"job_id": job_id, "token": token})
-        freed += [row[0] for row in rows]
+def free(session: Session, ended: Sequence[tuple[str, int]]) -> set[str]:
+    """Free the slots of attempts whose bodies have ended, (job id, token); of which keys."""
+    if not ended:
+        return set()
+    if session.dialect == "postgres":
+        ids, tokens = zip(*ended, strict=True)
+        rows = session.run(sql.FREE_SLOTS, {"job_ids": list(ids), "tokens": list(tokens)})
+    else:
+        which = {"ended": msgspec.json.encode(ended).decode()}
+        rows = session.run(sql.FREE_SLOTS, which)
+    return {row[0] for row in rows}
+
+
+def release(session: Session, ended: Sequence[tuple[str, int]], now: int) -> bool:
+    """Free slots without starting anybody here; whether somebody can start because of it."""
+    freed = free(session, ended)
     return follow(session, freed, now) if freed else False
 
 
 def release_all(session: Session, worker_id: str, now: int) -> None:
-    """Free the slots of a worker that is dead."""
+    """Free the slots of a worker that has gone."""
     freed = [row[0] for row in session.run(sql.FREE_SLOTS_OF, {"worker": worker_id})]
     if freed:
         follow(session, freed, now)
+
+
+def awaiting(session: Session, keys: Collection[str], now: int) -> list[str]:
+    """Those of these keys for which somebody waits who could start now."""
+    left = rooms(session, keys, now)
+    return [key for key in keys if startable_lines(session, key, left[key], now)]
+
+
+def wait_of(session: Session, job_id: str, now: int) -> KeyWait | None:
+    """What a job waits for that is held for its key; None if it has none, or is gone."""
+    for key, limits in session.run(sql.KEY_OF, {"id": job_id}):
+        rules, room = decode_rules(limits), rooms(session, [key], now)[key]
+        holders = tuple(row[0] for row in session.run(sql.KEY_HOLDERS, {"key": key}))
+        if room.free_slots(rules) == 0:
+            return KeyWait(key, holders)
+        lines = startable_lines(session, key, room, now)
+        first = _first_of(session, key, lines, 1, now, sql.SEE_WAITERS) if lines else []
+        starts_at = room.starts_at(rules, now)
+        return KeyWait(key, holders, starts_at, first[0].id if first else None)
+    return None

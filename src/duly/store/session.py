@@ -199,10 +199,10 @@ class Session(ABC):
             },
         )
 
-    def deregister(self, worker_id: str) -> None:
+    def deregister(self, worker_id: str, now: int) -> None:
         self.run(sql.DELETE_WORKER, {"id": worker_id})
         # Nobody else would ever free them.
-        self.run(sql.FREE_SLOTS_OF, {"worker": worker_id})
+        limits.release_all(self, worker_id, now)
 
     def workers(self) -> list[WorkerInfo]:
         return [_worker(row) for row in self.run(sql.WORKERS)]
@@ -358,7 +358,9 @@ class Session(ABC):
         known = self.known_functions()
         statuses = self.statuses()
         paused = {name for name, status in statuses.items() if status == Status.PAUSED}
-        return {Hold.FUNCTION: known, Hold.PAUSED: known - paused}
+        # What waits for a key is canceled with its function once it is not held.
+        deleted = {name for name, status in statuses.items() if status == Status.DELETED}
+        return {Hold.FUNCTION: known, Hold.PAUSED: known - paused, Hold.KEY: deleted}
 
     def hold(self, job_ids: Sequence[str], reason: Hold) -> None:
         if job_ids:

@@ -26,6 +26,7 @@ from duly.model.job import (
     Settlement,
     TrackedJob,
 )
+from duly.model.keys import KeyWait
 from duly.model.measure import Count, Depth, ScheduleCounts
 from duly.model.news import Changes, Cursor
 from duly.model.progress import LogEntry, Look, ProgressReport
@@ -178,8 +179,8 @@ class SharedVerbs(ABC, Generic[S]):
         which = {"scope": entry.scope, "key": entry.key, "now": now}
         return bool(self._read(lambda s: s.run(sql.IS_KEPT, which)))
 
-    def key_holders(self, job_id: str) -> Sequence[str]:
-        return [row[0] for row in self._read(lambda s: s.run(sql.KEY_HOLDERS, {"id": job_id}))]
+    def key_wait(self, job_id: str, now: int) -> KeyWait | None:
+        return self._read(lambda s: limits.wait_of(s, job_id, now))
 
     def batch_counts(self, batch_id: str) -> Mapping[str, int]:
         return self._read(lambda s: s.batch_counts(batch_id))
@@ -269,7 +270,7 @@ class SharedVerbs(ABC, Generic[S]):
         return sum(self._release_some(hold, functions) for hold, functions in freed.items())
 
     def _release_some(self, hold: Hold, functions: Collection[str]) -> int:
-        if not self._read(lambda s: s.held_ids(hold, functions)):
+        if not functions or not self._read(lambda s: s.held_ids(hold, functions)):
             return 0
         return self._write(lambda s: s.release(hold, functions))
 
@@ -294,8 +295,9 @@ class SharedVerbs(ABC, Generic[S]):
 
     def admit_waiters(self, after: str, now: int) -> tuple[str, bool]:
         keys = [row[0] for row in self._read(lambda s: s.run(sql.AWAITED_KEYS, {"after": after}))]
+        ready = self._read(lambda s: limits.awaiting(s, keys, now))
         # A transaction for each: nobody has to wait for the locks of a hundred keys.
-        admitted = [self._write(lambda s: s.admit_waiters(key, now)) for key in keys]  # noqa: B023
+        admitted = [self._write(lambda s: s.admit_waiters(key, now)) for key in ready]  # noqa: B023
         return keys[-1] if len(keys) == MOST_KEYS else "", any(admitted)
 
     def forget_keys(self, now: int) -> int:

@@ -170,6 +170,7 @@ _CLAIMED = """@id, token, attempt, crashes, system_retries, function, kind, queu
     run_at, timeout_ms, retry, args, lock_retries, pending_key IS NOT NULL"""
 
 _CLAIMABLE = "state = 'pending' AND hold IS NULL"
+_IN_TIME = "(expires_at IS NULL OR expires_at > :now OR attempt > 0)"
 
 _TO_RUNNING = """UPDATE @jobs SET state = 'running', token = token + 1, attempt = attempt + 1,
     worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms"""
@@ -278,7 +279,7 @@ LANES = each(
         ) SELECT queue, priority, run_at,
             -- Ordered, for an EXISTS may rather read the table than an index that is nearly empty.
             (SELECT limit_key FROM @jobs WHERE {_CLAIMABLE} AND limit_key IS NOT NULL
-             ORDER BY limit_key, run_at LIMIT 1) IS NOT NULL
+             ORDER BY limit_key, queue, function, run_at LIMIT 1) IS NOT NULL
             OR EXISTS (SELECT 1 FROM @queues WHERE at_once IS NOT NULL)
         FROM lanes""",
 )
@@ -291,10 +292,10 @@ QUEUE_RULES = both(
 
 def _sqlite_level(level: int) -> str:
     return f"""SELECT * FROM (
-        SELECT id, length(CAST(args AS BLOB)), limit_key, limits FROM @jobs
+        SELECT id, length(CAST(args AS BLOB)), function, limit_key, limits FROM @jobs
         WHERE queue = :queue AND priority = {level} AND {_CLAIMABLE} AND run_at <= :now
             AND function IN (SELECT value FROM json_each(:functions))
-            AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
+            AND {_IN_TIME}
         ORDER BY run_at, id LIMIT :limit)"""
 
 
@@ -312,7 +313,7 @@ def _postgres_pick(columns: str, plain: str, open_queue: str) -> str:
                         AND function = ANY(:functions::text[])
                         AND function <> ALL(ARRAY(
                             SELECT name FROM @functions WHERE status IN ('paused', 'deleted')))
-                        AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
+                        AND {_IN_TIME}
                         {"" if plain else "AND limit_key IS NULL"}
                     ORDER BY run_at, id LIMIT :limit
                     FOR UPDATE SKIP LOCKED
@@ -343,14 +344,17 @@ CLAIM = each(
 # The same with jobs under limits (PostgreSQL only): what was picked is claimed when it may start.
 PICK_LIMITED = both(
     _postgres_pick(
-        "id::text, queue, limit_key, limits, priority, run_at",
-        "queue, limit_key, limits, priority, run_at",
+        "id::text, queue, function, limit_key, limits, priority, run_at",
+        "queue, function, limit_key, limits, priority, run_at",
         "paused_at IS NOT NULL",
     )
 )
+# Also those that have waited for a key and get its slot without being freed before.
 CLAIM_PICKED = each(
-    sqlite=CLAIM.sqlite,
-    postgres=f"{_TO_RUNNING} WHERE id = ANY(:ids::uuid[]) RETURNING {_CLAIMED}",
+    sqlite=f"""{_TO_RUNNING}, hold = nullif(hold, 'key')
+        WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING {_CLAIMED}""",
+    postgres=f"""{_TO_RUNNING}, hold = nullif(hold, 'key')
+        WHERE id = ANY(:ids::uuid[]) RETURNING {_CLAIMED}""",
 )
 
 # A claimed job has its key until its body starts: one that is given back unstarted still has it.
@@ -358,17 +362,17 @@ START_BODY = both(
     "UPDATE @jobs SET pending_key = NULL WHERE id = :id AND token = :token RETURNING @id"
 )
 
-_DUE_ALONE = """hold = 'alone' AND state = 'pending' AND run_at <= :now
-    AND (expires_at IS NULL OR expires_at > :now OR attempt > 0)
+_DUE_ALONE = f"""hold = 'alone' AND state = 'pending' AND run_at <= :now AND {_IN_TIME}
     AND NOT EXISTS (SELECT 1 FROM @queues WHERE name IN (queue, '*') AND paused_at IS NOT NULL)
     AND NOT EXISTS (SELECT 1 FROM @functions
         WHERE name = function AND status IN ('paused', 'deleted'))"""
 
 PICK_ALONE = each(
-    sqlite=f"""SELECT id, queue, limit_key, limits FROM @jobs WHERE id = :id AND {_DUE_ALONE}
-        AND function IN (SELECT value FROM json_each(:functions))""",
-    postgres=f"""SELECT @id, queue, limit_key, limits FROM @jobs WHERE id = :id AND {_DUE_ALONE}
-        AND function = ANY(:functions::text[]) FOR UPDATE""",
+    sqlite=f"""SELECT id, queue, function, limit_key, limits FROM @jobs
+        WHERE id = :id AND {_DUE_ALONE}
+            AND function IN (SELECT value FROM json_each(:functions))""",
+    postgres=f"""SELECT @id, queue, function, limit_key, limits FROM @jobs
+        WHERE id = :id AND {_DUE_ALONE} AND function = ANY(:functions::text[]) FOR UPDATE""",
 )
 
 _OUR_QUEUE = f"substr(queue, 1, {len(RESERVED)}) = '{RESERVED}'"
@@ -807,12 +811,11 @@ HOLDER_OF_KEY = each(
 )
 IS_KEPT = both("SELECT 1 FROM @keys WHERE scope = :scope AND key = :key AND expires_at > :now")
 
-# Those that run under the key that a job waits for.
+# The key that a job waits for, and those that run under it.
+KEY_OF = both("SELECT limit_key, limits FROM @jobs WHERE id = :id AND limit_key IS NOT NULL")
 KEY_HOLDERS = each(
-    sqlite="""SELECT DISTINCT s.job_id FROM @jobs j JOIN @slots s ON s.key = j.limit_key
-        WHERE j.id = :id LIMIT 100""",
-    postgres="""SELECT DISTINCT s.job_id::text FROM @jobs j JOIN @slots s ON s.key = j.limit_key
-        WHERE j.id = :id LIMIT 100""",
+    sqlite="SELECT DISTINCT +job_id FROM @slots WHERE key = :key LIMIT 100",
+    postgres="SELECT DISTINCT job_id::text FROM @slots WHERE key = :key LIMIT 100",
 )
 
 # Retention ---------------------------------------------------------------------------------------
@@ -1037,17 +1040,15 @@ LOCK_KEYS = both(
     "SELECT pg_advisory_xact_lock(hashtextextended('@schema ' || key, 0))::text"
     " FROM unnest(:keys::text[]) AS wanted (key)"
 )
-SLOTS = each(
-    sqlite="SELECT +key, slot FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))",
-    postgres="SELECT key, slot FROM @slots WHERE key = ANY(:keys::text[])",
-)
-# What started further ahead than clocks differ was noted by one that was wrong, and would count for
-# as long as that was ahead.
-STARTS = each(
-    sqlite="""SELECT +key, started_at FROM @starts
+# What is taken of keys: slots, and starts that count for a rate. What started further ahead than
+# clocks differ was noted by one that was wrong, and would count for as long as that was ahead.
+TAKEN = each(
+    sqlite="""SELECT +key, slot, NULL FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))
+        UNION ALL SELECT +key, NULL, started_at FROM @starts
         WHERE key IN (SELECT value FROM json_each(:keys)) AND expires_at > :now
             AND started_at <= :now + 60000""",
-    postgres="""SELECT key, started_at FROM @starts
+    postgres="""SELECT key, slot, NULL::int8 FROM @slots WHERE key = ANY(:keys::text[])
+        UNION ALL SELECT key, NULL, started_at FROM @starts
         WHERE key = ANY(:keys::text[]) AND expires_at > :now AND started_at <= :now + 60000""",
 )
 TAKE_SLOTS = each(
@@ -1070,42 +1071,93 @@ FORGET_STARTS = each(
         SELECT ctid FROM @starts WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
         RETURNING 1""",
 )
-FREE_SLOTS = both("DELETE FROM @slots WHERE job_id = :job_id AND token = :token RETURNING key")
+FREE_SLOTS = each(
+    sqlite="""DELETE FROM @slots WHERE (job_id, token) IN (SELECT json_extract(value, '$[0]'),
+        json_extract(value, '$[1]') FROM json_each(:ended)) RETURNING key""",
+    postgres="""DELETE FROM @slots s
+        USING unnest(:job_ids::uuid[], :tokens::int4[]) AS ended (id, token)
+        WHERE s.job_id = ended.id AND s.token = ended.token RETURNING key""",
+)
 FREE_SLOTS_OF = both("DELETE FROM @slots WHERE worker_id = :worker RETURNING key")
 SLOTS_OF = each(
     sqlite="SELECT +job_id, token FROM @slots WHERE worker_id = :worker",
     postgres="SELECT job_id::text, token FROM @slots WHERE worker_id = :worker",
 )
-# Whatever else of a key that leaves nothing is due: a million jobs do not have to be tried.
-HOLD_KEY = each(
+# Whatever else of the same line is due: a million jobs do not have to be tried.
+_LIKE_IT = f"""limit_key = :key AND queue = :queue AND function = :function AND {_CLAIMABLE}
+            AND run_at <= :now"""
+HOLD_LINE = each(
     sqlite=f"""UPDATE @jobs SET hold = 'key' WHERE id IN (SELECT id FROM @jobs
-        WHERE limit_key = :key AND {_CLAIMABLE} AND run_at <= :now LIMIT 10000)""",
+        WHERE {_LIKE_IT} LIMIT 10000)""",
     postgres=f"""UPDATE @jobs SET hold = 'key' WHERE id = ANY(ARRAY(SELECT id FROM @jobs
-        WHERE limit_key = :key AND {_CLAIMABLE} AND run_at <= :now
-        ORDER BY limit_key, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
+        WHERE {_LIKE_IT}
+        ORDER BY limit_key, queue, function, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
 )
 DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
 _WAITS = "limit_key = :key AND limit_key IS NOT NULL AND hold = 'key'"
 # By when it was first due, so that an attempt that is run again keeps its turn.
-_TURN = "priority DESC, scheduled_at"
-FIRST_WAITER = both(
-    f"SELECT limits FROM @jobs WHERE {_WAITS} ORDER BY limit_key, {_TURN}, id LIMIT 1"
+_TURN = "priority DESC, scheduled_at, id"
+_LINE = "queue, function, limits"
+_IN_LINE_ORDER = f"ORDER BY limit_key, {_LINE}"
+# Whether nobody may start what stands in a line, and when the first like it is due that is free.
+_ABOUT_LINE = f"""EXISTS (SELECT 1 FROM @queues
+            WHERE name IN (l.queue, '*') AND paused_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM @functions
+            WHERE name = l.function AND status IN ('paused', 'deleted')),
+        (SELECT run_at FROM @jobs WHERE limit_key = :key AND limit_key IS NOT NULL AND {_CLAIMABLE}
+            AND queue = l.queue AND function = l.function
+         ORDER BY limit_key, queue, function, run_at LIMIT 1)"""
+
+
+def _sqlite_line(after: str) -> str:
+    return f"""SELECT * FROM (SELECT {_LINE} FROM @jobs INDEXED BY duly_jobs_limit
+        WHERE {_WAITS} AND {after} {_IN_LINE_ORDER} LIMIT 1)"""
+
+
+# The lines in which jobs wait for a key, one index probe each, however many stand in them.
+LINES = each(
+    # One after the other, and in steps: see LANES.
+    sqlite=f"""SELECT +l.queue, +l.function, +l.limits, {_ABOUT_LINE} FROM (
+            {_sqlite_line("queue = :queue AND function = :function AND limits > :limits")}
+            UNION ALL {_sqlite_line("queue = :queue AND function > :function")}
+            UNION ALL {_sqlite_line("queue > :queue")} LIMIT 1) l""",
+    postgres=f"""WITH RECURSIVE lines AS (
+            (SELECT {_LINE} FROM @jobs WHERE {_WAITS} {_IN_LINE_ORDER} LIMIT 1)
+            UNION ALL
+            SELECT n.* FROM lines l CROSS JOIN LATERAL (
+                SELECT {_LINE} FROM @jobs
+                WHERE {_WAITS} AND ({_LINE}) > (l.queue, l.function, l.limits)
+                {_IN_LINE_ORDER} LIMIT 1) n
+        ) SELECT l.queue, l.function, l.limits, {_ABOUT_LINE} FROM lines l""",
 )
+# The first of each line. (Many lines at a time on PostgreSQL.)
 WAITERS = each(
-    sqlite=f"""SELECT id FROM @jobs WHERE {_WAITS}
-        ORDER BY {_TURN}, id LIMIT :limit""",
-    postgres=f"""SELECT t.id::text FROM @jobs t WHERE {_WAITS}
-        ORDER BY limit_key, {_TURN}, t.id LIMIT :limit FOR UPDATE SKIP LOCKED""",
+    sqlite=f"""SELECT id, queue, function, limit_key, limits, priority, scheduled_at,
+            length(CAST(args AS BLOB))
+        FROM @jobs INDEXED BY duly_jobs_limit
+        WHERE {_WAITS} AND queue = :queue AND function = :function AND limits = :limits
+            AND {_IN_TIME}
+        {_IN_LINE_ORDER}, {_TURN} LIMIT :limit""",
+    postgres=f"""SELECT w.id::text, w.queue, w.function, limit_key, w.limits, priority,
+            scheduled_at, size
+        FROM unnest(:queues::text[], :functions::text[], :limits::text[])
+            AS l (queue, function, limits)
+        CROSS JOIN LATERAL (
+            SELECT id, {_LINE}, limit_key, priority, scheduled_at, octet_length(args) AS size
+            FROM @jobs
+            WHERE {_WAITS} AND queue = l.queue AND function = l.function AND limits = l.limits
+                AND {_IN_TIME}
+            {_IN_LINE_ORDER}, {_TURN} LIMIT :limit FOR UPDATE SKIP LOCKED) w""",
+)
+# The same for whoever only looks.
+SEE_WAITERS = each(
+    sqlite=WAITERS.sqlite, postgres=WAITERS.postgres.replace(" FOR UPDATE SKIP LOCKED", "")
 )
 ADMIT = each(
     sqlite="""UPDATE @jobs SET hold = NULL, run_at = max(run_at, :run_at)
         WHERE id IN (SELECT value FROM json_each(:ids))""",
     postgres="""UPDATE @jobs SET hold = NULL, run_at = greatest(run_at, :run_at)
         WHERE id = ANY(:ids::uuid[])""",
-)
-HAS_CANDIDATE = both(
-    f"""SELECT 1 FROM @jobs WHERE limit_key = :key AND {_CLAIMABLE} AND run_at <= :until
-        ORDER BY limit_key, run_at LIMIT 1"""
 )
 
 

@@ -86,7 +86,7 @@ class InlineWorker:
         slots = self._store.slots_of(self._id)
         if slots:
             self._store.release_slots(sorted(slots), self._clock.now())
-        self._store.deregister(self._id)
+        self._store.deregister(self._id, self._clock.now())
 
     def _judge_lost(self, job: Lost) -> Settlement:
         return settle_lost(job, self._clock.now(), CHANCE)

@@ -186,8 +186,8 @@ class InsideStore(SharedVerbs[Session]):
         self._write(lambda s: s.register(worker, now))
         self._release(worker.functions)
 
-    def deregister(self, worker_id: str) -> None:
-        self._write(lambda s: s.deregister(worker_id))
+    def deregister(self, worker_id: str, now: int) -> None:
+        self._write(lambda s: s.deregister(worker_id, now))
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         return set(worker_ids)

@@ -7,10 +7,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from duly import fault
-from duly.model.job import Again, Claim, Finish, NewJob, Settlement
+from duly.model.job import CLAIM_BYTES, Again, Claim, Finish, NewJob, Settlement, serves
 from duly.store import limits
 from duly.store import statements as sql
-from duly.store.base import CLAIM_BYTES, ClaimRequest
+from duly.store.base import ClaimRequest
 from duly.store.limits import Picked, Starting
 from duly.store.postgres.arrays import with_arrays
 from duly.store.postgres.connection import Connection, PlainCursor
@@ -104,16 +104,27 @@ class PostgresSession(Session):
         """Claim also what is under a limit; and whether jobs were turned away."""
         fault.point("worker.claiming")
         limited = limits.limited_queues(self)
-        limits.lock(self, [limits.queue_key(q) for q in request.queues if q in limited])
         served = {name: most for name, most in limited.items() if name in request.queues}
         starting = Starting(self, served, request.worker_id, now)
         queues = [queue for queue in request.queues if not starting.is_full(queue)]
         rows = self.run(sql.PICK_LIMITED, _due_arrays(request, queues, now)) if queues else []
         places = {queue: place for place, queue in enumerate(request.queues)}
-        rows.sort(key=lambda row: (places[row[1]], -row[4], row[5], row[0]))
-        claims = starting.start([Picked(*row[:4]) for row in rows])
+        rows.sort(key=lambda row: (places[row[1]], -row[5], row[6], row[0]))
+        claims = starting.start([Picked(*row[:5]) for row in rows])
         starting.turn_away()
         return _in_order(claims, request), bool(starting.refused)
+
+    def hand_over(self, request: ClaimRequest, now: int) -> tuple[list[Claim], bool]:
+        """Free slots and claim whoever waits for them; and whether other workers are to be told."""
+        fault.point("worker.claiming")
+        freed = limits.free(self, request.freed)
+        if not freed:
+            return [], False
+        limited = limits.limited_queues(self)
+        served = {name: most for name, most in limited.items() if serves(request.served, name)}
+        starting = Starting(self, served, request.worker_id, now, freed)
+        claims, tells = starting.hand_over(request)
+        return claims, tells or any(map(limits.is_queue_key, freed))
 
     def settle(
         self, settlements: Sequence[Settlement], now: int, lock_wait: str | None = None

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import psycopg
 import psycopg.conninfo
 from psycopg.pq import TransactionStatus
@@ -421,6 +422,23 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         return settled
 
     def _claim(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
+        if not request.freed:
+            return self._claim_due(request, now)
+        claims, tells = self._write(lambda s: s.hand_over(request, now))
+        if tells:
+            self._ring_safely()
+        left = request.limit - len(claims)
+        if left <= 0 or not request.queues:
+            return claims
+        try:
+            return [*claims, *self._claim_due(msgspec.structs.replace(request, limit=left), now)]
+        except errors.StoreError:
+            # What was claimed must start.
+            if not claims:
+                raise
+            return claims
+
+    def _claim_due(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
         if not request.limited:
             return self._single(lambda s: s.claim(request, now))
         while True:
@@ -438,8 +456,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
         self._write(lambda s: s.register(worker, now))
         self._release(worker.functions)
 
-    def deregister(self, worker_id: str) -> None:
-        self._write(lambda s: s.deregister(worker_id))
+    def deregister(self, worker_id: str, now: int) -> None:
+        self._write(lambda s: s.deregister(worker_id, now))
 
     def abandon(self, worker_id: str) -> None:
         """Nothing has to be let go: without beats the worker is dead. For tests."""

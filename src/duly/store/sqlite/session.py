@@ -10,10 +10,10 @@ import msgspec
 
 from duly import errors, fault
 from duly.clock import os_monotonic
-from duly.model.job import Again, Claim, Finish, NewJob, Settlement
+from duly.model.job import CLAIM_BYTES, Again, Claim, Finish, NewJob, Settlement
+from duly.store import limits, steps
 from duly.store import statements as sql
-from duly.store import steps
-from duly.store.base import CLAIM_BYTES, ClaimRequest
+from duly.store.base import ClaimRequest
 from duly.store.limits import Picked, Starting
 from duly.store.schedule_statements import EVERYTHING, ROLL_UP_JOBS
 from duly.store.session import Session
@@ -93,6 +93,19 @@ class SqliteSession(Session):
             after = rows[0]
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
+        freed = limits.free(self, request.freed)
+        handed: list[Claim] = []
+        if freed:
+            limited = limits.limited_queues(self)
+            starting = Starting(self, limited, request.worker_id, now, freed)
+            handed, _ = starting.hand_over(request)
+            fault.point("worker.claiming")
+        left = request.limit - len(handed)
+        return [*handed, *self._claim_due(request, left, now)] if left > 0 else handed
+
+    def _claim_due(self, request: ClaimRequest, limit: int, now: int) -> list[Claim]:
+        if not request.queues:
+            return []
         closed = {name for (name,) in self.run(sql.CLOSED_FUNCTIONS)}
         functions = self.array(name for name in request.functions if name not in closed)
         rules = self.run(sql.QUEUE_RULES)
@@ -103,7 +116,7 @@ class SqliteSession(Session):
         while True:
             starting = Starting(self, limited, request.worker_id, now)
             queues = [q for q in request.queues if q not in paused and not starting.is_full(q)]
-            picked = self._pick(queues, functions, request.limit, now)
+            picked = self._pick(queues, functions, limit, now)
             if not picked:
                 return []
             claims = self._start(picked, starting, request.worker_id, now)
@@ -122,11 +135,11 @@ class SqliteSession(Session):
                 break
             where = {"queue": queue, "functions": functions, "now": now}
             for row in self.run(sql.PICK, where | {"limit": most - len(picked)}):
-                job_id, size, limit_key, rules = row
+                job_id, size, function, limit_key, rules = row
                 bytes_left -= size
                 if bytes_left < 0 and picked:
                     break
-                picked.append(Picked(job_id, queue, limit_key, rules))
+                picked.append(Picked(job_id, queue, function, limit_key, rules))
         return picked
 
     def _start(

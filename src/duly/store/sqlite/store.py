@@ -448,9 +448,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
                 if is_old and worker_id not in known and self.is_dead(worker_id):
                     file.unlink()
 
-    def deregister(self, worker_id: str) -> None:
+    def deregister(self, worker_id: str, now: int) -> None:
         try:
-            self._write(lambda s: s.deregister(worker_id))
+            self._write(lambda s: s.deregister(worker_id, now))
         except BaseException:
             # The row is left to be rescued, which must not wait for the end of this process.
             self.abandon(worker_id)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from duly.errors import DulyError
-from duly.model.job import Hold, State
-from duly.store.base import CLAIM_BYTES, Lane, Store
+from duly.model.job import CLAIM_BYTES, Hold, State
+from duly.store.base import Lane, Store
 from duly.testing.conformance.ground import (
     DAY,
     MIB,

@@ -81,7 +81,7 @@ class Keys(Ground):
         assert self.store.start_bodies([(claim.id, claim.token)]) == set()
 
     def test_a_rescued_job_that_had_not_started_has_its_pending_key(self) -> None:
-        first, second = self.keyed(pending_key="k"), self.keyed(pending_key="k")
+        first, second = (self.keyed(pending_key="k", kind="mutation") for _ in range(2))
         self.store.enqueue([first])
         dead = self.register("send")
         assert len(self.claim(worker=dead)) == 1

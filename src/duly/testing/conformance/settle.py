@@ -185,7 +185,7 @@ class Guards(Ground):
     def test_a_worker_with_running_jobs_cannot_be_removed(self) -> None:
         claim = self.claim_new()
         with refused(DulyError):
-            self.store.deregister(self.worker)
+            self.store.deregister(self.worker, NOW)
         assert [worker.id for worker in self.store.workers()] == [self.worker]
         assert self.state(claim.id) == State.RUNNING
 

@@ -34,14 +34,14 @@ class Workers(Ground):
             info.id: ("a", "b"),
             any_queue: None,
         }
-        self.store.deregister(info.id)
+        self.store.deregister(info.id, NOW)
         assert [worker.id for worker in self.store.workers()] == [any_queue]
 
     def test_a_beat_answers_who_still_has_a_row(self) -> None:
         a, b = self.register("send"), self.register("send")
         assert self.store.beat([a, b, NOBODY]) == {a, b}
         assert self.store.beats().keys() == {a, b}
-        self.store.deregister(a)
+        self.store.deregister(a, NOW)
         assert self.store.beat([a]) == set()
         assert self.store.beats().keys() == {b}
 

@@ -1,5 +1,0 @@
--- min_code: 1
--- Whoever waits for a key gets it by when it was first due: a retry must not lose its turn.
-DROP INDEX __schema__.jobs_limit;
-CREATE INDEX jobs_limit ON __schema__.jobs (limit_key, priority DESC, scheduled_at, id)
-    WHERE limit_key IS NOT NULL AND hold = 'key';
