@@ -303,7 +303,7 @@ def test_a_job_that_lost_its_worker_keeps_its_turn(app: Duly, clock: ManualClock
     """Behind all that came meanwhile, each further loss would cost it as long again."""
     ran: list[int] = []
 
-    @app.action(limit=Limit("k", at_once=1), retry=Retry(base=0, jitter=0))
+    @app.action(limit=Limit("k", at_once=1), retry=Retry(base=5, jitter=0))
     def work(ctx: Ctx, number: int) -> None:
         ran.append(number)
 
@@ -316,6 +316,10 @@ def test_a_job_that_lost_its_worker_keeps_its_turn(app: Duly, clock: ManualClock
     observer.start_due()
     victim.die()
     rescue_the_dead(observer)
+    observer.start_due()
+    clock.advance(5)
+    # It is due again, and has to wait for its key.
+    hire().start_due()
     observer.work()
 
     # The slot went to the first of the line before the lost job was due again.

@@ -217,6 +217,24 @@ def test_an_expired_job_is_not_handed_a_slot(
     assert state_of(late) == State.CANCELED
 
 
+def test_what_a_clock_that_stepped_back_calls_early_is_not_handed_a_slot(
+    app: Duly, work: Any, ran: list[str], db: Database, hire: Hire, clock: ManualClock
+):
+    worker = hire()
+    app.run(work, "first")
+    worker.start_due()
+    app.run_many([work.bind("early"), work.bind("second")])
+    wait_for_the_key(db)
+    db.execute("UPDATE @jobs SET run_at = run_at + 5000 WHERE args LIKE '%early%'")
+    worker.wait_for_bodies()
+    worker.work()
+    assert ran == ["first", "second"]
+    clock.advance(5)
+    tidy(app)
+    worker.work()
+    assert ran == ["first", "second", "early"]
+
+
 def test_a_paused_job_that_had_a_time_does_not_keep_the_rate_for_itself(
     app: Duly, ran: list[str], db: Database, hire: Hire, clock: ManualClock
 ):

@@ -732,6 +732,11 @@ def handed_over_after_expiry() -> AbstractContextManager[None]:
     return rewritten(sql.WAITERS, ("expires_at > :now", "expires_at > 0"))
 
 
+@mutant("a job that is not due is handed a slot", seed=63)
+def handed_over_early() -> AbstractContextManager[None]:
+    return rewritten(sql.WAITERS, ("run_at <= :now AND ", ""))
+
+
 @mutant("starts count for less than the time of their rate", seed=9)
 def short_window() -> AbstractContextManager[None]:
     return rewritten(sql.TAKEN, ("expires_at > :now", "expires_at > :now + 1000"))

@@ -339,12 +339,14 @@ class World:
         pending = "state = 'pending' AND hold IS NOT 'batch'"
         query = f"SELECT count(*), min(iif({pending}, run_at, NULL)) FROM duly_jobs"
         left, due = self.ledger.db.execute(f"{query} WHERE hold IS NOT 'signature'").fetchone()
+        # Those of a process for one job are freed when it was silent for some rounds.
+        (slots,) = self.ledger.db.execute("SELECT count(*) FROM duly_slots").fetchone()
         # A wall clock that was set back has to catch up with the processes that saw it ahead.
         # What a rate counts was noted then.
         (started,) = self.ledger.db.execute("SELECT max(started_at) FROM duly_starts").fetchone()
         until = max(due or 0, self.latest_now(), started or 0)
         self.clock.advance(max(1.0, (until - self.clock.now()) / 1000))
-        return bool(left)
+        return bool(left or slots)
 
     def close(self) -> None:
         self.calm = True

@@ -1130,13 +1130,14 @@ LINES = each(
                 {_IN_LINE_ORDER} LIMIT 1) n
         ) SELECT l.queue, l.function, l.limits, {_ABOUT_LINE} FROM lines l""",
 )
-# The first of each line. (Many lines at a time on PostgreSQL.)
+# The first of each line. (Many lines at a time on PostgreSQL.) If the clock has stepped back since
+# it was held, a job may not be due.
 WAITERS = each(
     sqlite=f"""SELECT id, queue, function, limit_key, limits, priority, scheduled_at,
             length(CAST(args AS BLOB))
         FROM @jobs INDEXED BY duly_jobs_limit
         WHERE {_WAITS} AND queue = :queue AND function = :function AND limits = :limits
-            AND {_IN_TIME}
+            AND run_at <= :now AND {_IN_TIME}
         {_IN_LINE_ORDER}, {_TURN} LIMIT :limit""",
     postgres=f"""SELECT w.id::text, w.queue, w.function, limit_key, w.limits, priority,
             scheduled_at, size
@@ -1146,7 +1147,7 @@ WAITERS = each(
             SELECT id, {_LINE}, limit_key, priority, scheduled_at, octet_length(args) AS size
             FROM @jobs
             WHERE {_WAITS} AND queue = l.queue AND function = l.function AND limits = l.limits
-                AND {_IN_TIME}
+                AND run_at <= :now AND {_IN_TIME}
             {_IN_LINE_ORDER}, {_TURN} LIMIT :limit FOR UPDATE SKIP LOCKED) w""",
 )
 # The same for whoever only looks.
