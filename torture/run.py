@@ -30,6 +30,7 @@ from torture.measures import (
     glitches,
     hardship,
     levels,
+    lines,
     load,
     points,
     requests,
@@ -54,7 +55,7 @@ UNITS = {"s": 1, "m": 60, "h": 3_600}
 # Of the whole time; what is bounded by its work rather than by time needs no more than this. Faults
 # under load have the most: closer together they would leave nobody time to work.
 MEASURES: dict[str, tuple[float, Measure]] = {
-    "load": (0.48, load.run),
+    "load": (0.46, load.run),
     "points": (0.17, points.run),
     "glitches": (0.03, glitches.run),
     "simulated": (0.08, simulated.run),
@@ -63,6 +64,7 @@ MEASURES: dict[str, tuple[float, Measure]] = {
     "disk": (0.01, disk.run),
     "levels": (0.03, levels.run),
     "strained": (0.02, strained.run),
+    "lines": (0.02, lines.run),
     "upgrade": (0.01, upgrade.run),
     "existing": (0.04, existing.run),
     "requests": (0.03, requests.run),

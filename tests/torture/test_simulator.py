@@ -51,7 +51,7 @@ def test_no_seed_breaks_an_invariant(
     report(f"{len(seeds)} seeds, {jobs} jobs")
 
 
-@pytest.mark.spec("N42")
+@pytest.mark.spec("N46")
 def test_no_seed_lets_a_free_slot_wait_for_paused_jobs(long_run: bool) -> None:
     for seed in range(2_000 if long_run else 16):
         played = simulate_standoff(seed)
