@@ -220,7 +220,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token", seed=19)
+@mutant("a finish that does not compare the token", seed=8)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
@@ -228,7 +228,7 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token", seed=39)
+@mutant("a retry, rescue or give-back that does not compare the token", seed=21)
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
@@ -295,7 +295,7 @@ def uncounted_attempt() -> AbstractContextManager[None]:
     return claiming(("attempt = attempt + 1", "attempt = attempt"))
 
 
-@mutant("a job that crashed two workers is claimed whether or not it is due or paused", seed=1)
+@mutant("a job that crashed two workers is claimed whether or not it is due or paused")
 def alone_early() -> AbstractContextManager[None]:
     early, paused = ("AND run_at <= :now", ""), ("paused_at IS NOT NULL", "0")
     return both(rewritten(sql.PICK_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused))
@@ -341,7 +341,7 @@ def no_authorizer() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "authorize", lambda self, *_: sqlite3.SQLITE_OK)
 
 
-@mutant("a body that lost its transaction goes on in autocommit", seed=1)
+@mutant("a body that lost its transaction goes on in autocommit")
 def autocommit() -> AbstractContextManager[None]:
     return patched(SqliteTx, "_open", property(lambda self: self._session))
 
@@ -364,7 +364,7 @@ def finish_anyway() -> AbstractContextManager[None]:
     )
 
 
-@mutant("members of a group without a savepoint each", seed=0)
+@mutant("members of a group without a savepoint each", seed=1)
 def no_savepoints() -> AbstractContextManager[None]:
     return both(
         patched(SqliteMutationLane, "enter", lambda self: None),
@@ -390,7 +390,7 @@ def begin_is_judged() -> AbstractContextManager[None]:
     return patched(SqliteMutationLane, "blame", lambda self, error: Blame.BODY)
 
 
-@mutant("a mutation may cancel its own ancestor, and with it itself")
+@mutant("a mutation may cancel its own ancestor, and with it itself", seed=9)
 def cancels_itself() -> AbstractContextManager[None]:
     return patched(SqliteTx, "lock_running", lambda self, *fence: True)
 
@@ -469,7 +469,7 @@ def full_disk() -> AbstractContextManager[None]:
 # Cancel --------------------------------------------------------------------------------------
 
 
-@mutant("children are stored whether or not the parent still runs", seed=7)
+@mutant("children are stored whether or not the parent still runs")
 def parent_not_locked() -> AbstractContextManager[None]:
     return rewritten(
         sql.LOCK_PARENT,
@@ -478,12 +478,12 @@ def parent_not_locked() -> AbstractContextManager[None]:
     )
 
 
-@mutant("children are stored for an attempt that was taken away", seed=32)
+@mutant("children are stored for an attempt that was taken away", seed=8)
 def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
 
-@mutant("a cancel that leaves the descendants alone", seed=45)
+@mutant("a cancel that leaves the descendants alone", seed=63)
 def descendants_stay() -> AbstractContextManager[None]:
     return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
@@ -531,7 +531,7 @@ def living_rescued() -> AbstractContextManager[None]:
     return patched(SqliteStore, "is_dead", is_dead)
 
 
-@mutant("a rescue that runs actions again")
+@mutant("a rescue that runs actions again", seed=3)
 def actions_again() -> AbstractContextManager[None]:
     def judge(job: Lost, now: int, chance: float, witnessed: bool) -> Settlement:
         job = msgspec.structs.replace(job, kind=Kind.MUTATION)
@@ -564,12 +564,12 @@ def convicted_at_once() -> AbstractContextManager[None]:
     return patched(job_model, "CRASHES_UNTIL_CONVICTED", 3)
 
 
-@mutant("a claim whose answer was lost is never given back", seed=20)
+@mutant("a claim whose answer was lost is never given back", seed=103)
 def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
 
-@mutant("a worker that could not deregister keeps its lock", seed=305)
+@mutant("a worker that could not deregister keeps its lock", seed=35)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str, now: int) -> None:
         self._write(lambda s: s.deregister(worker_id, now))
@@ -615,22 +615,22 @@ def slots_of_the_dead() -> AbstractContextManager[None]:
     return patched(limits, "release_all", lambda *_: None)
 
 
-@mutant("a worker goes although bodies that hold slots go on", seed=76)
+@mutant("a worker goes although bodies that hold slots go on", seed=47)
 def row_gone_too_soon() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: 0)
 
 
-@mutant("a worker that stops counts bodies whose end it could not store", seed=124)
+@mutant("a worker that stops counts bodies whose end it could not store", seed=442)
 def row_kept_for_nobody() -> AbstractContextManager[None]:
     return patched(Slots, "counted_bodies", lambda self: len(self._held))
 
 
-@mutant("a claim whose answer was lost keeps its slots", seed=404)
+@mutant("a claim whose answer was lost keeps its slots", seed=110)
 def unknown_slots() -> AbstractContextManager[None]:
     return patched(Slots, "give_back_unknown", lambda self, worker_id: None)
 
 
-@mutant("a slot is freed with the end of its job, while the body goes on", seed=76)
+@mutant("a slot is freed with the end of its job, while the body goes on", seed=28)
 def freed_with_the_job() -> AbstractContextManager[None]:
     real = SqliteSession.settle
 
@@ -642,7 +642,7 @@ def freed_with_the_job() -> AbstractContextManager[None]:
     return patched(SqliteSession, "settle", settle)
 
 
-@mutant("a slot is freed with the cancel of its job, while the body goes on", seed=29)
+@mutant("a slot is freed with the cancel of its job, while the body goes on")
 def freed_with_the_cancel() -> AbstractContextManager[None]:
     return reworded((trigger("duly_jobs_hook"), FREED_WITH_THE_ROW + trigger("duly_jobs_hook")))
 
@@ -669,12 +669,12 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
 REAL_EXCHANGE = SqliteStore.exchange
 
 
-@mutant("what a limit leaves is looked up before the lock", seed=68)
+@mutant("what a limit leaves is looked up before the lock", seed=12)
 def unlocked_look() -> AbstractContextManager[None]:
     return patched(SqliteStore, "exchange", _look_before_the_lock)
 
 
-@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=14)
+@mutant("what a limit leaves is looked up before the lock, and a slot can be taken twice", seed=12)
 def unlocked_look_stored() -> AbstractContextManager[None]:
     return both(unlocked_look(), without(SLOT_KEY))
 
@@ -692,7 +692,7 @@ def queue_limit_ignored() -> AbstractContextManager[None]:
     return rewritten(sql.QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
 
 
-@mutant("a job that runs alone needs no slot", seed=23)
+@mutant("a job that runs alone needs no slot", seed=8)
 def alone_without_slot() -> AbstractContextManager[None]:
     def start_alone(
         session: Session, job_id: str, worker_id: str, functions: Sequence[str], now: int
@@ -716,7 +716,7 @@ def paused_first() -> AbstractContextManager[None]:
     return rewritten(sql.LINES, ("paused_at IS NOT NULL", "name IS NULL"))
 
 
-@mutant("a slot that is handed over is not taken", seed=13)
+@mutant("a slot that is handed over is not taken")
 def handed_over_without_slot() -> AbstractContextManager[None]:
     real = limits.Starting.hand_over
 
@@ -727,7 +727,7 @@ def handed_over_without_slot() -> AbstractContextManager[None]:
     return patched(limits.Starting, "hand_over", hand_over)
 
 
-@mutant("an expired job is handed a slot", seed=63)
+@mutant("an expired job is handed a slot", seed=406)
 def handed_over_after_expiry() -> AbstractContextManager[None]:
     return rewritten(sql.WAITERS, ("expires_at > :now", "expires_at > 0"))
 
@@ -747,7 +747,7 @@ def starts_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
 
 
-@mutant("a rate counts whole windows, not sliding ones", seed=2)
+@mutant("a rate counts whole windows, not sliding ones")
 def fixed_windows() -> AbstractContextManager[None]:
     def starts_at(self: Room, rules: Rules, now: int) -> int:
         if rules.rate is None or rules.per is None:
@@ -764,27 +764,27 @@ def fixed_windows() -> AbstractContextManager[None]:
 INDEX = "CREATE UNIQUE INDEX duly_jobs_{0} ON duly_jobs ({0}_key) WHERE {0}_key IS NOT NULL;"
 
 
-@mutant("a schema without the key of those that have not ended", seed=4)
+@mutant("a schema without the key of those that have not ended", seed=8)
 def no_unique_index() -> AbstractContextManager[None]:
     return without(INDEX.format("unique"))
 
 
-@mutant("a schema without the key of those that have not started")
+@mutant("a schema without the key of those that have not started", seed=1)
 def no_pending_index() -> AbstractContextManager[None]:
     return without(INDEX.format("pending"))
 
 
-@mutant("a job that starts keeps the key of those that have not", seed=28)
+@mutant("a job that starts keeps the key of those that have not", seed=1)
 def pending_key_kept() -> AbstractContextManager[None]:
     return rewritten(sql.START_BODY, ("pending_key = NULL", "pending_key = pending_key"))
 
 
-@mutant("a claim gives up the key of a job whose body has not started")
+@mutant("a claim gives up the key of a job whose body has not started", seed=1)
 def pending_key_lost() -> AbstractContextManager[None]:
     return claiming(("started_at = :now", "started_at = :now, pending_key = NULL"))
 
 
-@mutant("a call changes a job that was claimed, and does not take it back", seed=26)
+@mutant("a call changes a job that was claimed, and does not take it back", seed=14)
 def debounced_under_the_worker() -> AbstractContextManager[None]:
     return rewritten(
         sql.DEBOUNCE,
@@ -801,17 +801,17 @@ def period_ignored() -> AbstractContextManager[None]:
     return rewritten(sql.KEEP_KEY, ("WHERE k.expires_at <= :now", ""))
 
 
-@mutant("keys are forgotten before their time", seed=8)
+@mutant("keys are forgotten before their time", seed=4)
 def keys_forgotten() -> AbstractContextManager[None]:
     return rewritten(sql.FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
 
 
-@mutant("the key of a call that was not stored leads nowhere", seed=4)
+@mutant("the key of a call that was not stored leads nowhere", seed=14)
 def entries_not_passed() -> AbstractContextManager[None]:
     return rewritten(sql.PASS_KEY, ("WHERE", "WHERE 0 AND"))
 
 
-@mutant("the key of a call that was merged is forgotten", seed=23)
+@mutant("the key of a call that was merged is forgotten", seed=64)
 def entries_dropped() -> AbstractContextManager[None]:
     change = "UPDATE duly_keys SET job_id = :holder", "DELETE FROM duly_keys"
     return rewritten(sql.PASS_KEY, change)
@@ -876,7 +876,7 @@ def two_hooks() -> AbstractContextManager[None]:
     return patched(verbs, "new_jobs", new_jobs)
 
 
-@mutant("the hook of a call that was not stored is", seed=3)
+@mutant("the hook of a call that was not stored is", seed=1)
 def hook_for_nobody() -> AbstractContextManager[None]:
     def others(jobs: list[NewJob], keyed: list[KeyedJob], _: Any) -> list[NewJob]:
         return [job for job in jobs if job not in keyed]
