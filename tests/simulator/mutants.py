@@ -220,7 +220,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 # The fence -----------------------------------------------------------------------------------
 
 
-@mutant("a finish that does not compare the token", seed=8)
+@mutant("a finish that does not compare the token", seed=15)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
         rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
@@ -228,7 +228,7 @@ def unfenced_finish() -> AbstractContextManager[None]:
     )
 
 
-@mutant("a retry, rescue or give-back that does not compare the token", seed=21)
+@mutant("a retry, rescue or give-back that does not compare the token", seed=39)
 def unfenced_again() -> AbstractContextManager[None]:
     return rewritten(sql.AGAIN, ("AND token = :token", ""))
 
@@ -478,7 +478,7 @@ def parent_not_locked() -> AbstractContextManager[None]:
     )
 
 
-@mutant("children are stored for an attempt that was taken away", seed=8)
+@mutant("children are stored for an attempt that was taken away", seed=256)
 def parent_locked_by_id() -> AbstractContextManager[None]:
     return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
 
@@ -569,7 +569,7 @@ def unknown_kept() -> AbstractContextManager[None]:
     return patched(Worker, "_give_back_unknown", lambda self, unknown: None)
 
 
-@mutant("a worker that could not deregister keeps its lock", seed=35)
+@mutant("a worker that could not deregister keeps its lock", seed=189)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str, now: int) -> None:
         self._write(lambda s: s.deregister(worker_id, now))
@@ -578,7 +578,7 @@ def lock_kept() -> AbstractContextManager[None]:
     return patched(SqliteStore, "deregister", deregister)
 
 
-@mutant("a function that is known again does not free its jobs", seed=21)
+@mutant("a function that is known again does not free its jobs", seed=90)
 def held_for_ever() -> AbstractContextManager[None]:
     return both(
         patched(SqliteStore, "release_known", lambda self: 0),
