@@ -26,9 +26,9 @@ from duly.inside import refuse_inside_mutation
 from duly.jobs import AsyncJob, Job, committed
 from duly.making import new_job, tracked
 from duly.model.function import is_reserved
-from duly.model.job import CLAIM_BYTES, MAX_PRIORITY, JobFilter, JobRecord, State
+from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
-from duly.replay import REMEMBERED_MS, all_again
+from duly.replay import REMEMBERED_MS, all_again, within_bytes
 from duly.store.base import CancelJobs, Change, MoveJobs, RepeatJobs
 from duly.store.schedules.audit import Deed
 from duly.times import Delay, Instant, after, at
@@ -512,7 +512,7 @@ class _Run:
         order, store = self._order, self._core.ready()
         part, after = order.parts[self._done.part], self._done.after
         if order.verb == "retry":
-            records = _within_bytes(store.finished(part, after))
+            records = within_bytes(self._core, store.finished(part, after))
             jobs, _ = all_again(self._core, records, now)
             return _ids(records), RepeatJobs(jobs, now + REMEMBERED_MS)
         ids = store.live_ids(part, after)
@@ -562,13 +562,3 @@ class _Run:
         value = 0.0 if total is None else done.matched / total if total else 1.0
         self._ctx.progress(value, note)
         self._ctx.log(f"{self._order.verb}: {note}, {done.changed:,} changed")
-
-
-def _within_bytes(records: Sequence[JobRecord]) -> Sequence[JobRecord]:
-    """As many as one transaction should write, but always one."""
-    left = CLAIM_BYTES
-    for place, record in enumerate(records):
-        left -= len(record.args.encode())
-        if left < 0 and place:
-            return records[:place]
-    return records

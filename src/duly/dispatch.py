@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 1 << 20
+MAX_BODY = 9 << 20
+"""8 MiB of arguments, and what stands around them."""
 REMEMBERED_MS = 30 * 86_400_000
 """How long a call is known to have come; one whose nominal time lies further back is refused."""
 

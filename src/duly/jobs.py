@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 import msgspec
 
 from duly.clock import from_ms, os_monotonic, os_sleep
 from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.inside import refuse_waiting_inside_mutation
-from duly.model.job import JobFilter, JobRecord, State, Trigger
+from duly.model.job import LEFT_OUT, JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
 from duly.model.stored import read
 
@@ -97,7 +97,7 @@ class Job(Generic[R_co]):
     @property
     def record(self) -> JobRecord:
         """Everything the store knows, in one read."""
-        if self._record is None or not self._record.state.is_terminal:
+        if not _is_final(self._record):
             self._record = self._read(self._id)
         if self._record is None:
             raise JobNotFound(self._id)
@@ -114,7 +114,10 @@ class Job(Generic[R_co]):
     @property
     def arguments(self) -> dict[str, Any]:
         """What it was called with, as plain JSON data; redacted ones show as ***."""
-        return arguments_of(self._record or self.record)
+        known = self._record
+        if known is None or known.args == LEFT_OUT:
+            known = self.record
+        return arguments_of(known)
 
     @property
     def attempt(self) -> int:
@@ -274,7 +277,7 @@ class AsyncJob(Generic[R_co]):
     async def record(self) -> JobRecord:
         """Everything the store knows, in one read."""
         record = self._record
-        if record is None or not record.state.is_terminal:
+        if not _is_final(record):
             record = self._record = await self._read(self._id)
         if record is None:
             raise JobNotFound(self._id)
@@ -285,7 +288,10 @@ class AsyncJob(Generic[R_co]):
 
     async def arguments(self) -> dict[str, Any]:
         """What it was called with, as plain JSON data; redacted ones show as ***."""
-        return arguments_of(self._record or await self.record())
+        known = self._record
+        if known is None or known.args == LEFT_OUT:
+            known = await self.record()
+        return arguments_of(known)
 
     async def attempt(self) -> int:
         return (await self.record()).attempt
@@ -334,6 +340,15 @@ class AsyncJob(Generic[R_co]):
         which = JobFilter(parent_id=self._id, limit=MOST_CHILDREN)
         found = await self._core.threads.read(partial(self._core.find, which))
         return [async_job_from(self._core, record, committed(self._core)) for record in found]
+
+
+def _is_final(record: JobRecord | None) -> TypeGuard[JobRecord]:
+    """Whether it says all there is, and for ever: what a list leaves out is read when asked for."""
+    return (
+        record is not None
+        and record.state.is_terminal
+        and LEFT_OUT not in (record.args, record.result)
+    )
 
 
 def _result_of(record: JobRecord, decode: Callable[[str | None], Any]) -> Any:

@@ -11,7 +11,16 @@ from duly.errors import DulyError, FunctionDeleted, InvalidOption, JobNotFound, 
 from duly.ids import new_id
 from duly.jobs import Job, job_from
 from duly.model.function import Status
-from duly.model.job import JobFilter, JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.model.job import (
+    CLAIM_BYTES,
+    LEFT_OUT,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    State,
+    TrackedJob,
+    Trigger,
+)
 from duly.store.schedules.audit import Deed
 
 if TYPE_CHECKING:
@@ -58,9 +67,10 @@ def replay_all(core: Core, filter: JobFilter, *, dry_run: bool) -> Replay:
     total = Replay((), (), {})
     for each in core.for_each_name(filter):
         before: str | None = filter.before_id
-        while page := core.ready().find(
+        while found := core.ready().find(
             msgspec.structs.replace(each, exhausted=True, before_id=before, limit=PAGE)
         ):
+            page = within_bytes(core, found)
             total = _joined(total, _replay_page(core, page, dry_run))
             before = page[-1].id
     return total
@@ -85,10 +95,27 @@ def _joined(one: Replay, other: Replay) -> Replay:
     return Replay(one.jobs + other.jobs, one.repeated + other.repeated, one.refused | other.refused)
 
 
+def within_bytes(core: Core, listed: Sequence[JobRecord]) -> Sequence[JobRecord]:
+    """As many as one transaction should write, but always one; with arguments that are long."""
+    records: list[JobRecord] = []
+    left = CLAIM_BYTES
+    for record in listed:
+        if record.args == LEFT_OUT:
+            record = core.ready().get(record.id) or record
+        left -= len(record.args.encode())
+        if left < 0 and records:
+            break
+        records.append(record)
+    return records
+
+
 def why_not(core: Core, record: JobRecord) -> Exception | None:
     """Why a job cannot be run again, if it cannot."""
     if record.state not in (State.FAILED, State.CANCELED):
         return InvalidOption("job", f"{record.id} is {record.state}; only what failed runs again")
+    if record.args == LEFT_OUT:
+        # It has gone since it was listed, and its arguments with it.
+        return JobNotFound(record.id)
     if core.status_of(record.function) == Status.DELETED:
         return FunctionDeleted(record.function)
     return None

@@ -205,8 +205,8 @@ def test_the_state_diagram_has_exactly_the_legal_transitions():
 
 MIB = 1 << 20
 LIMITS = [
-    ("arguments of one job, as JSON | 1 MiB", signature.MAX_ARGS_BYTES == MIB),
-    ("result of one job, as JSON | 1 MiB", signature.MAX_RESULT_BYTES == MIB),
+    ("arguments of one job, as JSON | 8 MiB", signature.MAX_ARGS_BYTES == 8 * MIB),
+    ("result of one job, as JSON | 8 MiB", signature.MAX_RESULT_BYTES == 8 * MIB),
     ("| 1,000 jobs and 8 MiB", context.MAX_JOBS_PER_MUTATION == 1_000),
     ("| 1,000 jobs and 8 MiB", context.MAX_BYTES_PER_MUTATION == 8 * MIB),
     ("at most five years", job.FIVE_YEARS_MS == 1826 * 86_400_000),

@@ -113,8 +113,8 @@ def test_an_argument_that_does_not_fit_the_function_is_named(app: Duly, db: Data
 
 @pytest.mark.spec("R68")
 def test_arguments_that_are_too_large_are_refused(app: Duly, db: Database, act: Any):
-    with pytest.raises(ArgumentsTooLarge, match="the limit is 1,048,576"):
-        app.run(act, "x" * 1_048_576)
+    with pytest.raises(ArgumentsTooLarge, match="the limit is 8,388,608"):
+        app.run(act, "x" * 8_388_608)
 
     assert db.count("@jobs") == 0
 

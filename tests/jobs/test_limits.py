@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, State, Tx
+from duly import Ctx, Duly, Retry, State, Tx
 from duly.context import MAX_BYTES_PER_MUTATION, MAX_JOBS_PER_MUTATION
 from duly.errors import ArgumentsTooLarge, TooManyJobs
-from duly.model.signature import MAX_ARGS_BYTES
+from duly.model.job import LEFT_OUT, JobFilter
 from tests.jobs.support import Database, Hire, Undo, undone
 
+MIB8 = 8 * 1024 * 1024
 EMPTY = len('{"text":""}')
 
 
@@ -85,7 +86,7 @@ def test_jobs_of_a_rolled_back_savepoint_do_not_count(app: Duly, db: Database, n
 def _fill(tx: Tx, note: Any, total: int) -> None:
     """Schedule jobs whose arguments are so many bytes together."""
     while total:
-        size = min(total, MAX_ARGS_BYTES)
+        size = min(total, 1 << 20)
         tx.run_after(60, note, "x" * (size - EMPTY))
         total -= size
 
@@ -127,21 +128,79 @@ def test_one_byte_over_the_total_is_over(app: Duly, db: Database, note: Any):
 
 
 @pytest.mark.spec("R66")
-def test_one_job_has_a_limit_of_its_own(app: Duly, db: Database, note: Any, hire: Hire):
-    largest = app.run(note, "x" * (MAX_ARGS_BYTES - EMPTY))
+def test_one_job_has_a_limit_of_its_own(app: Duly, db: Database, hire: Hire):
+    @app.action
+    def echo(ctx: Ctx, text: str, more: int = 0) -> str:
+        return text[:1] + "x" * (MIB8 - 3 + more)
+
+    largest = "x" * (MIB8 - EMPTY)
     # Bytes count, not characters: ü is two.
-    widest = app.run(note, "ü" * ((MAX_ARGS_BYTES - EMPTY) // 2))
-    for text in ("x" * (MAX_ARGS_BYTES - EMPTY + 1), "ü" * (MAX_ARGS_BYTES // 2)):
-        with pytest.raises(ArgumentsTooLarge) as refused:
-            app.run(note, text)
-        assert refused.value.function == "note"
-        assert refused.value.limit == 1 << 20
-        assert refused.value.size > refused.value.limit
+    widest = "ü" * ((MIB8 - EMPTY) // 2)
+    with app.transaction() as tx:
+        at_the_limit = tx.run(echo, largest)
+    one_over = app.run(echo, "x", 1)
+    assert app.run_after(60, echo, widest).arguments == {"text": widest}
+    for text in (largest + "x", widest + "ü"):
+        with pytest.raises(ArgumentsTooLarge, match="the limit is 8,388,608;") as refused:
+            app.run(echo, text)
+        assert (refused.value.function, refused.value.limit) == ("echo", MIB8)
+        assert MIB8 < refused.value.size <= MIB8 + 2
+        with pytest.raises(ArgumentsTooLarge), app.transaction() as tx:  # noqa: PT012
+            tx.run(echo, "x")
+            tx.run(echo, text)
     hire().work()
 
-    assert largest.result(0) == MAX_ARGS_BYTES - EMPTY
-    assert widest.result(0) == (MAX_ARGS_BYTES - EMPTY) // 2
-    assert db.count("@history") == 2
+    assert app.job(at_the_limit.id).result(0) == "x" * (MIB8 - 2)
+    assert one_over.error is not None
+    assert one_over.error.kind == "unstorable_result"
+    assert "8,388,609 bytes, the limit is 8,388,608" in one_over.error.message
+    assert (db.count("@jobs"), db.count("@history")) == (1, 2)
+
+
+def test_a_list_leaves_out_what_is_long_until_it_is_asked_for(app: Duly, hire: Hire):
+    @app.action(retry=Retry(attempts=1))
+    def echo(ctx: Ctx, text: str) -> str:
+        if text.startswith("bad"):
+            raise ValueError(text[:3])
+        return text
+
+    long, bad = "x" * 10_000, "bad" * 4_000
+    app.run(echo, long)
+    app.run(echo, bad)
+    hire().work()
+    waits = app.run_after(60, echo, long)
+
+    found = {job.id: job for job in app.jobs()}
+    assert [job.args for job in app.store.find(JobFilter())] == [LEFT_OUT] * 3
+    assert [found[waits.id].arguments] == [{"text": long}]
+    (ended,) = app.jobs(state="succeeded")
+    assert (ended.arguments, ended.result(0)) == ({"text": long}, long)
+    (dead,) = app.dead()
+    assert dead.arguments == {"text": bad}
+
+
+@pytest.mark.parametrize("verb", ["retry_dead", "bulk"])
+def test_what_is_long_is_run_again_as_it_was(app: Duly, hire: Hire, verb: str, monkeypatch: Any):
+    monkeypatch.setattr("duly.replay.CLAIM_BYTES", 50_000)
+    seen: list[str] = []
+
+    @app.action(retry=Retry(attempts=1))
+    def fail(ctx: Ctx, text: str) -> None:
+        seen.append(text)
+        raise ValueError("no")
+
+    texts = [str(n) * 20_000 for n in range(5)] + ["short"]
+    for text in texts:
+        app.run(fail, text)
+    hire().work()
+    if verb == "retry_dead":
+        assert len(app.retry_dead(fail).jobs) == len(texts)
+    else:
+        app.bulk.retry(dead=True)
+        hire(queues=["nothing else"]).work()
+    hire().work()
+
+    assert sorted(seen) == sorted(texts * 2)
 
 
 @pytest.mark.spec("R67")

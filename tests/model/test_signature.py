@@ -591,7 +591,7 @@ def test_a_return_annotation_that_json_does_not_know_gives_plain_data() -> None:
         ([Line(math.inf)], "inf is not a JSON number - at `result[0].price`"),
         ([1, object()], "object cannot be stored as JSON"),
         ("\ud800", "surrogates"),
-        ("x" * MAX_RESULT_BYTES, "1,048,578 bytes, the limit is 1,048,576"),
+        ("x" * MAX_RESULT_BYTES, "8,388,610 bytes, the limit is 8,388,608"),
     ],
     ids=["nan", "infinity", "object", "surrogate", "size"],
 )

@@ -488,6 +488,11 @@ def test_what_is_long_is_in_no_list_and_a_file_has_its_limits(shop, operator, mo
     listed = {job["id"]: job["args"] for job in operator.get("/jobs.json").json()}
     assert listed == {long.id: {"…": "too long to be listed"}, short.id: {"name": "x"}}
     assert "x" * 9_000 in operator.get(f"/jobs/{long.id}").text
+    longest = shop.run(shop.function("greet"), "x" * 1_000_000)
+    page = operator.get(f"/jobs/{longest.id}").text
+    assert "The first 100,000 of 1,000,016 characters" in page
+    assert ("x" * 90_000 in page, "<textarea" in page, len(page) < 150_000) == (True, False, True)
+    longest.cancel()
     monkeypatch.setattr("duly.server.dashboard.views.jobs.FILE_PAGE", 1)
     assert operator.get("/jobs.csv").headers["x-duly-complete"] == "true"
     monkeypatch.setattr("duly.server.dashboard.exports.MOST_BYTES", 100)

@@ -70,6 +70,9 @@ def test_the_answers_over_http_are_those_of_the_contract(shop):
     assert stranger.status_code == 401
     assert stranger.headers["www-authenticate"] == "Bearer"
     assert client.post("/api/v1/dispatch/no", content=say(shop), headers=KNOCK).status_code == 404
+    largest = say(shop, "large", input={"name": "x" * (8 * 1024 * 1024 - len('{"name":""}'))})
+    taken = client.post(path, content=largest, headers=KNOCK)
+    assert (taken.status_code, len(shop.job(taken.json()["jobId"]).record.args)) == (202, 8 << 20)
     large = client.post(path, content=b" " * (MAX_BODY + 1), headers=KNOCK)
     assert large.status_code == 413
     shop.dispatch.secrets = []

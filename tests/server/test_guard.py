@@ -16,12 +16,15 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Job, Tx
+from duly.dispatch import MAX_BODY as MAX_CALL
 from duly.server import Principal, Scope, make_asgi
 from duly.server.guard import HEADERS, MAX_BODY, MAX_DEPTH
 from duly.webhooks import GitHub
 from tests.server.contract import Api
 
 JOBS = "/api/v1/jobs"
+EXPLAIN = "/api/v1/conditions/explain"
+JSON = {"Content-Type": "application/json"}
 GREET = {"function": "greet", "args": {"name": "ada"}}
 
 
@@ -209,7 +212,7 @@ def test_reading_is_open_to_links_from_anywhere(door):
         ("POST", JOBS, 422, {"json": {}}),
         ("POST", JOBS, 400, {"content": b"{", "headers": {"Content-Type": "application/json"}}),
         ("POST", JOBS, 403, {"headers": {"Origin": "null"}}),
-        ("POST", JOBS, 413, {"content": b" " * (MAX_BODY + 1)}),
+        ("POST", JOBS, 413, {"content": b" " * (MAX_CALL + 1)}),
         ("POST", "/hooks/none", 404, {"content": b"{}"}),
         ("POST", "/api/v1/dispatch/greet", 503, {"content": b"{}"}),
         ("GET", "/healthz", 200, {}),
@@ -247,17 +250,28 @@ def test_what_breaks_says_so_in_the_one_shape_and_nothing_of_why(house):
 # Bodies ------------------------------------------------------------------------------------------
 
 
-def body_of(size: int) -> bytes:
-    body = json.dumps(GREET).encode()
+def body_of(size: int, value: object) -> bytes:
+    body = json.dumps(value).encode()
     return body + b" " * (size - len(body))
 
 
-def test_a_body_has_at_most_one_mebibyte(door, house):
-    headers, before = {"Content-Type": "application/json"}, house.jobs()
-    assert MAX_BODY == 1024 * 1024
-    assert door.post(JOBS, content=body_of(MAX_BODY), headers=headers).status_code == 201
-    assert refusal(door.post(JOBS, content=body_of(MAX_BODY + 1), headers=headers), 413)
-    assert len(house.jobs()) == len(before) + 1
+def test_a_body_has_at_most_one_mebibyte_and_nine_where_it_holds_arguments(door, house):
+    before = house.jobs()
+    most = 8 * 1024 * 1024
+    assert (MAX_BODY, MAX_CALL) == (1024 * 1024, 9 * 1024 * 1024)
+    condition = {"condition": {"/a": {"lt": 3}}, "context": {}}
+    for path, size, value, status in (
+        (EXPLAIN, MAX_BODY, condition, 200),
+        (JOBS, MAX_CALL, {"function": "greet", "args": {"name": "x" * (most - 11)}}, 201),
+    ):
+        answer = door.post(path, content=body_of(size, value), headers=JSON)
+        assert answer.status_code == status, answer.text
+        answer = door.post(path, content=body_of(size + 1, value), headers=JSON)
+        assert refusal(answer, 413) == "too_large"
+    (made,) = (job for job in house.jobs() if job.id not in ids(before))
+    assert len(made.record.args) == most
+    listed = door.get(JOBS).json()["items"]
+    assert listed[0]["args"] == {"…": "too long to be listed"}
 
 
 @pytest.mark.parametrize("declared", [None, "0", "12", str(MAX_BODY), "²", "-1", "x"])
@@ -265,7 +279,7 @@ def test_a_body_is_counted_whatever_its_length_was_said_to_be(house, declared):
     headers = {"Content-Type": "application/json"}
     headers |= {} if declared is None else {"Content-Length": declared}
     chunks = [b" " * 65_536] * 100
-    status, answer, taken = ask(make_asgi(house, auth="open"), JOBS, chunks, headers)
+    status, answer, taken = ask(make_asgi(house, auth="open"), EXPLAIN, chunks, headers)
     assert (status, answer["error"]["code"]) == (413, "too_large")
     assert taken == 17, "and no further than that"
 
@@ -273,7 +287,7 @@ def test_a_body_is_counted_whatever_its_length_was_said_to_be(house, declared):
 @pytest.mark.parametrize("declared", [str(MAX_BODY + 1), "9" * 5_000])
 def test_what_is_said_to_be_too_large_is_not_even_read(house, declared):
     headers = {"Content-Length": declared}
-    status, answer, taken = ask(make_asgi(house, auth="open"), JOBS, [b"{}"], headers)
+    status, answer, taken = ask(make_asgi(house, auth="open"), EXPLAIN, [b"{}"], headers)
     assert (status, answer["error"]["code"], taken) == (413, "too_large", 0)
 
 
@@ -295,8 +309,7 @@ def test_a_body_may_come_in_parts(house):
 
 def explain(door: TestClient, context: str, kind: str = "application/json") -> Any:
     body = f'{{"condition": {{"/a": {{"lt": 3}}}}, "context": {{"a": {context}}}}}'
-    path = "/api/v1/conditions/explain"
-    return door.post(path, content=body.encode(), headers={"Content-Type": kind})
+    return door.post(EXPLAIN, content=body.encode(), headers={"Content-Type": kind})
 
 
 def nested(depth: int, opened: str = "[", closed: str = "]") -> str:

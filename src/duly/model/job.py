@@ -259,7 +259,7 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 LEFT_OUT = '{"…":"too long to be listed"}'
-"""Instead of what is long, as JSON."""
+"""What lists have instead of arguments and results that are long, as JSON."""
 
 
 class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -276,8 +276,6 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_id: str | None = None
     exhausted: bool | None = None
     """Finished jobs that have used up their attempts."""
-    brief: bool = False
-    """Arguments and results that are long are LEFT_OUT."""
     limit: int = 100
 
 

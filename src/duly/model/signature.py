@@ -32,8 +32,8 @@ from duly.errors import (
 from duly.model.redact import contains_mark, is_redacted, redacted_in, scrub
 from duly.model.schema import misfit
 
-MAX_ARGS_BYTES = 1 << 20
-MAX_RESULT_BYTES = 1 << 20
+MAX_ARGS_BYTES = 8 << 20
+MAX_RESULT_BYTES = 8 << 20
 DOES_NOT_FIT = "does not fit"
 """All that is said of a redacted argument."""
 

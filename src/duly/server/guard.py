@@ -10,11 +10,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from duly.dispatch import MAX_BODY as MAX_CALL
 from duly.model.nesting import MAX_DEPTH as MAX_DEPTH
 from duly.model.nesting import depth_of as depth_of
 from duly.server.answers import ErrorBody, PageFor, no_page, refusal
 
 MAX_BODY = 1 << 20
+CALLS = ("/api/v1/jobs", "/api/v1/dispatch/")
+"""Where bodies hold arguments of jobs, and may be longer."""
 MAX_DIGITS = 20
 READ_SECONDS = 30.0
 """A body is there by then, or not read any further."""
@@ -58,7 +61,8 @@ class Guard:
         headers = Headers(scope=scope)
         refused = self._refuse(scope, headers)
         if refused is None and scope["method"] not in SAFE and not self._unread(_path(scope)):
-            body, refused = await _read_in_time(headers, receive)
+            most = MAX_CALL if _path(scope).startswith(CALLS) else MAX_BODY
+            body, refused = await _read_in_time(headers, receive, most)
             receive = _replay(body, receive)
         if refused is not None:
             status, code, message = refused
@@ -110,19 +114,21 @@ def _is_foreign(headers: Headers) -> bool:
 
 
 async def _read_in_time(
-    headers: Headers, receive: Receive
+    headers: Headers, receive: Receive, most: int
 ) -> tuple[bytes, tuple[int, str, str] | None]:
     try:
         async with asyncio.timeout(READ_SECONDS):
-            return await _read(headers, receive)
+            return await _read(headers, receive, most)
     except TimeoutError:
         return b"", (408, "too_slow", f"a body arrives within {READ_SECONDS:g} seconds")
 
 
-async def _read(headers: Headers, receive: Receive) -> tuple[bytes, tuple[int, str, str] | None]:
-    too_large = (413, "too_large", f"a body has at most {MAX_BODY:,} bytes")
+async def _read(
+    headers: Headers, receive: Receive, most: int
+) -> tuple[bytes, tuple[int, str, str] | None]:
+    too_large = (413, "too_large", f"a body has at most {most:,} bytes")
     declared = headers.get("content-length", "")
-    if declared.isdecimal() and (len(declared) > MAX_DIGITS or int(declared) > MAX_BODY):
+    if declared.isdecimal() and (len(declared) > MAX_DIGITS or int(declared) > most):
         return b"", too_large
     body = bytearray()
     while True:
@@ -130,10 +136,15 @@ async def _read(headers: Headers, receive: Receive) -> tuple[bytes, tuple[int, s
         if message["type"] == "http.disconnect":
             return b"", (400, "disconnected", "the body never ended")
         body += message.get("body", b"")
-        if len(body) > MAX_BODY:
+        if len(body) > most:
             return b"", too_large
         if not message.get("more_body", False):
             break
+    # Counting the brackets of a long body takes a while, in which others are answered.
+    return await asyncio.to_thread(_checked, body) if len(body) > MAX_BODY else _checked(body)
+
+
+def _checked(body: bytearray) -> tuple[bytes, tuple[int, str, str] | None]:
     # Whatever it says it is: nothing but JSON is read from here on. Python reads it in any encoding
     # of Unicode, in which depth would not be seen.
     if not _is_utf8(body):

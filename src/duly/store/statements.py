@@ -23,7 +23,7 @@ Table = Literal["jobs", "history", "kept"]
 HISTORY_BUCKETS = 16
 DAY_MS = 86_400_000
 LISTED_BYTES = 8_192
-"""Longer arguments and results are left out of brief lists."""
+"""Longer arguments and results are left out of lists."""
 
 
 class Statement:
@@ -53,6 +53,9 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     tables += "tokens requests inbox endpoints gateways counters traces".split()
     columns = {column: _read_as(column, dialect) for column in _RECORD_COLUMNS}
     short = {f"short_{name}": _short(name, dialect) for name in ("args", "result")}
+    # SQLite would read a long result to reach the arguments behind it, so they are kept before it.
+    before = f"coalesce(short_args, {short['short_args']})"
+    short["final_args"] = before if dialect == "sqlite" else short["short_args"]
     return {table: prefix + table for table in tables} | columns | short | {"schema": schema}
 
 
@@ -64,8 +67,8 @@ def _read_as(column: str, dialect: Dialect) -> str:
 
 
 def _short(column: str, dialect: Dialect) -> str:
-    """A column that may be long, as lists have it: PostgreSQL does not even load what is longer."""
-    size = f"length({column})" if dialect == "sqlite" else f"octet_length({column})"
+    """A column that may be long, as lists have it: what is longer is not even loaded."""
+    size = f"{column}_bytes" if dialect == "sqlite" else f"octet_length({column})"
     return f"CASE WHEN {size} > {LISTED_BYTES} THEN '{LEFT_OUT}' ELSE {column} END"
 
 
@@ -155,6 +158,8 @@ def _record(*absent: str) -> str:
 
 _LIVE_RECORD = _record("completed_at", "result", "canceled_by")
 _FINAL_RECORD = _record("hold")
+_LIVE_LISTED = _LIVE_RECORD.replace("@args", "@short_args")
+_FINAL_LISTED = _FINAL_RECORD.replace("@args", "@final_args").replace("@result", "@short_result")
 
 # What a job takes along, unchanged, when it moves to history.
 _MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
@@ -292,7 +297,7 @@ QUEUE_RULES = both(
 
 def _sqlite_level(level: int) -> str:
     return f"""SELECT * FROM (
-        SELECT id, length(CAST(args AS BLOB)), function, limit_key, limits FROM @jobs
+        SELECT id, args_bytes, function, limit_key, limits FROM @jobs
         WHERE queue = :queue AND priority = {level} AND {_CLAIMABLE} AND run_at <= :now
             AND function IN (SELECT value FROM json_each(:functions))
             AND {_IN_TIME}
@@ -531,10 +536,10 @@ RUNNING_OF = each(
     postgres=f"SELECT {_LOST} FROM @jobs WHERE worker_id = :worker ORDER BY id FOR UPDATE",
 )
 
+_LATE = _CLAIMED.replace("args", "@short_args")
+_OVERDUE = f"SELECT {_LATE} FROM @jobs WHERE deadline_at <= :before"
 OVERDUE = each(
-    sqlite=f"SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before LIMIT 500",
-    postgres=f"""SELECT {_CLAIMED} FROM @jobs WHERE deadline_at <= :before
-        ORDER BY deadline_at LIMIT 500""",
+    sqlite=f"{_OVERDUE} LIMIT 500", postgres=f"{_OVERDUE} ORDER BY deadline_at LIMIT 500"
 )
 
 # Workers -----------------------------------------------------------------------------------------
@@ -678,9 +683,7 @@ _UNSUCCESSFUL = f"length(state) < {len(State.SUCCEEDED)}"
 
 def list_jobs(filter: JobFilter, table: Table) -> str:
     """The statement that lists one table's jobs, newest first; only what is asked for is in it."""
-    record = _LIVE_RECORD if table == "jobs" else _FINAL_RECORD
-    if filter.brief:
-        record = record.replace("@args", "@short_args").replace("@result", "@short_result")
+    record = _LIVE_LISTED if table == "jobs" else _FINAL_LISTED
     # Qualified, because on PostgreSQL a bare id would be the selected text, which no index orders.
     return f"SELECT {record} FROM @{table} t{_where(filter)} ORDER BY t.id DESC LIMIT :limit"
 
@@ -736,9 +739,9 @@ def live_page(filter: JobFilter) -> str:
 
 
 def finished_page(filter: JobFilter, table: Table) -> str:
-    """The same among finished jobs, with everything that is known of them."""
+    """The same among finished jobs, with what lists have of them."""
     where = _where(filter, _NOT_OURS, _BEYOND)
-    return f"SELECT {_FINAL_RECORD} FROM @{table} t{where} ORDER BY t.id LIMIT :limit"
+    return f"SELECT {_FINAL_LISTED} FROM @{table} t{where} ORDER BY t.id LIMIT :limit"
 
 
 def count_jobs(filter: JobFilter, table: Table) -> str:

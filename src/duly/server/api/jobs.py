@@ -240,7 +240,7 @@ def find(
     of = job_filter(
         None if dead else state, function, queue, owner_of(who, owner), before, limit + 1
     )
-    which = msgspec.structs.replace(of, exhausted=dead or None, brief=True)
+    which = msgspec.structs.replace(of, exhausted=dead or None)
     found = app.core.find_by_any_name(which)
     return page([shape_of(job) for job in found], limit, lambda job: job.id)
 
@@ -481,7 +481,7 @@ def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
 def children_of(app: Duly, who: Principal, job_id: str, limit: int) -> list[JobShape]:
     """The newest children of a job, as far as they are for those who ask."""
     parent = visible(app, who, job_id)
-    found = app.core.find(JobFilter(parent_id=parent.id, brief=True, limit=limit))
+    found = app.core.find(JobFilter(parent_id=parent.id, limit=limit))
     mine = [record for record in found if not is_foreign(who, record.owner)]
     return [shape_of(record) for record in mine]
 

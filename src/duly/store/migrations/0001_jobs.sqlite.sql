@@ -39,7 +39,6 @@ CREATE TABLE duly_jobs (
     expires_at integer,
     timeout_ms integer,
     retry text,
-    args text NOT NULL,
     parent_id text,
     owner text,
     tags text,
@@ -47,6 +46,19 @@ CREATE TABLE duly_jobs (
     error_kind text,
     error_message text,
     error_traceback text,
+    trigger text,
+    actor text,
+    retry_of text,
+    hook_id text,
+    batch_id text,
+    unique_key text,
+    pending_key text,
+    limit_key text,
+    limits text,
+    -- What may be long stands last, and its size before it: to read a column, SQLite reads whatever
+    -- stands in front of it.
+    args_bytes integer GENERATED ALWAYS AS (length(CAST(args AS BLOB))) STORED,
+    args text NOT NULL,
     CHECK ((state = 'running') = (token % 2 = 1)),
     CHECK ((state = 'running') = (worker_id IS NOT NULL))
 );
@@ -90,17 +102,26 @@ CREATE TABLE duly_history (
     expires_at integer,
     timeout_ms integer,
     retry text,
-    args text NOT NULL,
     parent_id text,
     owner text,
     tags text,
     worker_id text,
-    result text,
     error_kind text,
     error_message text,
     error_traceback text,
     canceled_by text,
     exhausted integer NOT NULL DEFAULT 0,
+    trigger text,
+    actor text,
+    retry_of text,
+    batch_id text,
+    -- As above; and short arguments need not be looked for behind a long result.
+    args_bytes integer GENERATED ALWAYS AS (length(CAST(args AS BLOB))) STORED,
+    result_bytes integer GENERATED ALWAYS AS (length(CAST(result AS BLOB))) STORED,
+    short_args text GENERATED ALWAYS AS
+        (CASE WHEN args_bytes <= 8192 AND result_bytes > 8192 THEN args END) STORED,
+    result text,
+    args text NOT NULL,
     -- Only what was running can succeed or fail.
     CHECK (state = 'canceled' OR token % 2 = 1)
 );
@@ -133,17 +154,25 @@ CREATE TABLE duly_kept (
     expires_at integer,
     timeout_ms integer,
     retry text,
-    args text NOT NULL,
     parent_id text,
     owner text,
     tags text,
     worker_id text,
-    result text,
     error_kind text,
     error_message text,
     error_traceback text,
     canceled_by text,
-    exhausted integer NOT NULL
+    exhausted integer NOT NULL,
+    trigger text,
+    actor text,
+    retry_of text,
+    batch_id text,
+    args_bytes integer GENERATED ALWAYS AS (length(CAST(args AS BLOB))) STORED,
+    result_bytes integer GENERATED ALWAYS AS (length(CAST(result AS BLOB))) STORED,
+    short_args text GENERATED ALWAYS AS
+        (CASE WHEN args_bytes <= 8192 AND result_bytes > 8192 THEN args END) STORED,
+    result text,
+    args text NOT NULL
 );
 
 CREATE INDEX duly_kept_function ON duly_kept (function, completed_at);

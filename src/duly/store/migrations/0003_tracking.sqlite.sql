@@ -1,15 +1,4 @@
 -- min_code: 1
--- Who started a job, which job it repeats, who waits for its end, and which keys it competes for.
-ALTER TABLE duly_jobs ADD COLUMN trigger text;
-ALTER TABLE duly_jobs ADD COLUMN actor text;
-ALTER TABLE duly_jobs ADD COLUMN retry_of text;
-ALTER TABLE duly_jobs ADD COLUMN hook_id text;
-ALTER TABLE duly_jobs ADD COLUMN batch_id text;
-ALTER TABLE duly_jobs ADD COLUMN unique_key text;
-ALTER TABLE duly_jobs ADD COLUMN pending_key text;
-ALTER TABLE duly_jobs ADD COLUMN limit_key text;
-ALTER TABLE duly_jobs ADD COLUMN limits text;
-
 CREATE INDEX duly_jobs_batch ON duly_jobs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE UNIQUE INDEX duly_jobs_unique ON duly_jobs (unique_key) WHERE unique_key IS NOT NULL;
 CREATE UNIQUE INDEX duly_jobs_pending ON duly_jobs (pending_key) WHERE pending_key IS NOT NULL;
@@ -19,17 +8,8 @@ CREATE INDEX duly_jobs_limit ON duly_jobs (limit_key, priority DESC, run_at, id)
 CREATE INDEX duly_jobs_limited ON duly_jobs (limit_key, run_at)
     WHERE limit_key IS NOT NULL AND state = 'pending' AND hold IS NULL;
 
-ALTER TABLE duly_history ADD COLUMN trigger text;
-ALTER TABLE duly_history ADD COLUMN actor text;
-ALTER TABLE duly_history ADD COLUMN retry_of text;
-ALTER TABLE duly_history ADD COLUMN batch_id text;
 CREATE INDEX duly_history_batch ON duly_history (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX duly_history_exhausted ON duly_history (id) WHERE exhausted;
-
-ALTER TABLE duly_kept ADD COLUMN trigger text;
-ALTER TABLE duly_kept ADD COLUMN actor text;
-ALTER TABLE duly_kept ADD COLUMN retry_of text;
-ALTER TABLE duly_kept ADD COLUMN batch_id text;
 
 -- A live row goes only when its job has ended, whoever ended it: that frees the job that waits for it,
 -- or for the last of a batch. The hook of a batch has the batch's id.

@@ -25,6 +25,8 @@ router = APIRouter(route_class=PageRoute)
 
 PAGE = 50
 FILE_PAGE = 200
+MOST_SHOWN = 100_000
+"""Characters of arguments and of a result: a browser takes seconds for megabytes."""
 MOST_BACKOFFS = 10
 MOST_CHILDREN = 100
 Text = Annotated[str, Query(max_length=500)]
@@ -181,6 +183,7 @@ def _job_page(viewer: Viewer, job_id: str, status: int = 200, **again: Any) -> R
         "job.html",
         status,
         job=shape,
+        most_shown=MOST_SHOWN,
         finished=finished,
         logs=lines,
         children=children[:MOST_CHILDREN],
