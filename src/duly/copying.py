@@ -308,6 +308,7 @@ class _Copy:
         columns = tuple(types)
         limit = FIRST_ROWS
         while not position.whole:
+            limit = _fitting(self._from.sizes(table, types, position.after, limit), limit)
             rows = self._from.rows(table, types, position.after, limit)
             begins, position = position, _moved(table, columns, position, rows, limit)
             yield Page(table, columns, rows, begins, position)
@@ -328,6 +329,7 @@ class _Copy:
         columns = tuple(types)
         total, position, limit = Sum(), Position(), FIRST_ROWS
         while not position.whole:
+            limit = _fitting(end.sizes(table, types, position.after, limit), limit)
             rows = end.rows(table, types, position.after, limit)
             total = total.add(rows)
             position = _moved(table, columns, position, rows, limit)
@@ -364,6 +366,16 @@ def _moved(
         return Position(position.rows, position.after, whole)
     after = tuple(rows[-1][columns.index(column)] for column in KEYS[table])
     return Position(position.rows + len(rows), after, whole)
+
+
+def _fitting(sizes: list[int], limit: int) -> int:
+    """As many of the next rows as a page holds, but always one: what comes may be far longer."""
+    left = PAGE_BYTES
+    for place, size in enumerate(sizes):
+        left -= size
+        if left < 0:
+            return max(1, place)
+    return limit
 
 
 def _next_limit(rows: list[Row], limit: int) -> int:

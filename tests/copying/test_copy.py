@@ -14,6 +14,7 @@ from duly.copying import CopyProgress, CopyReport, copy_store, give_up_copy, pla
 from duly.errors import CopyDiffers, CopyRefused, StoreMoved
 from duly.store.copy_statements import KEYS, NUMBERING
 from duly.store.copying import Busy, CopyEnd
+from duly.testing.conformance.ground import new_job
 from tests.copying.house import House, fill
 from tests.jobs.support import Database, Gate, ManualWorker, in_thread, wait_until
 from tests.schedules.support import ledger
@@ -206,6 +207,32 @@ def test_a_store_comes_back_the_same_way(moved, tmp_path, clock):
 
 
 # What runs ---------------------------------------------------------------------------------------
+
+
+def test_long_rows_behind_short_ones_do_not_come_all_at_once(
+    house, postgres_url, clock, monkeypatch
+):
+    most = 100_000
+    monkeypatch.setattr("duly.copying.PAGE_BYTES", most)
+    read: list[int] = []
+    ask = CopyEnd.rows
+
+    def rows_of(end: CopyEnd, table: str, *given: Any) -> list[Any]:
+        rows = ask(end, table, *given)
+        if table in ("jobs", "history"):
+            read.append(sum(len(value) for row in rows for value in row if type(value) is str))
+        return rows
+
+    monkeypatch.setattr(CopyEnd, "rows", rows_of)
+    # The next page is larger after small rows.
+    jobs = [new_job(args="{}") for _ in range(60)] + [new_job(args="x" * 50_000) for _ in range(30)]
+    jobs.append(new_job(args="x" * 3 * most))
+    house.app.store.enqueue(jobs)
+    for job in jobs[60::2]:
+        house.app.store.cancel(job.id, "test", clock.now())
+    move(house, postgres_url)
+    assert max(read) < 4 * most
+    assert sorted(read)[-5] < 2 * most, "but for the one that is longer than a page"
 
 
 def busy(house: House) -> tuple[ManualWorker, Gate]:

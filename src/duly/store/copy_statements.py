@@ -114,6 +114,17 @@ def delete_all(table: str) -> str:
 def page(dialect: Dialect, table: str, types: Types, *, beyond: bool) -> str:
     """Whole rows in the order of their key, ids as text."""
     read = ", ".join(_read(dialect, column, kind) for column, kind in types.items())
+    return _in_order(dialect, table, types, read, beyond)
+
+
+def sizes(dialect: Dialect, table: str, types: Types, *, beyond: bool) -> str:
+    """How many bytes of arguments and results those rows have."""
+    size = "coalesce({}_bytes, 0)" if dialect == "sqlite" else "coalesce(octet_length({}), 0)"
+    read = " + ".join(size.format(name) for name in ("args", "result") if name in types)
+    return _in_order(dialect, table, types, read, beyond)
+
+
+def _in_order(dialect: Dialect, table: str, types: Types, read: str, beyond: bool) -> str:
     names = KEYS[table]
     key = ", ".join(f't."{column}"' for column in names)
     given = ", ".join(_given(dialect, column, types[column]) for column in names)

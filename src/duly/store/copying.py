@@ -22,6 +22,7 @@ from duly.store.schedules.audit import audit
 from duly.store.session import Session
 from duly.store.statements import (
     DAY_MS,
+    FINISHED,
     HISTORY_BUCKETS,
     PAUSE_QUEUE,
     READ_META,
@@ -116,12 +117,29 @@ class CopyEnd:
         self, table: str, types: Types, after: tuple[str | int, ...] | None, limit: int
     ) -> list[Row]:
         """Rows beyond a key, in the order of their keys."""
+        return self._in_order(sql.page, table, types, after, limit)
+
+    def sizes(
+        self, table: str, types: Types, after: tuple[str | int, ...] | None, limit: int
+    ) -> list[int]:
+        """How many bytes of arguments and results those rows have; of other tables nothing."""
+        if table not in ("jobs", *FINISHED):
+            return []
+        return [row[0] for row in self._in_order(sql.sizes, table, types, after, limit)]
+
+    def _in_order(
+        self,
+        text: Callable[..., str],
+        table: str,
+        types: Types,
+        after: tuple[str | int, ...] | None,
+        limit: int,
+    ) -> list[Row]:
         given: dict[str, Any] = {"limit": limit}
         if after is not None:
             given |= dict(zip(KEYS[table], after, strict=True))
-        return self._read(
-            lambda s: s.run_text(sql.page(s.dialect, table, types, beyond=after is not None), given)
-        )
+        beyond = after is not None
+        return self._read(lambda s: s.run_text(text(s.dialect, table, types, beyond=beyond), given))
 
     # The source
 
