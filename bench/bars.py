@@ -49,6 +49,10 @@ LEAST_OF_DEFAULTS = 2.0
 TIMES_CALM = {
     (SQLITE, claims.RETAINED): 2.0,
     (POSTGRES, claims.RETAINED): 2.0,
+    (SQLITE, claims.BESIDE_LONG): 1.5,
+    (POSTGRES, claims.BESIDE_LONG): 1.5,
+    (SQLITE, claims.LISTED_LONG): 1.5,
+    (POSTGRES, claims.LISTED_LONG): 1.5,
     (SQLITE, limited.BESIDE): 3.0,
     (POSTGRES, limited.BESIDE): 3.0,
 }

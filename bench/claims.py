@@ -1,11 +1,13 @@
 """How long does one claim take, while something stands in its way?
 
 A worker in this process makes its passes one by one, so that each can be timed: under a transaction
-that somebody holds open on PostgreSQL, and while the janitor forgets a day of finished jobs.
+that somebody holds open on PostgreSQL, while the janitor forgets a day of finished jobs, and beside
+jobs with as long arguments as there may be. These are in the page of a list that is timed, too.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 import time
@@ -14,17 +16,23 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from bench.app import Measured, make_app, new_jobs
 from bench.databases import Database, Fresh, now_ms
 from bench.figures import CALM, DULY, Figure, Trial, one
 from bench.marks import Marks
 from bench.product import DEFAULT_CONCURRENCY, PATIENCE, quantiles
+from duly.model.signature import MAX_ARGS_BYTES
 from duly.runtime.janitor import Janitor
 from duly.runtime.worker import Worker
 from duly.store.statements import DAY_MS
 
 HELD = "claim under a held transaction, p99"
 RETAINED = "claim while a day is forgotten, p99"
+LONG = 100
+BESIDE_LONG = f"claim beside {LONG} jobs of 8 MiB, p50"
+LISTED_LONG = f"page of {LONG} jobs of 8 MiB, p50"
 EXPIRED_MS = 8 * DAY_MS
 AFTERWARDS = 50
 """So many claims are timed at least, also if the day was forgotten at once."""
@@ -40,6 +48,7 @@ def claim_trials(store: str, fresh: Fresh, jobs: int, rows: int) -> Iterator[lis
     if store == "PostgreSQL":
         yield pair(HELD, f"the last tenth of {jobs:,} jobs", lambda s: _held(fresh, jobs, s))
     yield pair(RETAINED, f"{rows:,} rows", lambda s: _retained(fresh, rows, s))
+    yield [_long_trial(store, fresh)]
 
 
 # Under a held transaction ------------------------------------------------------------------------
@@ -79,6 +88,33 @@ def _forget(measured: Measured) -> None:
         pass
 
 
+# Beside long arguments ---------------------------------------------------------------------------
+
+
+def _long_trial(store: str, fresh: Fresh) -> Trial:
+    figures = [
+        Figure(store, row, side, "half of them canceled", "ms", side == DULY)
+        for row in (BESIDE_LONG, LISTED_LONG)
+        for side in (CALM, DULY)
+    ]
+    return Trial(figures, partial(_beside_long, fresh))
+
+
+def _beside_long(fresh: Fresh) -> list[float]:
+    """Beside short and long ones in turn: a gigabyte that was written keeps the disk busy."""
+    with fresh() as short, fresh() as long, _claims(short) as calm, _claims(long) as beside:
+        for claims, size in ((calm, 10), (beside, MAX_ARGS_BYTES)):
+            for place in range(LONG):
+                claims.enqueue_later(size, canceled=place % 2 == 0)
+        short.tidy()
+        long.tidy()
+        # What is claimed later would be in the page, too.
+        listed = [(calm.page(), beside.page()) for _ in range(AFTERWARDS)]
+        claimed = [(calm.one(), beside.one()) for _ in range(4 * AFTERWARDS)]
+        pairs = (*zip(*claimed, strict=True), *zip(*listed, strict=True))
+        return [quantiles([*times])[0] for times in pairs]
+
+
 # A worker, pass by pass --------------------------------------------------------------------------
 
 
@@ -97,12 +133,33 @@ class Claims:
             jobs = new_jobs(self.measured.app, self.measured.async_noop, size)
             self.measured.app.store.enqueue(jobs)
 
+    def enqueue_later(self, size: int, *, canceled: bool) -> None:
+        """One job that is not due, with arguments of so many bytes."""
+        app = self.measured.app
+        (job,) = new_jobs(app, self.measured.async_noop, 1)
+        # What could be compressed would be short on PostgreSQL.
+        args = f'{{"n":"{os.urandom(size // 2 - 4).hex()}"}}'
+        later = msgspec.structs.replace(job, run_at=job.run_at + DAY_MS, args=args)
+        app.store.enqueue([later])
+        if canceled:
+            app.store.cancel(job.id, "bench", app.clock.now())
+
+    def page(self) -> float:
+        """The milliseconds of a list."""
+        began = time.perf_counter()
+        assert len(self.measured.app.jobs(limit=LONG)) == LONG
+        return (time.perf_counter() - began) * 1000
+
     def drain(self) -> list[float]:
         """The milliseconds of every claim until nothing is due."""
         times: list[float] = []
         while (took := self._claim()) is not None:
             times.append(took)
         return times
+
+    def one(self) -> float:
+        """The milliseconds of a claim that finds some jobs."""
+        return self.some(lambda made: made < 1)[0]
 
     def some(self, go_on: Callable[[int], bool]) -> list[float]:
         """The milliseconds of claims, each of which finds some jobs."""

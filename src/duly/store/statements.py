@@ -1137,7 +1137,7 @@ LINES = each(
 # it was held, a job may not be due.
 WAITERS = each(
     sqlite=f"""SELECT id, queue, function, limit_key, limits, priority, scheduled_at,
-            length(CAST(args AS BLOB))
+            args_bytes
         FROM @jobs INDEXED BY duly_jobs_limit
         WHERE {_WAITS} AND queue = :queue AND function = :function AND limits = :limits
             AND run_at <= :now AND {_IN_TIME}
