@@ -16,6 +16,7 @@ import pytest
 
 from duly import AsyncCtx, AsyncJob, Ctx, Duly, ErrorKind, Job, ManualClock, State, Tx
 from duly.errors import JobNotFound
+from duly.model.signature import MAX_RESULT_BYTES
 from tests.jobs.support import Database, Hire, ManualWorker
 
 current_user: ContextVar[str] = ContextVar("current_user", default="nobody")
@@ -181,7 +182,7 @@ def test_a_result_is_plain_data_where_the_function_is_not_known(app: Duly, url: 
         [1, float("inf")],
         "half \ud83d",
         {(1, 2): 3},
-        "x" * 1_100_000,
+        "x" * (MAX_RESULT_BYTES + 1),
         lambda: None,
         {"deep": {"er": {1, object}}},
     ],
