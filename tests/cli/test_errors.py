@@ -67,7 +67,8 @@ def test_no_app_at_all(run, tmp_path):
     ],
 )
 def test_a_database_that_is_not_there(run, url, says, tmp_path):
-    answer = run("--app", APP, "worker", url=url, env={"SHOP_FOLDER": str(tmp_path)})
+    folder = {"SHOP_FOLDER": str(tmp_path)}
+    answer = run("--app", APP, "worker", "--wait=0", url=url, env=folder)
     assert answer.returncode == 1
     assert says in only_line(answer)
 
