@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from duly import errors
+from duly.cli.api import ApiError
 from duly.cli.command import fail
+from duly.cli.remote import Remote
 from tests.cli.places import Place
 from tests.cli.processes import PYTHONPATH, environment
 from tests.cli.terminal import Ran, Terminal
@@ -254,13 +257,21 @@ def test_a_server_that_is_not_duly(terminal: Terminal, stranger: str) -> None:
         ("http://[::1", 2, "no address"),
         (f"http://me:{SECRET}@127.0.0.1:1", 2, "more than host, port and path"),
         ("http://127.0.0.1:1", 1, "Connection refused"),
-        ("http://nowhere.invalid", 1, "no host 'nowhere.invalid'"),
         ("https://127.0.0.1:1", 1, "Connection refused"),
     ],
 )
 def test_a_server_that_is_not_there(terminal: Terminal, url: str, code: int, says: str) -> None:
     wrong = said(terminal.run("jobs", "list", env={"DULY_URL": url}, code=code))
     assert says in wrong
+
+
+def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    with pytest.raises(ApiError, match=r"there is no host 'nowhere\.invalid'"):
+        Remote("http://nowhere.invalid", None).send("GET", "/", {}, b"")
 
 
 def test_tokens_that_are_wrong(terminal: Terminal, tmp_path: Path) -> None:
