@@ -38,6 +38,7 @@ MODES = ("auto", "force_generic_plan", "force_custom_plan")
 NAMES = {statement: name for name, statement in sql.named_statements()}
 LAST = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 WORKER = "11111111-1111-7111-8111-111111111111"
+KEY = 100 * "k"
 QUEUES = ("paused", "default", *(f"empty{n}" for n in range(8)))
 
 
@@ -68,6 +69,14 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid,
     CASE WHEN is_running THEN %(worker)s::uuid END
 FROM generate_series(%(first)s::int, %(last)s::int) g,
     LATERAL (SELECT g %% 100 = 7 AND g < 60000 AS is_running) i
+"""
+# A long key: an index of it is deeper than others of as many jobs.
+LOAD_WAITING = """
+INSERT INTO duly.jobs (id, function, kind, queue, priority, hold, created_at, scheduled_at,
+    run_at, args, limit_key, limits)
+SELECT ('11111111-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::uuid, 'gone', 'action',
+    'default', 5, 'key', %(now)s, %(now)s - g, %(now)s - g, '{}', %(key)s, '[1,null,null]'
+FROM generate_series(1, 5000) g
 """
 LOAD_HISTORY = """
 INSERT INTO duly.history (bucket, id, function, kind, queue, priority, state, token, attempt,
@@ -120,6 +129,13 @@ def finish_mutation(session: PostgresSession) -> None:
     xid = session.run(sql.CURRENT_XID)[0][0]
     fence = {"id": job_id(7), "token": 1, "xid": xid}
     session.run(sql.FINISH_MUTATION, fence | {"result": None, "now": NOW})
+
+
+def waiters(session: PostgresSession) -> None:
+    lines = session.run(sql.LINES, {"key": KEY}) or [("default", "gone", "[1,null,null]")]
+    queues, functions, limits, *_ = zip(*lines, strict=True)
+    line = {"queues": list(queues), "functions": list(functions), "limits": list(limits)}
+    session.run(sql.WAITERS, line | {"key": KEY, "limit": 2, "now": NOW})
 
 
 def insert(verb: str) -> Callable[[PostgresSession], object]:
@@ -197,6 +213,10 @@ CASES = {
     "time out": Case(lambda s: s.overdue(NOW), {"OVERDUE": ({"jobs_deadline"}, 1500)}),
     "due alone": Case(
         lambda s: s.due_alone(["send"], ["default"], NOW), {"DUE_ALONE": ({"jobs_hold"}, 20)}
+    ),
+    "who waits for a key": Case(
+        waiters,
+        {"LINES": ({"jobs_limit", "jobs_limited"}, 60), "WAITERS": ({"jobs_limit"}, 30)},
     ),
     "lost jobs": Case(
         lambda s: s.run(sql.RUNNING_OF, {"worker": WORKER}),
@@ -388,6 +408,11 @@ def load(url: str, first: int, last: int) -> None:
         own.execute(LOAD_HISTORY, values)
 
 
+def load_waiting(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as own:
+        own.execute(LOAD_WAITING, {"now": NOW, "key": KEY})
+
+
 def analyze(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as own:
         own.execute("VACUUM ANALYZE duly.jobs, duly.history")
@@ -456,6 +481,7 @@ def test_plans_on_small_and_large_tables(database, benches, long_run):
     for bench in benches:
         found += faults(bench, "small", strict=False)
     load(database, 101, 1_000_000 if long_run else 60_000)
+    load_waiting(database)
     analyze(database)
     warm_all(benches)
     for bench in benches:
@@ -470,6 +496,7 @@ def test_plans_that_were_made_on_an_empty_table_hold_when_it_fills(database, ben
             own.execute("VACUUM ANALYZE duly.jobs")
     warm_all(benches)
     load(database, 1, 40_000)
+    load_waiting(database)
     found: list[str] = []
     for bench in benches:
         found += faults(bench, "filled", strict=bench.mode == "force_generic_plan")

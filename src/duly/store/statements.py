@@ -1097,7 +1097,9 @@ HOLD_LINE = each(
         ORDER BY limit_key, queue, function, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
 )
 DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
-_WAITS = "limit_key = :key AND limit_key IS NOT NULL AND hold = 'key'"
+# As in the index of those that wait; see the migration that makes it.
+_HELD_FOR_KEY = "limit_key IS NOT NULL AND (hold = 'key') IS TRUE"
+_WAITS = f"limit_key = :key AND {_HELD_FOR_KEY}"
 # By when it was first due, so that an attempt that is run again keeps its turn.
 _TURN = "priority DESC, scheduled_at, id"
 _LINE = "queue, function, limits"
@@ -1166,7 +1168,7 @@ ADMIT = each(
 
 
 def _awaited_keys(jobs: str) -> str:
-    after = f"SELECT min(limit_key) FROM {jobs} WHERE limit_key IS NOT NULL AND hold = 'key'"
+    after = f"SELECT min(limit_key) FROM {jobs} WHERE {_HELD_FOR_KEY}"
     return f"""WITH RECURSIVE awaited (key) AS (
             {after} AND limit_key > :after
             UNION ALL
