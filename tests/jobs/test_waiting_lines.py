@@ -267,6 +267,52 @@ def test_a_slot_is_handed_over_in_one_pass(app: Duly, work: Any, db: Database, h
     worker.start_due()
     (after,) = db.execute("SELECT job_id FROM @slots")
     assert after != before
+    worker.wait_for_bodies()
+
+
+def test_what_is_due_and_who_waits_for_a_slot_take_turns(
+    app: Duly, work: Any, ran: list[str], db: Database, hire: Hire
+):
+    """To hand over takes a while on PostgreSQL; other jobs do not wait for it, nor it for them."""
+
+    @app.action
+    def other(ctx: Ctx) -> None:
+        ran.append("other")
+
+    worker = hire()
+    app.run_many(work.bind(name) for name in ("first", "second", "third"))
+    for _ in range(2):
+        worker.start_due()
+        worker.wait_for_bodies()
+    app.run(other)
+    worker.start_due()
+    worker.wait_for_bodies()
+    both_at_once = app.store.finishes_with_claim
+    assert ran[:2] == ["first", "second"]
+    assert set(ran[2:]) == ({"other", "third"} if both_at_once else {"other"})
+    app.run(other)
+    worker.start_due()
+    worker.wait_for_bodies()
+    assert set(ran[2:]) == {"other", "third"}
+    assert ran.count("other") == 2
+
+
+def test_a_worker_with_slots_to_free_looks_again_at_once(
+    app: Duly, work: Any, db: Database, hire: Hire
+):
+    """Even when it got nothing of what seemed due."""
+
+    @app.action
+    def other(ctx: Ctx) -> None: ...
+
+    worker = hire()
+    app.run_many(work.bind(name) for name in ("first", "second", "third"))
+    for _ in range(2):
+        worker.start_due()
+        worker.wait_for_bodies()
+    app.run(other)
+    db.execute("UPDATE @jobs SET function = 'unknown' WHERE function = 'other'")
+    assert worker.worker.one_pass() == 0
 
 
 # Decisions ----------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Demand:
         self._told = False
         self._must_look = False
         self._recent: list[str] = []
+        self._has_freed = False
         self.guessed = False
         """Whether this pass asks for jobs without having looked where some are due."""
 
@@ -49,6 +50,11 @@ class Demand:
         queues = self._guess() or self._due_queues()
         if not queues and not freed:
             return None
+        if queues and self._has_freed and not self._store.finishes_with_claim:
+            # To free slots takes a transaction of its own here: what is due does not always wait
+            # for it.
+            freed = ()
+        self._has_freed = bool(freed)
         self._rotation += 1
         start = self._rotation % max(1, len(queues))
         rotated = tuple(queues[start:] + queues[:start])

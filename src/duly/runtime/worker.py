@@ -331,6 +331,8 @@ class Worker:
         if self._demand.guessed and not claims:
             return self.one_pass()
         self._demand.backlog = request is not None and len(claims) >= request.limit
+        if request is not None and self._slots.are_to_be_freed:
+            return 0
         return self._delay(claims)
 
     def _pass_and_yield(self) -> float:
