@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from duly import Duly, Job, State, Tx
+from duly.errors import StoreError
 from duly.model.job import Claim
 from duly.runtime.beat import Beat
 from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION, Janitor
@@ -167,6 +168,10 @@ class ManualWorker:
     def stop(self) -> None:
         if not self._stopped:
             self._stopped = True
+            # Its loops do not run, so nobody else would write down what has ended.
+            if not self.worker._busy:
+                with suppress(StoreError):
+                    self.settle()
             self.worker.stop(PATIENCE)
 
 
