@@ -160,18 +160,23 @@ def test_many_cancels_make_nobody_elses_worker_look_dead(
     assert job.state == State.SUCCEEDED
 
 
-@pytest.mark.spec("R173")
-def test_an_async_body_is_canceled_where_it_waits(app: Duly, hire: Hire):
-    began = threading.Event()
-    seen: list[bool] = []
+@pytest.mark.spec("R84", "R173")
+def test_a_canceled_async_body_goes_on_where_it_waits_until_its_limit(
+    app: Duly, clock: ManualClock, hire: Hire
+):
+    began, seen = threading.Event(), threading.Event()
+    ends: list[str] = []
 
-    @app.action
+    @app.action(timeout=5)
     async def act(ctx: AsyncCtx) -> None:
         began.set()
         try:
+            while not ctx.canceled:
+                await asyncio.sleep(0.001)
+            seen.set()
             await asyncio.sleep(PATIENCE)
         except asyncio.CancelledError:
-            seen.append(ctx.canceled)
+            ends.append("interrupted")
             raise
 
     job = app.run(act)
@@ -180,9 +185,17 @@ def test_an_async_body_is_canceled_where_it_waits(app: Duly, hire: Hire):
     assert began.wait(PATIENCE)
     job.cancel()
     worker.beat()
+    assert seen.wait(PATIENCE)
+    team = worker.worker._async
+    assert team._loop is not None
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), team._loop).result(PATIENCE)
+    assert ends == []
+    clock.advance(5)
+    worker.watch()
     worker.wait_for_bodies()
+    worker.settle()
 
-    assert seen == [True]
+    assert ends == ["interrupted"]
     assert job.state == State.CANCELED
 
 

@@ -307,7 +307,7 @@ def test_one_that_is_canceled_while_it_waits_is_the_only_one(team: Team) -> None
     team.start_many(attempts)
     for _ in attempts:
         assert waiting.acquire(timeout=PATIENCE)
-    attempts[1].take_away()
+    attempts[1].take_away(stops=True)
     wait_until(lambda: attempts[1] in team.ended, "the canceled one has ended")
 
     async def let_go_on() -> None:
@@ -331,7 +331,7 @@ def test_a_cancel_that_comes_after_the_end_hits_nobody(team: Team) -> None:
     behind = team.attempt(return_task_later)
     team.start_many([blocking, behind])
     assert began.wait(PATIENCE)
-    blocking.take_away()
+    blocking.take_away(stops=True)
     go_on.set()
     wait_until(lambda: len(team.ended) == 2, "both have ended")
     assert isinstance(team.outcomes[behind], Succeeded)
@@ -351,7 +351,7 @@ def test_one_that_is_canceled_before_its_turn_never_begins(team: Team) -> None:
     attempts = [team.attempt(block), team.attempt(run)]
     team.start_many(attempts)
     assert began.wait(PATIENCE)
-    attempts[1].take_away()
+    attempts[1].take_away(stops=True)
     go_on.set()
     wait_until(lambda: len(team.ended) == 2, "both have ended")
     assert ran == []

@@ -28,7 +28,7 @@ def test_a_body_that_ends_while_it_is_canceled_hurts_nobody() -> None:
     told: list[str] = []
     attempt.looks = [lambda: told.append("told")]
 
-    attempt.take_away()
+    attempt.take_away(stops=True)
 
     assert attempt.canceled
     assert told == ["told"]

@@ -168,21 +168,26 @@ class Attempt:
             return []
         return self.reports.take_lines(self.report)
 
-    def take_away(self) -> None:
-        """The row is gone: tell the body, and drop whatever it returns."""
+    def take_away(self, *, stops: bool = False) -> None:
+        """The row is gone: tell the body, and drop whatever it returns.
+
+        An action goes on, unless it stops with its worker or has a process of its own.
+        """
         with self._guard:
             self.resolved = True
-        self._stop_body()
+        self.canceled = True
+        if stops or self.claim.kind == Kind.MUTATION or self.runnable.isolated:
+            self._stop_body()
 
     def time_out(self) -> None:
         """The time limit has passed. An action fails now; a mutation when its body has stopped."""
         self.timed_out = True
+        self.canceled = True
         if self.claim.kind == Kind.ACTION:
             self.resolve(timeout_outcome(self.claim))
         self._stop_body()
 
     def _stop_body(self) -> None:
-        self.canceled = True
         # The body may end meanwhile, and take it away.
         if (cancel := self.cancel_body) is not None:
             cancel()

@@ -248,7 +248,7 @@ class Worker:
         """What still runs will be cut off."""
         for attempt in list(self._held.values()):
             attempt.resolve(Interrupted())
-            attempt.take_away()
+            attempt.take_away(stops=True)
 
     def _flush(self) -> None:
         until = os_monotonic() + 10
@@ -565,10 +565,10 @@ class Worker:
             if stored.get(job_id) != attempt.claim.token and job_id in self._held:
                 self._tell(attempt)
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _tell(self, attempt: Attempt, *, stops: bool = False) -> None:
         if not attempt.resolved:
             log.info("job %s was taken away from this worker", attempt.claim.id)
-            attempt.take_away()
+            attempt.take_away(stops=stops)
             self._ends.forget(attempt)
 
     def _give_back_unknown(self, unknown: dict[str, int]) -> None:
@@ -597,7 +597,7 @@ class Worker:
                 return
             log.error("worker %s was declared dead while it lived; it starts anew", self.id)
             for attempt in list(self._held.values()):
-                self._tell(attempt)
+                self._tell(attempt, stops=True)
             self._slots.forget()
             self.store.deregister(self.id, self.clock.now())
             self.id = new_id(self.clock.now())
