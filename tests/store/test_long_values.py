@@ -83,6 +83,7 @@ def destroy_pages_of(file: Path) -> int:
     return sum(is_text)
 
 
+@pytest.mark.new_database
 @pytest.mark.spec("N47")
 def test_on_postgres_no_page_of_what_is_long_is_read_in_vain(postgres_url: str):
     store = PostgresStore(postgres_url)
