@@ -132,9 +132,9 @@ class SqliteRaw(Raw):
 
     def _finish(self, claimed: Claimed) -> None:
         now = now_ms()
-        ends = [(c[0], c[1], State.SUCCEEDED, now, None, None, None, None, False) for c in claimed]
+        ends = [(State.SUCCEEDED, now, None, None, None, None, False, c[0], c[1]) for c in claimed]
         self.connection.executemany(self.texts[sql.FINISH], ends)
-        self.connection.executemany(self.texts[sql.FORGET_FINISHED], [end[:2] for end in ends])
+        self.connection.executemany(self.texts[sql.FORGET_FINISHED], [end[-2:] for end in ends])
 
     def mutate(self, batch: int) -> None:
         while claimed := self.claim(batch):

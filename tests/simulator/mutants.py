@@ -223,7 +223,7 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 @mutant("a finish that does not compare the token", seed=15)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
-        rewritten(sql.FINISH, ("AND token = ?2", "AND ?2 = ?2")),
+        rewritten(sql.FINISH, ("AND token = ?", "AND ? > 0")),
         rewritten(sql.FORGET_FINISHED, ("AND token = ?", "AND ? > 0")),
     )
 

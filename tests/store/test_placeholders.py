@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duly.store import statements as sql
 from duly.store.placeholders import named_to_psycopg, to_psycopg, to_sqlite
 
 POSTGRES_OPAQUE = [
@@ -121,3 +124,9 @@ def test_sqlite_takes_question_marks_as_they_are(sql: str, expected: str) -> Non
 @pytest.mark.parametrize("opaque", SQLITE_OPAQUE)
 def test_sqlite_literals_and_comments_stay(opaque: str) -> None:
     assert to_sqlite(f"? {opaque} ??") == f"? {opaque} ?"
+
+
+def test_no_statement_has_numbered_placeholders() -> None:
+    """Python 3.12 warns of each that is run with a sequence."""
+    numbered = [n for n, s in sql.named_statements() if re.search(r"\?\d", s.sqlite)]
+    assert not numbered

@@ -404,8 +404,7 @@ _WAIT_SHORTLY = """(SELECT set_config('lock_timeout',
 # batched form quadratic under PostgreSQL's generic plan.
 FINISH = each(
     sqlite=f"""INSERT INTO @history ({_FINAL})
-        SELECT {_MOVED}, ?3, ?4, ?5, ?6, ?7, ?8, NULL, ?9
-        FROM @jobs WHERE id = ?1 AND token = ?2""",
+        SELECT {_MOVED}, ?, ?, ?, ?, ?, ?, NULL, ? FROM @jobs WHERE id = ? AND token = ?""",
     postgres=f"""WITH gone AS (
             DELETE FROM @jobs j
             USING unnest(:ids::uuid[], :tokens::int4[], :states::text[], :results::text[],
@@ -890,8 +889,9 @@ DROP_KEPT = each(
 # Only the attempt that runs is heard, and of two reports the later one stays.
 REPORT = each(
     sqlite="""INSERT INTO @progress (job_id, value, note, revision, updated_at)
-        SELECT ?1, ?4, ?5, ?3, ?6
-        WHERE EXISTS (SELECT 1 FROM @jobs WHERE id = ?1 AND token = ?2)
+        SELECT f.id, f.value, f.note, f.revision, f.updated_at
+        FROM (SELECT ? AS id, ? AS token, ? AS revision, ? AS value, ? AS note, ? AS updated_at) f
+        WHERE EXISTS (SELECT 1 FROM @jobs WHERE id = f.id AND token = f.token)
         ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, note = excluded.note,
             revision = excluded.revision, updated_at = excluded.updated_at
         WHERE excluded.revision > @progress.revision""",

@@ -167,7 +167,7 @@ class SqliteSession(Session):
         if self.many(sql.FINISH, rows) != len(rows):
             return self._sort_out(finishes)
         fault.point("finish.moving")
-        self.many(sql.FORGET_FINISHED, [row[:2] for row in rows])
+        self.many(sql.FORGET_FINISHED, [row[-2:] for row in rows])
         fault.point("finish.moved")
         return {finish.id for finish in finishes}
 
@@ -236,8 +236,6 @@ def _lenient(text: bytes) -> str:
 
 def _finish_row(finish: Finish, now: int) -> Row:
     return (
-        finish.id,
-        finish.token,
         finish.state,
         now,
         finish.result,
@@ -245,4 +243,6 @@ def _finish_row(finish: Finish, now: int) -> Row:
         finish.error_message,
         finish.error_traceback,
         finish.exhausted,
+        finish.id,
+        finish.token,
     )
