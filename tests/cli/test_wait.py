@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import httpx2
 import psycopg
 import pytest
 
@@ -16,9 +20,13 @@ from duly import Duly
 from duly.cli import wait
 from duly.cli.wait import wait_for_database
 from duly.errors import NotMigrated, StoreRefused, StoreUnavailable
+from duly.runtime.lifeline import Lifeline
 from tests.cli.processes import Process, duly, environment, wait_until
+from tests.cli.shop import make
+from tests.jobs.support import Database
 
 pytestmark = pytest.mark.postgres
+WAITING = "waiting for the database"
 
 
 def a_free_port() -> int:
@@ -42,6 +50,7 @@ def forwarded(port: int, url: str) -> Iterator[None]:
             for each in (source, sink):
                 each.close()
 
+    connections: list[socket.socket] = []
     with closing(socket.create_server(("127.0.0.1", port))) as listener:
 
         def accept() -> None:
@@ -51,25 +60,44 @@ def forwarded(port: int, url: str) -> Iterator[None]:
                 except OSError:
                     return
                 far = socket.create_connection(target)
+                connections.append(far)
                 for pair in ((near, far), (far, near)):
                     threading.Thread(target=copy, args=pair, daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
         yield
         listener.shutdown(socket.SHUT_RDWR)
+    for connection in connections:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def through(port: int, url: str) -> str:
     return url.replace(f":{psycopg.conninfo.conninfo_to_dict(url)['port']}/", f":{port}/")
 
 
+def says(process: Process, words: str) -> bool:
+    return words in process.errors()
+
+
+def is_alive(lifeline: Lifeline) -> bool:
+    return lifeline.stuck() is None
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx2.get(address, trust_env=False).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
-    def start(url: str, *arguments: str) -> Process:
+    def start(url: str, *arguments: str, pass_fds: tuple[int, ...] = ()) -> Process:
         env = environment(url, DULY_APP="tests.cli.shop:app", SHOP_FOLDER=str(tmp_path))
-        started.append(Process(duly(*arguments), env))
+        started.append(Process(duly(*arguments), env, pass_fds=pass_fds))
         return started[-1]
 
     yield start
@@ -78,20 +106,92 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 
 @pytest.mark.spec("N45")
-@pytest.mark.parametrize("command", ["worker", "ticker"])
-def test_a_command_that_starts_before_its_database_waits_for_it(
-    command: str, start: Callable[..., Process], postgres_url: str
+def test_commands_that_start_before_their_database_wait_for_it(
+    start: Callable[..., Process], postgres_url: str
 ):
     Duly(postgres_url, auto_migrate=True).ready()
     port = a_free_port()
-    process = start(through(port, postgres_url), command, "--wait", "60")
-    wait_until(lambda: "waiting for the database" in process.errors(), "it says so at once")
+    down = through(port, postgres_url)
+    processes = [start(down, "ticker"), start(down, "serve", "--port", "0")]
+    for process in processes:
+        wait_until(partial(says, process, WAITING), "it says so at once")
+        assert "waiting for the database for up to 300 s" in process.errors()
 
     with forwarded(port, postgres_url):
-        wait_until(lambda: "Ctrl-C stops" in process.errors(), "it has begun")
+        for process in processes:
+            wait_until(partial(says, process, "Ctrl-C stops"), "it has begun")
+        address = re.search(r"http://\S+", processes[1].errors())
+        assert address is not None
+        wait_until(lambda: answers(f"{address[0]}/readyz"), "it serves")
+        for process in processes:
+            process.signal(signal.SIGTERM)
+        assert [process.wait() for process in processes] == [0, 0]
+    assert [process.errors().count(WAITING) for process in processes] == [1, 1]
+
+
+@pytest.mark.spec("N45")
+def test_the_processes_of_a_worker_wait_too(
+    start: Callable[..., Process], postgres_url: str, tmp_path: Path
+):
+    """Both when they are started at first and when one takes the place of another."""
+    app = make(postgres_url, tmp_path)
+    app.migrate()
+    port = a_free_port()
+    worker = start(through(port, postgres_url), "worker", "--processes", "2", "--wait", "60")
+    wait_until(partial(says, worker, WAITING), "it says so at once")
+
+    def at_work() -> set[int]:
+        return {each.pid for each in app.workers() if worker.started(each.pid)}
+
+    with forwarded(port, postgres_url):
+        wait_until(lambda: len(at_work()) == 2, "both work")
+    for pid in at_work():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: worker.errors().count(WAITING) == 3, "two others wait")
+    with forwarded(port, postgres_url):
+        wait_until(lambda: len(at_work()) == 2, "the two others work")
+        assert app.run(app.function("touch"), "x").result(timeout=60) == "x"
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+    assert worker.errors().count("starting another") == 2
+    app.close()
+
+
+@pytest.mark.spec("N45")
+def test_while_they_wait_processes_are_not_stuck_and_hear_a_signal(
+    start: Callable[..., Process],
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    app = make(postgres_url, tmp_path)
+    app.migrate()
+    job = app.run(app.function("touch"), "x")
+    with closing(Database(postgres_url)) as db:
+        db.execute("UPDATE @jobs SET hold = 'alone', crashes = 2")
+    port = a_free_port()
+    down = through(port, postgres_url)
+    watched = [Lifeline.create() for _ in range(2)]
+    one_job, any_job = (
+        start(down, "worker", *options, f"--child={file}", pass_fds=(file,))
+        for options, (_, file) in zip(([f"--alone={job.id}"], []), watched, strict=True)
+    )
+    ticker = start(down, "ticker")
+    for process in (one_job, any_job, ticker):
+        wait_until(partial(says, process, WAITING), "it says so at once")
+    monkeypatch.setattr("duly.runtime.lifeline.NO_PROGRESS", 0.1)
+    for lifeline, _ in watched:
+        wait_until(partial(is_alive, lifeline), "it shows that it lives")
+    for process in (any_job, ticker):
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
-    assert process.errors().count("waiting for the database") == 1
+    with forwarded(port, postgres_url):
+        assert one_job.wait() == 0
+    assert job.result(timeout=0) == "x"
+    for lifeline, file in watched:
+        lifeline.close()
+        os.close(file)
+    app.close()
 
 
 @pytest.mark.spec("N45")
@@ -134,7 +234,10 @@ def test_it_says_so_every_thirty_seconds(
 
 
 @pytest.mark.spec("N45")
-def test_a_database_that_answers_and_refuses_is_not_waited_for(postgres_url: str):
+def test_a_database_that_answers_and_refuses_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, postgres_url: str
+):
+    monkeypatch.setattr(wait, "os_sleep", lambda _: pytest.fail("it waits"))
     server = postgres_url.rpartition("/")[0]
     with pytest.raises(StoreRefused, match="does not exist"):
         wait_for_database(Duly(f"{server}/nothing_of_that_name"), 60)
