@@ -500,6 +500,22 @@ def test_what_is_long_is_in_no_list_and_a_file_has_its_limits(shop, operator, mo
     assert (len(cut.json()), cut.headers["x-duly-complete"]) == (1, "false")
 
 
+@pytest.mark.spec("R66")
+@on_sqlite
+def test_a_result_of_eight_mebibytes_is_served_whole_and_shown_in_part(shop, operator, hire):
+    name = "x" * (4 * 1024 * 1024 - len("hello, ") - 1)
+    job = shop.run(shop.function("greet"), name, times=2)
+    hire().work()
+    assert len(shop.store.get(job.id).result) == 8 * 1024 * 1024
+    with TestClient(make_asgi(shop, auth="open")) as client:
+        assert client.get(f"/api/v1/jobs/{job.id}").json()["result"] == f"hello, {name}" * 2
+        (listed,) = client.get("/api/v1/jobs").json()["items"]
+        assert listed["result"] == {"…": "too long to be listed"}
+    page = operator.get(f"/jobs/{job.id}").text
+    assert "The first 100,000 of 8,388,608 characters" in page
+    assert ("hello, x" in page, len(page) < 300_000) == (True, True)
+
+
 def test_a_list_reads_no_job_twice(shop, operator, monkeypatch):
     for _ in range(3):
         shop.run(shop.function("greet"), "ann")

@@ -73,8 +73,12 @@ def test_the_answers_over_http_are_those_of_the_contract(shop):
     largest = say(shop, "large", input={"name": "x" * (8 * 1024 * 1024 - len('{"name":""}'))})
     taken = client.post(path, content=largest, headers=KNOCK)
     assert (taken.status_code, len(shop.job(taken.json()["jobId"]).record.args)) == (202, 8 << 20)
+    jobs = len(shop.jobs())
+    over = client.post(path, content=largest.replace(b"xx", b"xxx", 1), headers=KNOCK)
+    assert (over.status_code, "8,388,609 bytes" in over.text) == (400, True)
     large = client.post(path, content=b" " * (MAX_BODY + 1), headers=KNOCK)
-    assert large.status_code == 413
+    assert (large.status_code, len(shop.jobs())) == (413, jobs)
+    assert code(receive(shop, b" " * (MAX_BODY + 1))) == "too_large", "also without this server"
     shop.dispatch.secrets = []
     assert client.post(path, content=say(shop), headers=KNOCK).status_code == 503
 
