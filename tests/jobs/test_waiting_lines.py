@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duly import Ctx, Duly, Job, Limit, ManualClock, State
-from duly.model.keys import Line, Room, Rules, Waiter, next_of, startable
+from duly.model.keys import Line, Room, Rules, Waiter, lock_order, next_of, startable
 from tests.jobs.support import Database, Hire, ManualWorker, state_of, tidy
 
 pytestmark = pytest.mark.spec("N7", "N46")
@@ -336,14 +336,21 @@ def test_a_line_that_was_offered_a_slot_and_did_not_take_it_is_passed_over() -> 
 def test_a_rate_gives_one_time_at_a_time() -> None:
     rate = "[null,1,1000]"
     assert startable([], [line(rate), line(rate, queue="x")], Room((), [100]), 200) != []
+    assert startable([line(rate)], [], Room((), [100]), 200) == [line(rate)]
     waits = [line(rate), line(rate, next_at=1100, queue="x")]
     assert startable([], waits, Room((), [100]), 200) == []
 
 
+def test_one_that_was_offered_a_slot_does_not_keep_the_time_of_a_rate_from_another() -> None:
+    rate, both = line("[null,1,1000]", queue="x"), line("[1,1,1000]", queue="y")
+    assert startable([], [line(next_at=5), rate], Room((), [100]), 200) == [rate]
+    assert startable([both], [rate], Room([1], [100]), 200) == [rate], "no slot, no time"
+
+
 def test_the_first_come_are_served_as_far_as_the_key_leaves_something() -> None:
     waiters = [Waiter(name, TWO, starts_here=name != "b") for name in "abc"]
-    assert next_of(waiters, Room(), 0, 9) == (["a"], {"b": 0})
-    assert next_of(waiters, Room(), 0, 0) == ([], {"a": 0, "b": 0})
+    assert next_of(waiters, Room(), 10, 9) == (["a"], {"b": 0})
+    assert next_of(waiters, Room(), 10, 0) == ([], {"a": 0, "b": 0})
 
 
 def test_a_waiter_whose_queue_is_full_leaves_the_slot_to_the_next() -> None:
@@ -354,3 +361,7 @@ def test_a_waiter_whose_queue_is_full_leaves_the_slot_to_the_next() -> None:
 def test_only_the_first_gets_the_time_of_a_rate() -> None:
     waiters = [Waiter(name, RATE, starts_here=True) for name in "ab"]
     assert next_of(waiters, Room((), [100]), 200, 9) == ([], {"a": 1100})
+
+
+def test_keys_are_locked_in_one_order_those_of_queues_first() -> None:
+    assert lock_order(["b", "queue:z", "a", "queue:y", "a"]) == ["queue:y", "queue:z", "a", "b"]
