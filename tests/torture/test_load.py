@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from torture.load.chaos import Plan
+from torture.load.chaos import KILLS, Plan
 from torture.load.disk import can_mount
 from torture.load.fleet import Fleet
 from torture.load.history import Change, is_legal
 from torture.load.pace import Pace
 from torture.load.scene import Order, play_on
-from torture.measures import disk
+from torture.measures import disk, load
 
 SCENES = {
     "sqlite": Order("sqlite", 1, 10, Plan(20), schedules=20),
@@ -31,6 +31,12 @@ def test_no_fault_under_load_loses_or_doubles_anything(store, report):
     assert outcome.tally.done.total() >= outcome.order.plan.kills
     assert outcome.acknowledged >= 500
     assert outcome.ticks.slots >= 200
+    kills, *_ = load.rows([outcome, outcome])
+    assert outcome.cut_off > 0
+    assert kills.tried == (
+        f"{2 * outcome.tally.done[KILLS]:,}, {2 * outcome.cut_off:,} attempts cut off"
+    )
+    assert f" {outcome.cut_off} attempts cut off;" in outcome.figures
 
 
 def changes(*steps: tuple[str | None, str, int]) -> list[Change]:
@@ -70,6 +76,8 @@ def test_attempts_that_a_kill_cut_off_are_counted(url, tmp_path):
         *((70, "run again", "running", "lives"), (80, "run again", "succeeded", "lives")),
         *((10, "lost", "running", "killed"), (60, "lost", "failed", "killed")),
         *((10, "done before", "running", "killed"), (20, "done before", "succeeded", "killed")),
+        *((10, "given back", "running", "killed"), (20, "given back", "pending", "killed")),
+        *((60, "given back", "running", "lives"), (80, "given back", "succeeded", "lives")),
     ]:
         values = f"{at}, '{job_id}', 'f', NULL, '{became}', 1, 1, '{worker}'"
         fleet.db.execute(f"{log} VALUES ({values})")
