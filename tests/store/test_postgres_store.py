@@ -60,6 +60,22 @@ def test_who_listens_goes_on_after_any_error(
         watcher.join(PATIENCE)
 
 
+def test_workers_are_told_when_no_thread_can_be_started(
+    store: PostgresStore, migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the interpreter shuts down, threads that it waits for may still call functions."""
+    with psycopg.connect(migrated_postgres, autocommit=True) as listening:
+        listening.execute("LISTEN duly")
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        store.ring()
+        store.close()
+        assert list(listening.notifies(timeout=PATIENCE, stop_after=1))
+
+
 def test_a_lone_insert_tells_workers_itself_and_others_leave_it_to_the_bell(
     store: PostgresStore, migrated_postgres: str
 ) -> None:

@@ -25,7 +25,11 @@ class Bell:
         self._rung = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="duly-bell", daemon=True)
-        self._thread.start()
+        self._is_alone = False
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter is shutting down, or there are too many threads
+            self._is_alone = True
 
     def is_quiet(self) -> bool:
         """Whether somebody else may notify, who then has to: it counts as rung."""
@@ -36,22 +40,28 @@ class Bell:
         return True
 
     def ring(self) -> None:
-        if not self._rung.is_set():
+        if self._is_alone:
+            self._tell()
+        elif not self._rung.is_set():
             self._rung.set()
 
     def stop(self) -> None:
         """End the thread, so that it gives back no connection after the store was closed."""
         self._stopped.set()
         self._rung.set()
-        self._thread.join(2)
+        if not self._is_alone:
+            self._thread.join(2)
 
     def _run(self) -> None:
         while self._rung.wait() and not self._stopped.is_set():
             self._rung.clear()
             self._rung_at = os_monotonic()
-            try:
-                self._notify()
-            except Exception as error:
-                log.debug("a wake-up got lost: %s", error)
+            self._tell()
             if self._stopped.wait(RING_EVERY):
                 return
+
+    def _tell(self) -> None:
+        try:
+            self._notify()
+        except Exception as error:
+            log.debug("a wake-up got lost: %s", error)
