@@ -231,12 +231,13 @@ def test_ctrl_c_at_any_time(home: Place, terminal: Terminal, stranger: str) -> N
     ran = waits.finish()
     assert (ran.code, "Traceback" in ran.plain) == (130, False)
     assert "interrupted" in ran.plain
-    # At a question, once it waits for the answer: a signal that comes while Python is on its way
-    # there ends nothing until a key is pressed.
+    # At a question. A signal that comes while Python is on its way to wait for the answer ends
+    # nothing until a key is pressed.
     asks = home.start("jobs", "cancel", "--function", "touch", columns=80)
     asks.until("Cancel 1 job? [y/N]: ")
     wait_until(lambda: _sleeps(asks.pid), "it waits for an answer")
     asks.type("\x03")
+    asks.type("\n")
     asked = asks.finish()
     assert asked.code == 130
     assert "Traceback" not in asked.plain
