@@ -56,6 +56,7 @@ LEVELS = [
         "threads",
         "times",
         "tokens",
+        "twins",
         "verbs",
         "watch",
         "webhooks",

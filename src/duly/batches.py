@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from duly.inside import refuse_inside_mutation, refuse_waiting_inside_mutation
 from duly.jobs import Job, job_from
 from duly.making import hook_job, new_jobs, tracked
 from duly.model.job import JobFilter, NewJob, State
+from duly.twins import Twin, awaited
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -115,27 +116,21 @@ class Batch:
             self.progress()
 
 
-class AsyncBatch:
+class AsyncBatch(Twin[Batch]):
     """The same for async code."""
 
     def __init__(self, core: Core, batch_id: str, *, unseen: bool = False) -> None:
-        self._core = core
-        self._batch = Batch(core, batch_id, unseen=unseen)
+        super().__init__(core, Batch(core, batch_id, unseen=unseen))
 
     def __repr__(self) -> str:
-        return repr(self._batch)
+        return repr(self._sync)
 
     @property
     def id(self) -> str:
-        return self._batch.id
+        return self._sync.id
 
-    async def progress(self) -> BatchProgress:
-        """How many members are in which state, at one moment."""
-        return await self._core.threads.read(self._batch.progress)
-
-    async def cancel(self) -> int:
-        """Cancel every member that has not ended; how many there were. The hook is called."""
-        return await self._core.threads.call(self._batch.cancel)
+    progress: Final = awaited(Batch.progress, reads=True)
+    cancel: Final = awaited(Batch.cancel)
 
 
 def batch_rows(

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from duly.errors import (
     Canceled,
@@ -33,6 +33,7 @@ from duly.model.schedule import check_cost
 from duly.orm import close_session, open_session
 from duly.runtime.program import Running, Scrub
 from duly.store.base import NeedsAlone, Rows, StoreTx
+from duly.twins import Twin, awaited
 from duly.verbs import NOTHING, AsyncVerbs, Verbs
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ class Ctx(Verbs):
         return self.job_id
 
 
-class AsyncCtx(AsyncVerbs):
+class AsyncCtx(AsyncVerbs, Twin[Ctx]):
     """What an async action knows of its job; the verbs are those of Ctx, awaited.
 
     When the job is canceled or times out, the body gets `CancelledError` where it awaits anything
@@ -317,68 +318,56 @@ class AsyncCtx(AsyncVerbs):
     """
 
     def __init__(self, core: Core, running: Running) -> None:
-        self._core = core
+        super().__init__(core, Ctx(core, running))
         self._running = running
-        self._ctx = Ctx(core, running)
 
     @property
     def job_id(self) -> str:
         """The id of the job that runs this action."""
-        return self._ctx.job_id
+        return self._sync.job_id
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
-        return self._ctx.attempt
+        return self._sync.attempt
 
     @property
     def canceled(self) -> bool:
         """Whether the job was canceled or timed out: its result will be dropped."""
-        return self._ctx.canceled
+        return self._sync.canceled
 
     def check(self) -> None:
         """Raise Canceled if the job was canceled or timed out."""
-        self._ctx.check()
+        self._sync.check()
 
     async def progress(self, value: float, note: str | None = None) -> None:
         """Say how far the job is, from 0 to 1, and let other tasks run; as Ctx.progress."""
-        self._ctx.progress(value, note)
+        self._sync.progress(value, note)
         await asyncio.sleep(0)
 
     def log(self, text: str, *, level: str = "info") -> None:
         """Keep a line with the job; `job.logs()` reads them."""
-        self._ctx.log(text, level=level)
+        self._sync.log(text, level=level)
 
-    async def cost(self, amount: float) -> None:
-        """Say that the job has cost so much more, for the budget of its schedule; as Ctx.cost."""
-        with self._running.undisturbed():
-            await self._core.threads.call(partial(self._ctx.cost, amount))
-
-    async def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a mutation now, in a transaction of its own, and return what it returns.
-
-        Raises Canceled, and commits nothing, if the job was canceled or timed out.
-        """
-        with self._running.undisturbed():
-            return await self._core.threads.call(lambda: self._ctx.call(mutation, *args, **kwargs))
+    cost: Final = awaited(Ctx.cost)
+    call: Final = awaited(Ctx.call)
 
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        insert = self._ctx._insert  # pyright: ignore[reportPrivateUsage]
-        with self._running.undisturbed():
-            return await self._core.threads.call(partial(insert, jobs))
+        return await self._do(lambda ctx: ctx._insert(jobs), reads=False)  # pyright: ignore[reportPrivateUsage]
+
+    async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return await self._do(lambda ctx: ctx._list(filter), reads=True)  # pyright: ignore[reportPrivateUsage]
+
+    async def _cancel(self, job_id: str) -> bool | None:
+        return await self._do(lambda ctx: ctx._cancel(job_id), reads=False)  # pyright: ignore[reportPrivateUsage]
 
     async def _get(self, job_id: str) -> JobRecord | None:
         with self._running.undisturbed():
             return await self._core.threads.look(partial(self._core.get, job_id))
 
-    async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+    async def _do(self, work: Callable[[Ctx], T], reads: bool) -> T:
         with self._running.undisturbed():
-            return await self._core.threads.read(partial(self._core.find, filter))
-
-    async def _cancel(self, job_id: str) -> bool | None:
-        cancel = partial(self._core.cancel, job_id, f"job:{self.job_id}")
-        with self._running.undisturbed():
-            return await self._core.threads.call(cancel)
+            return await super()._do(work, reads)
 
     async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
         with self._running.undisturbed():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -24,6 +23,7 @@ from duly.schedules.views import Schedule
 from duly.store.base import Store
 from duly.store.schedules.data import ScheduleFilter
 from duly.times import Delay, length_ms
+from duly.twins import Twin, awaited
 
 MAX_PAGE = 1_000
 MOST_DIGITS = 15
@@ -280,32 +280,7 @@ def _at(viewer: ZoneInfo, when: datetime | None) -> datetime | None:
     return None if when is None else when.astimezone(viewer)
 
 
-class AsyncObserve:
+class AsyncObserve(Twin[Observe]):
     """`app.aio.observe`: the views of `app.observe`, awaited."""
 
-    def __init__(self, core: Core, observe: Observe) -> None:
-        self._core = core
-        self._observe = observe
-
-    async def schedules(
-        self,
-        *,
-        owner: str | None = None,
-        tz: str = "UTC",
-        after: str | None = None,
-        limit: int = 100,
-        wait: float = ASK_SECONDS,
-        **which: Unpack[Which],
-    ) -> ObservedPage:
-        """All schedules, and the crons of all gateways."""
-        return await self._core.threads.call(
-            partial(
-                self._observe.schedules,
-                owner=owner,
-                tz=tz,
-                after=after,
-                limit=limit,
-                wait=wait,
-                **which,
-            )
-        )
+    schedules: Final = awaited(Observe.schedules)

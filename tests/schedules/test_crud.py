@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import pytest
 
 from duly import (
-    AsyncSchedules,
     Budget,
     CalendarNotFound,
     Cron,
@@ -749,18 +748,6 @@ def _audited(app: Duly, schedule_id: str) -> Any:
 
 
 # Awaited -----------------------------------------------------------------------------------------
-
-
-def test_every_verb_can_be_awaited():
-    public = [name for name, _ in inspect.getmembers(Schedules, callable) if name[0] != "_"]
-    for name in public:
-        one, other = (
-            inspect.signature(getattr(kind, name)).parameters
-            for kind in (Schedules, AsyncSchedules)
-        )
-        assert [str(p) for p in one.values()] == [str(p) for p in other.values()], name
-        twin = getattr(AsyncSchedules, name)
-        assert inspect.iscoroutinefunction(twin) == (name != "of")
 
 
 def test_the_verbs_awaited(app: Duly, post: Any):

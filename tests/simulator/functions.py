@@ -238,8 +238,7 @@ def after_batch(tx: Tx, batch_id: str) -> None:
 
 
 def begin(ctx: Ctx | AsyncCtx) -> None:
-    inner = ctx._ctx if isinstance(ctx, AsyncCtx) else ctx
-    acting[-1].started(inner._running.claim)
+    acting[-1].started(ctx._running.claim)
 
 
 def child(ctx: Ctx, function: Function[..., object]) -> None:
@@ -251,7 +250,7 @@ def child(ctx: Ctx, function: Function[..., object]) -> None:
 async def async_child(ctx: AsyncCtx, function: Function[..., object], *args: object) -> None:
     with excused(ctx):
         job = await ctx.run(function, *args)
-    acting[-1].world.ledger.scheduled(job.id, ctx._ctx._running.claim.token)
+    acting[-1].world.ledger.scheduled(job.id, ctx._running.claim.token)
 
 
 @app.action

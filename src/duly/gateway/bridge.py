@@ -8,10 +8,10 @@ import importlib
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -41,6 +41,7 @@ from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.model.trigger import Trigger
 from duly.outbound.url import parse_url
 from duly.secrets import check_reference, resolve
+from duly.twins import awaited
 
 T = TypeVar("T")
 
@@ -425,6 +426,15 @@ class BridgeClient(_Bridge):
         return self._read(question, reply)
 
 
+class _Noting(BridgeClient):
+    """Asks nobody: its verbs return their question."""
+
+    def __init__(self) -> None: ...
+
+    def ask(self, question: Question) -> Any:
+        return question
+
+
 class AsyncBridgeClient(_Bridge):
     """The same, awaited."""
 
@@ -441,52 +451,15 @@ class AsyncBridgeClient(_Bridge):
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def cron_list(
-        self, *, disabled: bool = False, limit: int = 100, after: str | None = None
-    ) -> CronPage:
-        """Crons, oldest first; those that are disabled only if asked for."""
-        found: CronPage = await self.ask(ask_list(disabled=disabled, limit=limit, after=after))
-        return found
+    cron_list: Final = awaited(BridgeClient.cron_list)
+    cron_add: Final = awaited(BridgeClient.cron_add)
+    cron_update: Final = awaited(BridgeClient.cron_update)
+    cron_run: Final = awaited(BridgeClient.cron_run)
+    cron_remove: Final = awaited(BridgeClient.cron_remove)
 
-    async def cron_add(
-        self,
-        handler: str,
-        schedule: Trigger | ScheduleData,
-        *,
-        name: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        enabled: bool = True,
-    ) -> GatewayCron:
-        """Make a cron; without a name it has that of its handler."""
-        question = ask_add(handler, schedule, name=name, payload=payload, enabled=enabled)
-        made: GatewayCron = await self.ask(question)
-        return made
-
-    async def cron_update(
-        self,
-        cron_id: str,
-        *,
-        handler: str | None = None,
-        schedule: Trigger | ScheduleData | None = None,
-        name: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        enabled: bool | None = None,
-    ) -> GatewayCron:
-        """Change what is given."""
-        question = ask_update(
-            cron_id, handler=handler, schedule=schedule, name=name, payload=payload, enabled=enabled
-        )
-        changed: GatewayCron = await self.ask(question)
-        return changed
-
-    async def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
-        """Run a cron now, or with mode="due" if it is due; whether it was, else why not."""
-        answer: RunAnswer = await self.ask(ask_run(cron_id, mode))
-        return answer
-
-    async def cron_remove(self, cron_id: str) -> RemoveAnswer:
-        """Remove a cron; whether there was one."""
-        answer: RemoveAnswer = await self.ask(ask_remove(cron_id))
+    async def _do(self, work: Callable[[BridgeClient], T], reads: bool) -> T:
+        question: Any = work(_Noting())
+        answer: T = await self.ask(question)
         return answer
 
     async def ask(self, question: Question) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -38,6 +37,7 @@ from duly.model.stored import read
 from duly.model.trigger import Trigger
 from duly.schedules.checks import check_by
 from duly.secrets import check_reference
+from duly.twins import Twin, awaited
 
 T = TypeVar("T")
 
@@ -392,107 +392,20 @@ def _stored(text: str | None) -> tuple[GatewayCron, ...]:
     return () if text is None else read(text, tuple[GatewayCron, ...], ())
 
 
-class AsyncGateways:
+class AsyncGateways(Twin[Gateways]):
     """`app.aio.gateways`: the verbs of `app.gateways`, awaited."""
-
-    def __init__(self, core: Core, gateways: Gateways) -> None:
-        self._core = core
-        self._gateways = gateways
 
     def of(self, owner: str) -> AsyncGateways:
         """The gateways of one owner."""
-        return AsyncGateways(self._core, self._gateways.of(owner))
+        return AsyncGateways(self._core, self._sync.of(owner))
 
-    async def add(
-        self,
-        name: str,
-        url: str,
-        *,
-        secret: str | None = None,
-        link_local: bool = False,
-        owner: str | None = None,
-        by: str | None = None,
-    ) -> RegisteredGateway:
-        """Register a gateway."""
-        add = partial(self._gateways.add, secret=secret, link_local=link_local, owner=owner, by=by)
-        return await self._core.threads.call(partial(add, name, url))
-
-    async def get(self, name: str) -> RegisteredGateway:
-        """The gateway with what it said last; GatewayNotFound if there is none."""
-        return await self._core.threads.read(partial(self._gateways.get, name))
-
-    async def list(self, *, after: str | None = None, limit: int = 100) -> list[RegisteredGateway]:
-        """Gateways with what they said last, oldest first; nobody is asked."""
-        return await self._core.threads.read(partial(self._gateways.list, after=after, limit=limit))
-
-    async def remove(self, name: str, *, by: str | None = None) -> bool:
-        """Forget a gateway; whether there was one."""
-        return await self._core.threads.call(partial(self._gateways.remove, name, by=by))
-
-    async def crons(self, name: str) -> RegisteredGateway:
-        """Ask a gateway for all its crons."""
-        return await self._core.threads.call(partial(self._gateways.crons, name))
-
-    async def look(self, seconds: float = ASK_SECONDS) -> tuple[RegisteredGateway, ...]:
-        """Ask all gateways at the same time."""
-        return await self._core.threads.call(partial(self._gateways.look, seconds))
-
-    async def cron_add(
-        self,
-        gateway: str,
-        handler: str,
-        schedule: Trigger | ScheduleData,
-        *,
-        name: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        enabled: bool = True,
-        by: str | None = None,
-    ) -> GatewayCron:
-        """Make a cron on a gateway."""
-        return await self._core.threads.call(
-            lambda: self._gateways.cron_add(
-                gateway, handler, schedule, name=name, payload=payload, enabled=enabled, by=by
-            )
-        )
-
-    async def cron_update(
-        self,
-        gateway: str,
-        cron_id: str,
-        *,
-        handler: str | None = None,
-        schedule: Trigger | ScheduleData | None = None,
-        name: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        enabled: bool | None = None,
-        by: str | None = None,
-    ) -> GatewayCron:
-        """Change a cron of a gateway."""
-        return await self._core.threads.call(
-            lambda: self._gateways.cron_update(
-                gateway,
-                cron_id,
-                handler=handler,
-                schedule=schedule,
-                name=name,
-                payload=payload,
-                enabled=enabled,
-                by=by,
-            )
-        )
-
-    async def cron_run(
-        self, gateway: str, cron_id: str, mode: str = "force", *, by: str | None = None
-    ) -> RunAnswer:
-        """Run a cron of a gateway now."""
-        return await self._core.threads.call(
-            partial(self._gateways.cron_run, gateway, cron_id, mode, by=by)
-        )
-
-    async def cron_remove(
-        self, gateway: str, cron_id: str, *, by: str | None = None
-    ) -> RemoveAnswer:
-        """Remove a cron of a gateway."""
-        return await self._core.threads.call(
-            partial(self._gateways.cron_remove, gateway, cron_id, by=by)
-        )
+    add: Final = awaited(Gateways.add)
+    get: Final = awaited(Gateways.get, reads=True)
+    list: Final = awaited(Gateways.list, reads=True)
+    remove: Final = awaited(Gateways.remove)
+    crons: Final = awaited(Gateways.crons)
+    look: Final = awaited(Gateways.look)
+    cron_add: Final = awaited(Gateways.cron_add)
+    cron_update: Final = awaited(Gateways.cron_update)
+    cron_run: Final = awaited(Gateways.cron_run)
+    cron_remove: Final = awaited(Gateways.cron_remove)

@@ -346,7 +346,7 @@ class _MadeCtx(Ctx):
 class _MadeAsyncCtx(AsyncCtx):
     def __init__(self, core: Core, running: _Made) -> None:
         super().__init__(core, running)
-        self._ctx = _MadeCtx(core, running)
+        self._sync = _MadeCtx(core, running)
 
     def _parent_id(self) -> str | None:
         return None

@@ -1,0 +1,58 @@
+"""How is a class for async code written? From the sync one, a line for each verb.
+
+    class AsyncSchedules(Twin[Schedules]):
+        create: Final = awaited(Schedules.create)
+        list: Final = awaited(Schedules.list, reads=True)
+
+`Final` lets type checkers take the type from the line itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
+
+
+class Awaiting(Protocol[S_co]):
+    """Whoever has a way to await what is done with an S."""
+
+    async def _do(self, work: Callable[[S_co], R], reads: bool) -> R: ...
+
+
+class Twin(Generic[S_co]):
+    """What a sync object does, done in threads, so that the event loop goes on meanwhile."""
+
+    def __init__(self, core: Core, sync: S_co) -> None:
+        self._core = core
+        self._sync = sync
+
+    async def _do(self, work: Callable[[S_co], R], reads: bool) -> R:
+        threads = self._core.threads
+        return await (threads.read if reads else threads.call)(partial(work, self._sync))
+
+
+def awaited(
+    verb: Callable[Concatenate[S, P], R], *, reads: bool = False
+) -> Callable[Concatenate[Awaiting[S], P], Coroutine[Any, Any, R]]:
+    """The verb, awaited, with its name, types and docstring.
+
+    `reads`: it only reads, and is done soon, so it does not wait behind writes.
+    """
+
+    @wraps(verb)
+    async def twin(self: Awaiting[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        # By its name, since a subclass may have its own.
+        work = methodcaller(verb.__name__, *args, **kwargs)
+        return await self._do(work, reads)  # pyright: ignore[reportPrivateUsage]
+
+    return twin
