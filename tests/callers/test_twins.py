@@ -11,6 +11,7 @@ import pytest
 from duly import AsyncCalendars, AsyncSchedules, Calendars, Duly, Schedules
 from duly.core import Core
 from duly.gateway import AsyncBridgeClient, AsyncGateways, BridgeClient, Gateways
+from duly.index import Records, ScheduleCollection
 from duly.observe import AsyncObserve, Observe
 from duly.twins import Twin, awaited
 
@@ -26,6 +27,7 @@ NOT_AWAITED = {"of", "under", "find_cron"}
         (Gateways, AsyncGateways),
         (Observe, AsyncObserve),
         (BridgeClient, AsyncBridgeClient),
+        (Records, ScheduleCollection),
     ],
 )
 def test_every_verb_can_be_awaited(sync: type, twin: type):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ from duly.index.rows import IndexRow, ScheduleIndex, next_fire_after, require_te
 from duly.index.sqlite import open_sqlite
 from duly.model import plain
 from duly.threads import Threads
+from duly.twins import awaited
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,123 @@ class Mirror(Protocol):
     def remove(self, user_id: str, key: str) -> None: ...
 
 
+class Records:
+    """The verbs of a collection inside one transaction, without await."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        mirror: Mirror | None,
+        require_key: Callable[[object], str],
+        now: Callable[[], int],
+        index_is_here: bool,
+    ) -> None:
+        self._tx = tx
+        self._mirror = mirror
+        self._require_key = require_key
+        self._now = now
+        self._index_is_here = index_is_here
+
+    def create(self, user_id: str, key: str, state: Mapping[str, Any]) -> ScheduleRecord:
+        """Store a schedule: `cron`, and if you like `timezone`, `enabled` and any other JSON."""
+        record = ScheduleRecord(**self._place(user_id, key), state=_checked(state))
+        if not self._tx.run(sql.INSERT_RECORD, _stored(record)):
+            raise ScheduleExists(key)
+        self._reflect(record)
+        return record
+
+    def get(self, user_id: str, key: str) -> ScheduleRecord | None:
+        """The schedule, if there is one."""
+        return self._read(sql.GET_RECORD, user_id, key)
+
+    def list(self, user_id: str) -> list[ScheduleRecord]:
+        """The schedules of a user, by key."""
+        require_text("user_id", user_id)
+        found = self._tx.run(sql.RECORDS_OF_USER, {"user_id": user_id})
+        return [_record(*values) for values in found if self._is_ours(values[1])]
+
+    def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
+        """Change some of a schedule's state."""
+        changes = _mapping(changes)
+        before = self._read(sql.LOCK_RECORD, user_id, key)
+        if before is None:
+            raise ScheduleNotFound(key)
+        after = ScheduleRecord(user_id, key, _checked({**before.state, **changes}))
+        self._tx.run(sql.UPDATE_RECORD, _stored(after))
+        # A row that is due must not lose its time because something else has changed.
+        if _when(before) != _when(after):
+            self._reflect(after)
+        return after
+
+    def delete(self, user_id: str, key: str) -> bool:
+        """Delete the schedule; whether there was one."""
+        deleted = self._tx.run(sql.DELETE_RECORD, self._place(user_id, key))
+        if deleted and self._mirror is not None:
+            self._mirror.remove(user_id, key)
+        return bool(deleted)
+
+    def rebuild(self) -> int:
+        """Make the index say what the records say; how many schedules it has then.
+
+        Rows that are due stay due. Rows without a record are removed, where the index is duly's.
+        """
+        if self._mirror is None:
+            raise InvalidOption("index", "the collection has none to rebuild")
+        self._tx.run(sql.LOCK_RECORDS)
+        indexed = sum(self._rebuild(record, row) for record, row in self._everything())
+        if self._index_is_here:
+            for user_id, key in self._tx.run(sql.ROWS_WITHOUT_RECORD):
+                if self._is_ours(key):
+                    self._mirror.remove(user_id, key)
+        return indexed
+
+    def _rebuild(self, record: ScheduleRecord, row: Row) -> bool:
+        cron, timezone, next_fire_at = row
+        now = self._now()
+        is_due = next_fire_at is not None and next_fire_at <= now
+        if record.enabled and is_due and (cron, timezone) == (record.cron, record.timezone):
+            return True
+        return self._reflect(record)
+
+    def _everything(self) -> Generator[tuple[ScheduleRecord, Row]]:
+        """Every record of the collection with the row that the index has for it."""
+        page: list[Row] = [("", "")]
+        while page:
+            user_id, key = page[-1][:2]
+            start = {"user_id": user_id, "key": key, "limit": _PAGE}
+            statement = sql.RECORDS_WITH_ROWS if self._index_is_here else sql.RECORDS
+            page = self._tx.run(statement, start)
+            for values in page:
+                if self._is_ours(values[1]):
+                    yield _record(*values[:3]), values[3:]
+
+    def _reflect(self, record: ScheduleRecord) -> bool:
+        """Mirror the record; whether the index has a row for it now."""
+        if self._mirror is None:
+            return False
+        row = record.index_row(self._now())
+        if row is None:
+            self._mirror.remove(record.user_id, record.key)
+            return False
+        self._mirror.upsert(row)
+        return True
+
+    def _read(self, statement: sql.Statement, user_id: str, key: str) -> ScheduleRecord | None:
+        found = self._tx.run(statement, self._place(user_id, key))
+        return _record(user_id, key, found[0][0]) if found else None
+
+    def _place(self, user_id: str, key: str) -> dict[str, str]:
+        require_text("user_id", user_id)
+        return {"user_id": user_id, "key": self._require_key(key)}
+
+    def _is_ours(self, key: str) -> bool:
+        try:
+            self._require_key(key)
+        except InvalidOption:
+            return False
+        return True
+
+
 class ScheduleCollection:
     """Schedules of users, stored in a table `schedule_records`, and mirrored into an index.
 
@@ -120,32 +238,12 @@ class ScheduleCollection:
         if not skip_schema_init:
             self._database.create(sql.RECORD_TABLE)
 
-    async def create(self, user_id: str, key: str, state: Mapping[str, Any]) -> ScheduleRecord:
-        """Store a schedule: `cron`, and if you like `timezone`, `enabled` and any other JSON."""
-        return await self._call(lambda records: records.create(user_id, key, state))
-
-    async def get(self, user_id: str, key: str) -> ScheduleRecord | None:
-        """The schedule, if there is one."""
-        return await self._call(lambda records: records.get(user_id, key))
-
-    async def list(self, user_id: str) -> list[ScheduleRecord]:
-        """The schedules of a user, by key."""
-        return await self._call(lambda records: records.list(user_id))
-
-    async def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
-        """Change some of a schedule's state."""
-        return await self._call(lambda records: records.update(user_id, key, changes))
-
-    async def delete(self, user_id: str, key: str) -> bool:
-        """Delete the schedule; whether there was one."""
-        return await self._call(lambda records: records.delete(user_id, key))
-
-    async def rebuild(self) -> int:
-        """Make the index say what the records say; how many schedules it has then.
-
-        Rows that are due stay due. Rows without a record are removed, where the index is duly's.
-        """
-        return await self._call(lambda records: records.rebuild())
+    create: Final = awaited(Records.create)
+    get: Final = awaited(Records.get)
+    list: Final = awaited(Records.list)
+    update: Final = awaited(Records.update)
+    delete: Final = awaited(Records.delete)
+    rebuild: Final = awaited(Records.rebuild)
 
     @contextmanager
     def transaction(self) -> Generator[Records]:
@@ -169,7 +267,7 @@ class ScheduleCollection:
         if not isinstance(self._index, DatabaseIndex):
             self._database.close()
 
-    async def _call(self, work: Callable[[Records], T]) -> T:
+    async def _do(self, work: Callable[[Records], T], reads: bool) -> T:
         loop = asyncio.get_running_loop()
         mirror = None if self._index is None else _OnLoop(self._index, loop, self._answers)
 
@@ -246,120 +344,6 @@ class _Answers:
             yield
         finally:
             self._given_up = None
-
-
-class Records:
-    """The verbs of a collection inside one transaction, without await."""
-
-    def __init__(
-        self,
-        tx: Transaction,
-        mirror: Mirror | None,
-        require_key: Callable[[object], str],
-        now: Callable[[], int],
-        index_is_here: bool,
-    ) -> None:
-        self._tx = tx
-        self._mirror = mirror
-        self._require_key = require_key
-        self._now = now
-        self._index_is_here = index_is_here
-
-    def create(self, user_id: str, key: str, state: Mapping[str, Any]) -> ScheduleRecord:
-        """Store a schedule: `cron`, and if you like `timezone`, `enabled` and any other JSON."""
-        record = ScheduleRecord(**self._place(user_id, key), state=_checked(state))
-        if not self._tx.run(sql.INSERT_RECORD, _stored(record)):
-            raise ScheduleExists(key)
-        self._reflect(record)
-        return record
-
-    def get(self, user_id: str, key: str) -> ScheduleRecord | None:
-        """The schedule, if there is one."""
-        return self._read(sql.GET_RECORD, user_id, key)
-
-    def list(self, user_id: str) -> list[ScheduleRecord]:
-        """The schedules of a user, by key."""
-        require_text("user_id", user_id)
-        found = self._tx.run(sql.RECORDS_OF_USER, {"user_id": user_id})
-        return [_record(*values) for values in found if self._is_ours(values[1])]
-
-    def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
-        """Change some of a schedule's state."""
-        changes = _mapping(changes)
-        before = self._read(sql.LOCK_RECORD, user_id, key)
-        if before is None:
-            raise ScheduleNotFound(key)
-        after = ScheduleRecord(user_id, key, _checked({**before.state, **changes}))
-        self._tx.run(sql.UPDATE_RECORD, _stored(after))
-        # A row that is due must not lose its time because something else has changed.
-        if _when(before) != _when(after):
-            self._reflect(after)
-        return after
-
-    def delete(self, user_id: str, key: str) -> bool:
-        """Delete the schedule; whether there was one."""
-        deleted = self._tx.run(sql.DELETE_RECORD, self._place(user_id, key))
-        if deleted and self._mirror is not None:
-            self._mirror.remove(user_id, key)
-        return bool(deleted)
-
-    def rebuild(self) -> int:
-        """Make the index say what the records say; how many schedules it has then."""
-        if self._mirror is None:
-            raise InvalidOption("index", "the collection has none to rebuild")
-        self._tx.run(sql.LOCK_RECORDS)
-        indexed = sum(self._rebuild(record, row) for record, row in self._everything())
-        if self._index_is_here:
-            for user_id, key in self._tx.run(sql.ROWS_WITHOUT_RECORD):
-                if self._is_ours(key):
-                    self._mirror.remove(user_id, key)
-        return indexed
-
-    def _rebuild(self, record: ScheduleRecord, row: Row) -> bool:
-        cron, timezone, next_fire_at = row
-        now = self._now()
-        is_due = next_fire_at is not None and next_fire_at <= now
-        if record.enabled and is_due and (cron, timezone) == (record.cron, record.timezone):
-            return True
-        return self._reflect(record)
-
-    def _everything(self) -> Generator[tuple[ScheduleRecord, Row]]:
-        """Every record of the collection with the row that the index has for it."""
-        page: list[Row] = [("", "")]
-        while page:
-            user_id, key = page[-1][:2]
-            start = {"user_id": user_id, "key": key, "limit": _PAGE}
-            statement = sql.RECORDS_WITH_ROWS if self._index_is_here else sql.RECORDS
-            page = self._tx.run(statement, start)
-            for values in page:
-                if self._is_ours(values[1]):
-                    yield _record(*values[:3]), values[3:]
-
-    def _reflect(self, record: ScheduleRecord) -> bool:
-        """Mirror the record; whether the index has a row for it now."""
-        if self._mirror is None:
-            return False
-        row = record.index_row(self._now())
-        if row is None:
-            self._mirror.remove(record.user_id, record.key)
-            return False
-        self._mirror.upsert(row)
-        return True
-
-    def _read(self, statement: sql.Statement, user_id: str, key: str) -> ScheduleRecord | None:
-        found = self._tx.run(statement, self._place(user_id, key))
-        return _record(user_id, key, found[0][0]) if found else None
-
-    def _place(self, user_id: str, key: str) -> dict[str, str]:
-        require_text("user_id", user_id)
-        return {"user_id": user_id, "key": self._require_key(key)}
-
-    def _is_ours(self, key: str) -> bool:
-        try:
-            self._require_key(key)
-        except InvalidOption:
-            return False
-        return True
 
 
 # Values ------------------------------------------------------------------------------------------
