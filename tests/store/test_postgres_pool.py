@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -219,6 +220,22 @@ def test_an_idle_connection_is_closed_after_a_while(
         lambda: "duly-pool" not in {t.name for t in set(threading.enumerate()) - of_others},
         "no thread is left behind",
     )
+
+
+def test_no_thread_outlives_the_store(make: MakeApp, monkeypatch: pytest.MonkeyPatch):
+    """Also not one that has to be waited for."""
+    take_old = Pool._take_old
+
+    def take_slowly(pool: Pool) -> Any:
+        time.sleep(0.05)
+        return take_old(pool)
+
+    monkeypatch.setattr(Pool, "_take_old", take_slowly)
+    of_others = set(threading.enumerate())
+    app = make(1)
+    assert app.jobs() == []
+    app.close()
+    assert "duly-pool" not in {thread.name for thread in set(threading.enumerate()) - of_others}
 
 
 def test_a_place_is_given_back_whatever_goes_wrong():

@@ -322,7 +322,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             bell, self._bell = self._bell, None
         if bell:
             bell.stop()
-        self.drop_idle()
+        self._pool.close()
         self._opened = False
 
     # Enqueue
