@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -52,12 +52,12 @@ MOST_NESTED = MAX_DEPTH + 4
 """A payload stands in a cron, in a list, in a page."""
 
 
-class Question(NamedTuple):
+class Question(NamedTuple, Generic[T]):
     """One request of the bridge, and what its answer is."""
 
     method: str
     path: str
-    answer: type[Any]
+    answer: type[T]
     query: Mapping[str, str] | None = None
     body: dict[str, Any] | None = None
 
@@ -67,12 +67,7 @@ class Reply(NamedTuple):
     text: bytes
 
 
-# What is asked, without how: the two clients differ only in that ----------------------------------
-
-
-def ask_list(*, disabled: bool = False, limit: int = 100, after: str | None = None) -> Question:
-    query = {"disabled": str(bool(disabled)).lower(), "limit": str(check_limit(limit))}
-    return Question("GET", "/cron", CronPage, query | ({} if after is None else {"after": after}))
+# What is asked ------------------------------------------------------------------------------------
 
 
 def ask_add(
@@ -83,42 +78,14 @@ def ask_add(
     payload: Mapping[str, Any] | None = None,
     enabled: bool = True,
     cron_id: str | None = None,
-) -> Question:
+) -> Question[GatewayCron]:
     given = {"handler": handler, "schedule": _schedule(schedule), "enabled": enabled}
     more = {"name": name, "payload": None if payload is None else dict(payload), "id": cron_id}
     return Question("POST", "/cron", GatewayCron, body=given | _given(more))
 
 
-def ask_get(cron_id: str) -> Question:
+def ask_get(cron_id: str) -> Question[GatewayCron]:
     return Question("GET", _cron(cron_id), GatewayCron)
-
-
-def ask_update(
-    cron_id: str,
-    *,
-    handler: str | None = None,
-    schedule: Trigger | ScheduleData | None = None,
-    name: str | None = None,
-    payload: Mapping[str, Any] | None = None,
-    enabled: bool | None = None,
-) -> Question:
-    changes = {
-        "handler": handler,
-        "schedule": None if schedule is None else _schedule(schedule),
-        "name": name,
-        "payload": None if payload is None else dict(payload),
-        "enabled": enabled,
-    }
-    return Question("PATCH", _cron(cron_id), GatewayCron, body=_given(changes))
-
-
-def ask_run(cron_id: str, mode: str = "force") -> Question:
-    body = {"mode": str(check_mode(mode))}
-    return Question("POST", f"{_cron(cron_id)}/run", RunAnswer, body=body)
-
-
-def ask_remove(cron_id: str) -> Question:
-    return Question("DELETE", _cron(cron_id), RemoveAnswer)
 
 
 def _cron(cron_id: str) -> str:
@@ -196,7 +163,7 @@ class _Bridge:
             "verify": _trusted() if self.url.lower().startswith("https:") else _unused(),
         }
 
-    def _request(self, question: Question) -> dict[str, Any]:
+    def _request(self, question: Question[Any]) -> dict[str, Any]:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._token(self._secret)}"
@@ -225,7 +192,7 @@ class _Bridge:
     def _late(self) -> GatewayUnavailable:
         return GatewayUnavailable(self.url, f"no whole answer within {self._timeout:g} s")
 
-    def _read(self, question: Question, reply: Reply) -> Any:
+    def _read(self, question: Question[T], reply: Reply) -> T:
         if 200 <= reply.status < 300:
             if depth_of(reply.text, MOST_NESTED) > MOST_NESTED:
                 raise GatewayUnavailable(self.url, "its answer is nested too deep")
@@ -233,7 +200,8 @@ class _Bridge:
                 answer = msgspec.json.decode(reply.text, type=question.answer)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise self._nonsense(str(error)) from None
-            return self._believed(answer)
+            believed: T = self._believed(answer)
+            return believed
         if 400 <= reply.status < 500:
             raise _refusal(reply)
         raise GatewayUnavailable(self.url, f"it answered with status {reply.status}")
@@ -364,8 +332,9 @@ class BridgeClient(_Bridge):
         self, *, disabled: bool = False, limit: int = 100, after: str | None = None
     ) -> CronPage:
         """Crons, oldest first; those that are disabled only if asked for."""
-        found: CronPage = self.ask(ask_list(disabled=disabled, limit=limit, after=after))
-        return found
+        query = {"disabled": str(bool(disabled)).lower(), "limit": str(check_limit(limit))}
+        more = {} if after is None else {"after": after}
+        return self.ask(Question("GET", "/cron", CronPage, query | more))
 
     def cron_add(
         self,
@@ -377,9 +346,7 @@ class BridgeClient(_Bridge):
         enabled: bool = True,
     ) -> GatewayCron:
         """Make a cron; without a name it has that of its handler."""
-        question = ask_add(handler, schedule, name=name, payload=payload, enabled=enabled)
-        made: GatewayCron = self.ask(question)
-        return made
+        return self.ask(ask_add(handler, schedule, name=name, payload=payload, enabled=enabled))
 
     def cron_update(
         self,
@@ -392,24 +359,26 @@ class BridgeClient(_Bridge):
         enabled: bool | None = None,
     ) -> GatewayCron:
         """Change what is given."""
-        question = ask_update(
-            cron_id, handler=handler, schedule=schedule, name=name, payload=payload, enabled=enabled
-        )
-        changed: GatewayCron = self.ask(question)
-        return changed
+        changes = {
+            "handler": handler,
+            "schedule": None if schedule is None else _schedule(schedule),
+            "name": name,
+            "payload": None if payload is None else dict(payload),
+            "enabled": enabled,
+        }
+        return self.ask(Question("PATCH", _cron(cron_id), GatewayCron, body=_given(changes)))
 
     def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
         """Run a cron now, or with mode="due" if it is due; whether it was, else why not."""
-        answer: RunAnswer = self.ask(ask_run(cron_id, mode))
-        return answer
+        body = {"mode": str(check_mode(mode))}
+        return self.ask(Question("POST", f"{_cron(cron_id)}/run", RunAnswer, body=body))
 
     def cron_remove(self, cron_id: str) -> RemoveAnswer:
         """Remove a cron; whether there was one."""
-        answer: RemoveAnswer = self.ask(ask_remove(cron_id))
-        return answer
+        return self.ask(Question("DELETE", _cron(cron_id), RemoveAnswer))
 
-    def ask(self, question: Question) -> Any:
-        """Ask one of the questions above."""
+    def ask(self, question: Question[T]) -> T:
+        """Ask a question, and wait for its answer."""
         request = self._request(question)
         with _Deadline(self._timeout) as deadline:
             try:
@@ -431,7 +400,7 @@ class _Noting(BridgeClient):
 
     def __init__(self) -> None: ...
 
-    def ask(self, question: Question) -> Any:
+    def ask(self, question: Question[T]) -> Any:
         return question
 
 
@@ -462,8 +431,8 @@ class AsyncBridgeClient(_Bridge):
         answer: T = await self.ask(question)
         return answer
 
-    async def ask(self, question: Question) -> Any:
-        """Ask one of the questions above."""
+    async def ask(self, question: Question[T]) -> T:
+        """Ask a question, and wait for its answer."""
         request = self._request(question)
         try:
             async with (

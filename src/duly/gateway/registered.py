@@ -201,12 +201,11 @@ class Gateways:
         """A cron as its gateway says now; None if it has none of that id."""
         with _bridge(self._record(gateway), VERB_SECONDS) as bridge:
             try:
-                found: GatewayCron = bridge.ask(ask_get(cron_id))
+                return bridge.ask(ask_get(cron_id))
             except GatewayRefused as refused:
                 if refused.code == "cron_not_found":
                     return None
                 raise
-        return found
 
     # The verbs of the bridge
 
@@ -225,9 +224,7 @@ class Gateways:
 
         def add(bridge: BridgeClient) -> GatewayCron:
             given: dict[str, Any] = {"name": name, "payload": payload, "enabled": enabled}
-            question = ask_add(handler, schedule, cron_id=self._fixed_id, **given)
-            made: GatewayCron = bridge.ask(question)
-            return made
+            return bridge.ask(ask_add(handler, schedule, cron_id=self._fixed_id, **given))
 
         return self._pass_on(gateway, "cron_add", {"cron": name or handler}, by, add)
 
