@@ -219,11 +219,18 @@ def to_ms(instant: datetime) -> int:
 
 
 def from_ms(ms: int) -> datetime:
-    """The aware UTC datetime of a stored instant."""
-    return datetime.fromtimestamp(ms / 1000, UTC)
+    """The aware UTC datetime of a stored instant, or of the nearest that there is."""
+    return datetime.fromtimestamp(nearest_ms(ms) / 1000, UTC)
+
+
+def nearest_ms(ms: int) -> int:
+    """The instant; for one that no calendar reaches, the first or the last of every zone's."""
+    return min(max(ms, _FIRST), _LAST)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = to_ms(datetime(1, 1, 2, tzinfo=UTC))
+_LAST = to_ms(datetime(9999, 12, 30, tzinfo=UTC))
 
 # For waits on the operating system (locks, sockets, other processes), which no virtual clock moves.
 os_monotonic = time.monotonic

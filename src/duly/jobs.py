@@ -15,7 +15,7 @@ from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.inside import refuse_waiting_inside_mutation
 from duly.model.job import LEFT_OUT, JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
-from duly.model.stored import read
+from duly.model.stored import read, word
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -172,7 +172,7 @@ class Job(Generic[R_co]):
     @property
     def trigger(self) -> Trigger:
         """What started it: a call, a schedule, a webhook, a workflow, the HTTP API."""
-        return Trigger((self._record or self.record).trigger or Trigger.MANUAL)
+        return word((self._record or self.record).trigger, Trigger, Trigger.MANUAL)
 
     @property
     def actor(self) -> str | None:

@@ -343,6 +343,25 @@ def test_the_janitor_times_out_what_a_living_worker_does_not(
 
 
 @on_sqlite
+@pytest.mark.spec("N40")
+def test_a_deadline_without_a_time_limit_keeps_no_janitor_from_others(
+    app: Duly, db: Database, hire: Hire, clock: ManualClock
+):
+    """Nobody writes such a row; whoever finds one leaves it alone."""
+
+    @app.action
+    def act(ctx: Ctx) -> None: ...
+
+    job = app.run(act)
+    hire().claim_only()
+    db.execute("UPDATE @jobs SET deadline_at = 1")
+    expired = app.run_after(60, act.using(expires=1))
+    clock.advance(61)
+    tidy(app)
+    assert (job.state, expired.state) == (State.RUNNING, State.CANCELED)
+
+
+@on_sqlite
 def test_a_clock_that_steps_forward_times_out_nobody(app: Duly, clock: ManualClock, hire: Hire):
     """PostgreSQL's own clock is everybody's, and not stepped by a machine that wakes up."""
     gate = Gate()

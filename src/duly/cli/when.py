@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -172,9 +172,9 @@ def length(seconds: float) -> str:
 
 def absolute(at_ms: int, tz: ZoneInfo, now_ms: int | None = None) -> str:
     """2026-05-01 09:00:00; the day alone is left out of what is today."""
-    local = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(tz)
+    local = from_ms(at_ms).astimezone(tz)
     if now_ms is not None:
-        today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(tz).date()
+        today = from_ms(now_ms).astimezone(tz).date()
         if local.date() == today:
             return f"{local:%H:%M:%S}"
         if abs(local.date() - today) < timedelta(days=7):

@@ -29,6 +29,7 @@ import msgspec
 from duly.errors import InvalidCondition
 from duly.model import plain
 from duly.model.job import State
+from duly.model.stored import read
 
 MAX_KEYS = 100
 MAX_BYTES = 16_384
@@ -340,12 +341,13 @@ def prior_run_result(state: str, result: str | None) -> dict[str, Any]:
     """The latest finished job of a target as conditions see it, from its state and its JSON.
 
     The result's own keys, or the result under `value`, and `status` unless the result has one. A
-    job that failed or was canceled has no result, so no `value` either.
+    job that failed or was canceled has no result, so no `value` either. A result that cannot be
+    read is none.
     """
     status = STATUS[state]
     if result is None and state != State.SUCCEEDED:
         return {"status": status}
-    value: Any = None if result is None else msgspec.json.decode(result)
+    value: Any = None if result is None else read(result, object, None)
     seen: dict[str, Any] = (
         cast(dict[str, Any], value) if isinstance(value, dict) else {"value": value}
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+Word = TypeVar("Word", bound=StrEnum)
 
 
 def read(text: str | bytes, kind: type[T], otherwise: T) -> T:
@@ -14,4 +16,12 @@ def read(text: str | bytes, kind: type[T], otherwise: T) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return otherwise
+
+
+def word(text: str | None, words: type[Word], otherwise: Word) -> Word:
+    """The word; `otherwise` if it is none of these."""
+    try:
+        return otherwise if text is None else words(text)
+    except ValueError:
         return otherwise

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
 
+from duly.clock import from_ms
 from duly.model.function import FunctionInfo, Status
 from duly.model.job import Hold, JobRecord, State, serves
 from duly.model.keys import KeyWait
@@ -186,7 +186,7 @@ def _of_time(job: JobRecord, now: int) -> list[Reason]:
 
 
 def _when(instant: int) -> str:
-    return datetime.fromtimestamp(instant / 1000, UTC).isoformat().replace("+00:00", "Z")
+    return from_ms(instant).isoformat().replace("+00:00", "Z")
 
 
 def _of_queue(facts: Facts) -> list[Reason]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from duly.clock import from_ms
 from duly.model.decide import GRACE_MS, Decided, Skip
 from duly.model.function import FunctionInfo, Status
 from duly.model.job import JobRecord
@@ -261,4 +261,4 @@ def _of_budget(detail: Mapping[str, Any]) -> str:
 def moment(ms: int | None) -> str:
     if ms is None:
         return "never"
-    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{from_ms(ms):%Y-%m-%dT%H:%M:%SZ}"

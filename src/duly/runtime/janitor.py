@@ -99,7 +99,8 @@ class Janitor:
     def _judge_overdue(self, before: Mapping[_Attempt, float], claim: Claim) -> Settlement | None:
         """Deadlines are wall time, which may have jumped: so each gets its whole limit once more,
         by the monotonic clock, from when it was first seen here."""
-        assert claim.timeout_ms is not None
+        if claim.timeout_ms is None:
+            return None
         attempt, since = (claim.id, claim.token), self._clock.monotonic()
         self._overdue_since[attempt] = seen = before.get(attempt, since)
         if since - seen < claim.timeout_ms / 1000 + TIMEOUT_GRACE:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from duly.clock import from_ms
+from duly.clock import from_ms, nearest_ms
 from duly.errors import (
     BadInput,
     CalendarExists,
@@ -45,11 +45,15 @@ SAFE_INTEGER = 2**53 - 1
 
 def iso(instant: datetime) -> str:
     """With Z, to the millisecond."""
-    return instant.strftime("%Y-%m-%dT%H:%M:%S.") + f"{instant.microsecond // 1000:03d}Z"
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 Time = Annotated[datetime, PlainSerializer(iso, return_type=str)]
-Ms = Annotated[int, Field(description="Milliseconds since 1970 UTC.")]
+Ms = Annotated[
+    int,
+    Field(description="Milliseconds since 1970 UTC."),
+    PlainSerializer(nearest_ms, return_type=int),
+]
 
 
 def time_of(ms: int | None) -> datetime | None:

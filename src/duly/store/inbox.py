@@ -19,6 +19,7 @@ from duly.model.inbox import (
     line_of,
 )
 from duly.model.job import Hold, JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.model.stored import word
 from duly.store import inbox_statements as sql
 from duly.store import limits
 from duly.store.schedules.audit import audit
@@ -186,7 +187,8 @@ def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
         missing = [job_id for job_id in wanted if job_id not in found]
         if missing:
             rows = session.run(statement, {"ids": session.array(missing)})
-            found |= {row[0]: JobOfEvent(State(row[1]), *row[2:]) for row in rows}
+            for job_id, state, *rest in rows:
+                found[job_id] = JobOfEvent(word(state, State, State.FAILED), *rest)
     return found
 
 

@@ -536,7 +536,7 @@ RUNNING_OF = each(
 )
 
 _LATE = _CLAIMED.replace("args", "@short_args")
-_OVERDUE = f"SELECT {_LATE} FROM @jobs WHERE deadline_at <= :before"
+_OVERDUE = f"SELECT {_LATE} FROM @jobs WHERE deadline_at <= :before AND state = 'running'"
 OVERDUE = each(
     sqlite=f"{_OVERDUE} LIMIT 500", postgres=f"{_OVERDUE} ORDER BY deadline_at LIMIT 500"
 )

@@ -33,6 +33,7 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport
+from duly.model.stored import word
 from duly.store import statements as sql
 from duly.store.statements import Dialect, Statement
 
@@ -262,8 +263,8 @@ def find(filter: JobFilter) -> Steps[list[JobRecord]]:
 def record(row: Row) -> JobRecord:
     """A row of one of the three job tables as a value."""
     fields = list(row)
-    fields[2] = Kind(fields[2])
-    fields[5] = State(fields[5])
+    fields[2] = word(fields[2], Kind, Kind.ACTION)
+    fields[5] = word(fields[5], State, State.FAILED)
     return JobRecord(*fields)
 
 
@@ -288,7 +289,8 @@ def look(dialect: Dialect, job_ids: Collection[str]) -> Steps[list[Look]]:
         missing = [job_id for job_id in wanted if job_id not in found]
         if missing:
             rows = yield Ask(statement, {"ids": array(dialect, missing)})
-            found |= {row[0]: Look(row[0], State(row[1]), *row[2:]) for row in rows}
+            for job_id, state, *rest in rows:
+                found[job_id] = Look(job_id, word(state, State, State.FAILED), *rest)
     return list(found.values())
 
 

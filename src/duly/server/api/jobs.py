@@ -22,6 +22,7 @@ from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.redact import masked
+from duly.model.stored import word
 from duly.model.why import Cause
 from duly.replay import replay_one
 from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, stored, time_of
@@ -512,7 +513,7 @@ def shape_of(record: JobRecord) -> JobShape:
         hold=record.hold,
         attempt=record.attempt,
         crashes=record.crashes,
-        trigger=Trigger(record.trigger or Trigger.MANUAL),
+        trigger=word(record.trigger, Trigger, Trigger.MANUAL),
         actor=record.actor,
         owner=record.owner,
         tags=_tags(record.tags),

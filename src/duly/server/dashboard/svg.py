@@ -181,8 +181,8 @@ EPOCH = date(1970, 1, 1)
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
-def heat_map(days: Mapping[date, Day], today: date) -> Markup:
-    """The last 53 weeks, a column each: how the ticks of every day (UTC) ended."""
+def heat_map(days: Mapping[int, Day], today: date) -> Markup:
+    """The last 53 weeks, a column each: how the ticks of every day (UTC, since 1970) ended."""
     first = today - timedelta(days=today.weekday() + 52 * 7)
     cells: list[Markup] = []
     months: list[Markup] = []
@@ -190,7 +190,7 @@ def heat_map(days: Mapping[date, Day], today: date) -> Markup:
     for n in range((today - first).days + 1):
         when = first + timedelta(days=n)
         x, y = n // 7 * CELL, when.weekday() * CELL + 14
-        cells.append(_cell(when, days.get(when), x, y, busiest))
+        cells.append(_cell(when, days.get((when - EPOCH).days), x, y, busiest))
         if when.day == 1:
             name = MONTHS[when.month - 1]
             months.append(Markup('<text x="{}" y="9">{}</text>').format(x, name))
@@ -202,7 +202,7 @@ def heat_map(days: Mapping[date, Day], today: date) -> Markup:
 
 
 def _total(day: Day) -> int:
-    return day.dispatched + day.skipped + day.missed
+    return max(0, day.dispatched + day.skipped + day.missed)
 
 
 def state_of(day: Day) -> str:
@@ -236,11 +236,6 @@ def _cell(when: date, day: Day | None, x: int, y: int, busiest: int) -> Markup:
         '<g class="s-{} level-{}" transform="translate({} {})"><title>{}</title>'
         '<rect class="target" x="-5.5" y="-5.5" width="11" height="11"/>{}</g>'
     ).format(state, min(4, level), x + 5.5, y + 5.5, title, drawn)
-
-
-def day_of(instant_day: int) -> date:
-    """The date of a day that is counted from 1970 on."""
-    return EPOCH + timedelta(days=instant_day)
 
 
 # Throughput --------------------------------------------------------------------------------------

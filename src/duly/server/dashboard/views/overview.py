@@ -54,7 +54,7 @@ def _banners(health: HealthReport) -> list[str]:
 def _chart(viewer: Viewer) -> dict[str, Any]:
     """How many jobs ended when, in the last day or as far as the newest of them reach."""
     found = viewer.app.ready().throughput(viewer.now - DAY, MINUTE, viewer.who.owner)
-    first = min((each.at for each in found), default=viewer.now - HOUR)
+    first = max(viewer.now - DAY, min((each.at for each in found), default=viewer.now - HOUR))
     step = next(s for s in STEPS if (viewer.now - first) // s <= MOST_BARS or s == STEPS[-1])
     start = first - first % step
     slots = list(range(start, viewer.now + 1, step))

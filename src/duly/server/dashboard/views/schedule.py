@@ -120,9 +120,8 @@ def _year(viewer: Viewer, schedule_id: str) -> dict[str, Any]:
             day[1:] if known is None else [a + b for a, b in zip(known[1:], day[1:], strict=True)]
         )
         days[day.day] = Day(day.day, *counts)
-    by_date = {svg.day_of(number): day for number, day in days.items()}
     sums = [sum(column) for column in zip(*days.values(), strict=True)] or NOTHING
-    return {"heat": svg.heat_map(by_date, from_ms(viewer.now).date()), "year": Day(*sums)}
+    return {"heat": svg.heat_map(days, from_ms(viewer.now).date()), "year": Day(*sums)}
 
 
 def _span(viewer: Viewer) -> dict[str, str]:
