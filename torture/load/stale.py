@@ -54,12 +54,18 @@ def _look(connection: psycopg.Connection[Any]) -> None:
     time.sleep(STALE_FOR)
 
 
+def _connect() -> psycopg.Connection[Any]:
+    return psycopg.connect(os.environ["DULY_DATABASE_URL"], autocommit=True)
+
+
 def main(seed: int) -> None:
     chance = random.Random(seed)
-    connection = psycopg.connect(os.environ["DULY_DATABASE_URL"], autocommit=True)
+    connection = _connect()
     recent: list[str] = []
     while True:
         try:
+            if connection.closed:
+                connection = _connect()
             made = order(connection) if chance.random() < 0.3 else gather_some(chance)
             for job_id in made:
                 trace.append("acknowledged", job_id)
@@ -69,6 +75,10 @@ def main(seed: int) -> None:
             trace.append("refused", recent[-1])
         except (StoreError, psycopg.errors.SerializationFailure):
             time.sleep(PAUSE)
+        except psycopg.Error:
+            # A strict server has ended the connection.
+            if not connection.closed:
+                raise
         time.sleep(PAUSE)
 
 
