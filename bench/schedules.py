@@ -24,6 +24,7 @@ from duly.model.schedule import ScheduleRecord, TickRecord
 from duly.runtime.ticker import PAGE, Ticker
 from duly.store import schedule_statements as schedule_sql
 from duly.store import steps
+from duly.store.functions import statuses
 from duly.store.schedules.facts import prior_of
 from duly.store.schedules.ledger import insert_ticks
 from duly.store.schedules.ticking import Advance, write_advances
@@ -129,7 +130,7 @@ class Scale:
 
     def bare(self) -> int:
         done = 0
-        while page := self._store._write(_bare_page):
+        while page := self._store.write(_bare_page):
             done += page
         return done
 
@@ -159,7 +160,7 @@ def _bare_page(session: Session) -> int:
 
 def _ask_for_facts(session: Session, rows: Sequence[Row], now: int) -> None:
     session.run(schedule_sql.KILL_SWITCH)
-    session.statuses()
+    statuses(session)
     session.run(schedule_sql.IN_FLIGHT, {"ids": session.array(row[0] for row in rows)})
     calendars = {row[_CALENDAR] for row in rows if row[_CALENDAR] is not None}
     session.run(schedule_sql.ATTACHED, {"ids": session.array(calendars)})

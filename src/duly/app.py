@@ -65,8 +65,9 @@ from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
 from duly.schedules.declared import Declarations, DeclaredSchedule, declare
-from duly.store.base import POOL, HeldJobs, QueuePause, Store, WorkerInfo
+from duly.store.base import POOL, HeldJobs, QueuePause, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
+from duly.store.table import Store
 from duly.threads import READS, Threads, to_the_end
 from duly.times import Delay, Instant, at
 from duly.tokens import Tokens

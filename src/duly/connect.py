@@ -10,8 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from duly.clock import Clock, SystemClock
 from duly.errors import InvalidURL
-from duly.store.base import POOL, Store
+from duly.store.base import POOL
 from duly.store.sqlite import SqliteStore
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -30,11 +30,11 @@ from duly.errors import (
 )
 from duly.ids import new_id
 from duly.runtime.beat import rescue
-from duly.store.base import Store
 from duly.store.copy_mark import COPIED, Mark, Position, Stage
 from duly.store.copy_statements import KEYS, Types
 from duly.store.copying import Busy, CopyEnd, Page, Sum, compared
 from duly.store.steps import Row
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -59,9 +59,9 @@ from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.janitor import Keep
 from duly.runtime.service import Service
 from duly.runtime.signals import SIGNAL_SECONDS
-from duly.store.base import Store
 from duly.store.schedules.audit import Deed
 from duly.store.schedules.ledger import Order
+from duly.store.table import Store
 from duly.threads import Outcome, Threads, outcomes_of
 from duly.watch import Watchers
 

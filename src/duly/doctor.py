@@ -22,9 +22,10 @@ from duly.health import LATE_MS, HealthReport, look
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import Hold, JobFilter
 from duly.model.measure import MOST as COUNTED
-from duly.store.base import Engine, HeldJobs, QueuePause, Store, WorkerInfo
+from duly.store.base import DatabaseInfo, HeldJobs, QueuePause, WorkerInfo
 from duly.store.schedules.data import ScheduleFilter
 from duly.store.statements import SNAPSHOT_LEVELS
+from duly.store.table import Store
 
 MOST = 100
 """Of nothing more than so many are read."""
@@ -86,7 +87,7 @@ class Signs(msgspec.Struct, frozen=True):
 
     now: int
     where: str
-    engine: Engine
+    engine: DatabaseInfo
     ahead_ms: int | None
     """How far the clock of this machine is ahead of the database's."""
     health: HealthReport
@@ -143,7 +144,7 @@ def read(core: Core) -> Signs:
     return Signs(
         now=core.now(),
         where=store.address().where,
-        engine=store.engine(),
+        engine=store.database(),
         ahead_ms=_ahead(core),
         health=look(core),
         workers=workers,

@@ -20,7 +20,7 @@ from duly.clock import os_monotonic
 from duly.errors import StoreUnavailable
 from duly.model.job import State
 from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, TickNews
-from duly.store.base import Store
+from duly.store.table import Store
 from duly.watch import Listener
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ import msgspec
 from duly.core import Core
 from duly.errors import DulyError, StoreError
 from duly.model.measure import MOST, Depth, ScheduleCounts
-from duly.store.base import Lane, Store
+from duly.store.base import Lane
+from duly.store.table import Store
 
 LATE_MS = 60_000
 """Who is later than this is not merely busy."""

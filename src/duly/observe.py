@@ -20,8 +20,8 @@ from duly.model.schedule import ScheduleRecord
 from duly.model.trigger import At, Cron, Every, Trigger
 from duly.schedules.ahead import zone_info
 from duly.schedules.views import Schedule
-from duly.store.base import Store
 from duly.store.schedules.data import ScheduleFilter
+from duly.store.table import Store
 from duly.times import Delay, length_ms
 from duly.twins import Twin, awaited
 

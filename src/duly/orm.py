@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from duly.errors import MissingExtra
-from duly.store.base import Store
+from duly.store.table import Store
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

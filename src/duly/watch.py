@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from duly.clock import os_monotonic
 from duly.errors import JobNotFound, StoreUnavailable
 from duly.model.progress import Event, Look, event_of
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from duly import Ctx, Duly, FunctionStatus, ManualClock, State, Tx
 from duly.errors import FunctionDeleted, UnknownFunction, UseTx, WrongStatus
 from duly.model.job import JobFilter
 from duly.store import statements
+from duly.store.jobs.holds import hold_stuck, stuck_at_heads
 from tests.jobs.support import Database, Hire, tidy
 
 
@@ -257,10 +258,10 @@ def test_the_janitor_looks_again_before_it_cancels(
     monkeypatch.setattr(app.core, "is_fresh", lambda: True)
     app.core._statuses = {}
     job = app.run(send)
-    stuck = app.ready()._read(lambda s: s.stuck_at_heads(app.clock.now()))  # type: ignore[attr-defined]
+    stuck = app.ready().read(lambda s: stuck_at_heads(s, app.clock.now()))
     assert [found for found, _ in stuck] == [job.id]
     app.functions.restore(send)
-    assert app.ready()._write(lambda s: s.hold_stuck(stuck, app.clock.now())) == 0  # type: ignore[attr-defined]
+    assert app.ready().write(lambda s: hold_stuck(s, stuck, app.clock.now())) == 0
     assert job.state == State.PENDING
 
 

@@ -12,7 +12,7 @@ import pytest
 import duly.testing as kit
 from duly import AsyncCtx, Canceled, Ctx, Duly, ManualClock, Redact, Retry, State, SystemClock, Tx
 from duly.errors import InvalidOption, JobFailed, StoreError, UseTx
-from duly.store.base import Store
+from duly.store.table import Store
 from duly.testing.kit import clock_of
 from tests.jobs.support import Database
 

@@ -13,7 +13,7 @@ from duly.doctor import Ending, Level, Parked, Signs, examine, has_wal_reset_bug
 from duly.health import HealthReport, QueueHealth
 from duly.ids import new_id
 from duly.model.function import FunctionInfo, Status
-from duly.store.base import Engine, HeldJobs, QueuePause, WorkerInfo
+from duly.store.base import DatabaseInfo, HeldJobs, QueuePause, WorkerInfo
 from duly.store.sqlite.mounts import network_among
 from tests.cli.places import Place
 from tests.cli.terminal import Ran, Terminal
@@ -28,7 +28,7 @@ SEND = FunctionInfo(
 WELL = Signs(
     now=NOW,
     where="shop on db",
-    engine=Engine(
+    engine=DatabaseInfo(
         *("PostgreSQL", "17.2"),
         longest_transaction_ms=5,
         isolation="read committed",
@@ -55,7 +55,7 @@ WELL = Signs(
     sends=True,
 )
 LATE = replace(QUEUE, lag_ms=180_000, due=7)
-SQLITE = Engine("SQLite", "3.51.3", "wal")
+SQLITE = DatabaseInfo("SQLite", "3.51.3", "wal")
 
 
 def told(signs: Signs) -> list[str]:

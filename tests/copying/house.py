@@ -17,7 +17,7 @@ from duly.making import new_job
 from duly.model.access import RequestClaim
 from duly.model.job import KeyedJob
 from duly.model.measure import Count
-from duly.store.base import Store
+from duly.store.table import Store
 from tests.jobs.support import Database, ManualWorker, tidy
 from tests.schedules.support import tick_all
 from tests.server.hooked import send, wire

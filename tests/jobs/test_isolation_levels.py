@@ -214,7 +214,7 @@ def test_a_look_that_lost_against_another_transaction_is_repeated(app: Duly):
             raise lost.pop()
         return 1
 
-    assert store._read(ask) == 1
+    assert store.read(ask) == 1
 
 
 @at_stricter_levels

@@ -477,7 +477,7 @@ def test_a_worker_that_cannot_deregister_is_rescued_with_its_slots(
 
     monkeypatch.setattr(leaving.worker, "_flush", lambda: None)
     with monkeypatch.context() as patch:
-        patch.setattr(leaving.worker.store, "_write", fail)
+        patch.setattr(leaving.worker.store, "write", fail)
         leaving.stop()
     assert db.count("@slots") == 2
     rescue_the_dead(staying)
@@ -709,7 +709,7 @@ def test_a_release_waits_for_the_claim_that_is_about_to_let_a_job_wait(
         assert session.claim_limited(request, app.clock.now()) == ([], True)
         gate.pass_through()
 
-    with in_thread(lambda: store._write(claim_slowly)) as claimed:
+    with in_thread(lambda: store.write(claim_slowly)) as claimed:
         gate.wait_for_one()
         with in_thread(worker.settle) as settled:
             wait_until(lambda: db.scalar("SELECT count(*) FROM pg_locks WHERE NOT granted"))

@@ -99,7 +99,7 @@ def test_the_children_of_a_child_that_succeeds_meanwhile_are_not_canceled(
         commit_gate.pass_through()
 
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    with in_thread(lambda: store._write(end)) as ended:
+    with in_thread(lambda: store.write(end)) as ended:
         commit_gate.wait_for_one()
         with in_thread(job.cancel) as canceled:
             wait_until(lambda: db.scalar(waiting), "the cancel waits for the end of the child")

@@ -48,7 +48,7 @@ def test_a_day_is_forgotten_in_turns_that_others_need_not_wait_long_for(
     hire().work()
     clock.advance(8 * DAY)
     left: list[int] = []
-    write = store._write
+    write = store.write
 
     def count_after(work: Any) -> Any:
         answer = write(work)
@@ -61,7 +61,7 @@ def test_a_day_is_forgotten_in_turns_that_others_need_not_wait_long_for(
         rests.append(seconds)
         app.run(echo, "while nobody forgets anything")
 
-    monkeypatch.setattr(store, "_write", count_after)
+    monkeypatch.setattr(store, "write", count_after)
     monkeypatch.setattr(sqlite_store, "os_sleep", write_meanwhile)
     monkeypatch.setattr(sqlite_store, "os_monotonic", partial(next, count(0.0, took)))
     now = clock.now()

@@ -19,6 +19,7 @@ from duly.errors import InvalidOption, StoreUnavailable, UnknownFunction
 from duly.runtime.teams import MutationTeam
 from duly.runtime.worker import LONGEST_WAIT
 from duly.store import statements as sql
+from duly.store.jobs.cancel import cancel
 from duly.store.session import Session
 from tests.jobs.support import (
     Database,
@@ -167,7 +168,7 @@ def test_a_job_that_cannot_give_up_its_key_does_not_start(
 
     worker = hire()
     with monkeypatch.context() as outage:
-        outage.setattr(Session, "start_bodies", fail)
+        outage.setattr("duly.store.jobs.run._start_bodies", fail)
         worker.start_due()
         worker.wait_for_bodies()
         worker.settle()
@@ -598,11 +599,11 @@ def test_the_holder_may_end_between_the_insert_and_the_look(
     once = note.using(unique=Unique("k"))
     first = app.run(once, 1)
     taken = Session.answer
-    gone: list[bool] = []
+    gone: list[bool | None] = []
 
     def answer(session: Any, ask: Any) -> Any:
         if ask.statement is sql.KEY_HOLDER and not gone:
-            gone.append(session.cancel(first.id, "operator", 1))
+            gone.append(cancel(session, first.id, "operator", 1))
         return taken(session, ask)
 
     monkeypatch.setattr(Session, "answer", answer)
@@ -619,7 +620,7 @@ def test_an_insert_whose_answer_was_lost_is_not_taken_for_another_job(
     app: Duly, note: Any, db: Database, monkeypatch: pytest.MonkeyPatch, hire: Hire
 ):
     store: Any = app.ready()
-    write = store._write
+    write = store.write
     lost: list[bool] = []
 
     def lose(work: Any) -> Any:
@@ -630,7 +631,7 @@ def test_an_insert_whose_answer_was_lost_is_not_taken_for_another_job(
             raise StoreUnavailable("the answer was lost")
         return answer
 
-    monkeypatch.setattr(store, "_write", lose)
+    monkeypatch.setattr(store, "write", lose)
     job = app.run(note.using(unique=Unique("k"), idempotency_key="i"), 1)
 
     assert not job.existed

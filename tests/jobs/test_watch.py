@@ -17,7 +17,9 @@ from duly.errors import JobNotFound, StoreUnavailable, WouldWaitForItself
 from duly.model.progress import Look, event_of, revision_of
 from duly.runtime.worker import Worker
 from duly.store import statements as sql
-from duly.store.session import Session
+from duly.store import steps
+from duly.store.statements import Dialect
+from duly.store.steps import Steps
 from tests.jobs.support import (
     PATIENCE,
     Database,
@@ -56,13 +58,13 @@ def live(url: str) -> Iterator[Duly]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of how many jobs each look of this process asked."""
     sizes: list[int] = []
-    look = Session.look
+    look = steps.look
 
-    def counted(session: Session, job_ids: Any) -> list[Look]:
+    def counted(dialect: Dialect, job_ids: Any) -> Steps[list[Look]]:
         sizes.append(len(job_ids))
-        return look(session, job_ids)
+        return look(dialect, job_ids)
 
-    monkeypatch.setattr(Session, "look", counted)
+    monkeypatch.setattr(steps, "look", counted)
     return sizes
 
 
@@ -304,7 +306,7 @@ def test_two_hundred_watchers_cost_one_thread_and_one_statement_a_look(
 
     statements: list[str] = []
     names = {statement: name for name, statement in sql.named_statements()}
-    session = type(app.ready()._read(lambda s: s))  # type: ignore[attr-defined]
+    session = type(app.ready().read(lambda s: s))
     run = session.run
 
     def counted(self: Any, statement: Any, *more: Any) -> Any:

@@ -26,7 +26,7 @@ def test_a_pass_that_finds_nothing_begins_no_transaction(
         pass
 
     writes: list[object] = []
-    monkeypatch.setattr(store, "_write", writes.append)
+    monkeypatch.setattr(store, "write", writes.append)
     janitor.one_pass()
 
     assert writes == []

@@ -39,7 +39,7 @@ def fill(app: Duly, count: int) -> None:
             record = msgspec.structs.replace(like, id=schedule_id, key=f"schedule {place}")
             data.add(session, record, None, app.clock.now())
 
-    app.store._write(write)  # type: ignore[attr-defined]
+    app.store.write(write)
 
 
 def peak_of(app: Duly, clock: ManualClock) -> int:

@@ -245,7 +245,8 @@ def test_what_cannot_be_written_down_is_not_done(
         raise StoreUnavailable("there is no room for it")
 
     with monkeypatch.context() as patch:
-        patch.setattr("duly.store.session.write_down", full)
+        for module in ("cancel", "enqueue", "replay"):
+            patch.setattr(f"duly.store.jobs.{module}.write_down", full)
         for path, body in (
             (f"/jobs/{waits.id}/cancel", None),
             (f"/jobs/{gone.id}/retry", None),

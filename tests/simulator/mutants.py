@@ -46,6 +46,7 @@ from duly.runtime.worker import Worker
 from duly.store import limits, migrate, steps
 from duly.store import statements as sql
 from duly.store.base import Blame, ClaimRequest
+from duly.store.jobs import holds, rescue
 from duly.store.session import Session
 from duly.store.sqlite import (
     SQL,
@@ -56,6 +57,7 @@ from duly.store.sqlite import (
     commits,
 )
 from duly.store.statements import Statement
+from duly.store.table import writes
 from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import Violation
@@ -315,7 +317,7 @@ def start_before_commit() -> AbstractContextManager[None]:
                 self.process.run_actions(lambda bodies: bodies[-1])
             return settled
 
-        return self._write(both_in_one), ()
+        return self.write(both_in_one), ()
 
     return patched(SqliteStore, "exchange", exchange)
 
@@ -498,7 +500,7 @@ def forget_worker(self: Session, worker_id: str, *_: Any) -> int:
 
 @mutant("a rescue that removes the worker and forgets its jobs")
 def jobs_forgotten() -> AbstractContextManager[None]:
-    return patched(Session, "rescue", forget_worker)
+    return patched(rescue, "rescue", forget_worker)
 
 
 @mutant("a rescue that removes the worker and forgets its jobs, in a schema that lets it")
@@ -572,7 +574,7 @@ def unknown_kept() -> AbstractContextManager[None]:
 @mutant("a worker that could not deregister keeps its lock", seed=189)
 def lock_kept() -> AbstractContextManager[None]:
     def deregister(self: SqliteStore, worker_id: str, now: int) -> None:
-        self._write(lambda s: s.deregister(worker_id, now))
+        self.write(lambda s: rescue.deregister(s, worker_id, now))
         self._drop_lock(worker_id)
 
     return patched(SqliteStore, "deregister", deregister)
@@ -582,7 +584,7 @@ def lock_kept() -> AbstractContextManager[None]:
 def held_for_ever() -> AbstractContextManager[None]:
     return both(
         patched(SqliteStore, "release_known", lambda self: 0),
-        patched(SqliteStore, "_release", lambda self, functions: None),
+        patched(holds, "release_for", lambda store, functions: None),
     )
 
 
@@ -657,7 +659,7 @@ SLOT_KEY = ",\n    PRIMARY KEY (key, slot)"
 
 def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now: int) -> Any:
     keys = (*LIMITS, f"queue:{NARROW}")
-    seen = self._read(lambda s: limits.rooms(s, keys, now)) if request else {}
+    seen = self.read(lambda s: limits.rooms(s, keys, now)) if request else {}
 
     def rooms(session: Session, wanted: Any, now: int) -> dict[str, Room]:
         return {key: seen.get(key) or Room() for key in wanted}
@@ -703,7 +705,7 @@ def alone_without_slot() -> AbstractContextManager[None]:
         which = {"ids": session.array([job_id]), "worker": worker_id, "now": now}
         return Claim(*session.run(sql.CLAIM_PICKED, which)[0])
 
-    return patched(limits, "start_alone", start_alone)
+    return patched(SqliteStore, "claim_alone", writes(start_alone))
 
 
 @mutant("nobody frees those who wait for a key")

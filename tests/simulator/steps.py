@@ -16,6 +16,7 @@ from duly.making import new_job, new_jobs
 from duly.model.job import NewJob
 from duly.runtime.beat import rescue
 from duly.store.commit import Ticket
+from duly.store.jobs.enqueue import insert_jobs
 from duly.store.session import Session
 from duly.store.sqlite import Write
 from tests.simulator.functions import ACTIONS, DEBOUNCED, HOOKS, MUTATIONS
@@ -257,7 +258,7 @@ def write_together(world: World) -> None:
 
 
 def _insert(jobs: list[NewJob], session: Session) -> dict[str, str]:
-    return session.insert_jobs(jobs)
+    return insert_jobs(session, jobs)
 
 
 # Loops ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from duly.model.job import Claim, Settlement
 from duly.runtime import outbox
 from duly.store.base import ClaimRequest
 from duly.store.sqlite import SqliteSession, SqliteStore
+from duly.store.table import Store
 from tests.simulator.faults import SimConnection, SimulatedCrash
 from tests.simulator.log import Violation
 
@@ -62,11 +64,22 @@ class SimTurnstile:
         """Nothing to close."""
 
 
+VERBS = {
+    method.__wrapped__: name
+    for name, method in vars(Store).items()
+    if hasattr(method, "__wrapped__")
+}
+
+
 def booked(
     work: Callable[[SqliteSession], T], verb: FrameType, inputs: object
 ) -> Callable[[SqliteSession], T]:
     """The same, between two marks in the book that say which verb of the store it is."""
     given, name = verb.f_locals, verb.f_code.co_name
+    if name == "method":
+        # A line of the table: what it was called with, as the verb has it.
+        called = inspect.signature(given["verb"]).bind(None, *given["args"], **given["kwargs"])
+        name, given = VERBS[given["verb"]], called.arguments
     about: dict[str, Any] = {
         each: given[each] for each in ("now", "action", "slots") if each in given
     }
@@ -139,16 +152,16 @@ class SimStore(SqliteStore):
         self.process.world.ledger.may_leave.add(worker_id)
         super().deregister(worker_id, now)
 
-    def _read(self, ask: Callable[[SqliteSession], T]) -> T:
+    def read(self, ask: Callable[[SqliteSession], T]) -> T:
         self.process.world.interleave(self.process)
-        return super()._read(ask)
+        return super().read(ask)
 
-    def _write(self, work: Callable[[SqliteSession], T]) -> T:
+    def write(self, work: Callable[[SqliteSession], T]) -> T:
         if self.process.world.almanac is not None:
             work = booked(work, sys._getframe(1), self.process.inputs)
         self.process.world.interleave(self.process)
         self.is_writing = True
         try:
-            return super()._write(work)
+            return super().write(work)
         finally:
             self.is_writing = False

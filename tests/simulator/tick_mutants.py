@@ -143,7 +143,7 @@ def apart(name: str) -> AbstractContextManager[None]:
         with mock.patch.object(ticking, name, lambda session, rows: later.append(rows)):
             ticked = real_tick(self, *args, **options)
         for rows_ in later:
-            self._write(lambda session: real(session, rows_))  # noqa: B023
+            self.write(lambda session: real(session, rows_))  # noqa: B023
         return ticked
 
     return patched(SqliteStore, "tick", tick)
@@ -178,13 +178,13 @@ def believes_the_peek() -> AbstractContextManager[None]:
         self: SqliteStore, now: int, page: int, *args: Any, only: Any = None, **judge: Any
     ) -> Ticked:
         where = {"now": now, "limit": page + 1, **judge}
-        seen = self._read(lambda s: s.run(sql.PEEK_DUE, where))
+        seen = self.read(lambda s: s.run(sql.PEEK_DUE, where))
 
         def work(session: SqliteSession) -> Ticked:
             with answering(session, sql.LOCK_DUE, seen):
                 return ticking.tick(session, now, page, *args, only=only, **judge)
 
-        return self._write(work)
+        return self.write(work)
 
     return patched(SqliteStore, "tick", tick)
 
@@ -201,7 +201,7 @@ def before_the_lock(name: str) -> AbstractContextManager[None]:
     def tick(self: SqliteStore, now: int, page: int, *args: Any, **options: Any) -> Ticked:
         due = self.due_schedules(now, page + 1, zone_data=options["zone_data"])
         plans = [plan_of(record) for record in due]
-        seen = self._read(lambda s: real(s, plans))
+        seen = self.read(lambda s: real(s, plans))
         with mock.patch.object(facts, name, return_value=seen):
             return real_tick(self, now, page, *args, **options)
 

@@ -10,9 +10,9 @@ import psycopg.sql
 import pytest
 
 from duly.errors import TransactionEnded
-from duly.store.base import Store
 from duly.store.postgres import PostgresStore
 from duly.store.sqlite import SqliteStore
+from duly.store.table import Store
 from duly.testing import StoreConformance
 
 NOW = 1_767_225_600_000

@@ -14,6 +14,7 @@ from duly.model.job import JobFilter, State
 from duly.store import schedule_statements, views
 from duly.store.access import audit_page
 from duly.store.inbox import find
+from duly.store.jobs import read
 from duly.store.postgres import PostgresStore
 from duly.store.session import Session
 from duly.testing.conformance.ground import NOW
@@ -65,13 +66,13 @@ UNPROCESSED = parts("id_idx1")
 OLDER = "inbox_older_job"
 CASES = {
     "an unknown queue": Case(
-        lambda s: s.find(JobFilter(queue="unknown")), {"LIST history": (QUEUE, 50)}
+        lambda s: read.find(s, JobFilter(queue="unknown")), {"LIST history": (QUEUE, 50)}
     ),
     "nothing has failed": Case(
-        lambda s: s.find(JobFilter(state=State.FAILED)), {"LIST history": (STATE, 50)}
+        lambda s: read.find(s, JobFilter(state=State.FAILED)), {"LIST history": (STATE, 50)}
     ),
     "an unknown queue, failed": Case(
-        lambda s: s.find(JobFilter(queue="unknown", state=State.FAILED)),
+        lambda s: read.find(s, JobFilter(queue="unknown", state=State.FAILED)),
         {"LIST history": (QUEUE, 50)},
     ),
     "pending events": Case(
@@ -129,7 +130,7 @@ def test_a_list_that_finds_nothing_looks_at_little(database: str, benches: list[
 @pytest.mark.postgres
 def test_lists_are_planned_for_what_they_ask_for(migrated_postgres: str):
     store = PostgresStore(migrated_postgres)
-    said = store._read_in_time(  # pyright: ignore[reportPrivateUsage]
+    said = store.read_in_time(  # pyright: ignore[reportPrivateUsage]
         lambda s: [
             s.raw.execute(f"SHOW {name}".encode()).fetchall()[0][0]
             for name in ("plan_cache_mode", "statement_timeout")

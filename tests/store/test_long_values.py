@@ -61,7 +61,7 @@ def test_on_sqlite_no_page_of_what_is_long_is_read_in_vain(tmp_path: Path):
     assert found == listed | {small.id: ("{}", None)}
     finished = store.finished(JobFilter(), NOBODY)
     assert {job.id: (job.args, job.result) for job in finished}.items() <= listed.items()
-    picked = store._read(lambda s: s._pick(["default"], s.array(["send"]), 10, NOW + 1))
+    picked = store.read(lambda s: s._pick(["default"], s.array(["send"]), 10, NOW + 1))
     assert [job.id for job in picked] == [small.id, *list(listed)[-2:]]
     assert [claim.id for claim in claimed(store, limit=1)] == [small.id]
     with pytest.raises(Exception, match="malformed"):

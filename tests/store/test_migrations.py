@@ -16,11 +16,11 @@ from psycopg import sql as compose
 from duly import Ctx, Duly
 from duly.errors import NotMigrated, StoreError, StoreMissing, StoreTooNew
 from duly.store import migrate
-from duly.store.base import Store
 from duly.store.migrate import Migration
 from duly.store.postgres import PostgresStore
 from duly.store.sqlite import SqliteStore
 from duly.store.statements import Dialect
+from duly.store.table import Store
 from duly.testing.conformance import StoreConformance
 from duly.testing.conformance.ground import NOW, at_the_same_time, new_job
 from tests.store.processes import run_together

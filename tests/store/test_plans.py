@@ -20,7 +20,9 @@ from duly.ids import new_ids
 from duly.model.job import Again, Finish, Hold, JobFilter, State
 from duly.model.progress import ProgressReport, revision_of
 from duly.store import statements as sql
+from duly.store import workers
 from duly.store.base import ClaimRequest
+from duly.store.jobs import cancel, enqueue, holds, read, reports, run
 from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.sqlite import SQL, WORDS, SqliteSession, SqliteStore
 from duly.store.statements import Statement
@@ -143,6 +145,8 @@ def insert(verb: str) -> Callable[[PostgresSession], object]:
         jobs = [new_job(id=each) for each in new_ids(NOW, 30)]
         if verb == "insert_canceled":
             session.insert_canceled(jobs, "x", NOW)
+        elif verb == "insert_jobs":
+            enqueue.insert_jobs(session, jobs)
         else:
             getattr(session, verb)(jobs)
 
@@ -178,24 +182,28 @@ CASES = {
     ),
     "give back 150": Case(lambda s: s.settle(settlements(Again), NOW), {"AGAIN": (PK, 15_000)}),
     "finish a mutation": Case(finish_mutation, {"FINISH_MUTATION": (PK, 100)}),
-    "lock the parent": Case(lambda s: s.lock_running(job_id(7), 1), {"LOCK_PARENT": (PK, 20)}),
+    "lock the parent": Case(
+        lambda s: enqueue.lock_running(s, job_id(7), 1), {"LOCK_PARENT": (PK, 20)}
+    ),
     "cancel": Case(
-        lambda s: s.cancel_live([job_id(110)], "x", NOW),
+        lambda s: cancel.cancel_live(s, [job_id(110)], "x", NOW),
         {
             "LIVE_IDS": (PK, 20),
             "MOVE_CANCELED": (PK, 120),
             "CHILD_IDS": ({"jobs_parent"}, 20),
         },
     ),
-    "holdings": Case(lambda s: s.holdings(WORKER), {"HOLDINGS": ({"jobs_worker"}, 2500)}),
+    "holdings": Case(lambda s: workers.holdings(s, WORKER), {"HOLDINGS": ({"jobs_worker"}, 2500)}),
     "get": Case(
-        lambda s: s.get(job_id(10**9)),
+        lambda s: read.get(s, job_id(10**9)),
         {"GET_LIVE": (PK, 20), "GET_HISTORY": (HISTORY_ID, 80), "GET_KEPT": ({"kept_pkey"}, 20)},
     ),
-    "hold unknown": Case(lambda s: s.stuck_at_heads(NOW), {"UNKNOWN_AT_HEAD": (CLAIM, 2000)}),
-    "hold": Case(lambda s: s.hold([job_id(8)], Hold.FUNCTION), {"SET_HOLD": (PK, 500)}),
+    "hold unknown": Case(
+        lambda s: holds.stuck_at_heads(s, NOW), {"UNKNOWN_AT_HEAD": (CLAIM, 2000)}
+    ),
+    "hold": Case(lambda s: holds.hold(s, [job_id(8)], Hold.FUNCTION), {"SET_HOLD": (PK, 500)}),
     "release of nothing": Case(
-        lambda s: s.release(Hold.FUNCTION, ["one", "two"]), {"HELD_IDS": ({"jobs_hold"}, 20)}
+        lambda s: holds.release(s, Hold.FUNCTION, ["one", "two"]), {"HELD_IDS": ({"jobs_hold"}, 20)}
     ),
     "release": Case(
         lambda s: s.run(sql.CLEAR_HOLD, {"ids": [job_id(n) for n in range(3, 200, 10)]}),
@@ -205,14 +213,14 @@ CASES = {
         lambda s: s.run(sql.HOOKS, {"function": "", "id": job_id(0)}),
         {"HOOKS": ({"jobs_hold", "jobs_batch", "jobs_hook"}, 20)},
     ),
-    "expire": Case(lambda s: s.expire(NOW), {"EXPIRED_IDS": ({"jobs_expiry"}, 1500)}),
+    "expire": Case(lambda s: run.cancel_expired(s, NOW), {"EXPIRED_IDS": ({"jobs_expiry"}, 1500)}),
     "expire a backlog": Case(
         lambda s: s.run(sql.EXPIRED_IDS, {"now": NOW + 10**12}),
         {"EXPIRED_IDS": ({"jobs_expiry"}, 4000)},
     ),
-    "time out": Case(lambda s: s.overdue(NOW), {"OVERDUE": ({"jobs_deadline"}, 1500)}),
+    "time out": Case(lambda s: run.overdue(s, NOW), {"OVERDUE": ({"jobs_deadline"}, 1500)}),
     "due alone": Case(
-        lambda s: s.due_alone(["send"], ["default"], NOW), {"DUE_ALONE": ({"jobs_hold"}, 20)}
+        lambda s: run.due_alone(s, ["send"], ["default"], NOW), {"DUE_ALONE": ({"jobs_hold"}, 20)}
     ),
     "who waits for a key": Case(
         waiters,
@@ -223,7 +231,7 @@ CASES = {
         {"RUNNING_OF": ({"jobs_worker"}, 6000)},
     ),
     "look": Case(
-        lambda s: s.look([job_id(n) for n in range(1, 200)] + [job_id(10**9 + 1)]),
+        lambda s: read.look(s, [job_id(n) for n in range(1, 200)] + [job_id(10**9 + 1)]),
         {
             "LOOK_LIVE": (PK | {"progress_pkey"}, 2500),
             # On an empty table all 200 of them are looked for in every bucket.
@@ -231,7 +239,8 @@ CASES = {
         },
     ),
     "report progress": Case(
-        lambda s: s.report(
+        lambda s: reports.write_reports(
+            s,
             [
                 ProgressReport(job_id(n), 1, revision_of(1, 1), 0.5, None, NOW)
                 for n in range(7, 15_000, 100)
@@ -240,27 +249,28 @@ CASES = {
         ),
         {"REPORT": (PK | {"progress_pkey"}, 10_000)},
     ),
-    "read a log": Case(lambda s: s.logs(job_id(7), 0), {"READ_LOGS": ({"logs_pkey"}, 100)}),
+    "read a log": Case(lambda s: read.logs(s, job_id(7), 0), {"READ_LOGS": ({"logs_pkey"}, 100)}),
     "list": Case(
-        lambda s: s.find(JobFilter(limit=50)),
+        lambda s: read.find(s, JobFilter(limit=50)),
         {"LIST jobs": (PK, 200), "LIST history": (HISTORY_ID, 400)},
     ),
     "list a page": Case(
-        lambda s: s.find(JobFilter(before_id=job_id(50_000), limit=50)),
+        lambda s: read.find(s, JobFilter(before_id=job_id(50_000), limit=50)),
         {"LIST jobs": (PK, 200), "LIST history": (HISTORY_ID, 400)},
     ),
     "list a function": Case(
-        lambda s: s.find(JobFilter(state=State.SUCCEEDED, function="send", limit=50)),
+        lambda s: read.find(s, JobFilter(state=State.SUCCEEDED, function="send", limit=50)),
         {"LIST history": (HISTORY_FUNCTION | HISTORY_ID, 400)},
     ),
     "a page of a bulk job": Case(
-        lambda s: s.live_ids(
-            JobFilter(function="send", before_id=job_id(10**6), limit=50), job_id(20_000)
+        lambda s: read.live_ids(
+            s, JobFilter(function="send", before_id=job_id(10**6), limit=50), job_id(20_000)
         ),
         {"LIST jobs": (PK, 300)},
     ),
     "a page of finished jobs": Case(
-        lambda s: s.finished(
+        lambda s: read.finished(
+            s,
             JobFilter(function="send", state=State.SUCCEEDED, before_id=LAST, limit=50),
             job_id(0),
         ),
@@ -277,7 +287,7 @@ CASES = {
         {"RESCHEDULE": (PK, 5000)},
     ),
     "list children": Case(
-        lambda s: s.find(JobFilter(parent_id=job_id(110))),
+        lambda s: read.find(s, JobFilter(parent_id=job_id(110))),
         {"LIST jobs": ({"jobs_parent"}, 40), "LIST history": (HISTORY_PARENT, 80)},
     ),
 }
@@ -590,7 +600,7 @@ BY_CLAIM = by_index("duly_jobs_claim")
 
 SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]] = {
     "look": (
-        lambda s: s.look([job_id(1), job_id(10**9 + 1)]),
+        lambda s: read.look(s, [job_id(1), job_id(10**9 + 1)]),
         {
             "LOOK_LIVE": "SEARCH (t|p) USING INDEX sqlite_autoindex_duly_(jobs|progress)_1 ",
             "LOOK_ENDED": "SEARCH (t|p) USING INDEX (sqlite_autoindex_duly_kept_1|"
@@ -598,7 +608,7 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         },
     ),
     "read a log": (
-        lambda s: s.logs(job_id(7), 0),
+        lambda s: read.logs(s, job_id(7), 0),
         {"READ_LOGS": by_index("sqlite_autoindex_duly_logs_1", "duly_logs")},
     ),
     "claim": (lambda s: s.claim(REQUEST, NOW), {"PICK": BY_CLAIM, "CLAIM": BY_ID}),
@@ -608,9 +618,9 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"FINISH": BY_ID, "FORGET_FINISHED": BY_ID},
     ),
     "give back": (lambda s: s._return(settlements(Again)[0]), {}),
-    "lock the parent": (lambda s: s.lock_running(job_id(7), 1), {"LOCK_PARENT": BY_ID}),
+    "lock the parent": (lambda s: enqueue.lock_running(s, job_id(7), 1), {"LOCK_PARENT": BY_ID}),
     "cancel": (
-        lambda s: s.cancel_live([job_id(110)], "x", NOW),
+        lambda s: cancel.cancel_live(s, [job_id(110)], "x", NOW),
         {
             "LIVE_IDS": BY_ID,
             "MOVE_CANCELED": BY_ID,
@@ -618,32 +628,32 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
             "CHILD_IDS": by_index("duly_jobs_parent"),
         },
     ),
-    "holdings": (lambda s: s.holdings(WORKER), {"HOLDINGS": by_index("duly_jobs_worker")}),
+    "holdings": (lambda s: workers.holdings(s, WORKER), {"HOLDINGS": by_index("duly_jobs_worker")}),
     "get": (
-        lambda s: s.get(job_id(10**9)),
+        lambda s: read.get(s, job_id(10**9)),
         {
             "GET_LIVE": BY_ID,
             "GET_HISTORY": by_index("duly_history_id", "duly_history"),
             "GET_KEPT": by_index("sqlite_autoindex_duly_kept_1", "duly_kept"),
         },
     ),
-    "hold unknown": (lambda s: s.stuck_at_heads(NOW), {"UNKNOWN_AT_HEAD": BY_CLAIM}),
-    "hold": (lambda s: s.hold([job_id(8)], Hold.FUNCTION), {"SET_HOLD": BY_ID}),
+    "hold unknown": (lambda s: holds.stuck_at_heads(s, NOW), {"UNKNOWN_AT_HEAD": BY_CLAIM}),
+    "hold": (lambda s: holds.hold(s, [job_id(8)], Hold.FUNCTION), {"SET_HOLD": BY_ID}),
     "release": (
-        lambda s: s.release(Hold.FUNCTION, ["gone", "other"]),
+        lambda s: holds.release(s, Hold.FUNCTION, ["gone", "other"]),
         {"HELD_IDS": by_index("duly_jobs_hold"), "CLEAR_HOLD": BY_ID},
     ),
     "stuck hooks": (
         lambda s: s.run(sql.HOOKS, {"function": "a", "id": job_id(0)}),
         {"HOOKS": "SEARCH (t|m) USING (COVERING )?INDEX duly_jobs_(hold|batch|hook_id) "},
     ),
-    "expire": (lambda s: s.expire(NOW), {"EXPIRED_IDS": by_index("duly_jobs_expiry")}),
+    "expire": (lambda s: run.cancel_expired(s, NOW), {"EXPIRED_IDS": by_index("duly_jobs_expiry")}),
     "time out": (
         lambda s: s.run(sql.OVERDUE, {"before": NOW}),
         {"OVERDUE": by_index("duly_jobs_deadline")},
     ),
     "due alone": (
-        lambda s: s.due_alone(["send"], ["default"], NOW),
+        lambda s: run.due_alone(s, ["send"], ["default"], NOW),
         {"DUE_ALONE": by_index("duly_jobs_hold")},
     ),
     "lost jobs": (
@@ -655,14 +665,16 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"OLDEST_FINISHED": "SCAN duly_history$"},
     ),
     "a page of a bulk job": (
-        lambda s: s.live_ids(
-            JobFilter(function="send", before_id=job_id(10**6), limit=50), job_id(50)
+        lambda s: read.live_ids(
+            s, JobFilter(function="send", before_id=job_id(10**6), limit=50), job_id(50)
         ),
         {"LIST jobs": by_index("sqlite_autoindex_duly_jobs_1", "t")},
     ),
     "a page of finished jobs": (
-        lambda s: s.finished(
-            JobFilter(function="send", state=State.SUCCEEDED, before_id=LAST, limit=50), job_id(0)
+        lambda s: read.finished(
+            s,
+            JobFilter(function="send", state=State.SUCCEEDED, before_id=LAST, limit=50),
+            job_id(0),
         ),
         {"LIST history": by_index("duly_history_(function|id)", "t")},
     ),
@@ -671,23 +683,23 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"RESCHEDULE": BY_ID},
     ),
     "list children": (
-        lambda s: s.find(JobFilter(parent_id=job_id(110))),
+        lambda s: read.find(s, JobFilter(parent_id=job_id(110))),
         {
             "LIST jobs": by_index("duly_jobs_parent", "t"),
             "LIST history": by_index("duly_history_parent", "t"),
         },
     ),
     "list a function": (
-        lambda s: s.find(JobFilter(state=State.SUCCEEDED, function="send", limit=50)),
+        lambda s: read.find(s, JobFilter(state=State.SUCCEEDED, function="send", limit=50)),
         {"LIST history": by_index("duly_history_function", "t")},
     ),
 }
 
 
 def sqlite_faults(session: SqliteRecorder, stage: str) -> Iterator[str]:
-    for verb, (run, expected) in SQLITE_CASES.items():
+    for verb, (call, expected) in SQLITE_CASES.items():
         session.raw.execute("BEGIN IMMEDIATE")
-        run(session)
+        call(session)
         session.raw.execute("ROLLBACK")
         for statement in expected.keys() & session.seen.keys():
             plan = session.explain(statement)

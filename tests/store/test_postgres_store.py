@@ -118,7 +118,7 @@ def test_an_insert_that_is_repeated_tells_workers_too(
     def lose(_: object) -> None:
         raise StoreUnavailable("the connection is gone")
 
-    monkeypatch.setattr(store, "_single", lose)
+    monkeypatch.setattr(store, "write_one", lose)
     with psycopg.connect(migrated_postgres, autocommit=True) as listener:
         listener.execute("LISTEN duly")
         store.enqueue([new_job()], ring=True)

@@ -9,7 +9,7 @@ import pytest
 from duly.model.schedule import DAY_MS
 from duly.store import schedule_statements as sql
 from duly.store.postgres import PostgresSession
-from duly.store.schedules.data import ScheduleFilter, TickFilter, find, ticks
+from duly.store.schedules.data import ScheduleFilter, TickFilter, _find, ticks
 from duly.store.schedules.facts import prior_of
 from duly.store.session import Session
 from duly.testing.conformance.ground import NOW
@@ -106,7 +106,7 @@ AMONG_PARKED = ("LOCK_PARKED", "MISSING_FUNCTIONS", "LIST schedules")
 def parked(session: Session) -> object:
     session.run(sql.LOCK_PARKED, {"functions": session.array(["send"])})
     session.run(sql.MISSING_FUNCTIONS)
-    return find(session, ScheduleFilter(parked=True))
+    return _find(session, ScheduleFilter(parked=True))
 
 
 ENDED = HISTORY_FUNCTION | {"kept_ended"}

@@ -912,7 +912,7 @@ def grouped(store: SqliteStore, works: list[Any]) -> list[Any]:
 
     def write(work: Any) -> Any:
         try:
-            return store._write(work)
+            return store.write(work)
         except Exception as error:
             return error
 
@@ -921,7 +921,7 @@ def grouped(store: SqliteStore, works: list[Any]) -> list[Any]:
     def run(place: int) -> None:
         answers[place] = write(works[place])
 
-    first = in_background(store._write, hold)
+    first = in_background(store.write, hold)
     assert begun.wait(PATIENCE)
     threads = [in_background(run, place) for place in range(len(works))]
     wait_for(lambda: len(store._group._waiting) == len(works))

@@ -14,6 +14,7 @@ from duly import Ctx, Duly, ManualClock, State, fault
 from duly.errors import StoreError, StoreUnavailable
 from duly.making import new_job
 from duly.runtime.ticker import Ticker
+from duly.store.jobs.enqueue import insert_jobs
 from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.schedule_statements import LOCK_DUE, PEEK_DUE
 from tests.jobs.support import ManualWorker
@@ -50,8 +51,8 @@ class ForgetfulStore(PostgresStore):
         super().__init__(url)
         self._meanwhile: Callable[[], None] | None = meanwhile
 
-    def _single(self, work: Callable[[PostgresSession], T]) -> T:
-        answer = super()._single(work)
+    def write_one(self, work: Callable[[PostgresSession], T]) -> T:
+        answer = super().write_one(work)
         if self._meanwhile is not None:
             meanwhile, self._meanwhile = self._meanwhile, None
             meanwhile()
@@ -85,7 +86,7 @@ def test_a_repeated_enqueue_does_not_revive_a_finished_job(postgres_url: str) ->
 def test_an_enqueue_that_is_repeated_blindly_is_convicted(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PostgresSession, "insert_jobs_once", PostgresSession.insert_jobs)
+    monkeypatch.setattr(PostgresSession, "insert_jobs_once", insert_jobs)
     assert state_after_a_lost_answer(postgres_url) == State.PENDING
 
 

@@ -25,8 +25,8 @@ from duly.copying import (
     plan_copy,
 )
 from duly.errors import InvalidURL, StoreError
-from duly.store.base import Store
 from duly.store.copy_mark import Stage
+from duly.store.table import Store
 
 WORDS = {"wait": "waiting for running jobs", "copy": "copying", "verify": "verifying"}
 COLUMNS = (Column("table", "table"), Column("rows", "rows", right=True))

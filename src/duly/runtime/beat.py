@@ -12,7 +12,7 @@ from duly.model.job import Lost, Settlement, settle_lost
 from duly.model.measure import RESCUED
 from duly.runtime.observe import Observer
 from duly.runtime.worker import Worker
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from duly.model.measure import (
     Count,
 )
 from duly.runtime.loop import Loop
-from duly.store.base import Store
 from duly.store.schedules.ticking import Ticked
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

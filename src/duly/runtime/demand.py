@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from duly.clock import Clock
 from duly.model.job import Claim, serves
-from duly.store.base import ClaimRequest, Lane, Store
+from duly.store.base import ClaimRequest, Lane
+from duly.store.table import Store
 
 POLL_SECONDS = 1.0
 

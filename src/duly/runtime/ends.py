@@ -29,7 +29,8 @@ from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.execute import Attempt
 from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.reports import Reports
-from duly.store.base import ClaimRequest, RowsLocked, Store
+from duly.store.base import ClaimRequest, RowsLocked
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,8 @@ from duly.model.progress import LogEntry
 from duly.model.text import storable
 from duly.runtime.program import Runnable, Scrub
 from duly.runtime.reports import Report, Reports, context_of
-from duly.store.base import Blame, MutationLane, NeedsAlone, Store, causes
+from duly.store.base import Blame, MutationLane, NeedsAlone, causes
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from duly.model.text import storable
 from duly.runtime.execute import Attempt, run_action, run_async_action
 from duly.runtime.program import Program, Runnable
 from duly.runtime.reports import Reports, captured_logging, context_of
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from duly.clock import Clock
 from duly.model.job import Claim, Settlement, settle
 from duly.runtime.alone import AloneRuns
 from duly.runtime.execute import timeout_outcome
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

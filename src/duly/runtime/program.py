@@ -11,8 +11,9 @@ from duly.model.function import Published
 from duly.model.job import Claim, Kind, NewJob
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.counts import Counts
-from duly.store.base import Store, StoreTx
+from duly.store.base import StoreTx
 from duly.store.schedules.ledger import Order
+from duly.store.table import Store
 
 Scrub = Callable[[str, str], str]
 """Takes what nobody is shown out of a text, given the arguments of the call."""

@@ -30,7 +30,7 @@ from duly.model.progress import (
 from duly.model.text import storable
 from duly.runtime.loop import Loop
 from duly.runtime.outbox import OUTAGE
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from duly.clock import Clock
 from duly.model.job import Claim
 from duly.runtime.outbox import OUTAGE
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

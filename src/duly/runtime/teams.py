@@ -25,7 +25,7 @@ from duly.runtime.execute import (
     run_async_action,
 )
 from duly.runtime.reports import context_of, speak_for
-from duly.store.base import Store
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from duly.schedules.found import Found, Key, Ticks
 from duly.schedules.health import Health, health_of, understood
 from duly.schedules.views import Foreseen, Schedule, Tick
 from duly.schedules.why import ScheduleWhy, explain_schedule
-from duly.store.base import Store
 from duly.store.schedules.data import ScheduleFilter, TickFilter
+from duly.store.table import Store
 from duly.times import Instant
 
 MAX_PREVIEW = 10_000

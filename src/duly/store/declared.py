@@ -63,8 +63,8 @@ Settle = Callable[[Stored], Applied | None]
 """What shall become of what there is; None if nothing shall. May be asked more than once."""
 
 
-def read(session: Session, app: str, calendars: Iterable[str]) -> Stored:
-    """What there is now."""
+def read(session: Session, app: str, calendars: Iterable[str] = ()) -> Stored:
+    """What there is of the schedules that an app declares, and of these calendars by name."""
     rows = session.run(sql.DECLARATIONS, {"app": app})
     seen = rows[0][0] if rows else ""
     found = {name: _attachable(session, name) for name in sorted(calendars)}
@@ -80,7 +80,10 @@ def apply(
     by: str | None,
     now: int,
 ) -> None:
-    """Change what there is while nobody else does."""
+    """Change the schedules that an app declares, all in one transaction.
+
+    Whoever does that for the same app at the same time waits, and then sees what was done.
+    """
     [(seen,)] = session.run(sql.LOCK_DECLARATIONS, {"app": app})
     # Calendars before schedules, as whoever changes a calendar does.
     found = {name: _attachable(session, name, hold=True) for name in sorted(calendars)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from duly.errors import EndpointExists
-from duly.ids import FIRST_ID, new_id
+from duly.ids import FIRST_ID, is_id, new_id
 from duly.model.endpoint import EndpointRecord
 from duly.store import endpoint_statements as sql
 from duly.store.schedules.audit import audit
@@ -22,6 +22,7 @@ _NOT_CHANGED = ("version", "updated_at")
 
 
 def add(session: Session, record: EndpointRecord, by: str | None, now: int) -> bool:
+    """Store a new endpoint, audited; False if its owner has one of that name."""
     if not session.run(sql.INSERT_ENDPOINT, msgspec.structs.asdict(record)):
         return False
     detail = {"name": record.name, "url": record.url}
@@ -32,6 +33,9 @@ def add(session: Session, record: EndpointRecord, by: str | None, now: int) -> b
 def edit(
     session: Session, endpoint_id: str, change: Change, by: str | None, now: int
 ) -> EndpointRecord | None:
+    """Change an endpoint, audited, under its lock; EndpointExists if the name is taken."""
+    if not is_id(endpoint_id):
+        return None
     rows = session.run(sql.LOCK_ENDPOINT, {"id": endpoint_id})
     if not rows:
         return None
@@ -64,6 +68,8 @@ def _reserve_name(session: Session, record: EndpointRecord, now: int) -> None:
 
 
 def remove(session: Session, endpoint_id: str, by: str | None, now: int) -> bool:
+    if not is_id(endpoint_id):
+        return False
     rows = session.run(sql.LOCK_ENDPOINT, {"id": endpoint_id})
     if not rows:
         return False
@@ -74,6 +80,8 @@ def remove(session: Session, endpoint_id: str, by: str | None, now: int) -> bool
 
 
 def get(session: Session, endpoint_id: str) -> EndpointRecord | None:
+    if not is_id(endpoint_id):
+        return None
     rows = session.run(sql.GET_ENDPOINT, {"id": endpoint_id})
     return EndpointRecord(*rows[0]) if rows else None
 
@@ -84,8 +92,10 @@ def named(session: Session, owner: str, name: str) -> EndpointRecord | None:
 
 
 def find(
-    session: Session, owner: str | None, after: str | None, limit: int
+    session: Session, owner: str | None, after: str | None = None, limit: int = 100
 ) -> list[EndpointRecord]:
-    """A page of endpoints, oldest first."""
+    """A page of them, oldest first; of all owners if it is None."""
+    if after is not None and not is_id(after):
+        return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
     return [EndpointRecord(*row) for row in session.run(sql.ENDPOINTS, given)]

@@ -14,6 +14,7 @@ from duly.model.expect import Finding, Known, Late, Promise, Success, read_expec
 from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord, plan_of
 from duly.store import schedule_statements as sql
+from duly.store.jobs.enqueue import insert_jobs
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.data import TickFilter, ticks
@@ -35,10 +36,8 @@ MakeAlert = Callable[[ScheduleRecord, str, int], Sequence[NewJob]]
 
 
 def check(session: Session, now: int, make_alert: MakeAlert) -> int:
-    """Check one page of promises; how many were looked at.
-
-    Who is told, and when it is looked at again, is one transaction: each breach is told once.
-    """
+    """Check some promises that are due, in one transaction with the jobs that tell of those
+    that were broken; how many were looked at."""
     rows = session.run(sql.LOCK_EXPECTING, {"now": now, "limit": PAGE})
     for row in rows:
         record = schedule_of(row)
@@ -155,5 +154,11 @@ def _tell(
     except Exception as error:  # the function may be unknown here, and known elsewhere
         log.error("schedule %s: nobody can be told that it is late: %s", record.id, error)
         return False
-    session.insert_jobs(jobs)
+    insert_jobs(session, jobs)
     return True
+
+
+def next_check(session: Session) -> int | None:
+    """When the next promise of a schedule is to be checked."""
+    rows = session.run(sql.NEXT_CHECK)
+    return rows[0][0] if rows else None

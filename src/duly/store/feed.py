@@ -30,11 +30,16 @@ def newest(session: Session, now: int) -> Cursor:
 
 
 def sees_writers(session: Session) -> bool:
+    """Whether one can know of everybody who writes now; if not, `changes` may miss ends."""
     return bool(session.run(sql.SEES_WRITERS)[0][0])
 
 
 def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
     # First, so that whoever writes unseen by what follows has begun after it.
+    """What has changed since: at most so many of each kind; some of it may come twice.
+
+    Nothing is left out that has ended, whatever order transactions commit in.
+    """
     horizon = _horizon(session, now)
     given: dict[str, Any] = {
         "since": cursor.since,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from duly import fault
-from duly.ids import FIRST_ID, go_past
+from duly.ids import FIRST_ID, go_past, is_id
 from duly.model.inbox import (
     EventPage,
     EventState,
@@ -18,11 +18,11 @@ from duly.model.inbox import (
     JobOfEvent,
     line_of,
 )
-from duly.model.job import Hold, JobRecord, NewJob, State, TrackedJob, Trigger
+from duly.model.job import Hold, NewJob, State, TrackedJob, Trigger
 from duly.model.stored import word
 from duly.store import inbox_statements as sql
 from duly.store import limits
-from duly.store.schedules.audit import audit
+from duly.store.jobs.enqueue import insert_jobs
 
 if TYPE_CHECKING:
     from duly.store.session import Session
@@ -44,13 +44,17 @@ class Stored(NamedTuple):
 
 
 def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | None) -> Stored:
-    """Store a delivery and its jobs, unless it is there; without jobs it was filtered."""
+    """Store a delivery and its jobs in one transaction, unless the delivery is there already.
+
+    Without jobs it is stored as filtered. The job of an entity is held until the earlier ones
+    of the same webhook and entity have ended.
+    """
     jobs: list[NewJob] = [] if make_jobs is None else _in_line(session, record, make_jobs)
     row = msgspec.structs.asdict(record) | {"job_id": jobs[0].id if jobs else None}
     if not session.run(sql.INSERT_EVENT, row):
         delivery = {"webhook": record.webhook, "delivery": record.delivery}
         return Stored(session.run(sql.EVENT_OF_DELIVERY, delivery)[0][0], new=False)
-    existing = session.insert_jobs(jobs) if jobs else {}
+    existing = insert_jobs(session, jobs) if jobs else {}
     if jobs and jobs[0].id in existing:
         session.run(sql.POINT_EVENT, {"id": record.id, "job_id": existing[jobs[0].id]})
     fault.point("webhook.stored")
@@ -89,38 +93,17 @@ def repeat(session: Session, job: TrackedJob) -> TrackedJob:
     return msgspec.structs.replace(job, hold=Hold.BATCH)
 
 
-def retry(
-    session: Session,
-    event_id: str,
-    again: Callable[[JobRecord], TrackedJob],
-    expires_at: int,
-    by: str | None,
-    now: int,
-) -> str | None:
-    """Run the job of an event again, if it failed or was canceled: the new job."""
-    rows = session.run(sql.LOCK_EVENT, {"id": event_id})
-    job_id = rows[0][0] if rows else None
-    record = None if job_id is None else session.get(job_id)
-    if record is None or record.state not in (State.FAILED, State.CANCELED):
-        return None
-    repeated: str = session.replay([again(record)], expires_at)[record.id]
-    # The job may be one that others have called, into which the event was merged.
-    session.run(sql.POINT_EVENT, {"id": event_id, "job_id": repeated})
-    audit(session, "webhook.retry", f"webhook:{event_id}", by, {"job": repeated}, now)
-    return repeated
-
-
 def get(session: Session, event_id: str) -> FoundEvent | None:
+    """A received webhook and its job; None also if retention has removed the job."""
+    if not is_id(event_id):
+        return None
     rows = session.run(sql.GET_EVENT, {"id": event_id})
     found = _with_jobs(session, [InboxRecord(*row) for row in rows])
     return found[0] if found else None
 
 
 def find(session: Session, filter: InboxFilter) -> EventPage:
-    """Newest first. Where an event stands is known from its job.
-
-    If few are in a state, those are looked up; else one walks until enough are found, and not far.
-    """
+    """Some of them without their bodies, newest first; see EventPage."""
     given = {
         name: value
         for name in ("webhook", "owner", "before_id")
@@ -193,10 +176,8 @@ def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
 
 
 def forget(session: Session, after: str, cutoff: int) -> tuple[str, int]:
-    """Forget old events, of some that come after one, whose job is gone, or that were filtered.
-
-    Where to go on, "" at the end, and how many went.
-    """
+    """Forget events from before the cutoff, some of those after one, whose job is gone, or
+    which were filtered; where to go on, "" at the end, and how many went."""
     page = session.run(sql.OLD_EVENTS, {"after": after or FIRST_ID, "limit": PAGE})
     old = [event_id for event_id, received_at in page if received_at < cutoff]
     gone = session.run(sql.FORGET_EVENTS, {"ids": session.array(old)}) if old else []

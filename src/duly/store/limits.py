@@ -9,6 +9,7 @@ key: see LOCK_KEYS.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -27,13 +28,18 @@ from duly.model.keys import (
     startable,
 )
 from duly.store import statements as sql
+from duly.store import workers as worker_verbs
+from duly.store.jobs.holds import hold
 from duly.store.steps import Ask, many
 
 if TYPE_CHECKING:
     from duly.store.base import ClaimRequest, WorkerInfo
+    from duly.store.engine import Engine
     from duly.store.session import Session
 
 ALONE_AGAIN_MS = 5_000
+MOST_KEYS = 100
+"""As many as AWAITED_KEYS gives."""
 
 
 class Picked(NamedTuple):
@@ -228,7 +234,7 @@ class Starting:
     def turn_away(self) -> None:
         """Let the refused ones wait; one gets the time at which the rate leaves something."""
         for key, jobs in self.refused.items():
-            self._session.hold([job.id for job in jobs], Hold.KEY)
+            hold(self._session, [job.id for job in jobs], Hold.KEY)
             for queue, function in sorted({(job.queue, job.function) for job in jobs}):
                 line = {"key": key, "queue": queue, "function": function}
                 self._session.run(sql.HOLD_LINE, line | {"now": self._now})
@@ -238,7 +244,7 @@ class Starting:
 def start_alone(
     session: Session, job_id: str, worker_id: str, functions: Sequence[str], now: int
 ) -> Claim | None:
-    """Claim a job that runs in a process of its own; what a limit keeps back is due again soon."""
+    """Claim one job that must run in a process of its own, if it is of these functions."""
     which = {"id": job_id, "functions": session.array(functions), "now": now}
     rows = session.run(sql.PICK_ALONE, which)
     if not rows:
@@ -300,7 +306,7 @@ def startable_lines(
     mine = [line for line in lines if here and here.can_start(line.queue, line.function)]
     others = [line for line in lines if line not in mine]
     if others:
-        workers = [worker for worker in session.workers() if not worker.alone]
+        workers = [worker for worker in worker_verbs.workers(session) if not worker.alone]
         others = [line for line in others if _are_serving(workers, line)]
     return startable(mine, others, room, now)
 
@@ -390,7 +396,11 @@ def free(session: Session, ended: Sequence[tuple[str, int]]) -> set[str]:
 
 
 def release(session: Session, ended: Sequence[tuple[str, int]], now: int) -> bool:
-    """Free slots without starting anybody here; whether somebody can start because of it."""
+    """The bodies of these attempts (job id, token) have really ended: free their slots.
+
+    Those who wait for them are freed in the same transaction; whether anybody can start now.
+    Repeated, it changes nothing.
+    """
     freed = free(session, ended)
     return follow(session, freed, now) if freed else False
 
@@ -420,3 +430,28 @@ def wait_of(session: Session, job_id: str, now: int) -> KeyWait | None:
         starts_at = room.starts_at(rules, now)
         return KeyWait(key, holders, starts_at, first[0].id if first else None)
     return None
+
+
+def slots_of(session: Session, worker_id: str) -> set[tuple[str, int]]:
+    """The attempts (job id, token) that hold slots for this worker."""
+    rows = session.run(sql.SLOTS_OF, {"worker": worker_id})
+    return {(job_id, token) for job_id, token in rows}
+
+
+def admit_waiters(store: Engine, after: str, now: int) -> tuple[str, bool]:
+    """Free whoever waits for a key that leaves something, whatever the reason.
+
+    Looks at some keys that come after one; the last of them, "" at the end, and whether anybody
+    can start now.
+    """
+    keys = store.read(lambda session: session.ids(sql.AWAITED_KEYS, {"after": after}))
+    ready = store.read(lambda session: awaiting(session, keys, now))
+    # A transaction for each: nobody has to wait for the locks of a hundred keys.
+    admitted = [store.write(partial(follow, keys=[key], now=now)) for key in ready]
+    return keys[-1] if len(keys) == MOST_KEYS else "", any(admitted)
+
+
+def forget_keys(session: Session, now: int) -> int:
+    """Remove some keys, and starts that count for a rate, whose time is over; how many."""
+    expired = (sql.FORGET_KEYS, sql.FORGET_STARTS)
+    return sum(len(session.run(statement, {"now": now})) for statement in expired)

@@ -22,7 +22,7 @@ MOST_FUNCTIONS = 1_000
 
 
 def depths(session: Session, now: int) -> list[Depth]:
-    """How many jobs wait and run, by queue."""
+    """How many jobs wait and run, by queue, counted up to a limit."""
     lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for queue, priority, run_at, *_ in session.lanes():
         lanes[queue].append((priority, run_at))
@@ -54,15 +54,26 @@ def _count(
 
 
 def schedule_counts(session: Session) -> ScheduleCounts:
+    """How many schedules there are, counted up to a limit."""
     ((active, parked, every),) = session.run(sql.COUNT_SCHEDULES)
     return ScheduleCounts(active, parked, max(0, every - active - parked))
 
 
 def waiting_functions(session: Session) -> list[str]:
+    """The functions that unfinished jobs call which do not run, up to 1,000 of them."""
     return [name for (name,) in session.run(sql.WAITING_FUNCTIONS, {"limit": MOST_FUNCTIONS})]
 
 
+def oldest_due(session: Session) -> int | None:
+    """When the schedule that is due first is, or was, due, whoever may tick it."""
+    rows = session.run(sql.OLDEST_DUE)
+    return rows[0][0] if rows else None
+
+
 def add_counts(session: Session, counts: Sequence[Count]) -> None:
+    """Add to the counts that all processes share."""
+    if not counts:
+        return
     rows = [msgspec.structs.astuple(count) for count in counts]
     if session.dialect == "sqlite":
         session.run(sql.ADD_COUNTS, {"rows": msgspec.json.encode(rows).decode()})
@@ -72,4 +83,5 @@ def add_counts(session: Session, counts: Sequence[Count]) -> None:
 
 
 def counts(session: Session) -> list[Count]:
+    """What all processes have counted so far."""
     return [Count(*row) for row in session.run(sql.READ_COUNTS)]

@@ -30,6 +30,7 @@ class SystemTable(msgspec.Struct, frozen=True):
 
 
 def tables(session: Session) -> list[SystemTable]:
+    """duly's own tables, with their rows counted up to a limit."""
     return [
         SystemTable(name, session.run_text(sql.count_rows(name), {})[0][0], shown.columns)
         for name, shown in sorted(sql.TABLES.items())
@@ -39,7 +40,10 @@ def tables(session: Session) -> list[SystemTable]:
 def rows(
     session: Session, table: str, after: Sequence[str | int] | None, limit: int
 ) -> list[Mapping[str, Any]]:
-    """Rows of a table beyond a key; of nothing if there can be no such key."""
+    """Rows of one of duly's tables beyond a key, in the order of their keys.
+
+    Without what users have written: arguments, results, bodies, secrets.
+    """
     shown = sql.TABLES[table]
     if after is not None and not is_key(table, after):
         return []

@@ -50,7 +50,11 @@ class Ended(NamedTuple):
 
 
 def tally(session: Session, now: int, overdue: int, day: int, owner: str | None) -> Tally:
-    """`overdue`, `day`: the instants before and since which something counts as such."""
+    """How many there are of what operators look for; of all owners if it is None.
+
+    `overdue`: schedules that were due before it count as such; `day`: since when failed jobs
+    are counted.
+    """
     where: dict[str, Any] = {"now": now, "soon": now + HOUR_MS, "overdue": overdue}
     since: dict[str, Any] = {"since_id": first_id_at(day)}
     if owner is None:
@@ -66,7 +70,7 @@ def tally(session: Session, now: int, overdue: int, day: int, owner: str | None)
 def recent_runs(
     session: Session, schedule_ids: Sequence[str], limit: int
 ) -> Mapping[str, list[Run]]:
-    """The newest runs of each of these schedules, newest first."""
+    """The newest finished jobs of each of these schedules, newest first."""
     found: dict[str, list[Run]] = defaultdict(list)
     where = {"ids": session.array(schedule_ids), "limit": limit}
     for schedule_id, *run in session.run(sql.RECENT_RUNS, where):
@@ -77,7 +81,7 @@ def recent_runs(
 def function_runs(
     session: Session, functions: Sequence[str], limit: int
 ) -> Mapping[str, list[Run]]:
-    """The newest runs of each of these functions, newest first, whether they failed or not."""
+    """The newest jobs of each of these functions that succeeded or failed, newest first."""
     found: dict[str, list[Run]] = defaultdict(list)
     where = {"names": session.array(functions), "limit": limit}
     for function, *run in session.run(sql.FUNCTION_RUNS, where):
@@ -87,7 +91,8 @@ def function_runs(
 
 
 def throughput(session: Session, since: int, step: int, owner: str | None) -> list[Ended]:
-    """How many of the jobs since then have ended when: of the newest 10,000, in no order."""
+    """How many jobs have ended in which step of time, and how: of the newest 10,000 that were
+    stored since then."""
     where: dict[str, Any] = {"since_id": first_id_at(since), "step": step}
     if owner is None:
         rows = session.run(sql.THROUGHPUT, where)
@@ -97,7 +102,7 @@ def throughput(session: Session, since: int, step: int, owner: str | None) -> li
 
 
 def ledger_days(session: Session, schedule_id: str) -> list[Day]:
-    """The same as `days`, of the ticks and jobs that are still there."""
+    """The same of the ticks and jobs that are still there: of the newest 10,000 of a kind."""
     days: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(Day._fields[1:], 0))
     for statement in (sql.LEDGER_DAYS, sql.HISTORY_DAYS):
         for day, what, count in session.run(statement, {"id": schedule_id}):

@@ -36,7 +36,8 @@ from duly.runtime.execute import (
 )
 from duly.runtime.program import Program, Runnable, Running
 from duly.runtime.reports import Reports, captured_logging, context_of
-from duly.store.base import ClaimRequest, Store, StoreTx, WorkerInfo
+from duly.store.base import ClaimRequest, StoreTx, WorkerInfo
+from duly.store.table import Store
 from duly.testing.home import Home
 
 CHANCE = 0.5

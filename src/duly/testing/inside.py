@@ -22,14 +22,15 @@ from duly.model.job import (
     Finish,
     JobFilter,
     JobRecord,
+    Lost,
     NewJob,
     Settlement,
     State,
 )
 from duly.model.progress import LogEntry
 from duly.on import On
-from duly.store import steps
-from duly.store.base import Address, Blame, ClaimRequest, Engine, Rows, Store, StoreTx, WorkerInfo
+from duly.store import steps, workers
+from duly.store.base import Address, Blame, ClaimRequest, DatabaseInfo, Rows, StoreTx, WorkerInfo
 from duly.store.borrow import (
     AlchemyConnection,
     AlchemySession,
@@ -39,10 +40,12 @@ from duly.store.borrow import (
     borrow,
     factories_aside,
 )
+from duly.store.jobs import holds, rescue
+from duly.store.jobs.reports import write_reports
 from duly.store.session import Session
-from duly.store.shared import SharedVerbs
 from duly.store.sqlite import SqliteStore, SqliteTx
 from duly.store.steps import Row
+from duly.store.table import Store
 from duly.testing.home import Home
 from duly.threads import Threads
 
@@ -106,7 +109,7 @@ def _borrow(handle: Any) -> Borrowed:
     return borrowed
 
 
-class InsideStore(SharedVerbs[Session]):
+class InsideStore(Store):
     """The app's store, as one open transaction sees it."""
 
     mutation_lanes = 1
@@ -122,13 +125,13 @@ class InsideStore(SharedVerbs[Session]):
         self._own = own
         self._session, self._tx = _sessions(own, handle)
 
-    def _read(self, ask: Callable[[Session], T]) -> T:
+    def read(self, ask: Callable[[Session], T]) -> T:
         return ask(self._session)
 
-    def _read_in_time(self, ask: Callable[[Session], T]) -> T:
+    def read_in_time(self, ask: Callable[[Session], T]) -> T:
         return ask(self._session)
 
-    def _write(self, work: Callable[[Session], T]) -> T:
+    def write(self, work: Callable[[Session], T]) -> T:
         with self._tx.savepoint():
             return work(self._session)
 
@@ -152,8 +155,8 @@ class InsideStore(SharedVerbs[Session]):
     def address(self) -> Address:
         return self._own.address()
 
-    def engine(self) -> Engine:
-        return self._own.engine()
+    def database(self) -> DatabaseInfo:
+        return self._own.database()
 
     # Jobs
 
@@ -172,7 +175,7 @@ class InsideStore(SharedVerbs[Session]):
             settled: set[str] = session.settle(settlements, now)
             return settled, session.claim(request, now) if request else ()
 
-        return self._write(both)
+        return self.write(both)
 
     def mutation_lane(self) -> InsideLane:
         return InsideLane(self._session, self._tx)
@@ -183,17 +186,22 @@ class InsideStore(SharedVerbs[Session]):
     # Workers: the only one is the test itself.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
-        self._write(lambda s: s.register(worker, now))
-        self._release(worker.functions)
+        self.write(lambda s: workers.register(s, worker, now))
+        holds.release_for(self, worker.functions)
 
     def deregister(self, worker_id: str, now: int) -> None:
-        self._write(lambda s: s.deregister(worker_id, now))
+        self.write(lambda s: rescue.deregister(s, worker_id, now))
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         return set(worker_ids)
 
     def is_dead(self, worker_id: str) -> bool | None:
         return False
+
+    def rescue(
+        self, worker_id: str, beat: int | None, judge: Callable[[Lost], Settlement], now: int
+    ) -> int | None:
+        return self.write(lambda s: rescue.rescue(s, worker_id, beat, judge, now))
 
     # Waking: nobody else sees the transaction.
 
@@ -231,7 +239,7 @@ class InsideLane:
         return bool(self._session.settle([end], now))
 
     def log(self, lines: Sequence[LogEntry]) -> None:
-        self._session.report([], lines)
+        write_reports(self._session, [], lines)
 
     def enter(self) -> None:
         """Never shared."""

@@ -212,7 +212,7 @@ def enqueued(
 def _pending(app: Duly, function: Function[..., Any] | str | None, on: Any) -> list[JobRecord]:
     filter = JobFilter(state=State.PENDING, function=name_of_function(function), limit=MANY)
     if on is None:
-        found = app.ready().find(filter)
+        found: Sequence[JobRecord] = app.ready().find(filter)
     else:
         found = pending_inside(app.core, on, filter)
     return sorted(found, key=lambda record: (record.run_at, record.id))

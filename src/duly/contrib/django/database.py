@@ -17,8 +17,9 @@ from django.db.backends.sqlite3._functions import register
 from duly.clock import Clock
 from duly.connect import make_store
 from duly.errors import InvalidOption
-from duly.store.base import POOL, Store
+from duly.store.base import POOL
 from duly.store.sqlite import Connection, SqliteStore
+from duly.store.table import Store
 
 connections: Any = _connections
 _register: Any = register

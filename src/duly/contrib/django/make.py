@@ -23,7 +23,8 @@ from duly.contrib.django.database import LateStore, late_store
 from duly.core import Core
 from duly.functions import Function
 from duly.runtime.program import Running
-from duly.store.base import Store, StoreTx
+from duly.store.base import StoreTx
+from duly.store.table import Store
 
 settings: Any = _settings
 connections: Any = _connections

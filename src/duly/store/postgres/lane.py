@@ -14,6 +14,7 @@ from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
 from duly.store import statements as sql
 from duly.store.base import MEMBER, Blame, blame, driver_error
+from duly.store.jobs.reports import write_reports
 from duly.store.postgres.connection import is_hung_up
 from duly.store.postgres.errors import blame_one, first_line
 from duly.store.postgres.session import PostgresSession
@@ -93,7 +94,7 @@ class PostgresMutationLane:
     def log(self, lines: Sequence[LogEntry]) -> None:
         # If the body has broken its transaction, `finish` says so.
         if self.raw.info.transaction_status == TransactionStatus.INTRANS:
-            self._session.report([], lines)
+            write_reports(self._session, [], lines)
 
     def leave(self) -> None:
         if self._shared:

@@ -11,6 +11,7 @@ from duly.model.job import CLAIM_BYTES, Again, Claim, Finish, NewJob, Settlement
 from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
+from duly.store.jobs.reports import forget_reports
 from duly.store.limits import Picked, Starting
 from duly.store.postgres.arrays import with_arrays
 from duly.store.postgres.connection import Connection, PlainCursor
@@ -160,7 +161,7 @@ class PostgresSession(Session):
 
     def drop_kept(self, exhausted_after: int) -> None:
         dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
-        self.forget_reports([row[0] for row in dropped])
+        forget_reports(self, [row[0] for row in dropped])
 
     def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
         [(taken,)] = self.run(sql.TAKE_BUCKET, {"bucket": bucket})

@@ -23,10 +23,12 @@ from psycopg.pq import TransactionStatus
 from duly import errors, fault
 from duly.clock import SystemClock, os_sleep
 from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
-from duly.store import migrate
+from duly.store import migrate, workers
 from duly.store import statements as sql
-from duly.store.base import POOL, Address, ClaimRequest, Engine, RowsLocked, WorkerInfo
+from duly.store.base import POOL, Address, ClaimRequest, DatabaseInfo, RowsLocked, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
+from duly.store.jobs import holds, rescue
+from duly.store.jobs.enqueue import insert_jobs
 from duly.store.postgres.bell import Bell
 from duly.store.postgres.connection import Connection
 from duly.store.postgres.errors import (
@@ -42,9 +44,9 @@ from duly.store.postgres.lane import PostgresMutationLane
 from duly.store.postgres.pool import Pool, PoolExhausted
 from duly.store.postgres.session import SMALL_BATCH, PostgresSession
 from duly.store.postgres.tx import PostgresTx
-from duly.store.shared import SharedVerbs
 from duly.store.statements import Statement
 from duly.store.steps import Row
+from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +60,8 @@ TRIES = 20
 _SCHEME = re.compile(r"^(postgres|postgresql)(\+\w+)?://")
 
 
-class PostgresStore(SharedVerbs[PostgresSession]):
-    """See `duly.store.base.Store`, which says what each verb promises."""
+class PostgresStore(Store):
+    """See `duly.store.table.Store`, which lists the verbs."""
 
     mutation_lanes = 8
     mutations_share = False
@@ -195,7 +197,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             pass
         return str(cursor.fetchall()[0][0])
 
-    def _read(self, ask: Callable[[PostgresSession], T]) -> T:
+    def read(self, ask: Callable[[PostgresSession], T]) -> T:
         """Look at what is committed, in no transaction."""
         return _repeated(lambda: self._read_once(ask))
 
@@ -211,14 +213,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
             with self._borrow() as session:
                 return ask(session)
 
-    def _read_in_time(self, ask: Callable[[PostgresSession], T]) -> T:
+    def read_in_time(self, ask: Callable[[PostgresSession], T]) -> T:
         def bounded(session: PostgresSession) -> T:
             session.run(sql.SHORT_QUERY)
             return ask(session)
 
-        return self._write(bounded)
+        return self.write(bounded)
 
-    def _write(self, work: Callable[[PostgresSession], T]) -> T:
+    def write(self, work: Callable[[PostgresSession], T]) -> T:
         """Do the work in a transaction; repeated when it lost against another one."""
         return _repeated(lambda: self._write_once(work))
 
@@ -234,7 +236,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
                 raise
             return answer
 
-    def _single(self, work: Callable[[PostgresSession], T]) -> T:
+    def write_one(self, work: Callable[[PostgresSession], T]) -> T:
         """One statement, which is a transaction by itself; repeated like any other."""
         return _repeated(lambda: self._single_once(work))
 
@@ -259,7 +261,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     # Schema
 
     def migrate(self, now: int) -> Sequence[str]:
-        return self._write(lambda session: self._apply(session, now))
+        return self.write(lambda session: self._apply(session, now))
 
     def _apply(self, session: PostgresSession, now: int) -> list[str]:
         if session.raw.info.server_version < MINIMUM:
@@ -297,14 +299,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     def _applied(self) -> dict[int, str]:
         with contextlib.suppress(errors.NotMigrated):
-            return dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+            return dict(self.read(lambda s: s.run(sql.READ_MIGRATIONS)))
         return {}
 
     def open(self, now: int) -> None:
         if self._opened:
             return
         try:
-            meta: dict[str, str] = dict(self._read(lambda s: s.run(sql.READ_META)))
+            meta: dict[str, str] = dict(self.read(lambda s: s.run(sql.READ_META)))
         except errors.NotMigrated:
             meta = {}
         migrate.check("postgres", meta)
@@ -314,8 +316,8 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def address(self) -> Address:
         return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
 
-    def engine(self) -> Engine:
-        return self._read(lambda session: _engine(session, self.pool))
+    def database(self) -> DatabaseInfo:
+        return self.read(lambda session: _engine(session, self.pool))
 
     def close(self) -> None:
         with self._lock:
@@ -342,13 +344,13 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def _insert_keyed(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         """By themselves: who waits for the holder of a key lets nobody else wait."""
         try:
-            return self._write(lambda s: s.insert_jobs(jobs))
+            return self.write(lambda s: insert_jobs(s, jobs))
         except PoolExhausted:
             raise
         except errors.StoreUnavailable:
             self.drop_idle()
             with in_doubt():
-                return self._write(lambda s: s.insert_keyed_once(jobs))
+                return self.write(lambda s: s.insert_keyed_once(jobs))
 
     def _insert_together(self, tickets: list[Ticket[_Insert]]) -> None:
         # One round trip for both, where nobody else is about to ring.
@@ -372,14 +374,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     def _insert(self, jobs: Sequence[NewJob], ring: bool = False) -> None:
         try:
-            self._single(lambda s: s.insert_jobs(jobs, ring))
+            self.write_one(lambda s: insert_jobs(s, jobs, ring))
         except PoolExhausted:
             raise
         except errors.StoreUnavailable:
             # The answer was lost, or the connection was dead before the question.
             self.drop_idle()
             with in_doubt():
-                self._write(lambda s: s.insert_jobs_once(jobs, ring))
+                self.write(lambda s: s.insert_jobs_once(jobs, ring))
 
     @contextlib.contextmanager
     def transaction(self) -> Generator[PostgresTx]:
@@ -411,11 +413,11 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     def _settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
         one_statement = len(settlements) <= SMALL_BATCH and len({type(s) for s in settlements}) == 1
-        write = self._single if one_statement else self._write
+        write = self.write_one if one_statement else self.write
         try:
             settled = write(lambda s: _settle_shortly(s, settlements, now))
         except _Locked:
-            settled, locked = self._write(lambda s: s.settle_unlocked(settlements, now))
+            settled, locked = self.write(lambda s: s.settle_unlocked(settlements, now))
             if locked:
                 raise RowsLocked(settled, locked) from None
         fault.point("finish.committed")
@@ -424,7 +426,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def _claim(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
         if not request.freed:
             return self._claim_due(request, now)
-        claims, tells = self._write(lambda s: s.hand_over(request, now))
+        claims, tells = self.write(lambda s: s.hand_over(request, now))
         if tells:
             self._ring_safely()
         left = request.limit - len(claims)
@@ -440,10 +442,10 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
     def _claim_due(self, request: ClaimRequest, now: int) -> Sequence[Claim]:
         if not request.limited:
-            return self._single(lambda s: s.claim(request, now))
+            return self.write_one(lambda s: s.claim(request, now))
         while True:
             # A transaction for each look: the locks of keys are taken in one order, and not long.
-            claims, refused = self._write(lambda s: s.claim_limited(request, now))
+            claims, refused = self.write(lambda s: s.claim_limited(request, now))
             if claims or not refused:
                 return claims
 
@@ -453,11 +455,11 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     # Workers: a worker lives as long as its counter grows.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
-        self._write(lambda s: s.register(worker, now))
-        self._release(worker.functions)
+        self.write(lambda s: workers.register(s, worker, now))
+        holds.release_for(self, worker.functions)
 
     def deregister(self, worker_id: str, now: int) -> None:
-        self._write(lambda s: s.deregister(worker_id, now))
+        self.write(lambda s: rescue.deregister(s, worker_id, now))
 
     def abandon(self, worker_id: str) -> None:
         """Nothing has to be let go: without beats the worker is dead. For tests."""
@@ -487,7 +489,7 @@ class PostgresStore(SharedVerbs[PostgresSession]):
 
         def shortly(session: PostgresSession) -> int | None:
             session.run(sql.SHORT_LOCK_WAIT)
-            return session.rescue(worker_id, beat, judge, now)
+            return rescue.rescue(session, worker_id, beat, judge, now)
 
         try:
             rescued = self._write_once(shortly)
@@ -503,14 +505,14 @@ class PostgresStore(SharedVerbs[PostgresSession]):
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
         for bucket, whole, look in _expired_buckets(cutoff, now):
             limits = {"bucket": bucket, "cutoff": cutoff}
-            if self._read(lambda s: s.run(look, limits)):  # noqa: B023
+            if self.read(lambda s: s.run(look, limits)):  # noqa: B023
                 try:
                     self._write_once(
                         lambda s: s.retain_bucket(bucket, cutoff, exhausted_after, whole)  # noqa: B023
                     )
                 except Conflict:
                     log.info("bucket %s of the history is being read; it is emptied later", bucket)
-        self._write(lambda s: s.drop_kept(exhausted_after))
+        self.write(lambda s: s.drop_kept(exhausted_after))
         return 0
 
     # Waking
@@ -583,11 +585,11 @@ def _settle_shortly(
         raise _Locked from error
 
 
-def _engine(session: PostgresSession, pool: int) -> Engine:
+def _engine(session: PostgresSession, pool: int) -> DatabaseInfo:
     version = session.raw.info.parameter_status("server_version") or "?"
     ((longest, used, most, timeout),) = session.run(sql.SERVER_STATE)
     ((isolation,),) = session.run(sql.DEFAULT_ISOLATION)
-    return Engine(
+    return DatabaseInfo(
         "PostgreSQL",
         version,
         longest_transaction_ms=longest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from duly import errors
-from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.store.base import NeedsAlone, Rows
 from duly.store.placeholders import to_psycopg
 from duly.store.postgres.connection import Connection
 from duly.store.postgres.session import PostgresSession
+from duly.store.tx import OpenTx
 
 if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
@@ -42,7 +42,7 @@ def raise_if_ended(raw: Connection) -> None:
         raise errors.TransactionEnded("the body closed the connection")
 
 
-class PostgresTx:
+class PostgresTx(OpenTx):
     """A transaction in the hands of user code."""
 
     def __init__(self, connection: Connection, store: PostgresStore) -> None:
@@ -71,21 +71,6 @@ class PostgresTx:
             cursor.execute(to_psycopg(text).encode(), tuple(parameters))
             rows = cursor.fetchall() if cursor.rownumber is not None else []
             return Rows(rows, cursor.rowcount)
-
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        return self._open.insert_jobs(jobs)
-
-    def get(self, job_id: str) -> JobRecord | None:
-        return self._open.get(job_id)
-
-    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._open.find(filter)
-
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._open.cancel(job_id, by, now)
-
-    def lock_running(self, job_id: str, token: int) -> bool:
-        return self._open.lock_running(job_id, token)
 
     @contextlib.contextmanager
     def savepoint(self) -> Generator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from duly.store.schedules.rows import overridden, override_text, schedule_of, un
 
 if TYPE_CHECKING:
     from duly.model.calendar import Calendar
+    from duly.store.engine import Engine
     from duly.store.session import Session
 
 log = logging.getLogger(__name__)
@@ -25,12 +27,24 @@ log = logging.getLogger(__name__)
 RE_AIMED_AT_ONCE = 100
 
 
-def find_ahead(session: Session, now: int, zone_data: str) -> list[str]:
+def _find_ahead(session: Session, now: int, zone_data: str) -> list[str]:
     """The schedules that somebody has decided about, or woken, later than now."""
     return [row[0] for row in session.run(sql.AHEAD, {"now": now, "zone_data": zone_data})]
 
 
-def re_aim(session: Session, ids: Sequence[str], now: int) -> int:
+def re_aim(store: Engine, now: int, zone_data: str) -> int:
+    """Let schedules that somebody has moved on by a clock ahead of this one stand at the first
+    tick that is still to come and has no row in the ledger; how many. Zoned ones as in `tick`.
+    """
+    ids = store.read(lambda session: _find_ahead(session, now, zone_data))
+    moved = 0
+    for start in range(0, len(ids), RE_AIMED_AT_ONCE):
+        page = ids[start : start + RE_AIMED_AT_ONCE]
+        moved += store.write(partial(_re_aim_some, ids=page, now=now))
+    return moved
+
+
+def _re_aim_some(session: Session, ids: Sequence[str], now: int) -> int:
     """Let some of them stand at the first tick that is still to come; how many have moved.
 
     The ledger stays as it is: what was dispatched before its time is not dispatched again.

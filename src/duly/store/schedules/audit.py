@@ -51,7 +51,8 @@ def detail_of(session: Session, entry_id: str) -> Any:
     return msgspec.json.decode(rows[0][0]) if rows else None
 
 
-def audit_of(session: Session, target: str, limit: int) -> list[AuditEntry]:
+def audit_of(session: Session, target: str, limit: int = 100) -> list[AuditEntry]:
+    """What was done to something, newest first."""
     rows = session.run(sql.AUDIT_OF, {"target": target, "limit": limit})
     return [AuditEntry(*row) for row in rows]
 
@@ -66,7 +67,7 @@ def audit(
     *,
     entry_id: str | None = None,
 ) -> None:
-    """Write down who did what to what; under an id by which it is looked up, if one is given."""
+    """Write down who did what to what."""
     text = None if detail is None else msgspec.json.encode(detail).decode()
     chosen = entry_id or new_id(now)
     row = {"id": chosen, "at": now, "actor": actor, "action": action, "target": target}

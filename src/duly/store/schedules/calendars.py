@@ -41,6 +41,7 @@ class CalendarRecord(msgspec.Struct, frozen=True):
 
 
 def add_calendar(session: Session, record: CalendarRecord, by: str | None, now: int) -> bool:
+    """Store a new calendar; False if its owner has one of that name."""
     if not session.run(sql.INSERT_CALENDAR, msgspec.structs.asdict(record)):
         return False
     audit(session, "calendar.create", f"calendar:{record.id}", by, {"name": record.name}, now)
@@ -54,7 +55,9 @@ def edit_calendar(
     by: str | None,
     now: int,
 ) -> CalendarRecord | None:
-    """Change a calendar; when its schedules are looked at may change with it."""
+    """Change a calendar; the ticks that it moves to other days are moved anew."""
+    if not is_id(calendar_id):
+        return None
     rows = session.run(sql.LOCK_CALENDAR, {"id": calendar_id})
     if not rows:
         return None
@@ -116,6 +119,8 @@ def shift_again(session: Session, calendar_id: str, *, detached: bool = False) -
 
 def remove_calendar(session: Session, calendar_id: str, by: str | None, now: int) -> bool:
     """Remove a calendar; the schedules that it was attached to go on without it."""
+    if not is_id(calendar_id):
+        return False
     rows = session.run(sql.LOCK_CALENDAR, {"id": calendar_id})
     if not rows:
         return False
@@ -129,14 +134,18 @@ def remove_calendar(session: Session, calendar_id: str, by: str | None, now: int
 
 
 def find_calendars(
-    session: Session, owner: str | None, after: str | None, limit: int
+    session: Session, owner: str | None, after: str | None = None, limit: int = 100
 ) -> list[CalendarRecord]:
-    """A page of calendars, oldest first."""
+    """A page of them, oldest first; of all owners if it is None."""
+    if after is not None and not is_id(after):
+        return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
     return [CalendarRecord(*row) for row in session.run(sql.CALENDARS, given)]
 
 
 def get_calendar(session: Session, calendar_id: str) -> CalendarRecord | None:
+    if not is_id(calendar_id):
+        return None
     rows = session.run(sql.GET_CALENDAR, {"id": calendar_id})
     return CalendarRecord(*rows[0]) if rows else None
 
@@ -147,12 +156,12 @@ def calendar_named(session: Session, owner: str, name: str) -> CalendarRecord | 
 
 
 def calendars_of(session: Session, plans: Iterable[Plan]) -> dict[str, Calendar]:
-    """The attached calendars that can be read, by what a schedule calls them."""
+    """The calendars that are attached to these schedules, by what they call them."""
     return _calendars(session, {plan.record.calendar for plan in plans if plan.record.calendar})
 
 
 def calendars_in_use(session: Session) -> Mapping[str, Calendar]:
-    """All that are attached to a schedule and can be read, by what schedules call them."""
+    """All that are attached to a schedule, by what schedules call them."""
     return _calendars(session, {row[0] for row in session.run(sql.IN_USE)})
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from duly.errors import CalendarNotFound
+from duly.ids import is_id
 from duly.model.calendar import SEEDS
 from duly.model.decide import due_at
 from duly.model.schedule import Reason, ScheduleRecord, TickRecord, plan_of
@@ -17,6 +18,7 @@ from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.rows import schedule_of, tick_of
 
 if TYPE_CHECKING:
+    from duly.store.engine import Engine
     from duly.store.session import Session
 
 Edit = Callable[[ScheduleRecord], ScheduleRecord | None]
@@ -24,7 +26,7 @@ Edit = Callable[[ScheduleRecord], ScheduleRecord | None]
 
 
 def add(session: Session, record: ScheduleRecord, by: str | None, now: int) -> bool:
-    """Store a new schedule; False if its owner has one of that key."""
+    """Store a new schedule; False if there is one of that app, owner and key."""
     record = settled(session, record)
     if not session.run(sql.INSERT_SCHEDULE, msgspec.structs.asdict(record)):
         return False
@@ -41,7 +43,12 @@ def edit(
     detail: Mapping[str, Any] | None,
     now: int,
 ) -> ScheduleRecord | None:
-    """Change a schedule while nobody else looks at it; as it is then. None: there is none."""
+    """Change a schedule while it is locked, and write down who did; as it is then.
+
+    None if there is no such schedule. A change that answers None changes nothing.
+    """
+    if not is_id(schedule_id):
+        return None
     rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
     if not rows:
         return None
@@ -74,7 +81,9 @@ def settled(session: Session, record: ScheduleRecord) -> ScheduleRecord:
 
 
 def remove(session: Session, schedule_id: str, by: str | None, now: int) -> bool:
-    """Remove a schedule; its jobs and its ledger stay."""
+    """Remove a schedule. Its unfinished jobs, and its ledger, stay."""
+    if not is_id(schedule_id):
+        return False
     rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
     if not rows:
         return False
@@ -123,7 +132,13 @@ def _given(filter: ScheduleFilter | TickFilter) -> dict[str, object]:
     return {name: value for name, value in filter._asdict().items() if value is not None}
 
 
-def find(session: Session, filter: ScheduleFilter) -> list[ScheduleRecord]:
+def find_schedules(store: Engine, filter: ScheduleFilter) -> list[ScheduleRecord]:
+    """Oldest first."""
+    read = store.read if filter.search is None else store.read_in_time
+    return read(lambda session: _find(session, filter))
+
+
+def _find(session: Session, filter: ScheduleFilter) -> list[ScheduleRecord]:
     given = _given(filter)
     statement = sql.list_schedules(given)
     text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
@@ -131,6 +146,9 @@ def find(session: Session, filter: ScheduleFilter) -> list[ScheduleRecord]:
 
 
 def ticks(session: Session, schedule_id: str, filter: TickFilter) -> list[TickRecord]:
+    """Rows of the ledger, newest first."""
+    if not is_id(schedule_id):
+        return []
     if filter.reason == Reason.SLOT_EXISTS:
         # The slot has its own row in the ledger; what was refused is in the audit trail.
         refused = refused_slots(session, schedule_id) if filter.outcome in (None, "skipped") else []
@@ -142,6 +160,8 @@ def ticks(session: Session, schedule_id: str, filter: TickFilter) -> list[TickRe
 
 
 def get(session: Session, schedule_id: str) -> ScheduleRecord | None:
+    if not is_id(schedule_id):
+        return None
     rows = session.run(sql.GET_SCHEDULE, {"id": schedule_id})
     return schedule_of(rows[0]) if rows else None
 
@@ -149,3 +169,36 @@ def get(session: Session, schedule_id: str) -> ScheduleRecord | None:
 def find_one(session: Session, app: str, owner: str, key: str) -> ScheduleRecord | None:
     rows = session.run(sql.FIND_SCHEDULE, {"app": app, "owner": owner, "key": key})
     return schedule_of(rows[0]) if rows else None
+
+
+def due_schedules(
+    session: Session, now: int, limit: int, *, zone_data: str, signals_for: str | None = None
+) -> list[ScheduleRecord]:
+    """The schedules that are due, oldest first.
+
+    Zoned ones only for those whose zone data is of the version that `take_zone_data` has seen, or
+    later. With `signals_for`, those of other apps that ask for a signal are left to them.
+    """
+    where = {"now": now, "limit": limit, "zone_data": zone_data, "signals_for": signals_for}
+    return [schedule_of(row) for row in session.run(sql.PEEK_DUE, where)]
+
+
+def next_due(session: Session, *, zone_data: str, signals_for: str | None = None) -> int | None:
+    """When the next schedule is due that somebody with this zone data may tick."""
+    rows = session.run(sql.NEXT_DUE, {"zone_data": zone_data, "signals_for": signals_for})
+    return rows[0][0] if rows else None
+
+
+def is_scheduled(session: Session, functions: Sequence[str]) -> bool:
+    """Whether a schedule calls one of these functions."""
+    return bool(session.run(sql.IS_SCHEDULED, {"functions": session.array(functions)}))
+
+
+def scheduled_functions(session: Session) -> set[str]:
+    """The functions that at least one schedule targets."""
+    return {row[0] for row in session.run(sql.SCHEDULED_FUNCTIONS)}
+
+
+def set_cost(session: Session, job_id: str, token: int, amount: float) -> None:
+    """What an attempt of a schedule's job has cost so far; for other jobs nothing happens."""
+    session.run(sql.SET_COST, {"id": job_id, "token": token, "amount": amount})

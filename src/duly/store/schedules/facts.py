@@ -11,6 +11,7 @@ from duly.model.condition import Stats, prior_run_result
 from duly.model.decide import Facts, InFlight, Prior, Signal, needs_prior
 from duly.model.schedule import DAY_MS, Overlap, Plan
 from duly.store import schedule_statements as sql
+from duly.store.functions import statuses
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.rows import later
 from duly.store.steps import Row
@@ -27,15 +28,15 @@ def gather(
     plans: Sequence[Plan],
     now: int,
     signals: Mapping[str, Signal] | None = None,
-    ancestors: frozenset[str] = frozenset(),
     slots: Range | None = None,
+    ancestors: frozenset[str] = frozenset(),
 ) -> Facts:
-    """What the ticks of these schedules are decided by: a few statements, however many they are."""
+    """What ticks of these schedules would be decided by now."""
     killed = session.run(sql.KILL_SWITCH)
     taken = _slots(session, plans, slots)
     return Facts(
         killed=(killed[0][0] or "") if killed else None,
-        statuses=session.statuses(),
+        statuses=statuses(session),
         in_flight=_in_flight(session, plans),
         calendars=calendars_of(session, plans),
         priors=_priors(session, plans, now),

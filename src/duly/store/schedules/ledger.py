@@ -11,6 +11,8 @@ from duly.model.decide import Decided, Dispatch
 from duly.model.job import NewJob
 from duly.model.schedule import Plan, TickKind, TickRecord
 from duly.store import schedule_statements as sql
+from duly.store.jobs.cancel import cancel_live
+from duly.store.jobs.enqueue import insert_jobs
 
 if TYPE_CHECKING:
     from duly.store.session import Session
@@ -57,7 +59,7 @@ def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> M
     """
     if not jobs:
         return {}
-    existing = session.insert_jobs([job for made in jobs.values() for job in made])
+    existing = insert_jobs(session, [job for made in jobs.values() for job in made])
     for (schedule_id, kind, tick_at), made in jobs.items():
         if made[0].id in existing:
             where = {"schedule_id": schedule_id, "kind": kind, "tick_at": tick_at}
@@ -74,4 +76,4 @@ def cancel_others(session: Session, plan: Plan, now: int) -> None:
     """Cancel whatever of this schedule is unfinished."""
     others = [row[0] for row in session.run(sql.JOBS_OF, {"id": plan.id})]
     if others:
-        session.cancel_live(others, f"schedule:{plan.id}", now)
+        cancel_live(session, others, f"schedule:{plan.id}", now)

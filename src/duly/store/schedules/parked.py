@@ -29,18 +29,19 @@ REVIVED_AT_ONCE = 100
 
 
 def park(session: Session, schedule_id: str, error: str, now: int) -> None:
-    """Let a schedule rest that cannot be decided, and say why."""
+    """Let a schedule rest that cannot be ticked, with the error."""
     log.error("schedule %s is parked: %s", schedule_id, error, extra={"schedule": schedule_id})
     session.run(sql.PARK, {"id": schedule_id, "error": error, "now": now})
 
 
 def missing_functions(session: Session) -> list[str]:
-    """The functions that nobody knew when schedules called for them."""
+    """The functions for want of which schedules are parked."""
     return [row[0] for row in session.run(sql.MISSING_FUNCTIONS)]
 
 
 def revive(session: Session, functions: Iterable[str], now: int) -> int:
-    """Let some schedules of functions that are known again tick, from where they were; how many."""
+    """Let up to 100 schedules that were parked for want of these functions tick again, from
+    now; how many."""
     names = session.array(functions)
     found = [schedule_of(row) for row in session.run(sql.LOCK_PARKED, {"functions": names})]
     for record in found:

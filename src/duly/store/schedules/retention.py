@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from duly.ids import FIRST_ID
 from duly.model.schedule import TickKind, read_policies
 from duly.store import schedule_statements as sql
 
 if TYPE_CHECKING:
+    from duly.store.engine import Engine
     from duly.store.session import Session
 
 BATCH = 1_000
@@ -22,7 +25,24 @@ class Old(NamedTuple):
     before: int
 
 
-def old_ticks(session: Session, after: str, cutoff: int) -> tuple[str, list[Old], dict[str, int]]:
+def retain_ticks(store: Engine, after: str, cutoff: int) -> tuple[str, int]:
+    """Forget old ticks and costs of some schedules that come after one: the last of them, ""
+    at the end, and how many ticks went.
+
+    A schedule keeps its newest hundred, and what its budget looks at. What goes is added to the
+    row of its day in the same transaction.
+    """
+    last, old, costs = store.read(lambda session: _old_ticks(session, after or FIRST_ID, cutoff))
+    removed = 0
+    for ticks in old:
+        while gone := store.write(partial(_forget_ticks, old=ticks)):
+            removed += gone
+    if costs:
+        store.write(lambda session: _forget_costs(session, costs))
+    return last, removed
+
+
+def _old_ticks(session: Session, after: str, cutoff: int) -> tuple[str, list[Old], dict[str, int]]:
     """What may go of the schedules that come after one.
 
     The last schedule looked at ("" at the end), its ticks, and since when its costs count.
@@ -60,7 +80,7 @@ def _old_of(session: Session, schedule_id: str, kind: str, gone: bool, until: in
     return Old(schedule_id, kind, until)
 
 
-def forget_ticks(session: Session, old: Old) -> int:
+def _forget_ticks(session: Session, old: Old) -> int:
     """Remove some of these ticks, oldest first, and keep one row for every day; how many."""
     where = {"id": old.schedule_id, "kind": old.kind, "before": old.before}
     batch = session.run(sql.END_OF_BATCH, where | {"most": BATCH})
@@ -71,7 +91,7 @@ def forget_ticks(session: Session, old: Old) -> int:
     return len(session.run(sql.FORGET_TICKS, where))
 
 
-def forget_costs(session: Session, costs: Mapping[str, int]) -> None:
+def _forget_costs(session: Session, costs: Mapping[str, int]) -> None:
     for schedule_id, before in costs.items():
         session.run(sql.FORGET_COSTS, {"id": schedule_id, "before": before})
 
@@ -89,4 +109,5 @@ class Day(NamedTuple):
 
 
 def days_of(session: Session, schedule_id: str) -> list[Day]:
+    """What is left of ticks and jobs that are gone: one row for every day (UTC) with any."""
     return [Day(*row) for row in session.run(sql.DAYS_OF, {"id": schedule_id})]

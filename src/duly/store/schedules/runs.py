@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from duly.ids import is_id
 from duly.model.decide import Decided, Facts, Standing, Verdict, standing_of, tick_row
 from duly.model.job import NewJob
 from duly.model.schedule import Outcome, Overlap, Plan, Reason, TickKind, TickRecord, plan_of
@@ -63,11 +64,15 @@ def run(
     slots: Range | None = None,
     run_id: str | None = None,
 ) -> list[TickRecord] | None:
-    """Run ticks beside those of the trigger; what became of each. None: there is no such schedule.
+    """Run ticks that no trigger asks for, while the schedule is locked: what became of each.
 
-    A slot that is taken is answered as such and audited; its own row stays as it is. Under a
-    `run_id` a run is made once: whoever asks again is told what became of it.
+    None if there is no such schedule. A slot that has a row is answered with the reason
+    `schedule_slot_exists`, and audited; `slots` is where those are looked for first. Under a
+    `run_id` a run is made once: asked for again, it is what became of it, or nothing if the
+    ledger keeps that no longer.
     """
+    if not is_id(schedule_id):
+        return None
     rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
     if not rows:
         return None

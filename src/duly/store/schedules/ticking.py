@@ -25,6 +25,7 @@ from duly.model.decide import (
 from duly.model.job import NewJob
 from duly.model.schedule import Plan, Reason, TickKind, TickRecord
 from duly.store import schedule_statements as sql
+from duly.store.jobs.cancel import cancel_live
 from duly.store.schedules.audit import audit_gone, audit_slot
 from duly.store.schedules.facts import gather
 from duly.store.schedules.ledger import (
@@ -84,7 +85,12 @@ def tick(
     signals_for: str | None = None,
     only: str | None = None,
 ) -> Ticked:
-    """Decide one page of due schedules, or a single one, and write down what was decided."""
+    """Decide one page of due schedules, in one transaction; or the one with that id.
+
+    Each tick becomes one row of the ledger and, if it is dispatched, its jobs; a slot that has
+    a row gets no job. The schedule moves on to its next tick; one that cannot be decided is
+    parked. Schedules that somebody else has locked are left to them.
+    """
     where = {"now": now, "zone_data": zone_data, "signals_for": signals_for}
     if only is None:
         rows = session.run(sql.LOCK_DUE, where | {"limit": page + 1})
@@ -217,7 +223,7 @@ def _cancel_all_but_last(
     new = [each[0].id for each in made[:-1] if each[0].id not in existing]
     overtaken = [job_id for job_id in new if job_id != last]
     if overtaken:
-        session.cancel_live(overtaken, f"schedule:{verdict.plan.id}", now)
+        cancel_live(session, overtaken, f"schedule:{verdict.plan.id}", now)
 
 
 class Advance(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from duly.ids import FIRST_ID
 from duly.model.calendar import Calendar
 from duly.model.decide import due_at
 from duly.model.schedule import Plan
@@ -22,6 +23,7 @@ from duly.store.schedules.rows import (
 from duly.store.statements import READ_META
 
 if TYPE_CHECKING:
+    from duly.store.engine import Engine
     from duly.store.session import Session
 
 ZONE_DATA, ZONE_DATA_DONE = "zone_data", "zone_data_done"
@@ -35,15 +37,20 @@ def has_zone_data(session: Session, version: str) -> bool:
 
 
 def required_zone_data(session: Session) -> str:
+    """The version of the zone data that a ticker must have; "" if any will do."""
     meta: dict[str, str] = dict(session.run(READ_META))
     return meta.get(ZONE_DATA, "")
 
 
-def take_zone_data(session: Session, version: str) -> bool:
-    """From now on only those who have this version, or a later one, decide about zoned schedules.
+def take_zone_data(store: Engine, version: str) -> bool:
+    """Require this version of the zone data, unless a later one is required: older tickers
+    leave zoned schedules alone. Whether stored ticks have to be computed anew with it."""
+    if store.read(lambda session: has_zone_data(session, version)):
+        return False
+    return store.write(lambda session: _require(session, version))
 
-    Whether stored ticks have to be computed anew with it.
-    """
+
+def _require(session: Session, version: str) -> bool:
     session.run(sql.RAISE_META, {"key": ZONE_DATA, "value": version})
     required, done = (_meta(session, key) for key in (ZONE_DATA, ZONE_DATA_DONE))
     return required == version and done < version
@@ -56,10 +63,13 @@ def _meta(session: Session, key: str) -> str:
 
 
 def compute_zoned(session: Session, version: str, after: str, now: int) -> str | None:
-    """Compute the next tick of some zoned schedules anew; the last of them, None at the end."""
+    """Compute the next ticks of up to 100 zoned schedules after one anew; the last of them.
+
+    None if there are no more, or if a later version is required meanwhile.
+    """
     if _meta(session, ZONE_DATA) != version:
         return None  # somebody with a later version does it
-    page = [schedule_of(row) for row in session.run(sql.LOCK_ZONED, {"after": after})]
+    page = [schedule_of(row) for row in session.run(sql.LOCK_ZONED, {"after": after or FIRST_ID})]
     plans = [plan for record in page if (plan := understand(record, {}))]
     calendars = calendars_of(session, plans)
     for plan in plans:

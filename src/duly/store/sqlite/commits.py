@@ -8,6 +8,7 @@ from typing import Any
 
 from duly.model.job import NewJob
 from duly.store.commit import Ticket
+from duly.store.jobs.enqueue import insert_jobs
 from duly.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
 from duly.store.sqlite.session import SqliteSession
 
@@ -27,7 +28,7 @@ class Insert:
         self.jobs = jobs
 
     def __call__(self, session: SqliteSession) -> dict[str, str]:
-        return session.insert_jobs(self.jobs)
+        return insert_jobs(session, self.jobs)
 
 
 def alone(session: SqliteSession, ticket: Ticket[Write], begun: Begun) -> None:
@@ -79,7 +80,7 @@ def _insert_all(session: SqliteSession, tickets: Sequence[Ticket[Write]]) -> Non
             jobs += ticket.work.jobs
             ticket.value = {}
     if jobs:
-        session.insert_jobs(jobs)
+        insert_jobs(session, jobs)
 
 
 def _one_of_many(session: SqliteSession, ticket: Ticket[Write]) -> bool:

@@ -13,6 +13,7 @@ from duly import errors
 from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
 from duly.store.base import MEMBER, Blame, blame, driver_error
+from duly.store.jobs.reports import write_reports
 from duly.store.sqlite.connection import BEGIN, COMMIT, ROLLBACK
 from duly.store.sqlite.errors import blame_one, translated
 from duly.store.sqlite.session import SqliteSession
@@ -173,7 +174,7 @@ class SqliteMutationLane(BodyConnection):
         # If the body has ended its transaction, `finish` says so.
         if self.raw.in_transaction:
             with self._ours():
-                self.session.report([], lines)
+                write_reports(self.session, [], lines)
 
     def leave(self) -> None:
         if self._shared:

@@ -14,6 +14,7 @@ from duly.model.job import CLAIM_BYTES, Again, Claim, Finish, NewJob, Settlement
 from duly.store import limits, steps
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
+from duly.store.jobs.reports import forget_reports
 from duly.store.limits import Picked, Starting
 from duly.store.schedule_statements import EVERYTHING, ROLL_UP_JOBS
 from duly.store.session import Session
@@ -200,7 +201,7 @@ class SqliteSession(Session):
         expired = [row for row in oldest if row[4] < cutoff]
         if not expired:
             dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
-            self.forget_reports([row[0] for row in dropped])
+            forget_reports(self, [row[0] for row in dropped])
             return 0
         newest = {row[2]: row for row in sorted(expired, key=lambda row: str(row[1]))}
         keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
@@ -209,7 +210,7 @@ class SqliteSession(Session):
             self.run(sql.KEEP, {"ids": self.array(keep)})
         self.run(ROLL_UP_JOBS, {"ids": self.array(row[1] for row in expired)})
         self.run(sql.DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
-        self.forget_reports([row[1] for row in expired if row[1] not in keep])
+        forget_reports(self, [row[1] for row in expired if row[1] not in keep])
         return len(expired)
 
     def _is_newest(self, row: Row) -> bool:

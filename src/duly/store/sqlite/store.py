@@ -23,12 +23,13 @@ from typing import TypeVar
 from duly import errors, fault
 from duly.clock import os_monotonic, os_sleep
 from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
-from duly.store import migrate
+from duly.store import migrate, workers
 from duly.store import statements as sql
-from duly.store.base import Address, ClaimRequest, Engine, WorkerInfo
+from duly.store.base import Address, ClaimRequest, DatabaseInfo, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
-from duly.store.shared import SharedVerbs
+from duly.store.jobs import holds, rescue
+from duly.store.jobs.enqueue import insert_jobs
 from duly.store.sqlite import mounts
 from duly.store.sqlite.commits import Insert, Write, alone, together
 from duly.store.sqlite.connection import Connection, close_all
@@ -42,6 +43,7 @@ from duly.store.sqlite.fork import INHERITED, STORES
 from duly.store.sqlite.lane import BodyConnection, SqliteMutationLane
 from duly.store.sqlite.session import WORDS, SqliteSession
 from duly.store.sqlite.tx import SqliteTx
+from duly.store.table import Store
 from duly.store.turnstile import PATIENCE, Turnstile, open_private
 
 log = logging.getLogger(__name__)
@@ -56,8 +58,8 @@ LONGEST_REST = 0.1
 LEFTOVER_SECONDS = 60.0
 
 
-class SqliteStore(SharedVerbs[SqliteSession]):
-    """See `duly.store.base.Store`, which says what each verb promises."""
+class SqliteStore(Store):
+    """See `duly.store.table.Store`, which lists the verbs."""
 
     mutation_lanes = 1
     mutations_share = True
@@ -195,7 +197,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         self._create()
         with translated(self.where):
             self._use_wal()
-            taken = self._write(lambda session: self._apply(session, now))
+            taken = self.write(lambda session: self._apply(session, now))
         self._opened = False
         names: list[str] = taken
         return names
@@ -250,7 +252,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     def _applied(self) -> dict[int, str]:
         if self.path.exists():
             with contextlib.suppress(errors.NotMigrated):
-                return dict(self._read(lambda s: s.run(sql.READ_MIGRATIONS)))
+                return dict(self.read(lambda s: s.run(sql.READ_MIGRATIONS)))
         return {}
 
     def open(self, now: int) -> None:
@@ -271,14 +273,14 @@ class SqliteStore(SharedVerbs[SqliteSession]):
     def address(self) -> Address:
         return Address("sqlite", "", self._store_id, self.where)
 
-    def engine(self) -> Engine:
-        mode: str = self._read(lambda s: s.run(sql.JOURNAL_MODE)[0][0])
+    def database(self) -> DatabaseInfo:
+        mode: str = self.read(lambda s: s.run(sql.JOURNAL_MODE)[0][0])
         network = mounts.network_file_system(self.path)
-        return Engine("SQLite", sqlite3.sqlite_version, mode, network)
+        return DatabaseInfo("SQLite", sqlite3.sqlite_version, mode, network)
 
     def _meta(self) -> dict[str, str]:
         try:
-            return dict(self._read(lambda s: s.run(sql.READ_META)))
+            return dict(self.read(lambda s: s.run(sql.READ_META)))
         except errors.NotMigrated:
             return {}
 
@@ -294,7 +296,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     # Reading and writing
 
-    def _read(self, ask: Callable[[SqliteSession], T]) -> T:
+    def read(self, ask: Callable[[SqliteSession], T]) -> T:
         with self.gate:
             with self._lock:
                 raw = self._idle.pop() if self._idle else None
@@ -309,10 +311,10 @@ class SqliteStore(SharedVerbs[SqliteSession]):
                 self._idle.append(raw)
             return answer
 
-    def _read_in_time(self, ask: Callable[[SqliteSession], T]) -> T:
-        return self._read(lambda s: s.in_time(ask))
+    def read_in_time(self, ask: Callable[[SqliteSession], T]) -> T:
+        return self.read(lambda s: s.in_time(ask))
 
-    def _write(self, work: Callable[[SqliteSession], T]) -> T:
+    def write(self, work: Callable[[SqliteSession], T]) -> T:
         """Do the work in a transaction that other callers may share; durable on return."""
         answer: T = self._group.write(work)
         return answer
@@ -379,9 +381,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     def enqueue(self, jobs: Sequence[NewJob], *, ring: bool = False) -> Mapping[str, str]:
         if any(isinstance(job, KeyedJob) for job in jobs):
-            existing: Mapping[str, str] = self._write(lambda s: s.insert_jobs(jobs))
+            existing: Mapping[str, str] = self.write(lambda s: insert_jobs(s, jobs))
         else:
-            existing = self._write(Insert(jobs))
+            existing = self.write(Insert(jobs))
         fault.point("enqueue.committed")
         return existing
 
@@ -415,7 +417,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             settled = session.settle(settlements, now)
             return settled, session.claim(request, now) if request else ()
 
-        answer = self._write(both)
+        answer = self.write(both)
         if settlements:
             fault.point("finish.committed")
         return answer
@@ -431,9 +433,9 @@ class SqliteStore(SharedVerbs[SqliteSession]):
             file = open_private(self._worker_file(worker.id))
         fcntl.flock(file, fcntl.LOCK_EX)
         self._worker_locks[worker.id] = file
-        self._write(lambda s: s.register(worker, now))
+        self.write(lambda s: workers.register(s, worker, now))
         self._remove_leftovers(os.fstat(file).st_mtime)
-        self._release(worker.functions)
+        holds.release_for(self, worker.functions)
 
     def _remove_leftovers(self, now: float) -> None:
         """Lock files of workers that were killed just before they had a row, or after it went.
@@ -450,7 +452,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
     def deregister(self, worker_id: str, now: int) -> None:
         try:
-            self._write(lambda s: s.deregister(worker_id, now))
+            self.write(lambda s: rescue.deregister(s, worker_id, now))
         except BaseException:
             # The row is left to be rescued, which must not wait for the end of this process.
             self.abandon(worker_id)
@@ -496,7 +498,8 @@ class SqliteStore(SharedVerbs[SqliteSession]):
         judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
-        rescued = super().rescue(worker_id, beat, judge, now)
+        rescued = self.write(lambda s: rescue.rescue(s, worker_id, beat, judge, now))
+        fault.point("rescue.committed")
         if rescued is not None:
             self._worker_file(worker_id).unlink(missing_ok=True)
         return rescued
@@ -519,7 +522,7 @@ class SqliteStore(SharedVerbs[SqliteSession]):
 
         removed = 0
         while removed < RETAINED_AT_ONCE:
-            gone, took = self._write(forget_some)
+            gone, took = self.write(forget_some)
             removed += gone
             if gone < sql.OLDEST_AT_ONCE:
                 break

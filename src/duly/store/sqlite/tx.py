@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from duly import errors
-from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.store.base import Rows
 from duly.store.placeholders import to_sqlite
 from duly.store.sqlite.session import SqliteSession
+from duly.store.tx import OpenTx
 
 ENDED_IN_BODY = "the body ended the transaction (INSERT OR ROLLBACK does that too)"
 
 
-class SqliteTx:
+class SqliteTx(OpenTx):
     """A transaction in the hands of user code."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -39,21 +39,6 @@ class SqliteTx:
         cursor.row_factory = None
         cursor.execute(to_sqlite(text), parameters)
         return Rows(cursor.fetchall(), cursor.rowcount)
-
-    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        return self._open.insert_jobs(jobs)
-
-    def get(self, job_id: str) -> JobRecord | None:
-        return self._open.get(job_id)
-
-    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return self._open.find(filter)
-
-    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        return self._open.cancel(job_id, by, now)
-
-    def lock_running(self, job_id: str, token: int) -> bool:
-        return self._open.lock_running(job_id, token)
 
     @contextlib.contextmanager
     def savepoint(self) -> Generator[None]:

@@ -6,7 +6,8 @@ from functools import partial
 
 from duly.errors import DulyError
 from duly.model.job import CLAIM_BYTES, Hold, State
-from duly.store.base import Lane, Store
+from duly.store.base import Lane
+from duly.store.table import Store
 from duly.testing.conformance.ground import (
     DAY,
     MIB,

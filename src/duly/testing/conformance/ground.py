@@ -22,7 +22,8 @@ from duly.model.job import (
     State,
     settle_lost,
 )
-from duly.store.base import ClaimRequest, Store, WorkerInfo
+from duly.store.base import ClaimRequest, WorkerInfo
+from duly.store.table import Store
 
 NOW = 1_767_225_600_000
 SECOND = 1_000

@@ -65,7 +65,7 @@ class Measures(Ground):
         assert list(self.store.waiting_functions()) == []
 
     def test_a_store_names_its_database(self) -> None:
-        engine = self.store.engine()
+        engine = self.store.database()
         assert engine.name
         assert engine.version
 

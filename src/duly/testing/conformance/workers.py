@@ -9,7 +9,8 @@ from duly.errors import DulyError
 from duly.ids import new_id
 from duly.model.job import Again, ErrorKind, Hold, Kind, Lost, Settlement, State
 from duly.model.retry import Retry, encode_retry
-from duly.store.base import Store, WorkerInfo
+from duly.store.base import WorkerInfo
+from duly.store.table import Store
 from duly.testing.conformance.ground import (
     DAY,
     NOBODY,

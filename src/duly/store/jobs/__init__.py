@@ -1,0 +1,1 @@
+"""What the store does with jobs, from the call to the last trace."""

@@ -1,0 +1,50 @@
+"""What a bulk job does to one page of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duly import fault
+from duly.store import statements as sql
+from duly.store.base import (
+    CancelJobs,
+    Change,
+    RepeatJobs,
+)
+from duly.store.jobs import cancel, enqueue, replay
+from duly.store.session import Session
+
+
+def change_page(
+    session: Session,
+    running: tuple[str, int],
+    change: Change,
+    checkpoint: Callable[[int], str],
+    now: int,
+) -> int | None:
+    """Change some jobs for a running job (id, token), and write down how far it is; how many.
+
+    Both happen together: `checkpoint(how many)` becomes the running job's arguments. Nothing
+    happens, and the answer is None, if it does not run any more under that token.
+    """
+    if not enqueue.lock_running(session, *running):
+        return None
+    changed = _change(session, change, now)
+    fault.point("bulk.changed")
+    job_id, token = running
+    session.run(sql.CHECKPOINT, {"id": job_id, "token": token, "args": checkpoint(changed)})
+    return changed
+
+
+def _change(session: Session, change: Change, now: int) -> int:
+    if isinstance(change, RepeatJobs):
+        repeated = replay.replay(session, change.jobs, change.expires_at)
+        return sum(repeated[job.retry_of or ""] == job.id for job in change.jobs)
+    any_state = isinstance(change, CancelJobs) and not change.only_pending
+    which = sql.LIVE_IDS if any_state else sql.PENDING_IDS
+    found = session.ids(which, {"ids": session.array(change.ids)})
+    if isinstance(change, CancelJobs):
+        cancel.cancel_live(session, found, change.by, now)
+    elif found:
+        session.run(sql.RESCHEDULE, {"ids": session.array(found), "run_at": change.run_at})
+    return len(found)

@@ -1,0 +1,142 @@
+"""Jobs that nobody may start, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+
+from duly.ids import FIRST_ID
+from duly.model.function import CLOSED, Status
+from duly.model.job import (
+    Hold,
+)
+from duly.store import functions, workers
+from duly.store import statements as sql
+from duly.store.base import (
+    HeldJobs,
+)
+from duly.store.engine import Engine
+from duly.store.jobs import cancel
+from duly.store.session import Session
+
+MOST_HOOKS = 100
+"""As many as HOOKS gives."""
+
+# Every process looks every second, and as a rule finds nothing: no lock and no transaction id is
+# taken for that.
+
+
+def hold_unknown(store: Engine, now: int) -> int:
+    """Hold due jobs of functions that are paused or that no worker lists; how many.
+
+    Those of a deleted function are canceled.
+    """
+    stuck = store.read(lambda session: stuck_at_heads(session, now))
+    return store.write(lambda session: hold_stuck(session, stuck, now)) if stuck else 0
+
+
+def release_known(store: Engine) -> int:
+    """Free held jobs of functions that are listed and not paused any more; how many."""
+    known = store.read(freed)
+    return sum(_release_some(store, hold, names) for hold, names in known.items())
+
+
+def _release_some(store: Engine, hold: Hold, functions: Collection[str]) -> int:
+    if not functions or not store.read(lambda session: held_ids(session, hold, functions)):
+        return 0
+    return store.write(lambda session: release(session, hold, functions))
+
+
+def release_for(store: Engine, functions: Sequence[str]) -> None:
+    """Free the jobs that waited for somebody who has these functions."""
+    for hold in (Hold.FUNCTION, Hold.SIGNATURE):
+        while store.write(partial(release, hold=hold, functions=functions)):
+            pass
+
+
+def relist(store: Engine, worker_id: str, functions: Sequence[str]) -> None:
+    """The worker has other functions now; jobs that waited for them are freed."""
+    store.write(lambda session: workers.relist(session, worker_id, functions))
+    release_for(store, functions)
+
+
+def free_hooks(store: Engine, after: Sequence[str]) -> tuple[Sequence[str], int]:
+    """Free hooks that wait for no unfinished job any more, whatever the reason.
+
+    Looks at some that come after one, by its function and id; the last of them, () at the end,
+    and how many were freed.
+    """
+    function, job_id = after or ("", FIRST_ID)
+    where = {"function": function, "id": job_id}
+    hooks = store.read(lambda session: session.run(sql.HOOKS, where))
+    stuck = [hook_id for _, hook_id, is_stuck in hooks if is_stuck]
+    freed = store.write(lambda session: _free_hooks(session, stuck)) if stuck else 0
+    return hooks[-1][:2] if len(hooks) == MOST_HOOKS else (), freed
+
+
+def stuck_at_heads(session: Session, now: int) -> list[tuple[str, str]]:
+    """Due jobs at the head of their lane that nobody may start: id and function."""
+    statuses = functions.statuses(session)
+    known = session.array(
+        sorted(
+            name for name in workers.known_functions(session) if statuses.get(name) not in CLOSED
+        )
+    )
+    stuck: list[tuple[str, str]] = []
+    for queue, priority, run_at, *_ in session.lanes():
+        if run_at <= now:
+            where = {"queue": queue, "priority": priority, "now": now, "functions": known}
+            stuck += [(row[0], row[1]) for row in session.run(sql.UNKNOWN_AT_HEAD, where)]
+    return stuck
+
+
+def hold_stuck(session: Session, stuck: Sequence[tuple[str, str]], now: int) -> int:
+    """Hold jobs that nobody may start; cancel those of deleted functions.
+
+    The statuses are read again: one may have changed since the jobs were found.
+    """
+    statuses = {name: Status(status) for name, status in session.run(sql.LOCK_STATUSES)}
+    known = workers.known_functions(session)
+    paused = [i for i, f in stuck if statuses.get(f) == Status.PAUSED]
+    deleted = [i for i, f in stuck if statuses.get(f) == Status.DELETED]
+    unknown = [i for i, f in stuck if statuses.get(f) not in CLOSED and f not in known]
+    hold(session, unknown, Hold.FUNCTION)
+    hold(session, paused, Hold.PAUSED)
+    if deleted:
+        cancel.cancel_live(session, deleted, "operator", now, only_pending=True)
+    return len(unknown) + len(paused) + len(deleted)
+
+
+def freed(session: Session) -> dict[Hold, set[str]]:
+    """The functions whose jobs need not be held any more, by the hold."""
+    known = workers.known_functions(session)
+    statuses = functions.statuses(session)
+    paused = {name for name, status in statuses.items() if status == Status.PAUSED}
+    # What waits for a key is canceled with its function once it is not held.
+    deleted = {name for name, status in statuses.items() if status == Status.DELETED}
+    return {Hold.FUNCTION: known, Hold.PAUSED: known - paused, Hold.KEY: deleted}
+
+
+def hold(session: Session, job_ids: Sequence[str], reason: Hold) -> None:
+    if job_ids:
+        session.run(sql.SET_HOLD, {"ids": session.array(job_ids), "hold": reason})
+
+
+def release(session: Session, hold: Hold, functions: Iterable[str]) -> int:
+    """Free up to 1,000 jobs of these functions that are held for this reason."""
+    held = held_ids(session, hold, functions)
+    if held:
+        session.run(sql.CLEAR_HOLD, {"ids": session.array(held)})
+    return len(held)
+
+
+def held_ids(session: Session, hold: Hold, functions: Iterable[str]) -> list[str]:
+    return session.ids(sql.HELD_IDS, {"hold": hold, "functions": session.array(functions)})
+
+
+def held(session: Session) -> list[HeldJobs]:
+    return [HeldJobs(*row) for row in session.run(sql.HELD)]
+
+
+def _free_hooks(session: Session, job_ids: Sequence[str]) -> int:
+    return len(session.run(sql.FREE_HOOKS, {"ids": session.array(job_ids)}))

@@ -1,0 +1,79 @@
+"""What is known of jobs, live or finished."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from duly.ids import is_id
+from duly.model.job import (
+    JobFilter,
+    JobRecord,
+    KeyEntry,
+)
+from duly.model.progress import LogEntry, Look
+from duly.store import statements as sql
+from duly.store import steps
+from duly.store.session import Session
+
+
+def get(session: Session, job_id: str) -> JobRecord | None:
+    return session.take(steps.get(job_id))
+
+
+def find(session: Session, filter: JobFilter) -> list[JobRecord]:
+    """Newest first."""
+    return session.take(steps.find(filter))
+
+
+def look(session: Session, job_ids: Collection[str]) -> list[Look]:
+    """Where jobs stand and what they said last, in one or two statements for all of them.
+
+    A job that is not in the store is not in the answer.
+    """
+    return session.take(steps.look(session.dialect, job_ids)) if job_ids else []
+
+
+def logs(session: Session, job_id: str, after: int) -> list[LogEntry]:
+    """The log lines of a job that come after one, in order."""
+    if not is_id(job_id):
+        return []
+    rows = session.run(sql.READ_LOGS, {"job_id": job_id, "after": after})
+    return [LogEntry(job_id, *row) for row in rows]
+
+
+def batch_counts(session: Session, batch_id: str) -> dict[str, int]:
+    """How many members of a batch are in which state, at one moment."""
+    return dict(session.run(sql.BATCH_COUNTS, {"id": batch_id}))
+
+
+def count(session: Session, filter: JobFilter, *, live: bool) -> int:
+    """How many unfinished jobs match, or how many finished ones; none of duly's own."""
+    tables: Sequence[sql.Table] = ("jobs",) if live else sql.FINISHED
+    texts = [sql.count_jobs(filter, table) for table in tables]
+    return sum(session.run_text(text, sql.parameters_of(filter))[0][0] for text in texts)
+
+
+def live_ids(session: Session, filter: JobFilter, after: str) -> list[str]:
+    """The next unfinished jobs that match, oldest first, after one; as `count` has them."""
+    parameters = sql.parameters_of(filter) | {"after_id": after}
+    return [row[0] for row in session.run_text(sql.live_page(filter), parameters)]
+
+
+def finished(session: Session, filter: JobFilter, after: str) -> list[JobRecord]:
+    """The same among the finished ones."""
+    parameters = sql.parameters_of(filter) | {"after_id": after}
+    found: dict[str, JobRecord] = {}
+    for table in sql.FINISHED:
+        rows = session.run_text(sql.finished_page(filter, table), parameters)
+        found |= {row[0]: steps.record(row) for row in rows}
+    return sorted(found.values(), key=lambda job: job.id)[: filter.limit]
+
+
+def is_kept(session: Session, entry: KeyEntry, now: int) -> bool:
+    """Whether a call with this key has come before, and is remembered."""
+    return bool(session.run(sql.IS_KEPT, {"scope": entry.scope, "key": entry.key, "now": now}))
+
+
+def traces(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
+    """The `traceparent` of those jobs that belong to a trace."""
+    return dict(session.run(sql.TRACES_OF, {"ids": session.array(job_ids)}))

@@ -1,0 +1,77 @@
+"""Finished jobs that are run again, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from duly.ids import is_id
+from duly.model.job import (
+    JobRecord,
+    State,
+    TrackedJob,
+)
+from duly.store import inbox
+from duly.store import inbox_statements as inbox_sql
+from duly.store import statements as sql
+from duly.store.jobs import enqueue
+from duly.store.jobs.read import get
+from duly.store.schedules.audit import Deed, audit, write_down
+from duly.store.session import Session
+
+RETRY_OF = "retry-of"
+
+
+def repeated(session: Session, job_ids: Sequence[str]) -> set[str]:
+    """Those of these jobs that were repeated by others."""
+    where = {"scope": RETRY_OF, "keys": session.array(job_ids)}
+    return {row[0] for row in session.run(sql.KEYS_TAKEN, where)}
+
+
+def replay(
+    session: Session, jobs: Sequence[TrackedJob], expires_at: int, deed: Deed | None = None
+) -> dict[str, str]:
+    """Insert jobs that repeat others (`retry_of`), all or none.
+
+    One that was repeated before is not repeated again until then; by the id of the repeated
+    job, the id of the one that does. The deed is written down if there is a new one.
+    """
+    fresh: list[TrackedJob] = []
+    repeated: dict[str, str] = {}
+    for job in jobs:
+        assert job.retry_of is not None
+        key = {"scope": RETRY_OF, "key": job.retry_of}
+        if session.run(sql.TAKE_KEY, key | {"job_id": job.id, "expires_at": expires_at}):
+            fresh.append(inbox.repeat(session, job))
+            repeated[job.retry_of] = job.id
+        else:
+            repeated[job.retry_of] = session.run(sql.HOLDER_OF_KEY, key)[0][0]
+    enqueue.insert_jobs(session, fresh)
+    if fresh:
+        write_down(session, deed)
+    return repeated
+
+
+def retry_event(
+    session: Session,
+    event_id: str,
+    again: Callable[[JobRecord], TrackedJob],
+    expires_at: int,
+    by: str | None,
+    now: int,
+) -> str | None:
+    """Run the job of an event that failed or was canceled again, audited: the new job's id.
+
+    None, and nothing happens, if there is no such event, or it has not failed.
+    """
+    if not is_id(event_id):
+        return None
+    rows = session.run(inbox_sql.LOCK_EVENT, {"id": event_id})
+    job_id = rows[0][0] if rows else None
+    record = None if job_id is None else get(session, job_id)
+    if record is None or record.state not in (State.FAILED, State.CANCELED):
+        return None
+    repeated: str = replay(session, [again(record)], expires_at)[record.id]
+    # The job may be one that others have called, into which the event was merged.
+    session.run(inbox_sql.POINT_EVENT, {"id": event_id, "job_id": repeated})
+    audit(session, "webhook.retry", f"webhook:{event_id}", by, {"job": repeated}, now)
+    return repeated

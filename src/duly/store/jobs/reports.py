@@ -1,0 +1,43 @@
+"""Progress and log lines: what bodies say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from duly.model.progress import LogEntry, ProgressReport, oldest_seq_for
+from duly.store import statements as sql
+from duly.store import steps
+from duly.store.engine import Engine
+from duly.store.session import Session
+
+
+def report(store: Engine, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
+    """Write down what attempts have said; repeated, it changes nothing.
+
+    Progress counts only while its attempt runs, and only if nothing newer is known.
+    """
+    write = store.write if progress and lines else store.write_one
+    write(lambda session: write_reports(session, progress, lines))
+
+
+def write_reports(
+    session: Session, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]
+) -> None:
+    session.take(steps.report(session.dialect, progress, lines))
+    for job_id, oldest in _oldest_lines(lines).items():
+        session.run(sql.FORGET_LOGS, {"job_id": job_id, "seq": oldest})
+
+
+def forget_reports(session: Session, job_ids: Sequence[str]) -> None:
+    """What finished jobs have said goes with them."""
+    if job_ids:
+        which = {"ids": session.array(job_ids)}
+        session.run(sql.FORGET_PROGRESS_OF, which)
+        session.run(sql.FORGET_LOGS_OF, which)
+        session.run(sql.FORGET_TRACES_OF, which)
+
+
+def _oldest_lines(lines: Iterable[LogEntry]) -> dict[str, int]:
+    """Where the lines of a job begin that are kept, of those that have older ones."""
+    oldest = {entry.job_id: oldest_seq_for(entry.seq) for entry in lines}
+    return {job_id: seq for job_id, seq in oldest.items() if seq > 0}

@@ -1,0 +1,42 @@
+"""What a worker leaves behind that goes, or that is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from duly import fault
+from duly.model.job import (
+    Lost,
+    Settlement,
+)
+from duly.store import limits
+from duly.store import statements as sql
+from duly.store.session import Session
+
+
+def deregister(session: Session, worker_id: str, now: int) -> None:
+    session.run(sql.DELETE_WORKER, {"id": worker_id})
+    # Nobody else would ever free them.
+    limits.release_all(session, worker_id, now)
+
+
+def rescue(
+    session: Session,
+    worker_id: str,
+    beat: int | None,
+    judge: Callable[[Lost], Settlement],
+    now: int,
+) -> int | None:
+    """Settle every job of a dead worker and remove its row, in one transaction.
+
+    `judge(job)` decides. Does nothing and answers None if the worker has beaten since.
+    """
+    rows = session.run(sql.LOCK_WORKER, {"id": worker_id})
+    if not rows or (beat is not None and rows[0][0] != beat):
+        return None
+    lost = [Lost(*row) for row in session.run(sql.RUNNING_OF, {"worker": worker_id})]
+    session.settle([judge(job) for job in lost], now)
+    limits.release_all(session, worker_id, now)
+    fault.point("rescue.moved")
+    session.run(sql.DELETE_WORKER, {"id": worker_id})
+    return len(lost)

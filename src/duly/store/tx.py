@@ -1,0 +1,34 @@
+"""What duly does in a transaction that is in the hands of user code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.store.jobs import cancel, enqueue, read
+from duly.store.session import Session
+
+
+class OpenTx(ABC):
+    """The verbs of StoreTx that both databases do the same way."""
+
+    @property
+    @abstractmethod
+    def _open(self) -> Session:
+        """Raises if user code has ended the transaction."""
+
+    def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return enqueue.insert_jobs(self._open, jobs)
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return read.get(self._open, job_id)
+
+    def find(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return read.find(self._open, filter)
+
+    def cancel(self, job_id: str, by: str, now: int) -> bool | None:
+        return cancel.cancel(self._open, job_id, by, now)
+
+    def lock_running(self, job_id: str, token: int) -> bool:
+        return enqueue.lock_running(self._open, job_id, token)
