@@ -109,3 +109,15 @@ def test_without_locks_only_tabs_that_are_seen_follow(context: BrowserContext, s
     shop.schedules.disable(schedule.id)
     page.wait_for_selector(f"#row-{schedule.id} .s-disabled")
     shop.schedules.remove(schedule.id)
+
+
+def test_the_answer_to_a_condition_stays_when_the_page_is_refreshed(page: Page, shop: Duly) -> None:
+    schedule = shop.schedules.create("asked", shop.function("greet").bind(), every=3600)
+    page.goto(f"/schedules/{schedule.id}")
+    live(page)
+    page.fill("#tester-form textarea", '{"/last_24h_stats/failed": {"lt": -1}}')
+    page.wait_for_selector("#explained:has-text('it does not pass')")
+    shop.schedules.disable(schedule.id)
+    page.wait_for_selector("#main .s-disabled")
+    assert page.locator("#explained td").count() > 0
+    shop.schedules.remove(schedule.id)
