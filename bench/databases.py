@@ -60,7 +60,7 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self.words = sql.words_for(self.dialect)
-        self.texts = sql.compile_all(self.dialect)
+        self.texts = sql.texts(self.dialect)
 
     @abstractmethod
     def connect(self) -> Any:

@@ -20,9 +20,12 @@ from bench.app import INSERT_ROW
 from bench.databases import Database, now_ms
 from duly.ids import new_id
 from duly.model.job import CLAIM_BYTES, DEFAULT_QUEUE, NewJob, State
-from duly.store import statements as sql
+from duly.store.jobs.claim import CLAIM, PICK
+from duly.store.jobs.finish import CURRENT_XID, FINISH, FINISH_MUTATION, FORGET_FINISHED
 from duly.store.postgres.arrays import with_arrays
 from duly.store.sqlite import SqliteStore
+from duly.store.steps import INSERT_JOBS
+from duly.store.workers import INSERT_WORKER
 
 LANES = 8
 GROUP = SqliteStore.mutation_group
@@ -43,7 +46,7 @@ class Raw(ABC):
     def _register(self) -> None:
         """A running job needs the row of its worker."""
         self.connection.execute(
-            self.texts[sql.INSERT_WORKER],
+            self.texts[INSERT_WORKER],
             {
                 "id": self.worker,
                 "app": "bench",
@@ -100,7 +103,7 @@ class SqliteRaw(Raw):
 
     def insert(self, parameters: Any) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
-        self.connection.executemany(self.texts[sql.INSERT_JOBS], parameters)
+        self.connection.executemany(self.texts[INSERT_JOBS], parameters)
         self.connection.execute("COMMIT")
 
     def claim(self, limit: int) -> Claimed:
@@ -112,10 +115,10 @@ class SqliteRaw(Raw):
     def _claim(self, limit: int) -> Claimed:
         functions = msgspec.json.encode(self.functions).decode()
         where = {"queue": DEFAULT_QUEUE, "functions": functions, "now": now_ms(), "limit": limit}
-        due = self.connection.execute(self.texts[sql.PICK], where).fetchall()
+        due = self.connection.execute(self.texts[PICK], where).fetchall()
         ids = msgspec.json.encode([row[0] for row in due]).decode()
         which = {"ids": ids, "worker": self.worker, "now": now_ms()}
-        rows: Claimed = self.connection.execute(self.texts[sql.CLAIM], which).fetchall()
+        rows: Claimed = self.connection.execute(self.texts[CLAIM], which).fetchall()
         return rows
 
     def drain(self, batch: int) -> None:
@@ -133,8 +136,8 @@ class SqliteRaw(Raw):
     def _finish(self, claimed: Claimed) -> None:
         now = now_ms()
         ends = [(State.SUCCEEDED, now, None, None, None, None, False, c[0], c[1]) for c in claimed]
-        self.connection.executemany(self.texts[sql.FINISH], ends)
-        self.connection.executemany(self.texts[sql.FORGET_FINISHED], [end[-2:] for end in ends])
+        self.connection.executemany(self.texts[FINISH], ends)
+        self.connection.executemany(self.texts[FORGET_FINISHED], [end[-2:] for end in ends])
 
     def mutate(self, batch: int) -> None:
         while claimed := self.claim(batch):
@@ -155,12 +158,12 @@ class PostgresRaw(Raw):
         return {name: list(column) for name, column in named}
 
     def insert(self, parameters: Any) -> None:
-        self.connection.execute(self.texts[sql.INSERT_JOBS], with_arrays(parameters))
+        self.connection.execute(self.texts[INSERT_JOBS], with_arrays(parameters))
 
     def claim(self, limit: int) -> Claimed:
         levels = list(range(9, -1, -1))
         rows: Claimed = self.connection.execute(
-            self.texts[sql.CLAIM],
+            self.texts[CLAIM],
             {
                 "worker": self.worker,
                 "queues": [DEFAULT_QUEUE] * len(levels),
@@ -188,7 +191,7 @@ class PostgresRaw(Raw):
         with closing(self.database.connect()) as connection:
             while claimed := claims.get():
                 ends = with_arrays(_ends(claimed)) | {"lock_wait": None}
-                connection.execute(self.texts[sql.FINISH], ends).fetchall()
+                connection.execute(self.texts[FINISH], ends).fetchall()
 
     def mutate(self, batch: int) -> None:
         """Eight connections, a transaction for each mutation, beside one that claims."""
@@ -204,7 +207,7 @@ class PostgresRaw(Raw):
                 lane.result()
 
     def _mutate_all(self, claims: SimpleQueue[tuple[Any, ...] | None]) -> None:
-        begin = "BEGIN; " + self.texts[sql.CURRENT_XID]
+        begin = "BEGIN; " + self.texts[CURRENT_XID]
         insert = INSERT_ROW.replace("?", "%s")
         with closing(self.database.connect()) as connection:
             while claim := claims.get():
@@ -213,7 +216,7 @@ class PostgresRaw(Raw):
                 (xid,) = begun.fetchone()
                 connection.execute(insert, (1,))
                 connection.execute(
-                    self.texts[sql.FINISH_MUTATION],
+                    self.texts[FINISH_MUTATION],
                     {"id": claim[0], "token": claim[1], "xid": xid, "result": None}
                     | {"now": now_ms()},
                 )

@@ -22,10 +22,12 @@ from duly.ids import new_ids
 from duly.model.job import TrackedJob
 from duly.model.schedule import ScheduleRecord, TickRecord
 from duly.runtime.ticker import PAGE, Ticker
-from duly.store import schedule_statements as schedule_sql
 from duly.store import steps
 from duly.store.functions import statuses
-from duly.store.schedules.facts import prior_of
+from duly.store.schedules.calendars import ATTACHED
+from duly.store.schedules.due import LOCK_DUE
+from duly.store.schedules.facts import IN_FLIGHT, prior_of
+from duly.store.schedules.kill_switch import KILL_SWITCH
 from duly.store.schedules.ledger import insert_ticks
 from duly.store.schedules.ticking import Advance, write_advances
 from duly.store.session import Session
@@ -138,7 +140,7 @@ class Scale:
 def _bare_page(session: Session) -> int:
     now = now_ms()
     where = {"now": now, "limit": PAGE + 1, "zone_data": version(), "signals_for": None}
-    rows = session.run(schedule_sql.LOCK_DUE, where)[:PAGE]
+    rows = session.run(LOCK_DUE, where)[:PAGE]
     if not rows:
         return 0
     ids = [row[0] for row in rows]
@@ -159,11 +161,11 @@ def _bare_page(session: Session) -> int:
 
 
 def _ask_for_facts(session: Session, rows: Sequence[Row], now: int) -> None:
-    session.run(schedule_sql.KILL_SWITCH)
+    session.run(KILL_SWITCH)
     statuses(session)
-    session.run(schedule_sql.IN_FLIGHT, {"ids": session.array(row[0] for row in rows)})
+    session.run(IN_FLIGHT, {"ids": session.array(row[0] for row in rows)})
     calendars = {row[_CALENDAR] for row in rows if row[_CALENDAR] is not None}
-    session.run(schedule_sql.ATTACHED, {"ids": session.array(calendars)})
+    session.run(ATTACHED, {"ids": session.array(calendars)})
     prior_of(session, "async_noop", now)
 
 

@@ -7,8 +7,9 @@ import pytest
 from duly import Ctx, Duly, FunctionStatus, ManualClock, State, Tx
 from duly.errors import FunctionDeleted, UnknownFunction, UseTx, WrongStatus
 from duly.model.job import JobFilter
-from duly.store import statements
+from duly.store.jobs import cancel
 from duly.store.jobs.holds import hold_stuck, stuck_at_heads
+from duly.store.jobs.listing import live_matching
 from tests.jobs.support import Database, Hire, tidy
 
 
@@ -243,8 +244,7 @@ def test_a_job_that_has_just_started_is_not_canceled_by_the_deletion(
     job = app.run(send)
     worker.claim_only()
     waiting = JobFilter(function="send", state=State.PENDING)
-    live_matching = statements.live_matching
-    monkeypatch.setattr(statements, "live_matching", lambda _: live_matching(JobFilter()))
+    monkeypatch.setattr(cancel, "live_matching", lambda _: live_matching(JobFilter()))
     assert app.ready().cancel_matching(waiting, "operator", app.clock.now()) == 0
     assert job.state == State.RUNNING
 

@@ -36,8 +36,7 @@ from duly.errors import (
     UnknownFunction,
     UseTx,
 )
-from duly.store.postgres.store import PostgresStore
-from duly.store.statements import SHORT_QUERY
+from duly.store.postgres.store import SHORT_QUERY, PostgresStore
 from duly.testing import advance, drain, override
 from tests.jobs.child import run_until_killed
 from tests.jobs.support import (

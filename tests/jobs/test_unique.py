@@ -18,9 +18,9 @@ from duly import AsyncCtx, AsyncJob, Ctx, Duly, Job, ManualClock, Retry, State, 
 from duly.errors import InvalidOption, StoreUnavailable, UnknownFunction
 from duly.runtime.teams import MutationTeam
 from duly.runtime.worker import LONGEST_WAIT
-from duly.store import statements as sql
 from duly.store.jobs.cancel import cancel
 from duly.store.session import Session
+from duly.store.steps import KEY_HOLDER
 from tests.jobs.support import (
     Database,
     Hire,
@@ -602,7 +602,7 @@ def test_the_holder_may_end_between_the_insert_and_the_look(
     gone: list[bool | None] = []
 
     def answer(session: Any, ask: Any) -> Any:
-        if ask.statement is sql.KEY_HOLDER and not gone:
+        if ask.statement is KEY_HOLDER and not gone:
             gone.append(cancel(session, first.id, "operator", 1))
         return taken(session, ask)
 

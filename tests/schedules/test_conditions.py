@@ -13,7 +13,7 @@ from duly import Ctx, Duly, InvalidCondition, ManualClock, Retry, Schedule, Stat
 from duly.model.job import Finish
 from duly.runtime import signals
 from duly.runtime.ticker import Ticker
-from duly.store import schedule_statements as sql
+from duly.store.schedules.facts import COUNTED
 from duly.testing import drain
 from tests.jobs.support import Database, Hire, prepare, tidy
 from tests.schedules.support import at, ledger, tick_all, utc
@@ -177,7 +177,7 @@ def test_attempts_are_not_counted_and_running_jobs_are(app: Duly, clock: ManualC
 @pytest.mark.spec("R138")
 def test_so_many_are_counted_and_no_more(app: Duly, clock: ManualClock, work: Any, hire: Hire):
     """That no more are looked at is seen in the plans, in tests/store/test_schedule_plans.py."""
-    cap = sql.COUNTED
+    cap = COUNTED
     assert cap == 10_000
     app.schedules.create("digest", work, cron="0 9 * * *", overlap="allow")
     jobs = deque(app.run_many(work.bind() for _ in range(2 * cap + 1)))

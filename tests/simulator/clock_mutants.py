@@ -12,8 +12,8 @@ from duly.model import decide
 from duly.model.calendar import Calendar
 from duly.model.schedule import Plan
 from duly.runtime.ticker import Ticker
-from duly.store import schedule_statements as sql
 from duly.store.schedules import ahead
+from duly.store.schedules.ahead import AHEAD
 from tests.simulator import mutants
 from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import Mutant, patched, rewritten
@@ -71,7 +71,7 @@ def stays_ahead() -> AbstractContextManager[None]:
 
 @mutant("schedules that were woken by a clock that was ahead stay there", seed=309)
 def woken_ahead() -> AbstractContextManager[None]:
-    return rewritten(sql.AHEAD, ("awake_at > :now", "false"))
+    return rewritten(AHEAD, ("awake_at > :now", "false"))
 
 
 @mutant("schedules are aimed at slots that were taken before their time", seed=3)

@@ -44,9 +44,23 @@ from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.slots import Slots
 from duly.runtime.worker import Worker
 from duly.store import limits, migrate, steps
-from duly.store import statements as sql
 from duly.store.base import Blame, ClaimRequest
 from duly.store.jobs import holds, rescue
+from duly.store.jobs.claim import CLAIM, PICK
+from duly.store.jobs.enqueue import LOCK_PARENT
+from duly.store.jobs.finish import AGAIN, FINISH, FORGET_FINISHED
+from duly.store.jobs.retention import DELETE_FINISHED
+from duly.store.jobs.run import DUE_ALONE, START_BODY
+from duly.store.limits import (
+    CLAIM_PICKED,
+    FORGET_KEYS,
+    FORGET_STARTS,
+    LINES,
+    PICK_ALONE,
+    QUEUE_RULES,
+    TAKEN,
+    WAITERS,
+)
 from duly.store.session import Session
 from duly.store.sqlite import (
     SQL,
@@ -57,7 +71,9 @@ from duly.store.sqlite import (
     commits,
 )
 from duly.store.statements import Statement
+from duly.store.steps import CHILD_IDS, DEBOUNCE, KEEP_KEY, PASS_KEY
 from duly.store.table import writes
+from duly.store.workers import DELETE_WORKER
 from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import Violation
@@ -141,7 +157,7 @@ def rewritten(statement: Statement, *changes: tuple[str, str]) -> Iterator[None]
 
 def claiming(change: tuple[str, str]) -> AbstractContextManager[None]:
     """Another text of both statements that claim."""
-    return both(rewritten(sql.CLAIM, change), rewritten(sql.CLAIM_PICKED, change))
+    return both(rewritten(CLAIM, change), rewritten(CLAIM_PICKED, change))
 
 
 @contextmanager
@@ -225,14 +241,14 @@ UPDATE duly_jobs SET state = 'running', token = 1, attempt = 1, worker_id = 'w',
 @mutant("a finish that does not compare the token", seed=15)
 def unfenced_finish() -> AbstractContextManager[None]:
     return both(
-        rewritten(sql.FINISH, ("AND token = ?", "AND ? > 0")),
-        rewritten(sql.FORGET_FINISHED, ("AND token = ?", "AND ? > 0")),
+        rewritten(FINISH, ("AND token = ?", "AND ? > 0")),
+        rewritten(FORGET_FINISHED, ("AND token = ?", "AND ? > 0")),
     )
 
 
 @mutant("a retry, rescue or give-back that does not compare the token", seed=39)
 def unfenced_again() -> AbstractContextManager[None]:
-    return rewritten(sql.AGAIN, ("AND token = :token", ""))
+    return rewritten(AGAIN, ("AND token = :token", ""))
 
 
 @mutant("a mutation that ignores that its fence found no row", seed=2)
@@ -258,7 +274,7 @@ def claim_without_bump_or_parity() -> AbstractContextManager[None]:
 
 @mutant("a rescue, retry or give-back that does not bump the token, in a schema without parity")
 def again_without_bump() -> AbstractContextManager[None]:
-    return both(rewritten(sql.AGAIN, ("token = token + 1", "token = token")), without(PARITY))
+    return both(rewritten(AGAIN, ("token = token + 1", "token = token")), without(PARITY))
 
 
 @mutant(
@@ -274,22 +290,22 @@ def no_parity() -> AbstractContextManager[None]:
 
 @mutant("a claim that takes running jobs too")
 def claims_running() -> AbstractContextManager[None]:
-    return rewritten(sql.PICK, ("state = 'pending' AND", ""))
+    return rewritten(PICK, ("state = 'pending' AND", ""))
 
 
 @mutant("a claim that takes expired jobs")
 def claims_expired() -> AbstractContextManager[None]:
-    return rewritten(sql.PICK, ("expires_at IS NULL OR", "1 OR"))
+    return rewritten(PICK, ("expires_at IS NULL OR", "1 OR"))
 
 
 @mutant("a claim that takes jobs before they are due")
 def claims_early() -> AbstractContextManager[None]:
-    return rewritten(sql.PICK, ("AND run_at <= :now", "AND run_at <= :now + 1000"))
+    return rewritten(PICK, ("AND run_at <= :now", "AND run_at <= :now + 1000"))
 
 
 @mutant("a claim that does not look for paused queues", seed=20)
 def claims_paused() -> AbstractContextManager[None]:
-    return rewritten(sql.QUEUE_RULES, ("paused_at IS NOT NULL", "paused_at IS NULL"))
+    return rewritten(QUEUE_RULES, ("paused_at IS NOT NULL", "paused_at IS NULL"))
 
 
 @mutant("a claim that does not count the attempt")
@@ -300,7 +316,7 @@ def uncounted_attempt() -> AbstractContextManager[None]:
 @mutant("a job that crashed two workers is claimed whether or not it is due or paused")
 def alone_early() -> AbstractContextManager[None]:
     early, paused = ("AND run_at <= :now", ""), ("paused_at IS NOT NULL", "0")
-    return both(rewritten(sql.PICK_ALONE, early, paused), rewritten(sql.DUE_ALONE, early, paused))
+    return both(rewritten(PICK_ALONE, early, paused), rewritten(DUE_ALONE, early, paused))
 
 
 @mutant("bodies start before the claim is committed")
@@ -414,13 +430,13 @@ def no_savepoints_for_writes() -> AbstractContextManager[None]:
 
 @mutant("a finished job keeps its live row")
 def live_row_stays() -> AbstractContextManager[None]:
-    return rewritten(sql.FORGET_FINISHED, ("WHERE", "WHERE 0 AND"))
+    return rewritten(FORGET_FINISHED, ("WHERE", "WHERE 0 AND"))
 
 
 def late_end(self: SqliteSession, finishes: list[Finish]) -> set[str]:
     settled = set()
     for f in finishes:
-        if self.many(sql.FORGET_FINISHED, [(f.id, f.token)]):
+        if self.many(FORGET_FINISHED, [(f.id, f.token)]):
             settled.add(f.id)
         else:
             values = (f.state, f.result, f.id)
@@ -474,7 +490,7 @@ def full_disk() -> AbstractContextManager[None]:
 @mutant("children are stored whether or not the parent still runs")
 def parent_not_locked() -> AbstractContextManager[None]:
     return rewritten(
-        sql.LOCK_PARENT,
+        LOCK_PARENT,
         ("FROM duly_jobs WHERE id = :id", "WHERE :id"),
         ("token = :token", ":token"),
     )
@@ -482,19 +498,19 @@ def parent_not_locked() -> AbstractContextManager[None]:
 
 @mutant("children are stored for an attempt that was taken away", seed=256)
 def parent_locked_by_id() -> AbstractContextManager[None]:
-    return rewritten(sql.LOCK_PARENT, ("AND token = :token", ""))
+    return rewritten(LOCK_PARENT, ("AND token = :token", ""))
 
 
 @mutant("a cancel that leaves the descendants alone", seed=63)
 def descendants_stay() -> AbstractContextManager[None]:
-    return rewritten(sql.CHILD_IDS, ("WHERE", "WHERE 0 AND"))
+    return rewritten(CHILD_IDS, ("WHERE", "WHERE 0 AND"))
 
 
 # Workers -------------------------------------------------------------------------------------
 
 
 def forget_worker(self: Session, worker_id: str, *_: Any) -> int:
-    self.run(sql.DELETE_WORKER, {"id": worker_id})
+    self.run(DELETE_WORKER, {"id": worker_id})
     return 0
 
 
@@ -594,7 +610,7 @@ def held_for_ever() -> AbstractContextManager[None]:
 @mutant("retention that trusts the order of the clock", seed=5)
 def retention_by_order() -> AbstractContextManager[None]:
     last = "seq <= (SELECT max(seq) FROM duly_history WHERE id IN"
-    return rewritten(sql.DELETE_FINISHED, ("id IN", last), ("(:ids))", "(:ids)))"))
+    return rewritten(DELETE_FINISHED, ("id IN", last), ("(:ids))", "(:ids)))"))
 
 
 @mutant("retention that keeps no job of a function")
@@ -691,7 +707,7 @@ def two_in_a_slot() -> AbstractContextManager[None]:
 
 @mutant("a limited queue is like any other")
 def queue_limit_ignored() -> AbstractContextManager[None]:
-    return rewritten(sql.QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
+    return rewritten(QUEUE_RULES, ("paused_at, at_once", "paused_at, NULL"))
 
 
 @mutant("a job that runs alone needs no slot", seed=8)
@@ -700,10 +716,10 @@ def alone_without_slot() -> AbstractContextManager[None]:
         session: Session, job_id: str, worker_id: str, functions: Sequence[str], now: int
     ) -> Claim | None:
         which = {"id": job_id, "functions": session.array(functions), "now": now}
-        if not session.run(sql.PICK_ALONE, which):
+        if not session.run(PICK_ALONE, which):
             return None
         which = {"ids": session.array([job_id]), "worker": worker_id, "now": now}
-        return Claim(*session.run(sql.CLAIM_PICKED, which)[0])
+        return Claim(*session.run(CLAIM_PICKED, which)[0])
 
     return patched(SqliteStore, "claim_alone", writes(start_alone))
 
@@ -715,7 +731,7 @@ def nobody_admitted() -> AbstractContextManager[None]:
 
 @mutant("a free slot waits for paused jobs that stand first in line", play=simulate_standoff)
 def paused_first() -> AbstractContextManager[None]:
-    return rewritten(sql.LINES, ("paused_at IS NOT NULL", "name IS NULL"))
+    return rewritten(LINES, ("paused_at IS NOT NULL", "name IS NULL"))
 
 
 @mutant("a slot that is handed over is not taken")
@@ -731,22 +747,22 @@ def handed_over_without_slot() -> AbstractContextManager[None]:
 
 @mutant("an expired job is handed a slot", seed=406)
 def handed_over_after_expiry() -> AbstractContextManager[None]:
-    return rewritten(sql.WAITERS, ("expires_at > :now", "expires_at > 0"))
+    return rewritten(WAITERS, ("expires_at > :now", "expires_at > 0"))
 
 
 @mutant("a job that is not due is handed a slot", seed=63)
 def handed_over_early() -> AbstractContextManager[None]:
-    return rewritten(sql.WAITERS, ("run_at <= :now AND ", ""))
+    return rewritten(WAITERS, ("run_at <= :now AND ", ""))
 
 
 @mutant("starts count for less than the time of their rate", seed=9)
 def short_window() -> AbstractContextManager[None]:
-    return rewritten(sql.TAKEN, ("expires_at > :now", "expires_at > :now + 1000"))
+    return rewritten(TAKEN, ("expires_at > :now", "expires_at > :now + 1000"))
 
 
 @mutant("starts are forgotten while they count", seed=9)
 def starts_forgotten() -> AbstractContextManager[None]:
-    return rewritten(sql.FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
+    return rewritten(FORGET_STARTS, ("expires_at <= :now", "expires_at <= :now + 5000"))
 
 
 @mutant("a rate counts whole windows, not sliding ones")
@@ -778,7 +794,7 @@ def no_pending_index() -> AbstractContextManager[None]:
 
 @mutant("a job that starts keeps the key of those that have not", seed=1)
 def pending_key_kept() -> AbstractContextManager[None]:
-    return rewritten(sql.START_BODY, ("pending_key = NULL", "pending_key = pending_key"))
+    return rewritten(START_BODY, ("pending_key = NULL", "pending_key = pending_key"))
 
 
 @mutant("a claim gives up the key of a job whose body has not started", seed=1)
@@ -789,7 +805,7 @@ def pending_key_lost() -> AbstractContextManager[None]:
 @mutant("a call changes a job that was claimed, and does not take it back", seed=14)
 def debounced_under_the_worker() -> AbstractContextManager[None]:
     return rewritten(
-        sql.DEBOUNCE,
+        DEBOUNCE,
         (", state = 'pending'", ""),
         ("CASE state WHEN 'running' THEN 1 ELSE 0 END, attempt", "0, attempt"),
         ("attempt - CASE state WHEN 'running' THEN 1 ELSE 0 END", "attempt"),
@@ -800,33 +816,33 @@ def debounced_under_the_worker() -> AbstractContextManager[None]:
 
 @mutant("a key of a period is taken whoever has it", seed=2)
 def period_ignored() -> AbstractContextManager[None]:
-    return rewritten(sql.KEEP_KEY, ("WHERE k.expires_at <= :now", ""))
+    return rewritten(KEEP_KEY, ("WHERE k.expires_at <= :now", ""))
 
 
 @mutant("keys are forgotten before their time", seed=4)
 def keys_forgotten() -> AbstractContextManager[None]:
-    return rewritten(sql.FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
+    return rewritten(FORGET_KEYS, ("expires_at <= :now", "expires_at > :now"))
 
 
 @mutant("the key of a call that was not stored leads nowhere", seed=14)
 def entries_not_passed() -> AbstractContextManager[None]:
-    return rewritten(sql.PASS_KEY, ("WHERE", "WHERE 0 AND"))
+    return rewritten(PASS_KEY, ("WHERE", "WHERE 0 AND"))
 
 
 @mutant("the key of a call that was merged is forgotten", seed=64)
 def entries_dropped() -> AbstractContextManager[None]:
     change = "UPDATE duly_keys SET job_id = :holder", "DELETE FROM duly_keys"
-    return rewritten(sql.PASS_KEY, change)
+    return rewritten(PASS_KEY, change)
 
 
 @mutant("a debounced job keeps its first arguments", seed=1)
 def first_arguments() -> AbstractContextManager[None]:
-    return rewritten(sql.DEBOUNCE, ("args = :args", "args = iif(:args, args, args)"))
+    return rewritten(DEBOUNCE, ("args = :args", "args = iif(:args, args, args)"))
 
 
 @mutant("a debounced job does not wait for the last call", seed=1)
 def first_window() -> AbstractContextManager[None]:
-    return rewritten(sql.DEBOUNCE, ("run_at = :run_at", "run_at = iif(:run_at, run_at, run_at)"))
+    return rewritten(DEBOUNCE, ("run_at = :run_at", "run_at = iif(:run_at, run_at, run_at)"))
 
 
 # Hooks ---------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ from duly.model.job import NewJob
 from duly.model.schedule import ONE_BY_ONE, Plan, ScheduleRecord, TickRecord, plan_of
 from duly.model.trigger import Cron, Every
 from duly.schedules import ahead, rows, running, verbs
-from duly.store import schedule_statements as sql
+from duly.store.limits import QUEUE_RULES
 from duly.store.schedules import facts, ledger, runs, ticking
+from duly.store.schedules.data import DELETE_SCHEDULE
+from duly.store.schedules.due import LOCK_DUE, PEEK_DUE
 from duly.store.schedules.ledger import Order
-from duly.store.schedules.ticking import Ticked
+from duly.store.schedules.runs import NOTE_RUN
+from duly.store.schedules.ticking import ADVANCE, Ticked
 from duly.store.sqlite import SqliteSession, SqliteStore
-from duly.store.statements import QUEUE_RULES
 from tests.simulator import mutants
 from tests.simulator.mutants import Mutant, both, patched, rewritten, without
 from tests.simulator.timetables import simulate_schedules
@@ -178,10 +180,10 @@ def believes_the_peek() -> AbstractContextManager[None]:
         self: SqliteStore, now: int, page: int, *args: Any, only: Any = None, **judge: Any
     ) -> Ticked:
         where = {"now": now, "limit": page + 1, **judge}
-        seen = self.read(lambda s: s.run(sql.PEEK_DUE, where))
+        seen = self.read(lambda s: s.run(PEEK_DUE, where))
 
         def work(session: SqliteSession) -> Ticked:
-            with answering(session, sql.LOCK_DUE, seen):
+            with answering(session, LOCK_DUE, seen):
                 return ticking.tick(session, now, page, *args, only=only, **judge)
 
         return self.write(work)
@@ -252,7 +254,7 @@ def one_left_out() -> AbstractContextManager[None]:
 
 @mutant("the last tick stays the next one", seed=1)
 def no_advance() -> AbstractContextManager[None]:
-    return rewritten(sql.ADVANCE, ("next_tick_at = :next_tick_at", "next_tick_at = next_tick_at"))
+    return rewritten(ADVANCE, ("next_tick_at = :next_tick_at", "next_tick_at = next_tick_at"))
 
 
 @mutant("a schedule has no next tick after one that was skipped", seed=1)
@@ -274,8 +276,8 @@ def early() -> AbstractContextManager[None]:
         return real(plan, now + 5000, calendars)
 
     return both(
-        rewritten(sql.PEEK_DUE, soon),
-        rewritten(sql.LOCK_DUE, soon),
+        rewritten(PEEK_DUE, soon),
+        rewritten(LOCK_DUE, soon),
         patched(decide, "ticks_due", ticks_due),
     )
 
@@ -544,7 +546,7 @@ def window_ignored() -> AbstractContextManager[None]:
 @mutant("a dispatch does not take its turn of the rotation", seed=1)
 def rotation_stuck() -> AbstractContextManager[None]:
     return rewritten(
-        sql.ADVANCE, ("rotation_index = :rotation_index", "rotation_index = rotation_index")
+        ADVANCE, ("rotation_index = :rotation_index", "rotation_index = rotation_index")
     )
 
 
@@ -561,12 +563,12 @@ def rotation_not_reset() -> AbstractContextManager[None]:
 
 @mutant("a dispatch does not count for what remains", seed=1)
 def remaining_uncounted() -> AbstractContextManager[None]:
-    return rewritten(sql.ADVANCE, ("remaining = :remaining", "remaining = remaining"))
+    return rewritten(ADVANCE, ("remaining = :remaining", "remaining = remaining"))
 
 
 @mutant("a run by hand does not count for what remains", seed=3)
 def manual_uncounted() -> AbstractContextManager[None]:
-    return rewritten(sql.NOTE_RUN, ("remaining = :remaining", "remaining = remaining"))
+    return rewritten(NOTE_RUN, ("remaining = :remaining", "remaining = remaining"))
 
 
 @mutant("a schedule goes on when nothing remains", seed=1)
@@ -577,7 +579,7 @@ def never_over() -> AbstractContextManager[None]:
 @mutant("an override stays after its tick", seed=1)
 def override_kept() -> AbstractContextManager[None]:
     whole = "CASE WHEN :keep_override THEN override END"
-    return rewritten(sql.ADVANCE, (whole, "iif(:keep_override, override, override)"))
+    return rewritten(ADVANCE, (whole, "iif(:keep_override, override, override)"))
 
 
 @mutant("an override outlives a new beginning", seed=7)
@@ -616,4 +618,4 @@ def cancels_none_of_its_own() -> AbstractContextManager[None]:
 
 @mutant("a schedule that was removed still ticks")
 def removed_in_name() -> AbstractContextManager[None]:
-    return rewritten(sql.DELETE_SCHEDULE, ("WHERE id = :id", "WHERE id = :id AND due_at IS NULL"))
+    return rewritten(DELETE_SCHEDULE, ("WHERE id = :id", "WHERE id = :id AND due_at IS NULL"))

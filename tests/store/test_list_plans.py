@@ -11,11 +11,12 @@ import pytest
 
 from duly.model.inbox import EventState, InboxFilter
 from duly.model.job import JobFilter, State
-from duly.store import schedule_statements, views
+from duly.store import views
 from duly.store.access import audit_page
 from duly.store.inbox import find
 from duly.store.jobs import read
 from duly.store.postgres import PostgresStore
+from duly.store.schedules.data import SCHEDULED_FUNCTIONS
 from duly.store.session import Session
 from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
@@ -92,7 +93,7 @@ CASES = {
     "an unknown action": Case(audited(action="token"), {"LIST audit": ({"audit_action"}, 10)}),
     "an unknown actor": Case(audited(actor="bob"), {"LIST audit": ({"audit_actor"}, 10)}),
     "functions of schedules": Case(
-        lambda s: s.run(schedule_statements.SCHEDULED_FUNCTIONS),
+        lambda s: s.run(SCHEDULED_FUNCTIONS),
         {"SCHEDULED_FUNCTIONS": ({"schedules_function"}, 20)},
     ),
     "the tally": Case(

@@ -11,6 +11,8 @@ import pytest
 from duly.model.job import LEFT_OUT, Claim, JobFilter
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest, WorkerInfo
+from duly.store.jobs.claim import PICK
+from duly.store.jobs.listing import list_jobs
 from duly.store.postgres import PostgresStore
 from duly.store.sqlite import SqliteStore
 from duly.testing.conformance.ground import NOBODY, NOW, new_job, succeeded
@@ -101,9 +103,9 @@ def test_on_postgres_no_page_of_what_is_long_is_read_in_vain(postgres_url: str):
         # Once it has statistics, a few jobs are found by a scan, over whatever pages there are.
         connection.execute("SET enable_seqscan = off")
         for table in ("jobs", "history"):
-            text = read.format(sql.list_jobs(JobFilter(), table))
+            text = read.format(list_jobs(JobFilter(), table))
             assert blocks(connection, text, where) < 100
-        assert blocks(connection, sql.PICK.postgres, pick) < 100
+        assert blocks(connection, PICK.postgres, pick) < 100
         whole = "SELECT sum(length(args)) FROM @jobs"
         assert blocks(connection, whole, {}) > 2 * (2 << 20) // 8192
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from duly.model.measure import MOST, Count
-from duly.store import measure_statements as sql
 from duly.store import measures, system, views
-from duly.store import statements as jobs_sql
+from duly.store import measures as sql
+from duly.store.jobs.read import TRACES_OF
 from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
     HISTORY_FUNCTION,
@@ -73,7 +73,7 @@ CASES = {
         lambda s: measures.add_counts(s, COUNTS), {"ADD_COUNTS": ({"counters_pkey"}, 2_000)}
     ),
     "traces": Case(
-        lambda s: s.run(jobs_sql.TRACES_OF, {"ids": s.array(IDS)}),
+        lambda s: s.run(TRACES_OF, {"ids": s.array(IDS)}),
         {"TRACES_OF": ({"traces_pkey"}, 1_000)},
     ),
     "rows of jobs": Case(

@@ -23,6 +23,12 @@ from duly.store import statements as sql
 from duly.store import workers
 from duly.store.base import ClaimRequest
 from duly.store.jobs import cancel, enqueue, holds, read, reports, run
+from duly.store.jobs.bulk import CHECKPOINT, RESCHEDULE
+from duly.store.jobs.finish import CURRENT_XID, FINISH_MUTATION, NO_NESTED_LOOPS
+from duly.store.jobs.holds import CLEAR_HOLD, HOOKS
+from duly.store.jobs.rescue import RUNNING_OF
+from duly.store.jobs.run import EXPIRED_IDS, OVERDUE
+from duly.store.limits import LINES, WAITERS
 from duly.store.postgres import PostgresSession, PostgresStore
 from duly.store.sqlite import SQL, WORDS, SqliteSession, SqliteStore
 from duly.store.statements import Statement
@@ -128,16 +134,16 @@ def settlements(kind: type[Finish] | type[Again]) -> list[Any]:
 
 
 def finish_mutation(session: PostgresSession) -> None:
-    xid = session.run(sql.CURRENT_XID)[0][0]
+    xid = session.run(CURRENT_XID)[0][0]
     fence = {"id": job_id(7), "token": 1, "xid": xid}
-    session.run(sql.FINISH_MUTATION, fence | {"result": None, "now": NOW})
+    session.run(FINISH_MUTATION, fence | {"result": None, "now": NOW})
 
 
 def waiters(session: PostgresSession) -> None:
-    lines = session.run(sql.LINES, {"key": KEY}) or [("default", "gone", "[1,null,null]")]
+    lines = session.run(LINES, {"key": KEY}) or [("default", "gone", "[1,null,null]")]
     queues, functions, limits, *_ = zip(*lines, strict=True)
     line = {"queues": list(queues), "functions": list(functions), "limits": list(limits)}
-    session.run(sql.WAITERS, line | {"key": KEY, "limit": 2, "now": NOW})
+    session.run(WAITERS, line | {"key": KEY, "limit": 2, "now": NOW})
 
 
 def insert(verb: str) -> Callable[[PostgresSession], object]:
@@ -206,16 +212,16 @@ CASES = {
         lambda s: holds.release(s, Hold.FUNCTION, ["one", "two"]), {"HELD_IDS": ({"jobs_hold"}, 20)}
     ),
     "release": Case(
-        lambda s: s.run(sql.CLEAR_HOLD, {"ids": [job_id(n) for n in range(3, 200, 10)]}),
+        lambda s: s.run(CLEAR_HOLD, {"ids": [job_id(n) for n in range(3, 200, 10)]}),
         {"CLEAR_HOLD": (PK, 1000)},
     ),
     "stuck hooks": Case(
-        lambda s: s.run(sql.HOOKS, {"function": "", "id": job_id(0)}),
+        lambda s: s.run(HOOKS, {"function": "", "id": job_id(0)}),
         {"HOOKS": ({"jobs_hold", "jobs_batch", "jobs_hook"}, 20)},
     ),
     "expire": Case(lambda s: run.cancel_expired(s, NOW), {"EXPIRED_IDS": ({"jobs_expiry"}, 1500)}),
     "expire a backlog": Case(
-        lambda s: s.run(sql.EXPIRED_IDS, {"now": NOW + 10**12}),
+        lambda s: s.run(EXPIRED_IDS, {"now": NOW + 10**12}),
         {"EXPIRED_IDS": ({"jobs_expiry"}, 4000)},
     ),
     "time out": Case(lambda s: run.overdue(s, NOW), {"OVERDUE": ({"jobs_deadline"}, 1500)}),
@@ -227,7 +233,7 @@ CASES = {
         {"LINES": ({"jobs_limit", "jobs_limited"}, 60), "WAITERS": ({"jobs_limit"}, 30)},
     ),
     "lost jobs": Case(
-        lambda s: s.run(sql.RUNNING_OF, {"worker": WORKER}),
+        lambda s: s.run(RUNNING_OF, {"worker": WORKER}),
         {"RUNNING_OF": ({"jobs_worker"}, 6000)},
     ),
     "look": Case(
@@ -277,12 +283,12 @@ CASES = {
         {"LIST history": (HISTORY_FUNCTION | HISTORY_ID, 400)},
     ),
     "a checkpoint": Case(
-        lambda s: s.run(sql.CHECKPOINT, {"id": job_id(7), "token": 1, "args": "{}"}),
+        lambda s: s.run(CHECKPOINT, {"id": job_id(7), "token": 1, "args": "{}"}),
         {"CHECKPOINT": (PK, 30)},
     ),
     "reschedule": Case(
         lambda s: s.run(
-            sql.RESCHEDULE, {"ids": [job_id(n) for n in range(8, 1000, 10)], "run_at": NOW}
+            RESCHEDULE, {"ids": [job_id(n) for n in range(8, 1000, 10)], "run_at": NOW}
         ),
         {"RESCHEDULE": (PK, 5000)},
     ),
@@ -372,7 +378,7 @@ class Bench:
 
         def run() -> list[Row]:
             if name in ("FINISH", "AGAIN"):
-                self.session.run(sql.NO_NESTED_LOOPS)
+                self.session.run(NO_NESTED_LOOPS)
             return self.raw.execute(query, parameters or None, prepare=False).fetchall()
 
         [(answer,)] = self.undone(run)
@@ -644,12 +650,12 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"HELD_IDS": by_index("duly_jobs_hold"), "CLEAR_HOLD": BY_ID},
     ),
     "stuck hooks": (
-        lambda s: s.run(sql.HOOKS, {"function": "a", "id": job_id(0)}),
+        lambda s: s.run(HOOKS, {"function": "a", "id": job_id(0)}),
         {"HOOKS": "SEARCH (t|m) USING (COVERING )?INDEX duly_jobs_(hold|batch|hook_id) "},
     ),
     "expire": (lambda s: run.cancel_expired(s, NOW), {"EXPIRED_IDS": by_index("duly_jobs_expiry")}),
     "time out": (
-        lambda s: s.run(sql.OVERDUE, {"before": NOW}),
+        lambda s: s.run(OVERDUE, {"before": NOW}),
         {"OVERDUE": by_index("duly_jobs_deadline")},
     ),
     "due alone": (
@@ -657,7 +663,7 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"DUE_ALONE": by_index("duly_jobs_hold")},
     ),
     "lost jobs": (
-        lambda s: s.run(sql.RUNNING_OF, {"worker": WORKER}),
+        lambda s: s.run(RUNNING_OF, {"worker": WORKER}),
         {"RUNNING_OF": by_index("duly_jobs_worker")},
     ),
     "retain": (
@@ -679,7 +685,7 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
         {"LIST history": by_index("duly_history_(function|id)", "t")},
     ),
     "reschedule": (
-        lambda s: s.run(sql.RESCHEDULE, {"ids": s.array([job_id(8)]), "run_at": NOW}),
+        lambda s: s.run(RESCHEDULE, {"ids": s.array([job_id(8)]), "run_at": NOW}),
         {"RESCHEDULE": BY_ID},
     ),
     "list children": (

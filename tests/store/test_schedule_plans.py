@@ -7,10 +7,12 @@ import psycopg
 import pytest
 
 from duly.model.schedule import DAY_MS
-from duly.store import schedule_statements as sql
+from duly.store.expectations import SUCCESSES_AMONG
 from duly.store.postgres import PostgresSession
 from duly.store.schedules.data import ScheduleFilter, TickFilter, _find, ticks
-from duly.store.schedules.facts import prior_of
+from duly.store.schedules.due import LOCK_DUE, PEEK_DUE
+from duly.store.schedules.facts import COUNTED, IN_FLIGHT, prior_of
+from duly.store.schedules.parked import LOCK_PARKED, MISSING_FUNCTIONS
 from duly.store.session import Session
 from duly.testing.conformance.ground import NOW
 from tests.store.test_plans import (
@@ -61,7 +63,7 @@ FROM generate_series(%(first)s::int, %(last)s::int) g
 """
 # More of each than are counted, under ids of their own; a partition may be read to its end.
 MANY = 20_000
-READ = sql.COUNTED + LARGE // len(HISTORY_ID)
+READ = COUNTED + LARGE // len(HISTORY_ID)
 ENDED_OTHERWISE = {"failed": "eeeeeeee", "canceled": "cccccccc"}
 
 
@@ -74,8 +76,8 @@ def ended_otherwise(load: str) -> list[str]:
 
 def due(session: PostgresSession) -> None:
     given = {"now": NOW, "limit": 101, "zone_data": "2026a", "signals_for": "mail"}
-    session.run(sql.LOCK_DUE, given)
-    session.run(sql.PEEK_DUE, given)
+    session.run(LOCK_DUE, given)
+    session.run(PEEK_DUE, given)
 
 
 # A schedule with a ledger of its own, and one in a thousand that is parked.
@@ -104,8 +106,8 @@ AMONG_PARKED = ("LOCK_PARKED", "MISSING_FUNCTIONS", "LIST schedules")
 
 
 def parked(session: Session) -> object:
-    session.run(sql.LOCK_PARKED, {"functions": session.array(["send"])})
-    session.run(sql.MISSING_FUNCTIONS)
+    session.run(LOCK_PARKED, {"functions": session.array(["send"])})
+    session.run(MISSING_FUNCTIONS)
     return _find(session, ScheduleFilter(parked=True))
 
 
@@ -116,11 +118,11 @@ CASES = {
         due, {name: ({"schedules_due", "meta_pkey"}, 1000) for name in ("LOCK_DUE", "PEEK_DUE")}
     ),
     "in flight": Case(
-        lambda s: s.run(sql.IN_FLIGHT, {"ids": s.array(SCHEDULES)}),
+        lambda s: s.run(IN_FLIGHT, {"ids": s.array(SCHEDULES)}),
         {"IN_FLIGHT": ({"jobs_schedule"}, 1500)},
     ),
     "successes of other jobs": Case(
-        lambda s: s.run(sql.SUCCESSES_AMONG, {"ids": s.array(OTHERS)}),
+        lambda s: s.run(SUCCESSES_AMONG, {"ids": s.array(OTHERS)}),
         {"SUCCESSES_AMONG": (HISTORY_ID | {"jobs_pkey"}, len(OTHERS) * 16 * 4)},
     ),
     "newest ticks": Case(newest, {"LIST ticks": ({"ticks_pkey"}, 50)}),
@@ -181,8 +183,8 @@ def test_plans_of_schedules_on_large_tables(database: str, benches: list[Bench])
         # Within this day more were created than are counted, also of those that wait.
         bench.warm(Case(lambda s: prior_of(s, "send", DAY_MS), {}), 1)
         *ended, waiting, _ = bench.explain("LAST_DAY").read
-        assert min(ended) >= sql.COUNTED
-        assert waiting == sql.COUNTED
+        assert min(ended) >= COUNTED
+        assert waiting == COUNTED
 
 
 @pytest.mark.spec("R137", "R138")
@@ -194,9 +196,9 @@ def test_sqlite_finds_them_by_index(sqlite_session: SqliteRecorder):
             raw.execute("ANALYZE")
         prior_of(sqlite_session, "send", NOW)
         given = {"now": NOW, "limit": 101, "zone_data": "2026a", "signals_for": "mail"}
-        sqlite_session.run(sql.LOCK_DUE, given)
-        sqlite_session.run(sql.IN_FLIGHT, {"ids": sqlite_session.array(SCHEDULES)})
-        sqlite_session.run(sql.SUCCESSES_AMONG, {"ids": sqlite_session.array(OTHERS)})
+        sqlite_session.run(LOCK_DUE, given)
+        sqlite_session.run(IN_FLIGHT, {"ids": sqlite_session.array(SCHEDULES)})
+        sqlite_session.run(SUCCESSES_AMONG, {"ids": sqlite_session.array(OTHERS)})
         parked(sqlite_session)
         lately(sqlite_session)
         names = (
@@ -240,7 +242,7 @@ def test_sqlite_reads_no_more_jobs_than_it_counts(sqlite_session: SqliteRecorder
         raw.set_progress_handler(count, 100)
         stats = prior_of(sqlite_session, "send", DAY_MS).stats
         raw.set_progress_handler(None, 0)
-        assert stats == (sql.COUNTED, sql.COUNTED, sql.COUNTED)
+        assert stats == (COUNTED, COUNTED, COUNTED)
         return steps
 
     def load_of_each(first: int, last: int) -> None:

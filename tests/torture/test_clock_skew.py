@@ -17,7 +17,7 @@ from duly.model.schedule import Override, plan_of
 from duly.runtime.janitor import Janitor
 from duly.runtime.ticker import Ticker
 from duly.store.postgres import PostgresStore
-from duly.store.statements import SERVER_TIME
+from duly.store.postgres.store import SERVER_TIME
 from tests.cli.processes import wait_until
 from tests.jobs.support import ManualWorker
 

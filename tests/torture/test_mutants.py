@@ -16,7 +16,7 @@ from duly.making import new_job
 from duly.runtime.ticker import Ticker
 from duly.store.jobs.enqueue import insert_jobs
 from duly.store.postgres import PostgresSession, PostgresStore
-from duly.store.schedule_statements import LOCK_DUE, PEEK_DUE
+from duly.store.schedules.due import LOCK_DUE, PEEK_DUE
 from tests.jobs.support import ManualWorker
 from tests.simulator.clock_mutants import CLOCK_MUTANTS
 from tests.simulator.mutants import MUTANTS, Mutant, try_out

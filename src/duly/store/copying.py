@@ -17,19 +17,14 @@ from duly.errors import CopyRefused, StoreMoved
 from duly.store import copy_statements as sql
 from duly.store.copy_mark import COPIED, MARK, REFUSED, Mark, Position, Stage, mark_of, read_mark
 from duly.store.copy_statements import KEYS, NUMBERING, Types
-from duly.store.schedule_statements import EVERYTHING, KILL_SWITCH
+from duly.store.jobs.finish import SHORT_LOCK_WAIT
+from duly.store.jobs.listing import FINISHED
+from duly.store.migrate import READ_META, WRITE_META
+from duly.store.queues import EVERYTHING, PAUSE_QUEUE, RESUME_QUEUE
 from duly.store.schedules.audit import audit
+from duly.store.schedules.kill_switch import KILL_SWITCH
 from duly.store.session import Session
-from duly.store.statements import (
-    DAY_MS,
-    FINISHED,
-    HISTORY_BUCKETS,
-    PAUSE_QUEUE,
-    READ_META,
-    RESUME_QUEUE,
-    SHORT_LOCK_WAIT,
-    WRITE_META,
-)
+from duly.store.statements import DAY_MS, HISTORY_BUCKETS
 from duly.store.steps import Row
 
 T = TypeVar("T")

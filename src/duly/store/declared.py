@@ -14,14 +14,26 @@ import msgspec
 from duly import fault
 from duly.model.calendar import SEEDS, Calendar
 from duly.model.schedule import ScheduleRecord
-from duly.store import schedule_statements as sql
 from duly.store.schedules.audit import audit
-from duly.store.schedules.calendars import calendar_named, read_calendar
-from duly.store.schedules.data import settled
-from duly.store.schedules.rows import schedule_of
+from duly.store.schedules.calendars import HOLD_CALENDAR, calendar_named, read_calendar
+from duly.store.schedules.data import DELETE_SCHEDULE, INSERT_SCHEDULE, REPLACE_SCHEDULE, settled
+from duly.store.schedules.rows import of_schedules, schedule_of
+from duly.store.statements import both
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+# Whoever applies a set holds the row of its app until the transaction ends.
+LOCK_DECLARATIONS = both(
+    """INSERT INTO @declarations AS d (app, seen) VALUES (:app, '')
+        ON CONFLICT (app) DO UPDATE SET seen = d.seen RETURNING seen"""
+)
+DECLARATIONS = both("SELECT seen FROM @declarations WHERE app = :app")
+NOTE_DECLARATIONS = both("UPDATE @declarations SET seen = :seen WHERE app = :app")
+_DECLARED = "WHERE app = :app ORDER BY s.id"
+DECLARED = of_schedules("", _DECLARED)
+LOCK_DECLARED = of_schedules("", f"{_DECLARED} FOR UPDATE", sqlite_rest=_DECLARED)
+
 
 REMEMBERED = 1_000
 """So many sets of an app are told from new ones."""
@@ -65,10 +77,10 @@ Settle = Callable[[Stored], Applied | None]
 
 def read(session: Session, app: str, calendars: Iterable[str] = ()) -> Stored:
     """What there is of the schedules that an app declares, and of these calendars by name."""
-    rows = session.run(sql.DECLARATIONS, {"app": app})
+    rows = session.run(DECLARATIONS, {"app": app})
     seen = rows[0][0] if rows else ""
     found = {name: _attachable(session, name) for name in sorted(calendars)}
-    schedules = session.run(sql.DECLARED, {"app": app})
+    schedules = session.run(DECLARED, {"app": app})
     return _stored(seen, schedules, found)
 
 
@@ -84,10 +96,10 @@ def apply(
 
     Whoever does that for the same app at the same time waits, and then sees what was done.
     """
-    [(seen,)] = session.run(sql.LOCK_DECLARATIONS, {"app": app})
+    [(seen,)] = session.run(LOCK_DECLARATIONS, {"app": app})
     # Calendars before schedules, as whoever changes a calendar does.
     found = {name: _attachable(session, name, hold=True) for name in sorted(calendars)}
-    stored = _stored(seen, session.run(sql.LOCK_DECLARED, {"app": app}), found)
+    stored = _stored(seen, session.run(LOCK_DECLARED, {"app": app}), found)
     fault.point("declared.read")
     applied = settle(stored)
     if applied is None:
@@ -98,7 +110,7 @@ def apply(
     if applied.set is not None:
         sets = [known for known in stored.sets if known != applied.set] + [applied.set]
         seen = " ".join(sets[-REMEMBERED:])
-        session.run(sql.NOTE_DECLARATIONS, {"app": app, "seen": seen})
+        session.run(NOTE_DECLARATIONS, {"app": app, "seen": seen})
 
 
 def _stored(
@@ -116,7 +128,7 @@ def _attachable(session: Session, name: str, *, hold: bool = False) -> Attachabl
         return Attachable(name, SEEDS[name])
     record = calendar_named(session, "", name)
     if record is not None and hold:
-        session.run(sql.HOLD_CALENDAR, {"id": record.id})
+        session.run(HOLD_CALENDAR, {"id": record.id})
         # It may have been changed, or removed, before it was held.
         record = calendar_named(session, "", name)
     calendar = None if record is None else read_calendar(record.definition)
@@ -126,13 +138,13 @@ def _attachable(session: Session, name: str, *, hold: bool = False) -> Attachabl
 def _write(session: Session, write: Write, by: str | None, now: int) -> None:
     record = write.record
     if write.action == "create":
-        session.run(sql.INSERT_SCHEDULE, msgspec.structs.asdict(settled(session, record)))
+        session.run(INSERT_SCHEDULE, msgspec.structs.asdict(settled(session, record)))
     elif write.action == "remove":
-        session.run(sql.DELETE_SCHEDULE, {"id": record.id})
+        session.run(DELETE_SCHEDULE, {"id": record.id})
     else:
         after = msgspec.structs.replace(
             settled(session, record), version=record.version + 1, updated_at=now
         )
-        session.run(sql.REPLACE_SCHEDULE, msgspec.structs.asdict(after))
+        session.run(REPLACE_SCHEDULE, msgspec.structs.asdict(after))
     detail = {"key": record.key, **(write.detail or {})}
     audit(session, f"schedule.{write.action}", f"schedule:{record.id}", by, detail, now)

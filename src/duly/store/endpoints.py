@@ -10,11 +10,44 @@ import msgspec
 from duly.errors import EndpointExists
 from duly.ids import FIRST_ID, is_id, new_id
 from duly.model.endpoint import EndpointRecord
-from duly.store import endpoint_statements as sql
 from duly.store.schedules.audit import audit
+from duly.store.statements import Statement, both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+_FIELDS = EndpointRecord.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_READ = _COLUMNS.replace("id,", "id::text,", 1)
+
+
+def _of_endpoints(rest: str, *, sqlite_rest: str | None = None) -> Statement:
+    return each(
+        sqlite=f"SELECT {_COLUMNS} FROM @endpoints e {sqlite_rest or rest}",
+        postgres=f"SELECT {_READ} FROM @endpoints e {rest}",
+    )
+
+
+INSERT_ENDPOINT = both(
+    f"""INSERT INTO @endpoints ({_COLUMNS}) VALUES ({", ".join(f":{name}" for name in _FIELDS)})
+        ON CONFLICT (owner, name) DO NOTHING RETURNING 1"""
+)
+REPLACE_ENDPOINT = both(
+    f"""UPDATE @endpoints SET {", ".join(f"{name} = :{name}" for name in _FIELDS[1:])}
+        WHERE id = :id"""
+)
+DELETE_ENDPOINT = both("DELETE FROM @endpoints WHERE id = :id")
+GET_ENDPOINT = _of_endpoints("WHERE e.id = :id")
+LOCK_ENDPOINT = _of_endpoints("WHERE e.id = :id FOR UPDATE", sqlite_rest="WHERE e.id = :id")
+ENDPOINT_NAMED = _of_endpoints("WHERE owner = :owner AND name = :name")
+ENDPOINTS = each(
+    sqlite=f"""SELECT {_COLUMNS} FROM @endpoints e
+        WHERE (:owner IS NULL OR owner = :owner) AND e.id > :after ORDER BY e.id LIMIT :limit""",
+    postgres=f"""SELECT {_READ} FROM @endpoints e
+        WHERE (:owner::text IS NULL OR owner = :owner) AND e.id > :after::uuid
+        ORDER BY e.id LIMIT :limit""",
+)
+
 
 Change = Callable[[EndpointRecord], EndpointRecord | None]
 
@@ -23,7 +56,7 @@ _NOT_CHANGED = ("version", "updated_at")
 
 def add(session: Session, record: EndpointRecord, by: str | None, now: int) -> bool:
     """Store a new endpoint, audited; False if its owner has one of that name."""
-    if not session.run(sql.INSERT_ENDPOINT, msgspec.structs.asdict(record)):
+    if not session.run(INSERT_ENDPOINT, msgspec.structs.asdict(record)):
         return False
     detail = {"name": record.name, "url": record.url}
     audit(session, "endpoint.create", f"endpoint:{record.id}", by, detail, now)
@@ -36,7 +69,7 @@ def edit(
     """Change an endpoint, audited, under its lock; EndpointExists if the name is taken."""
     if not is_id(endpoint_id):
         return None
-    rows = session.run(sql.LOCK_ENDPOINT, {"id": endpoint_id})
+    rows = session.run(LOCK_ENDPOINT, {"id": endpoint_id})
     if not rows:
         return None
     before = EndpointRecord(*rows[0])
@@ -46,7 +79,7 @@ def edit(
     if after.name != before.name:
         _reserve_name(session, after, now)
     after = msgspec.structs.replace(after, version=before.version + 1, updated_at=now)
-    session.run(sql.REPLACE_ENDPOINT, msgspec.structs.asdict(after))
+    session.run(REPLACE_ENDPOINT, msgspec.structs.asdict(after))
     names = [
         name
         for name in EndpointRecord.__struct_fields__
@@ -62,18 +95,18 @@ def edit(
 def _reserve_name(session: Session, record: EndpointRecord, now: int) -> None:
     """Take a name that nobody has, as a new endpoint would: two who want it cannot both get it."""
     taken = msgspec.structs.replace(record, id=new_id(now))
-    if not session.run(sql.INSERT_ENDPOINT, msgspec.structs.asdict(taken)):
+    if not session.run(INSERT_ENDPOINT, msgspec.structs.asdict(taken)):
         raise EndpointExists(record.name)
-    session.run(sql.DELETE_ENDPOINT, {"id": taken.id})
+    session.run(DELETE_ENDPOINT, {"id": taken.id})
 
 
 def remove(session: Session, endpoint_id: str, by: str | None, now: int) -> bool:
     if not is_id(endpoint_id):
         return False
-    rows = session.run(sql.LOCK_ENDPOINT, {"id": endpoint_id})
+    rows = session.run(LOCK_ENDPOINT, {"id": endpoint_id})
     if not rows:
         return False
-    session.run(sql.DELETE_ENDPOINT, {"id": endpoint_id})
+    session.run(DELETE_ENDPOINT, {"id": endpoint_id})
     detail = {"name": EndpointRecord(*rows[0]).name}
     audit(session, "endpoint.remove", f"endpoint:{endpoint_id}", by, detail, now)
     return True
@@ -82,12 +115,12 @@ def remove(session: Session, endpoint_id: str, by: str | None, now: int) -> bool
 def get(session: Session, endpoint_id: str) -> EndpointRecord | None:
     if not is_id(endpoint_id):
         return None
-    rows = session.run(sql.GET_ENDPOINT, {"id": endpoint_id})
+    rows = session.run(GET_ENDPOINT, {"id": endpoint_id})
     return EndpointRecord(*rows[0]) if rows else None
 
 
 def named(session: Session, owner: str, name: str) -> EndpointRecord | None:
-    rows = session.run(sql.ENDPOINT_NAMED, {"owner": owner, "name": name})
+    rows = session.run(ENDPOINT_NAMED, {"owner": owner, "name": name})
     return EndpointRecord(*rows[0]) if rows else None
 
 
@@ -98,4 +131,4 @@ def find(
     if after is not None and not is_id(after):
         return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
-    return [EndpointRecord(*row) for row in session.run(sql.ENDPOINTS, given)]
+    return [EndpointRecord(*row) for row in session.run(ENDPOINTS, given)]

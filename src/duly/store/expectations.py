@@ -13,16 +13,44 @@ from duly.errors import StoreError
 from duly.model.expect import Finding, Known, Late, Promise, Success, read_expect, read_late
 from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord, plan_of
-from duly.store import schedule_statements as sql
 from duly.store.jobs.enqueue import insert_jobs
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.data import TickFilter, ticks
-from duly.store.schedules.facts import created_by, first_id_at
-from duly.store.schedules.rows import schedule_of
+from duly.store.schedules.facts import IN_FLIGHT, created_by, first_id_at
+from duly.store.schedules.rows import of_schedules, schedule_of
+from duly.store.statements import both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+_TO_CHECK = "WHERE expect_at <= :now ORDER BY expect_at LIMIT :limit"
+LOCK_EXPECTING = of_schedules("", f"{_TO_CHECK} FOR UPDATE SKIP LOCKED", sqlite_rest=_TO_CHECK)
+NEXT_CHECK = both(
+    "SELECT expect_at FROM @schedules WHERE expect_at IS NOT NULL ORDER BY expect_at LIMIT 1"
+)
+CHECKED = both(
+    """UPDATE @schedules SET expect_at = :expect_at, expect_tick = :expect_tick,
+            last_success_at = :last_success_at, late = :late
+        WHERE id = :id"""
+)
+# An id holds the time at which its job was created, or a later one.
+_OWN_SUCCESSES = """scheduled_at, completed_at FROM @history
+        WHERE trigger = 'schedule' AND actor = :id AND id >= :since_id AND state = 'succeeded'
+        ORDER BY @history.id DESC LIMIT 10000"""
+SUCCESSES = each(
+    sqlite=f"SELECT id, {_OWN_SUCCESSES}", postgres=f"SELECT id::text, {_OWN_SUCCESSES}"
+)
+# What the jobs of ticks came to, whoever made them: when they succeeded; empty if they may still.
+SUCCESSES_AMONG = each(
+    sqlite="""SELECT id, completed_at FROM @history
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'succeeded'
+        UNION ALL SELECT id, NULL FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres="""SELECT id::text, completed_at FROM @history
+        WHERE id = ANY(:ids::uuid[]) AND state = 'succeeded'
+        UNION ALL SELECT id::text, NULL FROM @jobs WHERE id = ANY(:ids::uuid[])""",
+)
+
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +66,7 @@ MakeAlert = Callable[[ScheduleRecord, str, int], Sequence[NewJob]]
 def check(session: Session, now: int, make_alert: MakeAlert) -> int:
     """Check some promises that are due, in one transaction with the jobs that tell of those
     that were broken; how many were looked at."""
-    rows = session.run(sql.LOCK_EXPECTING, {"now": now, "limit": PAGE})
+    rows = session.run(LOCK_EXPECTING, {"now": now, "limit": PAGE})
     for row in rows:
         record = schedule_of(row)
         try:
@@ -78,7 +106,7 @@ def _known(session: Session, promise: Promise) -> Known:
     rows = ticks(session, plan.id, TickFilter(after=promise.ledger_since(), limit=MOST_ROWS))
     # An operator, or a calendar, may have moved a tick, and so its job, to an earlier time.
     earliest = min([promise.since(), *(row.decided_at for row in rows)])
-    own = session.run(sql.SUCCESSES, {"id": plan.id, "since_id": first_id_at(earliest)})
+    own = session.run(SUCCESSES, {"id": plan.id, "since_id": first_id_at(earliest)})
     successes = [Success(scheduled_at, completed_at) for _, scheduled_at, completed_at in own]
     ends: dict[str | None, int | None] = {row[0]: row[2] for row in own}
     ends |= _ends_of_others(session, {row.job_id for row in rows if row.job_id} - ends.keys())
@@ -94,7 +122,7 @@ def _known(session: Session, promise: Promise) -> Known:
 
 def _in_flight_since(session: Session, schedule_id: str) -> list[int]:
     """When the oldest unfinished jobs of a schedule were made, whatever tick they are of."""
-    rows = session.run(sql.IN_FLIGHT, {"ids": session.array([schedule_id])})
+    rows = session.run(IN_FLIGHT, {"ids": session.array([schedule_id])})
     return [created_by(job_id) for _, *found in rows for job_id in found if job_id is not None]
 
 
@@ -105,7 +133,7 @@ def _ends_of_others(session: Session, job_ids: Collection[str]) -> dict[str | No
     """
     if not job_ids:
         return {}
-    return dict(session.run(sql.SUCCESSES_AMONG, {"ids": session.array(sorted(job_ids))}))
+    return dict(session.run(SUCCESSES_AMONG, {"ids": session.array(sorted(job_ids))}))
 
 
 def _write_down(
@@ -132,7 +160,7 @@ def _write_down(
         "last_success_at": finding.last_success_at,
         "late": None if late is None else msgspec.json.encode(late).decode(),
     }
-    session.run(sql.CHECKED, values)
+    session.run(CHECKED, values)
 
 
 def _note(session: Session, record: ScheduleRecord, problem: str, now: int) -> None:
@@ -160,5 +188,5 @@ def _tell(
 
 def next_check(session: Session) -> int | None:
     """When the next promise of a schedule is to be checked."""
-    rows = session.run(sql.NEXT_CHECK)
+    rows = session.run(NEXT_CHECK)
     return rows[0][0] if rows else None

@@ -11,13 +11,80 @@ from typing import TYPE_CHECKING, Any
 
 from duly.model.job import State
 from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, TickNews
-from duly.store import feed_statements as sql
 from duly.store.schedules.facts import first_id_at
-from duly.store.statements import DAY_MS, HISTORY_BUCKETS, LONGEST_WRITE
+from duly.store.statements import (
+    DAY_MS,
+    HISTORY_BUCKETS,
+    each,
+)
 from duly.store.steps import Row
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+# For how long somebody has been writing whose writes nobody sees yet, in milliseconds.
+LONGEST_WRITE = each(
+    sqlite="SELECT 0",
+    postgres="""SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
+            * 1000
+        FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xid IS NOT NULL""",
+)
+
+
+_JOB = "function, state, queue, owner, attempt, token, trigger, actor"
+
+# Only SQLite numbers them, in the order in which they ended. Numbers of those that retention has
+# removed are given again, so one goes on behind a job, and not behind a number.
+NEWEST_ENDED = each(
+    sqlite="SELECT id FROM @history ORDER BY seq DESC LIMIT 1", postgres="SELECT NULL WHERE false"
+)
+PLACE_OF_ENDED = each(
+    sqlite="SELECT seq FROM @history WHERE id = :id", postgres="SELECT NULL WHERE false"
+)
+ENDED_SINCE = each(
+    sqlite=f"""SELECT id, {_JOB}, completed_at, NULL, NULL, NULL, seq FROM @history
+        WHERE seq > :seq ORDER BY seq LIMIT :limit""",
+    # Only the partitions of these days are looked at.
+    postgres=f"""SELECT id::text, {_JOB}, completed_at, NULL, NULL, NULL, 0 FROM @history
+        WHERE bucket = ANY(:buckets::int2[]) AND completed_at >= :since
+        ORDER BY completed_at LIMIT :limit""",
+)
+RUNNING_NOW = each(
+    sqlite=f"""SELECT j.id, {_JOB}, started_at, p.value, p.note, p.revision, 0 FROM @jobs j
+        LEFT JOIN @progress p ON p.job_id = j.id WHERE worker_id IS NOT NULL LIMIT :limit""",
+    postgres=f"""SELECT j.id::text, {_JOB}, started_at, p.value, p.note, p.revision, 0 FROM @jobs j
+        LEFT JOIN @progress p ON p.job_id = j.id WHERE worker_id IS NOT NULL LIMIT :limit""",
+)
+CREATED_SINCE = each(
+    sqlite=f"""SELECT id, {_JOB}, created_at, NULL, NULL, NULL, 0 FROM @jobs
+        WHERE id >= :since_id AND state = 'pending' ORDER BY id LIMIT :limit""",
+    postgres=f"""SELECT id::text, {_JOB}, created_at, NULL, NULL, NULL, 0 FROM @jobs
+        WHERE id >= :since_id::uuid AND state = 'pending' ORDER BY jobs.id LIMIT :limit""",
+)
+# Without that right one does not see for how long other roles have been writing.
+SEES_WRITERS = each(
+    sqlite="SELECT 1",
+    postgres="""SELECT pg_has_role('pg_read_all_stats', 'USAGE') OR NOT EXISTS (
+            SELECT 1 FROM pg_stat_activity
+            WHERE datname = current_database() AND usename <> current_user)""",
+)
+_TICK = "kind, tick_at, outcome, reason, {job_id}, decided_at, s.owner, s.key"
+TICKS_SINCE = each(
+    sqlite=f"""SELECT t.schedule_id, {_TICK.format(job_id="job_id")} FROM @ticks t
+        LEFT JOIN @schedules s ON s.id = t.schedule_id
+        WHERE decided_at >= :since ORDER BY decided_at LIMIT :limit""",
+    postgres=f"""SELECT t.schedule_id::text, {_TICK.format(job_id="job_id::text")} FROM @ticks t
+        LEFT JOIN @schedules s ON s.id = t.schedule_id
+        WHERE decided_at >= :since ORDER BY decided_at LIMIT :limit""",
+)
+AUDITED_SINCE = each(
+    sqlite="""SELECT id, at, actor, action, target FROM @audit WHERE id >= :since_id
+        ORDER BY id LIMIT :limit""",
+    postgres="""SELECT id::text, at, actor, action, target FROM @audit
+        WHERE id >= :since_id::uuid ORDER BY audit.id LIMIT :limit""",
+)
+
 
 SLACK_MS = 5_000
 RUNNING = 500
@@ -31,7 +98,7 @@ def newest(session: Session, now: int) -> Cursor:
 
 def sees_writers(session: Session) -> bool:
     """Whether one can know of everybody who writes now; if not, `changes` may miss ends."""
-    return bool(session.run(sql.SEES_WRITERS)[0][0])
+    return bool(session.run(SEES_WRITERS)[0][0])
 
 
 def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
@@ -47,10 +114,10 @@ def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
         "limit": limit,
     }
     ended, last = _ended(session, cursor, given, now)
-    created = [_job(row) for row in session.run(sql.CREATED_SINCE, given)]
-    ticks = [TickNews(*row) for row in session.run(sql.TICKS_SINCE, given)]
-    audited = [AuditNews(*row) for row in session.run(sql.AUDITED_SINCE, given)]
-    running = [_job(row) for row in session.run(sql.RUNNING_NOW, {"limit": RUNNING})]
+    created = [_job(row) for row in session.run(CREATED_SINCE, given)]
+    ticks = [TickNews(*row) for row in session.run(TICKS_SINCE, given)]
+    audited = [AuditNews(*row) for row in session.run(AUDITED_SINCE, given)]
+    running = [_job(row) for row in session.run(RUNNING_NOW, {"limit": RUNNING})]
     most = max(len(ended), len(created), len(ticks), len(audited))
     news: list[News] = [*ended, *created, *ticks, *audited, *running]
     # A look that begins earlier than the last one would show nothing new.
@@ -64,7 +131,7 @@ def _horizon(session: Session, now: int) -> int:
 
 
 def _newest_ended(session: Session) -> str:
-    rows = session.run(sql.NEWEST_ENDED) if session.dialect == "sqlite" else []
+    rows = session.run(NEWEST_ENDED) if session.dialect == "sqlite" else []
     return rows[0][0] if rows else ""
 
 
@@ -73,15 +140,15 @@ def _ended(
 ) -> tuple[list[JobNews], str | None]:
     """Jobs that have ended, and the last of them; None where nobody knows which they are."""
     if session.dialect == "sqlite":
-        place = session.run(sql.PLACE_OF_ENDED, {"id": cursor.ended}) if cursor.ended else [(0,)]
+        place = session.run(PLACE_OF_ENDED, {"id": cursor.ended}) if cursor.ended else [(0,)]
         if not place:
             # Retention has removed it, and perhaps others that ended later.
             return [], None
-        rows = session.run(sql.ENDED_SINCE, given | {"seq": place[0][0]})
+        rows = session.run(ENDED_SINCE, given | {"seq": place[0][0]})
         return [_job(row) for row in rows], rows[-1][0] if rows else cursor.ended
     days = range(cursor.since // DAY_MS, now // DAY_MS + 1)
     buckets = sorted({day % HISTORY_BUCKETS for day in days[-HISTORY_BUCKETS:]})
-    rows = session.run(sql.ENDED_SINCE, given | {"buckets": buckets})
+    rows = session.run(ENDED_SINCE, given | {"buckets": buckets})
     return [_job(row) for row in rows], ""
 
 

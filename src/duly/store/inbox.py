@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -20,12 +20,147 @@ from duly.model.inbox import (
 )
 from duly.model.job import Hold, NewJob, State, TrackedJob, Trigger
 from duly.model.stored import word
-from duly.store import inbox_statements as sql
 from duly.store import limits
 from duly.store.jobs.enqueue import insert_jobs
+from duly.store.statements import Dialect, Statement, both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+_FIELDS = "id webhook delivery type entity owner headers received_at job_id".split()
+_COLUMNS = ", ".join(_FIELDS)
+_READ = each(
+    sqlite=", ".join(f"+{name}" for name in _FIELDS),
+    postgres=", ".join(f"{name}::text" if name in ("id", "job_id") else name for name in _FIELDS),
+)
+
+INSERT_EVENT = both(
+    f"""INSERT INTO @inbox ({_COLUMNS}, body)
+        VALUES ({", ".join(f":{name}" for name in _FIELDS)}, :body)
+        ON CONFLICT (webhook, delivery) DO NOTHING RETURNING 1"""
+)
+EVENT_OF_DELIVERY = each(
+    sqlite="SELECT id FROM @inbox WHERE webhook = :webhook AND delivery = :delivery",
+    postgres="SELECT id::text FROM @inbox WHERE webhook = :webhook AND delivery = :delivery",
+)
+POINT_EVENT = both("UPDATE @inbox SET job_id = :job_id WHERE id = :id")
+POINT_TO_RETRY = both("UPDATE @inbox SET job_id = :job_id WHERE job_id = :retry_of")
+GET_EVENT = each(
+    sqlite=f"SELECT {_READ.sqlite}, +body FROM @inbox WHERE id = :id",
+    postgres=f"SELECT {_READ.postgres}, body FROM @inbox WHERE id = :id",
+)
+# Of many who retry it at once, one after the other sees what the others have done.
+LOCK_EVENT = each(
+    sqlite="SELECT job_id FROM @inbox WHERE id = :id",
+    postgres="SELECT job_id::text FROM @inbox WHERE id = :id FOR UPDATE",
+)
+
+# The newest unfinished job of an entity. It is written to, so that whoever ends it at the same time
+# is done before this looks, or sees afterwards who waits for it, in whatever isolation.
+_LAST_IN_LINE = "FROM @jobs WHERE trigger = 'webhook' AND batch_id = :line ORDER BY id DESC LIMIT 1"
+LAST_IN_LINE = each(
+    sqlite=f"SELECT id {_LAST_IN_LINE}",
+    postgres=f"""UPDATE @jobs SET batch_id = batch_id
+        WHERE id = (SELECT id {_LAST_IN_LINE} FOR UPDATE) RETURNING id::text""",
+)
+
+_JOB = "state, attempt, error_message"
+
+
+def _jobs_sqlite(table: str, canceled_by: str) -> str:
+    return f"""SELECT id, {_JOB}, {canceled_by} FROM {table}
+        WHERE id IN (SELECT value FROM json_each(:ids))"""
+
+
+def _jobs_postgres(table: str, canceled_by: str) -> str:
+    return f"""SELECT w.id::text, j.* FROM unnest(:ids::uuid[]) AS w (id)
+        CROSS JOIN LATERAL (
+            SELECT {_JOB}, {canceled_by} FROM {table} WHERE id = w.id LIMIT 1) j"""
+
+
+def _jobs(canceled_by: str, *tables: str) -> Statement:
+    return each(
+        sqlite=" UNION ALL ".join(_jobs_sqlite(table, canceled_by) for table in tables),
+        postgres=" UNION ALL ".join(_jobs_postgres(table, canceled_by) for table in tables),
+    )
+
+
+LIVE_OF_EVENTS = _jobs("NULL AS canceled_by", "@jobs")
+ENDED_OF_EVENTS = _jobs("canceled_by", "@history", "@kept")
+
+
+# Which events may be in a state: by the ids of their jobs, or by their own. One that came while a
+# job with the same key was there has that one, whoever had called it, and so an older one.
+_UNPROCESSED = "trigger = 'webhook' AND state IN ('failed', 'canceled')"
+
+
+def _told_by(**tables: str) -> Statement:
+    """Ids of jobs in these tables, and of those that were there before their events."""
+    own = [f"SELECT @id FROM @{table} WHERE {where}" for table, where in tables.items()]
+
+    def text(*parts: str) -> str:
+        cut = [f"SELECT * FROM ({part} LIMIT :most) p{n}" for n, part in enumerate(parts)]
+        return " UNION ALL ".join(cut)
+
+    return each(
+        sqlite=text(*own, "SELECT job_id FROM @inbox WHERE job_id < id"),
+        postgres=text(*own, "SELECT job_id::text FROM @inbox WHERE job_id < id"),
+    )
+
+
+PENDING_EVENTS = _told_by(jobs="trigger = 'webhook' AND state = 'pending'")
+PROCESSING_EVENTS = _told_by(jobs="trigger = 'webhook' AND worker_id IS NOT NULL")
+FAILED_EVENTS = _told_by(history=_UNPROCESSED, kept=_UNPROCESSED)
+FILTERED_EVENTS = both("SELECT @id FROM @inbox WHERE job_id IS NULL LIMIT :most")
+IN_STATE = {
+    EventState.PENDING: (PENDING_EVENTS, "job_ids"),
+    EventState.PROCESSING: (PROCESSING_EVENTS, "job_ids"),
+    EventState.FAILED: (FAILED_EVENTS, "job_ids"),
+    EventState.FILTERED: (FILTERED_EVENTS, "ids"),
+}
+"""Processed ones are many."""
+
+
+def list_events(given: Collection[str]) -> Statement:
+    """The statement that lists the inbox without bodies, newest first."""
+
+    def text(dialect: Dialect) -> str:
+        terms = {
+            "webhook": "webhook = :webhook",
+            "owner": "owner = :owner",
+            "before_id": "i.id < :before_id",
+            "ids": f"i.id {_one_of('ids', dialect)}",
+            "job_ids": f"job_id {_one_of('job_ids', dialect)}",
+        }
+        chosen = [term for name, term in terms.items() if name in given]
+        where = "WHERE " + " AND ".join(chosen) if chosen else ""
+        read = getattr(_READ, dialect)
+        return f"SELECT {read} FROM @inbox i {where} ORDER BY i.id DESC LIMIT :limit"
+
+    return each(sqlite=text("sqlite"), postgres=text("postgres"))
+
+
+def _one_of(name: str, dialect: Dialect) -> str:
+    if dialect == "sqlite":
+        return f"IN (SELECT value FROM json_each(:{name}))"
+    return f"= ANY(:{name}::uuid[])"
+
+
+OLD_EVENTS = each(
+    sqlite="SELECT id, received_at FROM @inbox WHERE id > :after ORDER BY id LIMIT :limit",
+    postgres="""SELECT i.id::text, received_at FROM @inbox i WHERE i.id > :after
+        ORDER BY i.id LIMIT :limit""",
+)
+_WITHOUT_JOB = " AND ".join(
+    f"NOT EXISTS (SELECT 1 FROM {table} j WHERE j.id = job_id)"
+    for table in ("@jobs", "@history", "@kept")
+)
+FORGET_EVENTS = each(
+    sqlite=f"""DELETE FROM @inbox WHERE id IN (SELECT value FROM json_each(:ids))
+        AND {_WITHOUT_JOB} RETURNING 1""",
+    postgres=f"DELETE FROM @inbox WHERE id = ANY(:ids::uuid[]) AND {_WITHOUT_JOB} RETURNING 1",
+)
+
 
 PAGE, PAGES = 500, 2
 """So many events are looked at at once, and for one page of a list."""
@@ -51,12 +186,12 @@ def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | No
     """
     jobs: list[NewJob] = [] if make_jobs is None else _in_line(session, record, make_jobs)
     row = msgspec.structs.asdict(record) | {"job_id": jobs[0].id if jobs else None}
-    if not session.run(sql.INSERT_EVENT, row):
+    if not session.run(INSERT_EVENT, row):
         delivery = {"webhook": record.webhook, "delivery": record.delivery}
-        return Stored(session.run(sql.EVENT_OF_DELIVERY, delivery)[0][0], new=False)
+        return Stored(session.run(EVENT_OF_DELIVERY, delivery)[0][0], new=False)
     existing = insert_jobs(session, jobs) if jobs else {}
     if jobs and jobs[0].id in existing:
-        session.run(sql.POINT_EVENT, {"id": record.id, "job_id": existing[jobs[0].id]})
+        session.run(POINT_EVENT, {"id": record.id, "job_id": existing[jobs[0].id]})
     fault.point("webhook.stored")
     return Stored(record.id, new=True)
 
@@ -79,7 +214,7 @@ def _in_line(session: Session, record: InboxRecord, make_jobs: MakeEventJobs) ->
 def _last_in_line(session: Session, line: str) -> str | None:
     """The newest unfinished job of an entity; nobody joins the line until this is committed."""
     limits.lock(session, [f"line {line}"])
-    rows = session.run(sql.LAST_IN_LINE, {"line": line})
+    rows = session.run(LAST_IN_LINE, {"line": line})
     return rows[0][0] if rows else None
 
 
@@ -87,7 +222,7 @@ def repeat(session: Session, job: TrackedJob) -> TrackedJob:
     """A job that repeats that of an event takes its place, at the end of the line."""
     if job.trigger != Trigger.WEBHOOK:
         return job
-    session.run(sql.POINT_TO_RETRY, {"job_id": job.id, "retry_of": job.retry_of})
+    session.run(POINT_TO_RETRY, {"job_id": job.id, "retry_of": job.retry_of})
     if job.batch_id is None or _last_in_line(session, job.batch_id) is None:
         return job
     return msgspec.structs.replace(job, hold=Hold.BATCH)
@@ -97,7 +232,7 @@ def get(session: Session, event_id: str) -> FoundEvent | None:
     """A received webhook and its job; None also if retention has removed the job."""
     if not is_id(event_id):
         return None
-    rows = session.run(sql.GET_EVENT, {"id": event_id})
+    rows = session.run(GET_EVENT, {"id": event_id})
     found = _with_jobs(session, [InboxRecord(*row) for row in rows])
     return found[0] if found else None
 
@@ -115,9 +250,9 @@ def find(session: Session, filter: InboxFilter) -> EventPage:
 
 def _few(session: Session, state: EventState) -> dict[str, Any] | None:
     """Those that may be in a state, by what tells them; None if there are many of them."""
-    if state not in sql.IN_STATE:
+    if state not in IN_STATE:
         return None
-    statement, told_by = sql.IN_STATE[state]
+    statement, told_by = IN_STATE[state]
     ids = [row[0] for row in session.run(statement, {"most": FEW + 1})]
     return {told_by: session.array(ids)} if len(ids) <= FEW else None
 
@@ -147,7 +282,7 @@ def _walk(session: Session, filter: InboxFilter, given: dict[str, Any]) -> Event
 
 
 def _list(session: Session, given: dict[str, Any], limit: int) -> list[InboxRecord]:
-    statement = sql.list_events(given)
+    statement = list_events(given)
     text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
     return [InboxRecord(*row) for row in session.run_text(text, given | {"limit": limit})]
 
@@ -166,7 +301,7 @@ def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
     """Live first, then what has ended: a job on the move is not missed."""
     wanted = list(job_ids)
     found: dict[str, JobOfEvent] = {}
-    for statement in (sql.LIVE_OF_EVENTS, sql.ENDED_OF_EVENTS):
+    for statement in (LIVE_OF_EVENTS, ENDED_OF_EVENTS):
         missing = [job_id for job_id in wanted if job_id not in found]
         if missing:
             rows = session.run(statement, {"ids": session.array(missing)})
@@ -178,9 +313,9 @@ def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
 def forget(session: Session, after: str, cutoff: int) -> tuple[str, int]:
     """Forget events from before the cutoff, some of those after one, whose job is gone, or
     which were filtered; where to go on, "" at the end, and how many went."""
-    page = session.run(sql.OLD_EVENTS, {"after": after or FIRST_ID, "limit": PAGE})
+    page = session.run(OLD_EVENTS, {"after": after or FIRST_ID, "limit": PAGE})
     old = [event_id for event_id, received_at in page if received_at < cutoff]
-    gone = session.run(sql.FORGET_EVENTS, {"ids": session.array(old)}) if old else []
+    gone = session.run(FORGET_EVENTS, {"ids": session.array(old)}) if old else []
     # They come nearly in the order of their ids: where one is young, so are those behind it.
     is_over = len(page) < PAGE or page[-1][1] >= cutoff
     return "" if is_over else page[-1][0], len(gone)

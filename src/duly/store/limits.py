@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from duly.model.job import CLAIM_BYTES, Claim, Hold, serves
+from duly.model.job import (
+    CLAIM_BYTES,
+    Claim,
+    Hold,
+    serves,
+)
 from duly.model.keys import (
     KeyWait,
     Line,
@@ -29,13 +34,195 @@ from duly.model.keys import (
 )
 from duly.store import statements as sql
 from duly.store import workers as worker_verbs
+from duly.store.jobs.claim import CLAIMABLE, CLAIMED, IN_TIME, IS_DUE_ALONE, TO_RUNNING
 from duly.store.jobs.holds import hold
+from duly.store.statements import (
+    both,
+    each,
+)
 from duly.store.steps import Ask, many
 
 if TYPE_CHECKING:
     from duly.store.base import ClaimRequest, WorkerInfo
     from duly.store.engine import Engine
     from duly.store.session import Session
+
+QUEUE_RULES = both(
+    "SELECT name, paused_at, at_once FROM @queues"
+    " WHERE paused_at IS NOT NULL OR at_once IS NOT NULL"
+)
+# Also those that have waited for a key and get its slot without being freed before.
+CLAIM_PICKED = each(
+    sqlite=f"""{TO_RUNNING}, hold = nullif(hold, 'key')
+        WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING {CLAIMED}""",
+    postgres=f"""{TO_RUNNING}, hold = nullif(hold, 'key')
+        WHERE id = ANY(:ids::uuid[]) RETURNING {CLAIMED}""",
+)
+PICK_ALONE = each(
+    sqlite=f"""SELECT id, queue, function, limit_key, limits FROM @jobs
+        WHERE id = :id AND {IS_DUE_ALONE}
+            AND function IN (SELECT value FROM json_each(:functions))""",
+    postgres=f"""SELECT @id, queue, function, limit_key, limits FROM @jobs
+        WHERE id = :id AND {IS_DUE_ALONE} AND function = ANY(:functions::text[]) FOR UPDATE""",
+)
+# The key that a job waits for, and those that run under it.
+KEY_OF = both("SELECT limit_key, limits FROM @jobs WHERE id = :id AND limit_key IS NOT NULL")
+KEY_HOLDERS = each(
+    sqlite="SELECT DISTINCT +job_id FROM @slots WHERE key = :key LIMIT 100",
+    postgres="SELECT DISTINCT job_id::text FROM @slots WHERE key = :key LIMIT 100",
+)
+FORGET_KEYS = each(
+    sqlite="""DELETE FROM @keys WHERE rowid IN
+        (SELECT rowid FROM @keys WHERE expires_at <= :now LIMIT 1000) RETURNING 1""",
+    postgres="""DELETE FROM @keys WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM @keys WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
+        RETURNING 1""",
+)
+# Whoever looks at what a key leaves, to start a job or to let it wait, or changes it, holds this
+# until the transaction ends (SQLite has one writer anyway). Otherwise a job could begin to wait
+# just after the one that should have freed it had looked.
+LOCK_KEYS = both(
+    "SELECT pg_advisory_xact_lock(hashtextextended('@schema ' || key, 0))::text"
+    " FROM unnest(:keys::text[]) AS wanted (key)"
+)
+# What is taken of keys: slots, and starts that count for a rate. What started further ahead than
+# clocks differ was noted by one that was wrong, and would count for as long as that was ahead.
+TAKEN = each(
+    sqlite="""SELECT +key, slot, NULL FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))
+        UNION ALL SELECT +key, NULL, started_at FROM @starts
+        WHERE key IN (SELECT value FROM json_each(:keys)) AND expires_at > :now
+            AND started_at <= :now + 60000""",
+    postgres="""SELECT key, slot, NULL::int8 FROM @slots WHERE key = ANY(:keys::text[])
+        UNION ALL SELECT key, NULL, started_at FROM @starts
+        WHERE key = ANY(:keys::text[]) AND expires_at > :now AND started_at <= :now + 60000""",
+)
+TAKE_SLOTS = each(
+    sqlite="INSERT INTO @slots (key, slot, job_id, token, worker_id) VALUES (?, ?, ?, ?, ?)",
+    postgres="""INSERT INTO @slots (key, slot, job_id, token, worker_id)
+        SELECT * FROM unnest(:key::text[], :slot::int4[], :job_id::uuid[], :token::int4[],
+            :worker_id::uuid[])""",
+)
+NOTE_STARTS = each(
+    sqlite="""INSERT INTO @starts (key, started_at, job_id, token, expires_at)
+        VALUES (?, ?, ?, ?, ?)""",
+    postgres="""INSERT INTO @starts (key, started_at, job_id, token, expires_at)
+        SELECT * FROM unnest(:key::text[], :started_at::int8[], :job_id::uuid[], :token::int4[],
+            :expires_at::int8[])""",
+)
+FORGET_STARTS = each(
+    sqlite="""DELETE FROM @starts WHERE rowid IN
+        (SELECT rowid FROM @starts WHERE expires_at <= :now LIMIT 1000) RETURNING 1""",
+    postgres="""DELETE FROM @starts WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM @starts WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
+        RETURNING 1""",
+)
+FREE_SLOTS = each(
+    sqlite="""DELETE FROM @slots WHERE (job_id, token) IN (SELECT json_extract(value, '$[0]'),
+        json_extract(value, '$[1]') FROM json_each(:ended)) RETURNING key""",
+    postgres="""DELETE FROM @slots s
+        USING unnest(:job_ids::uuid[], :tokens::int4[]) AS ended (id, token)
+        WHERE s.job_id = ended.id AND s.token = ended.token RETURNING key""",
+)
+FREE_SLOTS_OF = both("DELETE FROM @slots WHERE worker_id = :worker RETURNING key")
+SLOTS_OF = each(
+    sqlite="SELECT +job_id, token FROM @slots WHERE worker_id = :worker",
+    postgres="SELECT job_id::text, token FROM @slots WHERE worker_id = :worker",
+)
+# Whatever else of the same line is due: a million jobs do not have to be tried.
+_LIKE_IT = f"""limit_key = :key AND queue = :queue AND function = :function AND {CLAIMABLE}
+            AND run_at <= :now"""
+HOLD_LINE = each(
+    sqlite=f"""UPDATE @jobs SET hold = 'key' WHERE id IN (SELECT id FROM @jobs
+        WHERE {_LIKE_IT} LIMIT 10000)""",
+    postgres=f"""UPDATE @jobs SET hold = 'key' WHERE id = ANY(ARRAY(SELECT id FROM @jobs
+        WHERE {_LIKE_IT}
+        ORDER BY limit_key, queue, function, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
+)
+DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
+# As in the index of those that wait; see the migration that makes it.
+_HELD_FOR_KEY = "limit_key IS NOT NULL AND (hold = 'key') IS TRUE"
+_WAITS = f"limit_key = :key AND {_HELD_FOR_KEY}"
+# By when it was first due, so that an attempt that is run again keeps its turn.
+_TURN = "priority DESC, scheduled_at, id"
+_LINE = "queue, function, limits"
+_IN_LINE_ORDER = f"ORDER BY limit_key, {_LINE}"
+# Whether nobody may start what stands in a line, and when the first like it is due that is free.
+_ABOUT_LINE = f"""EXISTS (SELECT 1 FROM @queues
+            WHERE name IN (l.queue, '*') AND paused_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM @functions
+            WHERE name = l.function AND status IN ('paused', 'deleted')),
+        (SELECT run_at FROM @jobs WHERE limit_key = :key AND limit_key IS NOT NULL AND {CLAIMABLE}
+            AND queue = l.queue AND function = l.function
+         ORDER BY limit_key, queue, function, run_at LIMIT 1)"""
+
+
+def _sqlite_line(after: str) -> str:
+    return f"""SELECT * FROM (SELECT {_LINE} FROM @jobs INDEXED BY duly_jobs_limit
+        WHERE {_WAITS} AND {after} {_IN_LINE_ORDER} LIMIT 1)"""
+
+
+# The lines in which jobs wait for a key, one index probe each, however many stand in them.
+LINES = each(
+    # One after the other, and in steps: see LANES.
+    sqlite=f"""SELECT +l.queue, +l.function, +l.limits, {_ABOUT_LINE} FROM (
+            {_sqlite_line("queue = :queue AND function = :function AND limits > :limits")}
+            UNION ALL {_sqlite_line("queue = :queue AND function > :function")}
+            UNION ALL {_sqlite_line("queue > :queue")} LIMIT 1) l""",
+    postgres=f"""WITH RECURSIVE lines AS (
+            (SELECT {_LINE} FROM @jobs WHERE {_WAITS} {_IN_LINE_ORDER} LIMIT 1)
+            UNION ALL
+            SELECT n.* FROM lines l CROSS JOIN LATERAL (
+                SELECT {_LINE} FROM @jobs
+                WHERE {_WAITS} AND ({_LINE}) > (l.queue, l.function, l.limits)
+                {_IN_LINE_ORDER} LIMIT 1) n
+        ) SELECT l.queue, l.function, l.limits, {_ABOUT_LINE} FROM lines l""",
+)
+# The first of each line. (Many lines at a time on PostgreSQL.) If the clock has stepped back since
+# it was held, a job may not be due.
+WAITERS = each(
+    sqlite=f"""SELECT id, queue, function, limit_key, limits, priority, scheduled_at,
+            args_bytes
+        FROM @jobs INDEXED BY duly_jobs_limit
+        WHERE {_WAITS} AND queue = :queue AND function = :function AND limits = :limits
+            AND run_at <= :now AND {IN_TIME}
+        {_IN_LINE_ORDER}, {_TURN} LIMIT :limit""",
+    postgres=f"""SELECT w.id::text, w.queue, w.function, limit_key, w.limits, priority,
+            scheduled_at, size
+        FROM unnest(:queues::text[], :functions::text[], :limits::text[])
+            AS l (queue, function, limits)
+        CROSS JOIN LATERAL (
+            SELECT id, {_LINE}, limit_key, priority, scheduled_at, octet_length(args) AS size
+            FROM @jobs
+            WHERE {_WAITS} AND queue = l.queue AND function = l.function AND limits = l.limits
+                AND run_at <= :now AND {IN_TIME}
+            {_IN_LINE_ORDER}, {_TURN} LIMIT :limit FOR UPDATE SKIP LOCKED) w""",
+)
+# The same for whoever only looks.
+SEE_WAITERS = each(
+    sqlite=WAITERS.sqlite, postgres=WAITERS.postgres.replace(" FOR UPDATE SKIP LOCKED", "")
+)
+ADMIT = each(
+    sqlite="""UPDATE @jobs SET hold = NULL, run_at = max(run_at, :run_at)
+        WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres="""UPDATE @jobs SET hold = NULL, run_at = greatest(run_at, :run_at)
+        WHERE id = ANY(:ids::uuid[])""",
+)
+
+
+def _awaited_keys(jobs: str) -> str:
+    after = f"SELECT min(limit_key) FROM {jobs} WHERE {_HELD_FOR_KEY}"
+    return f"""WITH RECURSIVE awaited (key) AS (
+            {after} AND limit_key > :after
+            UNION ALL
+            SELECT ({after} AND limit_key > awaited.key) FROM awaited WHERE awaited.key IS NOT NULL
+        ) SELECT key FROM awaited WHERE key IS NOT NULL LIMIT 100"""
+
+
+# Keys that somebody waits for, one index probe each; SQLite would rather read all that is held.
+AWAITED_KEYS = each(
+    sqlite=_awaited_keys("@jobs INDEXED BY duly_jobs_limit"), postgres=_awaited_keys("@jobs")
+)
+
 
 ALONE_AGAIN_MS = 5_000
 MOST_KEYS = 100
@@ -111,7 +298,7 @@ def queue_rules(at_once: int) -> Rules:
 def lock(session: Session, keys: Iterable[str]) -> None:
     wanted = lock_order(keys)
     if wanted and session.dialect == "postgres":
-        session.run(sql.LOCK_KEYS, {"keys": list(wanted)})
+        session.run(LOCK_KEYS, {"keys": list(wanted)})
 
 
 def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, Room]:
@@ -120,7 +307,7 @@ def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, Room]:
         return {}
     slots: dict[str, list[int]] = {key: [] for key in keys}
     starts: dict[str, list[int]] = {key: [] for key in keys}
-    for key, slot, started_at in session.run(sql.TAKEN, {"keys": session.array(keys), "now": now}):
+    for key, slot, started_at in session.run(TAKEN, {"keys": session.array(keys), "now": now}):
         if slot is None:
             starts[key].append(started_at)
         else:
@@ -209,7 +396,7 @@ class Starting:
 
     def _claim(self, granted: Mapping[str, _Granted]) -> list[Claim]:
         which = {"ids": self._session.array(granted), "worker": self._worker_id, "now": self._now}
-        claims = [Claim(*row) for row in self._session.run(sql.CLAIM_PICKED, which)]
+        claims = [Claim(*row) for row in self._session.run(CLAIM_PICKED, which)]
         slots: list[_Slot] = []
         starts: list[_Start] = []
         for claim in claims:
@@ -220,8 +407,8 @@ class Starting:
                 key, per = grant.start
                 starts.append(_Start(key, self._now, claim.id, claim.token, self._now + per))
         # The primary key is the last guard: a slot that is taken twice undoes the whole claim.
-        _write(self._session, sql.TAKE_SLOTS, slots)
-        _write(self._session, sql.NOTE_STARTS, starts)
+        _write(self._session, TAKE_SLOTS, slots)
+        _write(self._session, NOTE_STARTS, starts)
         for key in {start.key for start in starts}:
             self._follow(key)
         return [msgspec.structs.replace(c, holds_slot=bool(granted[c.id].slots)) for c in claims]
@@ -237,7 +424,7 @@ class Starting:
             hold(self._session, [job.id for job in jobs], Hold.KEY)
             for queue, function in sorted({(job.queue, job.function) for job in jobs}):
                 line = {"key": key, "queue": queue, "function": function}
-                self._session.run(sql.HOLD_LINE, line | {"now": self._now})
+                self._session.run(HOLD_LINE, line | {"now": self._now})
             admit(self._session, key, self._rooms[key].copy(), self._now)
 
 
@@ -246,7 +433,7 @@ def start_alone(
 ) -> Claim | None:
     """Claim one job that must run in a process of its own, if it is of these functions."""
     which = {"id": job_id, "functions": session.array(functions), "now": now}
-    rows = session.run(sql.PICK_ALONE, which)
+    rows = session.run(PICK_ALONE, which)
     if not rows:
         return None
     job = Picked(*rows[0])
@@ -255,12 +442,12 @@ def start_alone(
     claims = starting.start([job])
     if claims:
         return claims[0]
-    session.run(sql.DELAY, {"id": job_id, "run_at": now + ALONE_AGAIN_MS})
+    session.run(DELAY, {"id": job_id, "run_at": now + ALONE_AGAIN_MS})
     return None
 
 
 def limited_queues(session: Session) -> dict[str, int]:
-    return {name: most for name, _, most in session.run(sql.QUEUE_RULES) if most is not None}
+    return {name: most for name, _, most in session.run(QUEUE_RULES) if most is not None}
 
 
 def _write(
@@ -287,10 +474,10 @@ class _Here(NamedTuple):
 def lines_of(session: Session, key: str) -> list[Line]:
     """The lines in which jobs wait for a key."""
     if session.dialect == "postgres":
-        return [Line(*row) for row in session.run(sql.LINES, {"key": key})]
+        return [Line(*row) for row in session.run(LINES, {"key": key})]
     lines: list[Line] = []
     after = {"queue": "", "function": "", "limits": ""}
-    while rows := session.run(sql.LINES, {"key": key} | after):
+    while rows := session.run(LINES, {"key": key} | after):
         line = Line(*rows[0])
         lines.append(line)
         after = {"queue": line.queue, "function": line.function, "limits": line.limits}
@@ -328,7 +515,7 @@ def admit(
     following = _within_bytes(next_of(waiters, room, now, here.room if here else 0), waiting)
     for run_at in sorted(set(following.free.values())):
         ids = [job_id for job_id, at in following.free.items() if at == run_at]
-        session.run(sql.ADMIT, {"ids": session.array(ids), "run_at": run_at})
+        session.run(ADMIT, {"ids": session.array(ids), "run_at": run_at})
     return [Picked(*waiting[job_id][:5]) for job_id in following.start], len(following.free)
 
 
@@ -345,7 +532,7 @@ def _first_of(
     lines: Sequence[Line],
     limit: int,
     now: int,
-    statement: sql.Statement = sql.WAITERS,
+    statement: sql.Statement = WAITERS,
 ) -> list[_Waiting]:
     """The first of each line, in the order of their turns."""
     ask = {"key": key, "limit": limit, "now": now}
@@ -388,10 +575,10 @@ def free(session: Session, ended: Sequence[tuple[str, int]]) -> set[str]:
         return set()
     if session.dialect == "postgres":
         ids, tokens = zip(*ended, strict=True)
-        rows = session.run(sql.FREE_SLOTS, {"job_ids": list(ids), "tokens": list(tokens)})
+        rows = session.run(FREE_SLOTS, {"job_ids": list(ids), "tokens": list(tokens)})
     else:
         which = {"ended": msgspec.json.encode(ended).decode()}
-        rows = session.run(sql.FREE_SLOTS, which)
+        rows = session.run(FREE_SLOTS, which)
     return {row[0] for row in rows}
 
 
@@ -407,7 +594,7 @@ def release(session: Session, ended: Sequence[tuple[str, int]], now: int) -> boo
 
 def release_all(session: Session, worker_id: str, now: int) -> None:
     """Free the slots of a worker that has gone."""
-    freed = [row[0] for row in session.run(sql.FREE_SLOTS_OF, {"worker": worker_id})]
+    freed = [row[0] for row in session.run(FREE_SLOTS_OF, {"worker": worker_id})]
     if freed:
         follow(session, freed, now)
 
@@ -420,13 +607,13 @@ def awaiting(session: Session, keys: Collection[str], now: int) -> list[str]:
 
 def wait_of(session: Session, job_id: str, now: int) -> KeyWait | None:
     """What a job waits for that is held for its key; None if it has none, or is gone."""
-    for key, limits in session.run(sql.KEY_OF, {"id": job_id}):
+    for key, limits in session.run(KEY_OF, {"id": job_id}):
         rules, room = decode_rules(limits), rooms(session, [key], now)[key]
-        holders = tuple(row[0] for row in session.run(sql.KEY_HOLDERS, {"key": key}))
+        holders = tuple(row[0] for row in session.run(KEY_HOLDERS, {"key": key}))
         if room.free_slots(rules) == 0:
             return KeyWait(key, holders)
         lines = startable_lines(session, key, room, now)
-        first = _first_of(session, key, lines, 1, now, sql.SEE_WAITERS) if lines else []
+        first = _first_of(session, key, lines, 1, now, SEE_WAITERS) if lines else []
         starts_at = room.starts_at(rules, now)
         return KeyWait(key, holders, starts_at, first[0].id if first else None)
     return None
@@ -434,7 +621,7 @@ def wait_of(session: Session, job_id: str, now: int) -> KeyWait | None:
 
 def slots_of(session: Session, worker_id: str) -> set[tuple[str, int]]:
     """The attempts (job id, token) that hold slots for this worker."""
-    rows = session.run(sql.SLOTS_OF, {"worker": worker_id})
+    rows = session.run(SLOTS_OF, {"worker": worker_id})
     return {(job_id, token) for job_id, token in rows}
 
 
@@ -444,7 +631,7 @@ def admit_waiters(store: Engine, after: str, now: int) -> tuple[str, bool]:
     Looks at some keys that come after one; the last of them, "" at the end, and whether anybody
     can start now.
     """
-    keys = store.read(lambda session: session.ids(sql.AWAITED_KEYS, {"after": after}))
+    keys = store.read(lambda session: session.ids(AWAITED_KEYS, {"after": after}))
     ready = store.read(lambda session: awaiting(session, keys, now))
     # A transaction for each: nobody has to wait for the locks of a hundred keys.
     admitted = [store.write(partial(follow, keys=[key], now=now)) for key in ready]
@@ -453,5 +640,5 @@ def admit_waiters(store: Engine, after: str, now: int) -> tuple[str, bool]:
 
 def forget_keys(session: Session, now: int) -> int:
     """Remove some keys, and starts that count for a rate, whose time is over; how many."""
-    expired = (sql.FORGET_KEYS, sql.FORGET_STARTS)
+    expired = (FORGET_KEYS, FORGET_STARTS)
     return sum(len(session.run(statement, {"now": now})) for statement in expired)

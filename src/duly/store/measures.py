@@ -9,10 +9,69 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from duly.model.measure import MOST, Count, Depth, ScheduleCounts
-from duly.store import measure_statements as sql
+from duly.store.statements import both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+OLDEST_DUE = both("SELECT due_at FROM @schedules WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1")
+
+
+def _in_lane(when: str) -> str:
+    # In the order of the index, for a plan must not read the table for it.
+    return f"""(SELECT count(*) FROM (SELECT 1 FROM @jobs
+        WHERE state = 'pending' AND hold IS NULL
+            AND queue = :queue AND priority = :priority AND {when}
+        ORDER BY run_at, id LIMIT :limit) lane)"""
+
+
+COUNT_LANE = both(f"SELECT {_in_lane('run_at <= :now')}, {_in_lane('run_at > :now')}")
+RUNNING_BY_QUEUE = both(
+    f"""SELECT queue, count(*) FROM (SELECT queue FROM @jobs WHERE worker_id IS NOT NULL
+        ORDER BY worker_id LIMIT {MOST}) running GROUP BY queue"""
+)
+HELD_BY_QUEUE = both(
+    f"""SELECT queue, count(*) FROM (SELECT queue FROM @jobs WHERE hold IS NOT NULL
+        ORDER BY hold, function, id LIMIT {MOST}) held GROUP BY queue"""
+)
+
+_NEXT_FUNCTION = "SELECT function FROM @jobs WHERE token % 2 = 0{} ORDER BY function LIMIT 1"
+# From each name to the next one along the index, however many jobs have the same.
+WAITING_FUNCTIONS = both(
+    f"""WITH RECURSIVE names (function) AS (
+            SELECT ({_NEXT_FUNCTION.format("")})
+            UNION ALL
+            SELECT ({_NEXT_FUNCTION.format(" AND function > names.function")})
+            FROM names WHERE names.function IS NOT NULL)
+        SELECT function FROM names WHERE function IS NOT NULL LIMIT :limit"""
+)
+
+
+def _schedules(where: str, order: str) -> str:
+    return f"""(SELECT count(*) FROM
+        (SELECT 1 FROM @schedules {where} ORDER BY {order} LIMIT {MOST}) found)"""
+
+
+COUNT_SCHEDULES = both(
+    f"""SELECT {_schedules("WHERE due_at IS NOT NULL", "due_at, id")},
+        {_schedules("WHERE parked_at IS NOT NULL", "parked_at")}, {_schedules("", "id")}"""
+)
+
+# In one order, so that two who add to the same counts do not wait for each other.
+ADD_COUNTS = each(
+    sqlite="""INSERT INTO @counters (name, labels, value)
+        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+            json_extract(value, '$[2]')
+        FROM json_each(:rows) WHERE true
+        ON CONFLICT (name, labels) DO UPDATE SET value = value + excluded.value""",
+    postgres="""INSERT INTO @counters AS c (name, labels, value)
+        SELECT * FROM unnest(:names::text[], :labels::text[], :counts::int8[])
+            AS f (name, labels, value)
+        ORDER BY f.name COLLATE "C", f.labels COLLATE "C"
+        ON CONFLICT (name, labels) DO UPDATE SET value = c.value + excluded.value""",
+)
+READ_COUNTS = both("SELECT name, labels, value FROM @counters ORDER BY name, labels LIMIT 100000")
+
 
 MOST_QUEUES = 100
 """The jobs of so many queues are counted, of those that are most behind; of others only how late
@@ -26,8 +85,8 @@ def depths(session: Session, now: int) -> list[Depth]:
     lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for queue, priority, run_at, *_ in session.lanes():
         lanes[queue].append((priority, run_at))
-    running: dict[str, int] = dict(session.run(sql.RUNNING_BY_QUEUE))
-    held: dict[str, int] = dict(session.run(sql.HELD_BY_QUEUE))
+    running: dict[str, int] = dict(session.run(RUNNING_BY_QUEUE))
+    held: dict[str, int] = dict(session.run(HELD_BY_QUEUE))
     since = {queue: min(run_at for _, run_at in its) for queue, its in lanes.items()}
     counted = sorted(since, key=lambda queue: (since[queue], queue))[:MOST_QUEUES]
     waiting = {queue: _count(session, queue, lanes[queue], now) for queue in counted}
@@ -46,7 +105,7 @@ def _count(
     due = later = 0
     for priority, _ in lanes:
         where = {"queue": queue, "priority": priority, "now": now}
-        ((more_due, more_later),) = session.run(sql.COUNT_LANE, where | {"limit": MOST})
+        ((more_due, more_later),) = session.run(COUNT_LANE, where | {"limit": MOST})
         due, later = min(MOST, due + more_due), min(MOST, later + more_later)
         if due == later == MOST:
             break
@@ -55,18 +114,18 @@ def _count(
 
 def schedule_counts(session: Session) -> ScheduleCounts:
     """How many schedules there are, counted up to a limit."""
-    ((active, parked, every),) = session.run(sql.COUNT_SCHEDULES)
+    ((active, parked, every),) = session.run(COUNT_SCHEDULES)
     return ScheduleCounts(active, parked, max(0, every - active - parked))
 
 
 def waiting_functions(session: Session) -> list[str]:
     """The functions that unfinished jobs call which do not run, up to 1,000 of them."""
-    return [name for (name,) in session.run(sql.WAITING_FUNCTIONS, {"limit": MOST_FUNCTIONS})]
+    return [name for (name,) in session.run(WAITING_FUNCTIONS, {"limit": MOST_FUNCTIONS})]
 
 
 def oldest_due(session: Session) -> int | None:
     """When the schedule that is due first is, or was, due, whoever may tick it."""
-    rows = session.run(sql.OLDEST_DUE)
+    rows = session.run(OLDEST_DUE)
     return rows[0][0] if rows else None
 
 
@@ -76,12 +135,12 @@ def add_counts(session: Session, counts: Sequence[Count]) -> None:
         return
     rows = [msgspec.structs.astuple(count) for count in counts]
     if session.dialect == "sqlite":
-        session.run(sql.ADD_COUNTS, {"rows": msgspec.json.encode(rows).decode()})
+        session.run(ADD_COUNTS, {"rows": msgspec.json.encode(rows).decode()})
         return
     names, labels, values = (list(column) for column in zip(*rows, strict=True))
-    session.run(sql.ADD_COUNTS, {"names": names, "labels": labels, "counts": values})
+    session.run(ADD_COUNTS, {"names": names, "labels": labels, "counts": values})
 
 
 def counts(session: Session) -> list[Count]:
     """What all processes have counted so far."""
-    return [Count(*row) for row in session.run(sql.READ_COUNTS)]
+    return [Count(*row) for row in session.run(READ_COUNTS)]

@@ -20,7 +20,29 @@ import msgspec
 from duly.errors import NotMigrated, StoreError, StoreTooNew
 from duly.store import statements as sql
 from duly.store.copy_mark import refuse_moved
-from duly.store.statements import Dialect, Statement
+from duly.store.statements import (
+    Dialect,
+    Statement,
+    both,
+)
+
+CREATE_META = both("CREATE TABLE IF NOT EXISTS @meta (key text PRIMARY KEY, value text NOT NULL)")
+READ_META = both("SELECT key, value FROM @meta")
+WRITE_META = both(
+    "INSERT INTO @meta (key, value) VALUES (:key, :value)"
+    " ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+)
+CREATE_MIGRATIONS = both(
+    "CREATE TABLE IF NOT EXISTS @migrations (version integer PRIMARY KEY, name text NOT NULL,"
+    " checksum text NOT NULL, applied_at bigint NOT NULL)"
+)
+READ_MIGRATIONS = both("SELECT version, checksum FROM @migrations ORDER BY version")
+WRITE_MIGRATION = both(
+    "INSERT INTO @migrations (version, name, checksum, applied_at)"
+    " VALUES (:version, :name, :checksum, :now)"
+)
+LOCK_MIGRATIONS = both("SELECT pg_advisory_xact_lock(hashtext('duly.migrate'))")
+CREATE_SCHEMA = both("CREATE SCHEMA IF NOT EXISTS @schema")
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -82,20 +104,20 @@ def script(dialect: Dialect, words: dict[str, str], applied: Mapping[int, str], 
     parts = ["PRAGMA journal_mode = WAL;"] if dialect == "sqlite" else []
     parts.append(f"{sql.BEGIN.decode()};" if dialect == "postgres" else "BEGIN;")
     if not applied:
-        parts += [plain(sql.CREATE_SCHEMA)] if dialect == "postgres" else []
-        parts += [plain(sql.CREATE_META), plain(sql.CREATE_MIGRATIONS)]
-        parts.append(plain(sql.WRITE_META, key="store_id", value=new_store_id()))
+        parts += [plain(CREATE_SCHEMA)] if dialect == "postgres" else []
+        parts += [plain(CREATE_META), plain(CREATE_MIGRATIONS)]
+        parts.append(plain(WRITE_META, key="store_id", value=new_store_id()))
     for step in steps:
         row = plain(
-            sql.WRITE_MIGRATION,
+            WRITE_MIGRATION,
             version=step.version,
             name=step.name,
             checksum=step.checksum,
             now=now,
         )
         parts += [in_schema(step.text, words), row]
-    parts.append(plain(sql.WRITE_META, key="version", value=str(steps[-1].version)))
-    parts.append(plain(sql.WRITE_META, key="min_code", value=str(steps[-1].min_code)))
+    parts.append(plain(WRITE_META, key="version", value=str(steps[-1].version)))
+    parts.append(plain(WRITE_META, key="min_code", value=str(steps[-1].min_code)))
     return "\n".join([*parts, "COMMIT;", ""])
 
 

@@ -5,36 +5,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from duly.store import statements as sql
 from duly.store.base import QueuePause
-from duly.store.schedule_statements import EVERYTHING
 from duly.store.schedules.audit import audit
+from duly.store.statements import (
+    both,
+)
 
 if TYPE_CHECKING:
     from duly.store.session import Session
 
+PAUSE_QUEUE = both(
+    "INSERT INTO @queues (name, paused_at, paused_by, note) VALUES (:name, :now, :by, :note)"
+    " ON CONFLICT (name) DO UPDATE SET paused_at = :now, paused_by = :by, note = :note"
+)
+RESUME_QUEUE = both(
+    "UPDATE @queues SET paused_at = NULL, paused_by = NULL, note = NULL WHERE name = :name"
+)
+LIMIT_QUEUE = both(
+    "INSERT INTO @queues (name, at_once) VALUES (:name, :at_once)"
+    " ON CONFLICT (name) DO UPDATE SET at_once = excluded.at_once"
+)
+QUEUES = both("SELECT name, paused_at, paused_by, note FROM @queues ORDER BY name")
+
+
+EVERYTHING = "*"
+
 
 def pause(session: Session, name: str, by: str | None, note: str | None, now: int) -> None:
     """Start no more of its jobs; audited, as all that is done to queues."""
-    session.run(sql.PAUSE_QUEUE, {"name": name, "by": by, "note": note, "now": now})
+    session.run(PAUSE_QUEUE, {"name": name, "by": by, "note": note, "now": now})
     _audit(session, name, "pause", by, {"note": note}, now)
 
 
 def resume(session: Session, name: str, by: str | None, now: int) -> None:
     """Start its jobs again."""
-    session.run(sql.RESUME_QUEUE, {"name": name})
+    session.run(RESUME_QUEUE, {"name": name})
     _audit(session, name, "resume", by, None, now)
 
 
 def limit(session: Session, name: str, at_once: int | None, by: str | None, now: int) -> None:
     """Run at most so many jobs of the queue at once, over all workers; None: any number."""
-    session.run(sql.LIMIT_QUEUE, {"name": name, "at_once": at_once})
+    session.run(LIMIT_QUEUE, {"name": name, "at_once": at_once})
     _audit(session, name, "limit", by, {"at_once": at_once}, now)
 
 
 def paused(session: Session) -> list[QueuePause]:
     """Those of which no job starts; not those that only everything's pause stops."""
-    rows = session.run(sql.QUEUES)
+    rows = session.run(QUEUES)
     return [QueuePause(*row) for row in rows if row[1] is not None and row[0] != EVERYTHING]
 
 

@@ -31,7 +31,7 @@ class Session(ABC):
 
     @abstractmethod
     def run_text(self, text: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """Run one of the texts that statements.py composes."""
+        """Run a text that was composed, rather than a statement."""
 
     @abstractmethod
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None: ...

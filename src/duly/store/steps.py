@@ -35,7 +35,188 @@ from duly.model.job import (
 from duly.model.progress import LogEntry, Look, ProgressReport
 from duly.model.stored import word
 from duly.store import statements as sql
-from duly.store.statements import Dialect, Statement
+from duly.store.jobs.finish import BUCKET, FINAL, MOVED
+from duly.store.jobs.listing import FINAL_RECORD, LIVE_RECORD, list_jobs, parameters_of, tables_for
+from duly.store.statements import (
+    Dialect,
+    Fields,
+    Statement,
+    both,
+    each,
+)
+
+_NEW = Fields(NewJob.__struct_fields__)
+TRACKED_COLUMNS = Fields(TrackedJob.__struct_fields__)
+# Looked for before it is read: on PostgreSQL a failing statement would end the user's transaction.
+HAS_META = each(
+    sqlite="SELECT 1 FROM main.sqlite_master WHERE type = 'table' AND name = '@meta'",
+    postgres="SELECT 1 WHERE to_regclass('@meta') IS NOT NULL",
+)
+READ_STORE_ID = each(
+    sqlite="SELECT +value FROM main.@meta WHERE key = 'store_id'",
+    postgres="SELECT value FROM @meta WHERE key = 'store_id'",
+)
+DATABASE_NAME = each(
+    sqlite="SELECT +file FROM pragma_database_list WHERE name = 'main'",
+    postgres="SELECT current_database()::text",
+)
+
+
+def _insert(fields: Fields) -> Statement:
+    into = f"INSERT INTO @jobs ({fields.columns})"
+    return each(
+        sqlite=f"{into} VALUES ({fields.values})",
+        postgres=f"{into} SELECT * FROM unnest({fields.arrays})",
+    )
+
+
+INSERT_JOBS = _insert(_NEW)
+INSERT_TRACKED = _insert(TRACKED_COLUMNS)
+_NOTIFY = "SELECT pg_notify('duly', '')"
+# The same, and wake whoever waits for jobs when they are committed (PostgreSQL only).
+INSERT_JOBS_AND_NOTIFY = both(f"WITH stored AS ({INSERT_JOBS.postgres}) {_NOTIFY}")
+INSERT_TRACKED_AND_NOTIFY = both(f"WITH stored AS ({INSERT_TRACKED.postgres}) {_NOTIFY}")
+LIVE_IDS = each(
+    sqlite="SELECT @id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))",
+    postgres="SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
+)
+# The same for those that must not have started meanwhile.
+PENDING_IDS = each(
+    sqlite=f"{LIVE_IDS.sqlite} AND state = 'pending'",
+    postgres="""SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND state = 'pending'
+        ORDER BY id FOR UPDATE""",
+)
+# The isolation level of a user's transaction (PostgreSQL only), and whether a cancel in it has to
+# see what others commit meanwhile: the children of a job that has run, other members of its batch.
+# A row that changes after this look cannot be locked any more above READ COMMITTED.
+CANCEL_NEEDS = both(
+    """SELECT current_setting('transaction_isolation'), EXISTS (SELECT 1 FROM @jobs
+        WHERE id = :id AND (token > 0 OR batch_id IS NOT NULL))"""
+)
+CHILD_IDS = each(
+    sqlite="SELECT @id FROM @jobs WHERE parent_id IN (SELECT value FROM json_each(:ids))",
+    postgres="SELECT @id FROM @jobs WHERE parent_id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
+)
+# Moves live rows that the same transaction has locked.
+MOVE_CANCELED = each(
+    sqlite=f"""INSERT INTO @history ({FINAL})
+        SELECT {MOVED}, 'canceled', :now, NULL, :error_kind, :error_message, NULL,
+            CASE WHEN :from_parent THEN 'parent:' || parent_id ELSE :by END, 0
+        FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres=f"""WITH gone AS (
+            DELETE FROM @jobs WHERE id = ANY(:ids::uuid[]) RETURNING {MOVED}
+        )
+        INSERT INTO @history ({FINAL}, bucket)
+        SELECT {MOVED}, 'canceled', :now::int8, NULL, :error_kind::text, :error_message::text,
+            NULL, CASE WHEN :from_parent::bool THEN 'parent:' || parent_id ELSE :by::text END,
+            false, {BUCKET}
+        FROM gone""",
+)
+FORGET_CANCELED = both("DELETE FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))")
+GET_LIVE = both(f"SELECT {LIVE_RECORD} FROM @jobs WHERE id = :id")
+GET_HISTORY = both(f"SELECT {FINAL_RECORD} FROM @history WHERE id = :id")
+GET_KEPT = both(f"SELECT {FINAL_RECORD} FROM @kept WHERE id = :id")
+HOLDER_OF_KEY = each(
+    sqlite="SELECT job_id FROM @keys WHERE scope = :scope AND key = :key",
+    postgres="SELECT job_id::text FROM @keys WHERE scope = :scope AND key = :key",
+)
+# Only the attempt that runs is heard, and of two reports the later one stays.
+REPORT = each(
+    sqlite="""INSERT INTO @progress (job_id, value, note, revision, updated_at)
+        SELECT f.id, f.value, f.note, f.revision, f.updated_at
+        FROM (SELECT ? AS id, ? AS token, ? AS revision, ? AS value, ? AS note, ? AS updated_at) f
+        WHERE EXISTS (SELECT 1 FROM @jobs WHERE id = f.id AND token = f.token)
+        ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, note = excluded.note,
+            revision = excluded.revision, updated_at = excluded.updated_at
+        WHERE excluded.revision > @progress.revision""",
+    postgres="""INSERT INTO @progress AS p (job_id, value, note, revision, updated_at)
+        SELECT f.id, f.value, f.note, f.revision, f.updated_at
+        FROM unnest(:job_id::uuid[], :token::int4[], :revision::int8[], :value::float8[],
+            :note::text[], :updated_at::int8[]) AS f (id, token, revision, value, note, updated_at)
+        CROSS JOIN LATERAL (SELECT 1 FROM @jobs WHERE id = f.id AND token = f.token LIMIT 1) runs
+        ORDER BY f.id
+        ON CONFLICT (job_id) DO UPDATE SET value = excluded.value, note = excluded.note,
+            revision = excluded.revision, updated_at = excluded.updated_at
+        WHERE excluded.revision > p.revision""",
+)
+# A line that arrived although the answer was lost is not stored twice.
+WRITE_LOGS = each(
+    sqlite="""INSERT INTO @logs (job_id, seq, logged_at, level, line) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT DO NOTHING""",
+    postgres="""INSERT INTO @logs (job_id, seq, logged_at, level, line)
+        SELECT * FROM unnest(:job_id::uuid[], :seq::int8[], :logged_at::int8[], :level::text[],
+            :line::text[])
+        ON CONFLICT DO NOTHING""",
+)
+_LOOK = "state, token, attempt, value, note, p.revision, updated_at"
+
+
+def _look_sqlite(table: str) -> str:
+    columns = "+" + _LOOK.replace(", ", ", +")
+    return f"""SELECT +t.id, {columns} FROM {table} t LEFT JOIN @progress p ON p.job_id = t.id
+        WHERE t.id IN (SELECT value FROM json_each(:ids))"""
+
+
+# One job after the other, for a plan that was made while a table was empty would rather read all of
+# it, also when it has grown.
+def _look_postgres(table: str) -> str:
+    return f"""SELECT w.id::text, {_LOOK}
+        FROM unnest(:ids::uuid[]) AS w (id)
+        CROSS JOIN LATERAL (SELECT state, token, attempt FROM {table} WHERE id = w.id LIMIT 1) t
+        LEFT JOIN LATERAL (SELECT value, note, revision, updated_at FROM @progress
+            WHERE job_id = w.id LIMIT 1) p ON true"""
+
+
+def _look(*tables: str) -> Statement:
+    """Where jobs of these tables stand, and what they said last."""
+    return each(
+        sqlite=" UNION ALL ".join(map(_look_sqlite, tables)),
+        postgres=" UNION ALL ".join(map(_look_postgres, tables)),
+    )
+
+
+LOOK_LIVE = _look("@jobs")
+LOOK_ENDED = _look("@history", "@kept")
+INSERT_TRACES = each(
+    sqlite="INSERT INTO @traces (job_id, parent) VALUES (?, ?) ON CONFLICT DO NOTHING",
+    postgres="""INSERT INTO @traces (job_id, parent)
+        SELECT * FROM unnest(:job_id::uuid[], :parent::text[]) ON CONFLICT DO NOTHING""",
+)
+# A job that is stored only if nobody holds its keys. Somebody who has not committed is waited for.
+INSERT_KEYED = both(
+    f"""INSERT INTO @jobs ({TRACKED_COLUMNS.columns}) VALUES ({TRACKED_COLUMNS.named})
+        ON CONFLICT DO NOTHING RETURNING 1"""
+)
+# Who holds them; the job itself, if it was stored and only the answer got lost.
+KEY_HOLDER = both(
+    """SELECT @id FROM @jobs WHERE id = :id
+        UNION ALL SELECT @id FROM @jobs WHERE unique_key = :unique_key
+        UNION ALL SELECT @id FROM @jobs WHERE pending_key = :pending_key LIMIT 1"""
+)
+# It has not started, or it would not have the key any more; a later call decides when it will. If
+# a worker has claimed it, the call takes it back: the worker finds another token when it wants to
+# start the body.
+_IF_CLAIMED = "CASE state WHEN 'running' THEN 1 ELSE 0 END"
+DEBOUNCE = both(
+    f"""UPDATE @jobs SET args = :args, run_at = :run_at, expires_at = :expires_at,
+            hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END, state = 'pending',
+            token = token + {_IF_CLAIMED}, attempt = attempt - {_IF_CLAIMED}, worker_id = NULL,
+            started_at = NULL, deadline_at = NULL
+        WHERE pending_key = :pending_key RETURNING @id"""
+)
+KEEP_KEY = both(
+    """INSERT INTO @keys AS k (scope, key, job_id, expires_at)
+        VALUES (:scope, :key, :job_id, :expires_at)
+        ON CONFLICT (scope, key) DO UPDATE
+            SET job_id = excluded.job_id, expires_at = excluded.expires_at
+            WHERE k.expires_at <= :now RETURNING 1"""
+)
+PASS_KEY = both(
+    """UPDATE @keys SET job_id = :holder
+        WHERE scope = :scope AND key = :key AND job_id = :job_id"""
+)
+NOTIFY = both(_NOTIFY)
+
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
@@ -96,16 +277,16 @@ def insert(
     yield from insert_traces(dialect, jobs, existing)
     fault.point("enqueue.inserted")
     if notify and not plain:
-        yield Ask(sql.NOTIFY)
+        yield Ask(NOTIFY)
     return existing
 
 
 _INSERTS = {
     # By whether some are tracked, and whether workers are told.
-    (False, False): sql.INSERT_JOBS,
-    (True, False): sql.INSERT_TRACKED,
-    (False, True): sql.INSERT_JOBS_AND_NOTIFY,
-    (True, True): sql.INSERT_TRACKED_AND_NOTIFY,
+    (False, False): INSERT_JOBS,
+    (True, False): INSERT_TRACKED,
+    (False, True): INSERT_JOBS_AND_NOTIFY,
+    (True, True): INSERT_TRACKED_AND_NOTIFY,
 }
 
 
@@ -124,7 +305,7 @@ def insert_traces(
         if isinstance(job, KeyedJob) and job.trace is not None and job.id not in existing
     ]
     if traced:
-        yield Ask(sql.INSERT_TRACES, many(dialect, traced, Trace))
+        yield Ask(INSERT_TRACES, many(dialect, traced, Trace))
 
 
 class Trace(NamedTuple):
@@ -177,7 +358,7 @@ def _insert_one(job: KeyedJob) -> Steps[str]:
             return holder
     values = {name: getattr(job, name) for name in TRACKED}
     for _ in range(KEY_TRIES):
-        if (yield Ask(sql.INSERT_KEYED, values)):
+        if (yield Ask(INSERT_KEYED, values)):
             return job.id
         other = yield from _holder_of(job)
         if other is not None:
@@ -193,12 +374,12 @@ def _holder_of(job: KeyedJob) -> Steps[str | None]:
     pending = job.pending_key
     if job.debounced:
         changed = {"args": job.args, "run_at": job.run_at, "expires_at": job.expires_at}
-        rows = yield Ask(sql.DEBOUNCE, changed | {"pending_key": pending})
+        rows = yield Ask(DEBOUNCE, changed | {"pending_key": pending})
         if rows:
             return str(rows[0][0])
         pending = None
     keys = {"pending_key": pending, "unique_key": job.unique_key}
-    rows = yield Ask(sql.KEY_HOLDER, keys | {"id": job.id})
+    rows = yield Ask(KEY_HOLDER, keys | {"id": job.id})
     return str(rows[0][0]) if rows else None
 
 
@@ -207,9 +388,9 @@ def _keep(job: KeyedJob, entry: KeyEntry) -> Steps[str]:
     which = {"scope": entry.scope, "key": entry.key}
     for _ in range(KEY_TRIES):
         until = {"expires_at": entry.expires_at, "now": job.created_at}
-        if (yield Ask(sql.KEEP_KEY, which | until | {"job_id": job.id})):
+        if (yield Ask(KEEP_KEY, which | until | {"job_id": job.id})):
             return job.id
-        rows = yield Ask(sql.HOLDER_OF_KEY, which)
+        rows = yield Ask(HOLDER_OF_KEY, which)
         if rows:
             return str(rows[0][0])
     raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
@@ -219,7 +400,7 @@ def _pass_entries(job: KeyedJob, holder: str) -> Steps[None]:
     """The call was answered with another job: so will be a repeat, also when that has ended."""
     for entry in job.entries:
         which = {"scope": entry.scope, "key": entry.key, "job_id": job.id}
-        yield Ask(sql.PASS_KEY, which | {"holder": holder})
+        yield Ask(PASS_KEY, which | {"holder": holder})
 
 
 NEW, TRACKED = NewJob.__struct_fields__, TrackedJob.__struct_fields__
@@ -244,7 +425,7 @@ def get(job_id: str) -> Steps[JobRecord | None]:
     """Live first, then history: one statement over both can miss a row on the move."""
     if not is_id(job_id):
         return None
-    for statement in (sql.GET_LIVE, sql.GET_HISTORY, sql.GET_KEPT):
+    for statement in (GET_LIVE, GET_HISTORY, GET_KEPT):
         rows = yield Ask(statement, {"id": job_id})
         if rows:
             return record(rows[0])
@@ -253,8 +434,8 @@ def get(job_id: str) -> Steps[JobRecord | None]:
 
 def find(filter: JobFilter) -> Steps[list[JobRecord]]:
     found: dict[str, JobRecord] = {}
-    for table in sql.tables_for(filter):
-        rows = yield Ask(sql.list_jobs(filter, table), sql.parameters_of(filter))
+    for table in tables_for(filter):
+        rows = yield Ask(list_jobs(filter, table), parameters_of(filter))
         found |= {row[0]: record(row) for row in rows}
     newest_first = sorted(found.values(), key=lambda job: job.id, reverse=True)
     return newest_first[: filter.limit]
@@ -262,10 +443,15 @@ def find(filter: JobFilter) -> Steps[list[JobRecord]]:
 
 def record(row: Row) -> JobRecord:
     """A row of one of the three job tables as a value."""
-    fields = list(row)
-    fields[2] = word(fields[2], Kind, Kind.ACTION)
-    fields[5] = word(fields[5], State, State.FAILED)
-    return JobRecord(*fields)
+    fields = named(JobRecord, row)
+    fields["kind"] = word(fields["kind"], Kind, Kind.ACTION)
+    fields["state"] = word(fields["state"], State, State.FAILED)
+    return JobRecord(**fields)
+
+
+def named(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:
+    """The columns of a row by the fields that they are read into; others have a default."""
+    return dict(zip(kind.__struct_fields__, row, strict=False))
 
 
 # Progress and log lines --------------------------------------------------------------------------
@@ -276,16 +462,16 @@ def report(
 ) -> Steps[None]:
     """Write down what running attempts have said."""
     if progress:
-        yield Ask(sql.REPORT, many(dialect, progress, ProgressReport))
+        yield Ask(REPORT, many(dialect, progress, ProgressReport))
     if lines:
-        yield Ask(sql.WRITE_LOGS, many(dialect, lines, LogEntry))
+        yield Ask(WRITE_LOGS, many(dialect, lines, LogEntry))
 
 
 def look(dialect: Dialect, job_ids: Collection[str]) -> Steps[list[Look]]:
     """Live first, then what has ended; as `get`."""
     wanted = {job_id for job_id in job_ids if is_id(job_id)}
     found: dict[str, Look] = {}
-    for statement in (sql.LOOK_LIVE, sql.LOOK_ENDED):
+    for statement in (LOOK_LIVE, LOOK_ENDED):
         missing = [job_id for job_id in wanted if job_id not in found]
         if missing:
             rows = yield Ask(statement, {"ids": array(dialect, missing)})
@@ -316,7 +502,7 @@ def cancel(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | Non
 def cancel_for_user(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | None]:
     """The same in a transaction that is not duly's own, whose isolation level may be any."""
     if dialect == "postgres" and is_id(job_id):
-        [(level, needs_to_see)] = yield Ask(sql.CANCEL_NEEDS, {"id": job_id})
+        [(level, needs_to_see)] = yield Ask(CANCEL_NEEDS, {"id": job_id})
         if needs_to_see and level in sql.SNAPSHOT_LEVELS:
             raise IsolationTooHigh(job_id, level)
     return (yield from cancel(dialect, job_id, by, now))
@@ -326,7 +512,7 @@ def cancel_live(
     dialect: Dialect, job_ids: Iterable[str], by: str, now: int, *, only_pending: bool = False
 ) -> Steps[int]:
     """Cancel those that are unfinished, and what descends from them through unfinished jobs."""
-    which = sql.PENDING_IDS if only_pending else sql.LIVE_IDS
+    which = PENDING_IDS if only_pending else LIVE_IDS
     level = _ids((yield Ask(which, {"ids": array(dialect, job_ids)})))
     canceled = 0
     from_parent = False
@@ -335,7 +521,7 @@ def cancel_live(
         fault.point("cancel.moved")
         canceled += len(level)
         # A new statement, so that children committed meanwhile are seen.
-        level = _ids((yield Ask(sql.CHILD_IDS, {"ids": array(dialect, level)})))
+        level = _ids((yield Ask(CHILD_IDS, {"ids": array(dialect, level)})))
         from_parent = True
     return canceled
 
@@ -359,9 +545,9 @@ def move_canceled(
         "error_kind": error_kind,
         "error_message": error_message,
     }
-    yield Ask(sql.MOVE_CANCELED, which | how)
+    yield Ask(MOVE_CANCELED, which | how)
     if dialect == "sqlite":
-        yield Ask(sql.FORGET_CANCELED, which)
+        yield Ask(FORGET_CANCELED, which)
 
 
 def array(dialect: Dialect, values: Iterable[str]) -> Any:
@@ -379,12 +565,12 @@ def _ids(rows: Iterable[Row]) -> list[str]:
 
 def store_id() -> Steps[str | None]:
     """What tells this database's store from any other; None if duly's tables are not there."""
-    if not (yield Ask(sql.HAS_META)):
+    if not (yield Ask(HAS_META)):
         return None
-    rows = yield Ask(sql.READ_STORE_ID)
+    rows = yield Ask(READ_STORE_ID)
     return rows[0][0] if rows else None
 
 
 def database_name() -> Steps[str]:
-    rows = yield Ask(sql.DATABASE_NAME)
+    rows = yield Ask(DATABASE_NAME)
     return str(rows[0][0])

@@ -23,7 +23,7 @@ from duly.store.engine import Engine
 from duly.store.jobs import bulk, enqueue, holds, read, reports, run
 from duly.store.jobs import cancel as cancel_verbs
 from duly.store.jobs import replay as replay_verbs
-from duly.store.schedules import ahead, data, parked, retention, runs, ticking, zone_data
+from duly.store.schedules import ahead, data, due, parked, retention, runs, ticking, zone_data
 from duly.store.schedules import audit as audit_verbs
 from duly.store.schedules import calendars as calendar_verbs
 from duly.store.schedules import facts as fact_verbs
@@ -178,8 +178,8 @@ class Store(Engine):
     paused_queues = reads(queues.paused)
 
     # Schedules
-    due_schedules = reads(data.due_schedules)
-    next_due = reads(data.next_due)
+    due_schedules = reads(due.due_schedules)
+    next_due = reads(due.next_due)
     tick = writes(ticking.tick, then="ticker.committed")
     park_schedule = writes(parked.park)
     missing_functions = reads(parked.missing_functions)

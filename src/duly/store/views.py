@@ -5,13 +5,129 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
-from duly.store import view_statements as sql
+from duly.model.measure import MOST
 from duly.store.schedules.facts import first_id_at
 from duly.store.schedules.retention import Day
+from duly.store.statements import DAY_MS, Statement, both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+# Schedules ---------------------------------------------------------------------------------------
+
+
+def _counted(table: str, where: str, order: str) -> str:
+    return f"""(SELECT count(*) FROM
+        (SELECT 1 FROM {table} WHERE {where} ORDER BY {order} LIMIT {MOST}) found)"""
+
+
+# Whoever has broken a promise is looked at again, and so has a time for that.
+_LATE = f"""(SELECT count(*) FROM (SELECT late FROM @schedules WHERE expect_at IS NOT NULL
+    ORDER BY expect_at LIMIT {MOST}) promised WHERE late IS NOT NULL)"""
+
+
+def _tally(owner: str) -> str:
+    due = "due_at IS NOT NULL AND due_at"
+    return f"""SELECT
+        {_counted("@schedules", f"{due} >= :now AND due_at < :soon{owner}", "due_at, id")},
+        {_counted("@schedules", f"{due} < :overdue{owner}", "due_at, id")},
+        {_LATE.replace("expect_at IS NOT NULL", f"expect_at IS NOT NULL{owner}")},
+        {_counted("@schedules", f"NOT enabled{owner}", "owner, id")},
+        {_counted("@jobs", f"worker_id IS NOT NULL{owner}", "worker_id")}"""
+
+
+TALLY = both(_tally(""))
+TALLY_OF_OWNER = both(_tally(" AND owner = :owner"))
+
+# The newest runs of each of some schedules.
+_RUN = "state, started_at, completed_at"
+RECENT_RUNS = each(
+    sqlite=f"""SELECT s.value, h.id, {_RUN} FROM json_each(:ids) s CROSS JOIN @history h
+        WHERE h.id IN (SELECT id FROM @history WHERE trigger = 'schedule' AND actor = s.value
+            ORDER BY actor, id DESC LIMIT :limit)
+        ORDER BY s.key, h.id DESC""",
+    postgres=f"""SELECT s.id, h.id::text, {_RUN} FROM unnest(:ids::text[]) AS s (id)
+        CROSS JOIN LATERAL (SELECT id, {_RUN} FROM @history
+            WHERE trigger = 'schedule' AND actor = s.id ORDER BY @history.id DESC LIMIT :limit) h
+        ORDER BY s.id, h.id DESC""",
+)
+
+# The newest runs of each of some functions, so many of those that succeeded and that failed. As a
+# range, for by equality PostgreSQL would go along the ids, through the runs of all others.
+_FIRST, _LAST = str(UUID(int=0)), str(UUID(int=2**128 - 1))
+FUNCTION_RUNS = each(
+    sqlite="""SELECT f.value, h.id, h.state, started_at, completed_at FROM json_each(:names) f
+        CROSS JOIN (SELECT 'succeeded' AS state UNION ALL SELECT 'failed') s
+        CROSS JOIN @history h
+        WHERE h.id IN (SELECT id FROM @history WHERE function = f.value AND state = s.state
+            ORDER BY id DESC LIMIT :limit)
+        ORDER BY f.key, h.id DESC""",
+    postgres=f"""SELECT f.name, h.id::text, h.state, started_at, completed_at
+        FROM unnest(:names::text[]) AS f (name)
+        CROSS JOIN (VALUES ('succeeded'), ('failed')) AS s (state)
+        CROSS JOIN LATERAL (SELECT id, {_RUN} FROM @history
+            WHERE (function, state, @history.id) >= (f.name, s.state, '{_FIRST}'::uuid)
+                AND (function, state, @history.id) <= (f.name, s.state, '{_LAST}'::uuid)
+            ORDER BY function DESC, state DESC, @history.id DESC LIMIT :limit) h
+        ORDER BY f.name, h.id DESC""",
+)
+
+# What the ledger and the history still hold of a schedule, by the day (UTC) of the tick.
+_SLOTS = " UNION ALL ".join(
+    f"""SELECT * FROM (SELECT tick_at, outcome, count FROM @ticks
+        WHERE schedule_id = :id AND kind = '{kind}' ORDER BY tick_at DESC LIMIT {MOST}) {kind}"""
+    for kind in ("slot", "manual", "missed")
+)
+LEDGER_DAYS = both(
+    f"""SELECT tick_at / {DAY_MS}, outcome, sum(coalesce(count, 1)) FROM ({_SLOTS}) recent
+        GROUP BY 1, 2"""
+)
+HISTORY_DAYS = both(
+    f"""SELECT scheduled_at / {DAY_MS}, state, count(*) FROM (SELECT scheduled_at, state
+        FROM @history WHERE trigger = 'schedule' AND actor = :id
+        ORDER BY @history.id DESC LIMIT {MOST}) recent
+        GROUP BY 1, 2"""
+)
+
+# Jobs --------------------------------------------------------------------------------------------
+
+
+def _throughput(where: str) -> Statement:
+    """How many of the newest jobs ended when, and how."""
+    return both(
+        f"""SELECT completed_at / :step, state, count(*) FROM (SELECT completed_at, state
+            FROM @history WHERE {where} ORDER BY @history.id DESC LIMIT {MOST}) recent
+            GROUP BY 1, 2"""
+    )
+
+
+THROUGHPUT = each(
+    sqlite=_throughput("id >= :since_id").sqlite,
+    postgres=_throughput("id >= :since_id::uuid").postgres,
+)
+THROUGHPUT_OF_OWNER = each(
+    sqlite=_throughput("owner = :owner AND id >= :since_id").sqlite,
+    postgres=_throughput("owner = :owner AND id >= :since_id::uuid").postgres,
+)
+# By function, for that is how the index goes.
+FAILED_SINCE = each(
+    sqlite=f"""SELECT count(*) FROM (SELECT 1 FROM @functions f CROSS JOIN @history h
+        WHERE h.function = f.name AND h.state = 'failed' AND h.id >= :since_id
+        LIMIT {MOST}) found""",
+    postgres=f"""SELECT count(*) FROM (SELECT 1 FROM @functions f CROSS JOIN LATERAL
+        (SELECT 1 FROM @history WHERE function = f.name AND state = 'failed'
+            AND id >= :since_id::uuid LIMIT {MOST}) failed LIMIT {MOST}) found""",
+)
+_FAILED_OF_OWNER = f"""SELECT count(*) FROM (SELECT state FROM @history
+        WHERE owner = :owner AND id >= :since_id@type ORDER BY @history.id DESC LIMIT {MOST}) recent
+        WHERE state = 'failed'"""
+FAILED_SINCE_OF_OWNER = each(
+    sqlite=_FAILED_OF_OWNER.replace("@type", ""),
+    postgres=_FAILED_OF_OWNER.replace("@type", "::uuid"),
+)
+
 
 HOUR_MS = 3_600_000
 
@@ -58,11 +174,11 @@ def tally(session: Session, now: int, overdue: int, day: int, owner: str | None)
     where: dict[str, Any] = {"now": now, "soon": now + HOUR_MS, "overdue": overdue}
     since: dict[str, Any] = {"since_id": first_id_at(day)}
     if owner is None:
-        counts = session.run(sql.TALLY, where)[0]
-        failed = session.run(sql.FAILED_SINCE, since)
+        counts = session.run(TALLY, where)[0]
+        failed = session.run(FAILED_SINCE, since)
     else:
-        counts = session.run(sql.TALLY_OF_OWNER, where | {"owner": owner})[0]
-        failed = session.run(sql.FAILED_SINCE_OF_OWNER, since | {"owner": owner})
+        counts = session.run(TALLY_OF_OWNER, where | {"owner": owner})[0]
+        failed = session.run(FAILED_SINCE_OF_OWNER, since | {"owner": owner})
     due, overdue, late, disabled, running = counts
     return Tally(due, overdue, late, disabled, running, failed[0][0])
 
@@ -73,7 +189,7 @@ def recent_runs(
     """The newest finished jobs of each of these schedules, newest first."""
     found: dict[str, list[Run]] = defaultdict(list)
     where = {"ids": session.array(schedule_ids), "limit": limit}
-    for schedule_id, *run in session.run(sql.RECENT_RUNS, where):
+    for schedule_id, *run in session.run(RECENT_RUNS, where):
         found[schedule_id].append(Run(*run))
     return found
 
@@ -84,7 +200,7 @@ def function_runs(
     """The newest jobs of each of these functions that succeeded or failed, newest first."""
     found: dict[str, list[Run]] = defaultdict(list)
     where = {"names": session.array(functions), "limit": limit}
-    for function, *run in session.run(sql.FUNCTION_RUNS, where):
+    for function, *run in session.run(FUNCTION_RUNS, where):
         found[function].append(Run(*run))
     # Of both outcomes there may be so many: beyond the limit those of one are not all known.
     return {function: runs[:limit] for function, runs in found.items()}
@@ -95,16 +211,16 @@ def throughput(session: Session, since: int, step: int, owner: str | None) -> li
     stored since then."""
     where: dict[str, Any] = {"since_id": first_id_at(since), "step": step}
     if owner is None:
-        rows = session.run(sql.THROUGHPUT, where)
+        rows = session.run(THROUGHPUT, where)
     else:
-        rows = session.run(sql.THROUGHPUT_OF_OWNER, where | {"owner": owner})
+        rows = session.run(THROUGHPUT_OF_OWNER, where | {"owner": owner})
     return [Ended(slot * step, state, count) for slot, state, count in rows]
 
 
 def ledger_days(session: Session, schedule_id: str) -> list[Day]:
     """The same of the ticks and jobs that are still there: of the newest 10,000 of a kind."""
     days: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(Day._fields[1:], 0))
-    for statement in (sql.LEDGER_DAYS, sql.HISTORY_DAYS):
+    for statement in (LEDGER_DAYS, HISTORY_DAYS):
         for day, what, count in session.run(statement, {"id": schedule_id}):
             days[day][what] = int(count)
     return [Day(day, **counts) for day, counts in sorted(days.items())]

@@ -7,17 +7,40 @@ from collections.abc import Iterable
 import msgspec
 
 from duly.model.stored import read
-from duly.store import statements as sql
 from duly.store.base import (
     WorkerInfo,
 )
 from duly.store.session import Session
+from duly.store.statements import (
+    both,
+    each,
+)
 from duly.store.steps import Row
+
+# As a range: where all that runs is one worker's, SQLite 3.46 would rather read the whole index.
+HELD_BY_WORKER = "worker_id BETWEEN :worker AND :worker"
+INSERT_WORKER = both(
+    "INSERT INTO @workers (id, app, host, pid, queues, functions, slots, alone, started_at)"
+    " VALUES (:id, :app, :host, :pid, :queues, :functions, :slots, :alone, :now)"
+)
+DELETE_WORKER = both("DELETE FROM @workers WHERE id = :id")
+BEAT = both("UPDATE @workers SET beat = beat + 1 WHERE id = ANY(:ids::uuid[]) RETURNING @id")
+WORKERS = both(
+    "SELECT @id, app, host, pid, queues, functions, slots, alone, beat, started_at FROM @workers"
+    " ORDER BY id"
+)
+BEATS = both("SELECT @id, beat FROM @workers")
+HOLDINGS = each(
+    sqlite=f"SELECT id, token FROM @jobs WHERE {HELD_BY_WORKER}",
+    postgres="SELECT id::text, token FROM @jobs WHERE worker_id = :worker",
+)
+KNOWN_FUNCTIONS = both("SELECT functions FROM @workers")
+RELIST_WORKER = both("UPDATE @workers SET functions = :functions WHERE id = :id")
 
 
 def register(session: Session, worker: WorkerInfo, now: int) -> None:
     session.run(
-        sql.INSERT_WORKER,
+        INSERT_WORKER,
         {
             "id": worker.id,
             "app": worker.app,
@@ -33,25 +56,25 @@ def register(session: Session, worker: WorkerInfo, now: int) -> None:
 
 
 def workers(session: Session) -> list[WorkerInfo]:
-    return [_worker(row) for row in session.run(sql.WORKERS)]
+    return [_worker(row) for row in session.run(WORKERS)]
 
 
 def beats(session: Session) -> dict[str, int]:
     """Every worker's beat counter."""
-    return dict(session.run(sql.BEATS))
+    return dict(session.run(BEATS))
 
 
 def holdings(session: Session, worker_id: str) -> dict[str, int]:
     """Token by job id of the rows that carry the worker's id."""
-    return dict(session.run(sql.HOLDINGS, {"worker": worker_id}))
+    return dict(session.run(HOLDINGS, {"worker": worker_id}))
 
 
 def relist(session: Session, worker_id: str, functions: Iterable[str]) -> None:
-    session.run(sql.RELIST_WORKER, {"id": worker_id, "functions": _json(functions)})
+    session.run(RELIST_WORKER, {"id": worker_id, "functions": _json(functions)})
 
 
 def known_functions(session: Session) -> set[str]:
-    rows = session.run(sql.KNOWN_FUNCTIONS)
+    rows = session.run(KNOWN_FUNCTIONS)
     return {name for (text,) in rows for name in read(text, list[str], [])}
 
 

@@ -12,8 +12,7 @@ from duly.model.access import Principal, Scope
 from duly.server.answers import Refused, Shape
 from duly.server.api.common import App, Limit
 from duly.server.auth import Reader, ScopedRoute, everybodys
-from duly.store.system import is_key, key_of
-from duly.store.system_statements import TABLES
+from duly.store.system import TABLES, is_key, key_of
 
 router = APIRouter(prefix="/system", tags=["system"], route_class=ScopedRoute)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from duly import fault
-from duly.store import statements as sql
 from duly.store.base import (
     CancelJobs,
     Change,
@@ -13,6 +12,24 @@ from duly.store.base import (
 )
 from duly.store.jobs import cancel, enqueue, replay
 from duly.store.session import Session
+from duly.store.statements import (
+    both,
+    each,
+)
+from duly.store.steps import LIVE_IDS, PENDING_IDS
+
+# While a bulk job runs, its arguments say how far it is: the next attempt begins there.
+CHECKPOINT = both("UPDATE @jobs SET args = :args WHERE id = :id AND token = :token")
+_ASK_ANEW = "hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END"
+# Pending jobs that the same transaction has locked. The time that each had between being due and
+# expiring stays as long; whoever waits for a key asks for it anew when due.
+RESCHEDULE = each(
+    sqlite=f"""UPDATE @jobs SET run_at = :run_at, expires_at = expires_at + :run_at - run_at,
+            {_ASK_ANEW} WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres=f"""UPDATE @jobs SET run_at = :run_at::int8,
+            expires_at = expires_at + :run_at::int8 - run_at, {_ASK_ANEW}
+        WHERE id = ANY(:ids::uuid[])""",
+)
 
 
 def change_page(
@@ -32,7 +49,7 @@ def change_page(
     changed = _change(session, change, now)
     fault.point("bulk.changed")
     job_id, token = running
-    session.run(sql.CHECKPOINT, {"id": job_id, "token": token, "args": checkpoint(changed)})
+    session.run(CHECKPOINT, {"id": job_id, "token": token, "args": checkpoint(changed)})
     return changed
 
 
@@ -41,10 +58,10 @@ def _change(session: Session, change: Change, now: int) -> int:
         repeated = replay.replay(session, change.jobs, change.expires_at)
         return sum(repeated[job.retry_of or ""] == job.id for job in change.jobs)
     any_state = isinstance(change, CancelJobs) and not change.only_pending
-    which = sql.LIVE_IDS if any_state else sql.PENDING_IDS
+    which = LIVE_IDS if any_state else PENDING_IDS
     found = session.ids(which, {"ids": session.array(change.ids)})
     if isinstance(change, CancelJobs):
         cancel.cancel_live(session, found, change.by, now)
     elif found:
-        session.run(sql.RESCHEDULE, {"ids": session.array(found), "run_at": change.run_at})
+        session.run(RESCHEDULE, {"ids": session.array(found), "run_at": change.run_at})
     return len(found)

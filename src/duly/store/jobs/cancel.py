@@ -10,9 +10,9 @@ from duly.model.job import (
     JobFilter,
     State,
 )
-from duly.store import statements as sql
 from duly.store import steps
 from duly.store.engine import Engine
+from duly.store.jobs.listing import live_matching, parameters_of
 from duly.store.schedules.audit import Deed, write_down
 from duly.store.session import Session
 
@@ -43,8 +43,8 @@ def _cancel_page(
     session: Session, filter: JobFilter, after: str, by: str, now: int
 ) -> tuple[int, str]:
     """Cancel one page of matching jobs; how many, and where the next page starts ("" = end)."""
-    parameters = sql.parameters_of(filter) | {"after_id": after, "limit": CANCEL_PAGE}
-    page = [row[0] for row in session.run_text(sql.live_matching(filter), parameters)]
+    parameters = parameters_of(filter) | {"after_id": after, "limit": CANCEL_PAGE}
+    page = [row[0] for row in session.run_text(live_matching(filter), parameters)]
     only_pending = filter.state == State.PENDING
     canceled = cancel_live(session, page, by, now, only_pending=only_pending) if page else 0
     return canceled, page[-1] if len(page) == CANCEL_PAGE else ""

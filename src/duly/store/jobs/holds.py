@@ -11,13 +11,82 @@ from duly.model.job import (
     Hold,
 )
 from duly.store import functions, workers
-from duly.store import statements as sql
 from duly.store.base import (
     HeldJobs,
 )
 from duly.store.engine import Engine
+from duly.store.functions import LOCK_STATUSES
 from duly.store.jobs import cancel
+from duly.store.jobs.claim import CLAIMABLE
 from duly.store.session import Session
+from duly.store.statements import (
+    both,
+    each,
+)
+
+# Only the head of a lane is looked at: what stands behind known jobs costs nothing yet.
+UNKNOWN_AT_HEAD = each(
+    sqlite=f"""SELECT id, function FROM (
+            SELECT id, function FROM @jobs
+            WHERE queue = :queue AND priority = :priority AND {CLAIMABLE} AND run_at <= :now
+            ORDER BY run_at, id LIMIT 1000)
+        WHERE function NOT IN (SELECT value FROM json_each(:functions))""",
+    postgres=f"""SELECT id::text, function FROM (
+            SELECT id, function FROM @jobs
+            WHERE queue = :queue AND priority = :priority AND {CLAIMABLE} AND run_at <= :now
+            ORDER BY run_at, id LIMIT 1000) head
+        WHERE NOT function = ANY(:functions::text[])""",
+)
+SET_HOLD = each(
+    sqlite=f"""UPDATE @jobs SET hold = :hold
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND {CLAIMABLE}""",
+    # Claimable in other words: a plan must find the jobs by id, not among all claimable ones.
+    postgres="""UPDATE @jobs SET hold = :hold
+        WHERE id = ANY(:ids::uuid[]) AND state = 'pending' AND coalesce(hold, '') = ''""",
+)
+HELD_IDS = each(
+    sqlite="""SELECT id FROM @jobs WHERE hold = :hold
+        AND function IN (SELECT value FROM json_each(:functions)) LIMIT 1000""",
+    postgres="""SELECT t.id::text FROM @jobs t
+        WHERE hold = :hold AND function = ANY(:functions::text[])
+        ORDER BY function, t.id LIMIT 1000 FOR UPDATE SKIP LOCKED""",
+)
+CLEAR_HOLD = each(
+    sqlite="UPDATE @jobs SET hold = NULL WHERE id IN (SELECT value FROM json_each(:ids))",
+    postgres="UPDATE @jobs SET hold = NULL WHERE id = ANY(:ids::uuid[])",
+)
+HELD = both(
+    "SELECT hold, function, count(*), min(run_at) FROM"
+    " (SELECT hold, function, run_at FROM @jobs WHERE hold IS NOT NULL LIMIT 10000) held"
+    " GROUP BY hold, function ORDER BY hold, function"
+)
+
+
+def _hooks(place: str) -> str:
+    return f"""SELECT t.function, @id, t.batch_id IS NULL
+            AND (SELECT 1 FROM @jobs m WHERE m.batch_id = t.id
+                ORDER BY m.batch_id LIMIT 1) IS NULL
+            AND (SELECT 1 FROM @jobs m WHERE m.hook_id = t.id
+                ORDER BY m.hook_id LIMIT 1) IS NULL
+        FROM @jobs t WHERE t.hold = 'batch' AND {place}
+        ORDER BY t.hold, t.function, t.id LIMIT 100"""
+
+
+# Some of the jobs that wait for the end of others, and whether none of those is there any more. The
+# hook of a batch has the batch's id; webhooks that wait in a line belong to a batch, and are no
+# hooks. Two probes on SQLite, for the reason that LANES has.
+HOOKS = each(
+    sqlite=f"""SELECT * FROM ({_hooks("t.function = :function AND t.id > :id")})
+        UNION ALL SELECT * FROM ({_hooks("t.function > :function")}) LIMIT 100""",
+    postgres=_hooks("(t.function, t.id) > (:function, :id)"),
+)
+FREE_HOOKS = each(
+    sqlite="""UPDATE @jobs SET hold = NULL
+        WHERE id IN (SELECT value FROM json_each(:ids)) AND hold = 'batch' RETURNING 1""",
+    postgres="""UPDATE @jobs SET hold = NULL
+        WHERE id = ANY(:ids::uuid[]) AND hold = 'batch' RETURNING 1""",
+)
+
 
 MOST_HOOKS = 100
 """As many as HOOKS gives."""
@@ -68,7 +137,7 @@ def free_hooks(store: Engine, after: Sequence[str]) -> tuple[Sequence[str], int]
     """
     function, job_id = after or ("", FIRST_ID)
     where = {"function": function, "id": job_id}
-    hooks = store.read(lambda session: session.run(sql.HOOKS, where))
+    hooks = store.read(lambda session: session.run(HOOKS, where))
     stuck = [hook_id for _, hook_id, is_stuck in hooks if is_stuck]
     freed = store.write(lambda session: _free_hooks(session, stuck)) if stuck else 0
     return hooks[-1][:2] if len(hooks) == MOST_HOOKS else (), freed
@@ -86,7 +155,7 @@ def stuck_at_heads(session: Session, now: int) -> list[tuple[str, str]]:
     for queue, priority, run_at, *_ in session.lanes():
         if run_at <= now:
             where = {"queue": queue, "priority": priority, "now": now, "functions": known}
-            stuck += [(row[0], row[1]) for row in session.run(sql.UNKNOWN_AT_HEAD, where)]
+            stuck += [(row[0], row[1]) for row in session.run(UNKNOWN_AT_HEAD, where)]
     return stuck
 
 
@@ -95,7 +164,7 @@ def hold_stuck(session: Session, stuck: Sequence[tuple[str, str]], now: int) -> 
 
     The statuses are read again: one may have changed since the jobs were found.
     """
-    statuses = {name: Status(status) for name, status in session.run(sql.LOCK_STATUSES)}
+    statuses = {name: Status(status) for name, status in session.run(LOCK_STATUSES)}
     known = workers.known_functions(session)
     paused = [i for i, f in stuck if statuses.get(f) == Status.PAUSED]
     deleted = [i for i, f in stuck if statuses.get(f) == Status.DELETED]
@@ -119,24 +188,24 @@ def freed(session: Session) -> dict[Hold, set[str]]:
 
 def hold(session: Session, job_ids: Sequence[str], reason: Hold) -> None:
     if job_ids:
-        session.run(sql.SET_HOLD, {"ids": session.array(job_ids), "hold": reason})
+        session.run(SET_HOLD, {"ids": session.array(job_ids), "hold": reason})
 
 
 def release(session: Session, hold: Hold, functions: Iterable[str]) -> int:
     """Free up to 1,000 jobs of these functions that are held for this reason."""
     held = held_ids(session, hold, functions)
     if held:
-        session.run(sql.CLEAR_HOLD, {"ids": session.array(held)})
+        session.run(CLEAR_HOLD, {"ids": session.array(held)})
     return len(held)
 
 
 def held_ids(session: Session, hold: Hold, functions: Iterable[str]) -> list[str]:
-    return session.ids(sql.HELD_IDS, {"hold": hold, "functions": session.array(functions)})
+    return session.ids(HELD_IDS, {"hold": hold, "functions": session.array(functions)})
 
 
 def held(session: Session) -> list[HeldJobs]:
-    return [HeldJobs(*row) for row in session.run(sql.HELD)]
+    return [HeldJobs(*row) for row in session.run(HELD)]
 
 
 def _free_hooks(session: Session, job_ids: Sequence[str]) -> int:
-    return len(session.run(sql.FREE_HOOKS, {"ids": session.array(job_ids)}))
+    return len(session.run(FREE_HOOKS, {"ids": session.array(job_ids)}))

@@ -13,7 +13,32 @@ from duly.model.job import (
 from duly.model.progress import LogEntry, Look
 from duly.store import statements as sql
 from duly.store import steps
+from duly.store.jobs.listing import FINISHED, count_jobs, finished_page, live_page, parameters_of
 from duly.store.session import Session
+from duly.store.statements import (
+    both,
+    each,
+)
+
+# One statement, and so one moment: a member on the move is counted once.
+BATCH_COUNTS = both(
+    "SELECT state, count(*) FROM ("
+    "SELECT state FROM @jobs WHERE batch_id = :id"
+    " UNION ALL SELECT state FROM @history WHERE batch_id = :id"
+    " UNION ALL SELECT state FROM @kept WHERE batch_id = :id) members GROUP BY state"
+)
+IS_KEPT = both("SELECT 1 FROM @keys WHERE scope = :scope AND key = :key AND expires_at > :now")
+READ_LOGS = each(
+    sqlite="""SELECT +seq, +logged_at, +level, +line FROM @logs
+        WHERE job_id = :job_id AND seq > :after ORDER BY seq""",
+    postgres="""SELECT seq, logged_at, level, line FROM @logs
+        WHERE job_id = :job_id AND seq > :after ORDER BY seq""",
+)
+TRACES_OF = each(
+    sqlite="""SELECT +job_id, +parent FROM @traces
+        WHERE job_id IN (SELECT value FROM json_each(:ids))""",
+    postgres="SELECT job_id::text, parent FROM @traces WHERE job_id = ANY(:ids::uuid[])",
+)
 
 
 def get(session: Session, job_id: str) -> JobRecord | None:
@@ -37,43 +62,43 @@ def logs(session: Session, job_id: str, after: int) -> list[LogEntry]:
     """The log lines of a job that come after one, in order."""
     if not is_id(job_id):
         return []
-    rows = session.run(sql.READ_LOGS, {"job_id": job_id, "after": after})
+    rows = session.run(READ_LOGS, {"job_id": job_id, "after": after})
     return [LogEntry(job_id, *row) for row in rows]
 
 
 def batch_counts(session: Session, batch_id: str) -> dict[str, int]:
     """How many members of a batch are in which state, at one moment."""
-    return dict(session.run(sql.BATCH_COUNTS, {"id": batch_id}))
+    return dict(session.run(BATCH_COUNTS, {"id": batch_id}))
 
 
 def count(session: Session, filter: JobFilter, *, live: bool) -> int:
     """How many unfinished jobs match, or how many finished ones; none of duly's own."""
-    tables: Sequence[sql.Table] = ("jobs",) if live else sql.FINISHED
-    texts = [sql.count_jobs(filter, table) for table in tables]
-    return sum(session.run_text(text, sql.parameters_of(filter))[0][0] for text in texts)
+    tables: Sequence[sql.Table] = ("jobs",) if live else FINISHED
+    texts = [count_jobs(filter, table) for table in tables]
+    return sum(session.run_text(text, parameters_of(filter))[0][0] for text in texts)
 
 
 def live_ids(session: Session, filter: JobFilter, after: str) -> list[str]:
     """The next unfinished jobs that match, oldest first, after one; as `count` has them."""
-    parameters = sql.parameters_of(filter) | {"after_id": after}
-    return [row[0] for row in session.run_text(sql.live_page(filter), parameters)]
+    parameters = parameters_of(filter) | {"after_id": after}
+    return [row[0] for row in session.run_text(live_page(filter), parameters)]
 
 
 def finished(session: Session, filter: JobFilter, after: str) -> list[JobRecord]:
     """The same among the finished ones."""
-    parameters = sql.parameters_of(filter) | {"after_id": after}
+    parameters = parameters_of(filter) | {"after_id": after}
     found: dict[str, JobRecord] = {}
-    for table in sql.FINISHED:
-        rows = session.run_text(sql.finished_page(filter, table), parameters)
+    for table in FINISHED:
+        rows = session.run_text(finished_page(filter, table), parameters)
         found |= {row[0]: steps.record(row) for row in rows}
     return sorted(found.values(), key=lambda job: job.id)[: filter.limit]
 
 
 def is_kept(session: Session, entry: KeyEntry, now: int) -> bool:
     """Whether a call with this key has come before, and is remembered."""
-    return bool(session.run(sql.IS_KEPT, {"scope": entry.scope, "key": entry.key, "now": now}))
+    return bool(session.run(IS_KEPT, {"scope": entry.scope, "key": entry.key, "now": now}))
 
 
 def traces(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
     """The `traceparent` of those jobs that belong to a trace."""
-    return dict(session.run(sql.TRACES_OF, {"ids": session.array(job_ids)}))
+    return dict(session.run(TRACES_OF, {"ids": session.array(job_ids)}))

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from duly.ids import is_id
-from duly.model.job import (
-    JobRecord,
-    State,
-    TrackedJob,
-)
+from duly.model.job import JobRecord, State, TrackedJob
 from duly.store import inbox
-from duly.store import inbox_statements as inbox_sql
-from duly.store import statements as sql
 from duly.store.jobs import enqueue
 from duly.store.jobs.read import get
 from duly.store.schedules.audit import Deed, audit, write_down
 from duly.store.session import Session
+from duly.store.statements import (
+    both,
+    each,
+)
+from duly.store.steps import HOLDER_OF_KEY
+
+TAKE_KEY = both(
+    "INSERT INTO @keys (scope, key, job_id, expires_at) VALUES (:scope, :key, :job_id, :expires_at)"
+    " ON CONFLICT (scope, key) DO NOTHING RETURNING key"
+)
+KEYS_TAKEN = each(
+    sqlite="""SELECT key FROM @keys WHERE scope = :scope
+        AND key IN (SELECT value FROM json_each(:keys))""",
+    postgres="SELECT key FROM @keys WHERE scope = :scope AND key = ANY(:keys::text[])",
+)
+
 
 RETRY_OF = "retry-of"
 
@@ -24,7 +34,7 @@ RETRY_OF = "retry-of"
 def repeated(session: Session, job_ids: Sequence[str]) -> set[str]:
     """Those of these jobs that were repeated by others."""
     where = {"scope": RETRY_OF, "keys": session.array(job_ids)}
-    return {row[0] for row in session.run(sql.KEYS_TAKEN, where)}
+    return {row[0] for row in session.run(KEYS_TAKEN, where)}
 
 
 def replay(
@@ -40,11 +50,11 @@ def replay(
     for job in jobs:
         assert job.retry_of is not None
         key = {"scope": RETRY_OF, "key": job.retry_of}
-        if session.run(sql.TAKE_KEY, key | {"job_id": job.id, "expires_at": expires_at}):
+        if session.run(TAKE_KEY, key | {"job_id": job.id, "expires_at": expires_at}):
             fresh.append(inbox.repeat(session, job))
             repeated[job.retry_of] = job.id
         else:
-            repeated[job.retry_of] = session.run(sql.HOLDER_OF_KEY, key)[0][0]
+            repeated[job.retry_of] = session.run(HOLDER_OF_KEY, key)[0][0]
     enqueue.insert_jobs(session, fresh)
     if fresh:
         write_down(session, deed)
@@ -65,13 +75,13 @@ def retry_event(
     """
     if not is_id(event_id):
         return None
-    rows = session.run(inbox_sql.LOCK_EVENT, {"id": event_id})
+    rows = session.run(inbox.LOCK_EVENT, {"id": event_id})
     job_id = rows[0][0] if rows else None
     record = None if job_id is None else get(session, job_id)
     if record is None or record.state not in (State.FAILED, State.CANCELED):
         return None
     repeated: str = replay(session, [again(record)], expires_at)[record.id]
     # The job may be one that others have called, into which the event was merged.
-    session.run(inbox_sql.POINT_EVENT, {"id": event_id, "job_id": repeated})
+    session.run(inbox.POINT_EVENT, {"id": event_id, "job_id": repeated})
     audit(session, "webhook.retry", f"webhook:{event_id}", by, {"job": repeated}, now)
     return repeated

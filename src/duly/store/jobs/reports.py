@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from duly.model.progress import LogEntry, ProgressReport, oldest_seq_for
-from duly.store import statements as sql
 from duly.store import steps
 from duly.store.engine import Engine
 from duly.store.session import Session
+from duly.store.statements import (
+    both,
+    each,
+)
+
+FORGET_LOGS = both("DELETE FROM @logs WHERE job_id = :job_id AND seq < :seq")
+# They go with their job.
+FORGET_PROGRESS_OF = each(
+    sqlite="DELETE FROM @progress WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @progress WHERE job_id = ANY(:ids::uuid[])",
+)
+FORGET_LOGS_OF = each(
+    sqlite="DELETE FROM @logs WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @logs WHERE job_id = ANY(:ids::uuid[])",
+)
+FORGET_TRACES_OF = each(
+    sqlite="DELETE FROM @traces WHERE job_id IN (SELECT value FROM json_each(:ids))",
+    postgres="DELETE FROM @traces WHERE job_id = ANY(:ids::uuid[])",
+)
 
 
 def report(store: Engine, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
@@ -25,16 +43,16 @@ def write_reports(
 ) -> None:
     session.take(steps.report(session.dialect, progress, lines))
     for job_id, oldest in _oldest_lines(lines).items():
-        session.run(sql.FORGET_LOGS, {"job_id": job_id, "seq": oldest})
+        session.run(FORGET_LOGS, {"job_id": job_id, "seq": oldest})
 
 
 def forget_reports(session: Session, job_ids: Sequence[str]) -> None:
     """What finished jobs have said goes with them."""
     if job_ids:
         which = {"ids": session.array(job_ids)}
-        session.run(sql.FORGET_PROGRESS_OF, which)
-        session.run(sql.FORGET_LOGS_OF, which)
-        session.run(sql.FORGET_TRACES_OF, which)
+        session.run(FORGET_PROGRESS_OF, which)
+        session.run(FORGET_LOGS_OF, which)
+        session.run(FORGET_TRACES_OF, which)
 
 
 def _oldest_lines(lines: Iterable[LogEntry]) -> dict[str, int]:

@@ -10,12 +10,25 @@ from duly.model.job import (
     Settlement,
 )
 from duly.store import limits
-from duly.store import statements as sql
 from duly.store.session import Session
+from duly.store.statements import (
+    each,
+)
+from duly.store.workers import DELETE_WORKER, HELD_BY_WORKER
+
+_LOST = "@id, token, kind, attempt, crashes, system_retries, run_at, retry"
+RUNNING_OF = each(
+    sqlite=f"SELECT {_LOST} FROM @jobs WHERE {HELD_BY_WORKER}",
+    postgres=f"SELECT {_LOST} FROM @jobs WHERE worker_id = :worker ORDER BY id FOR UPDATE",
+)
+LOCK_WORKER = each(
+    sqlite="SELECT beat FROM @workers WHERE id = :id",
+    postgres="SELECT beat FROM @workers WHERE id = :id FOR UPDATE",
+)
 
 
 def deregister(session: Session, worker_id: str, now: int) -> None:
-    session.run(sql.DELETE_WORKER, {"id": worker_id})
+    session.run(DELETE_WORKER, {"id": worker_id})
     # Nobody else would ever free them.
     limits.release_all(session, worker_id, now)
 
@@ -31,12 +44,12 @@ def rescue(
 
     `judge(job)` decides. Does nothing and answers None if the worker has beaten since.
     """
-    rows = session.run(sql.LOCK_WORKER, {"id": worker_id})
+    rows = session.run(LOCK_WORKER, {"id": worker_id})
     if not rows or (beat is not None and rows[0][0] != beat):
         return None
-    lost = [Lost(*row) for row in session.run(sql.RUNNING_OF, {"worker": worker_id})]
+    lost = [Lost(*row) for row in session.run(RUNNING_OF, {"worker": worker_id})]
     session.settle([judge(job) for job in lost], now)
     limits.release_all(session, worker_id, now)
     fault.point("rescue.moved")
-    session.run(sql.DELETE_WORKER, {"id": worker_id})
+    session.run(DELETE_WORKER, {"id": worker_id})
     return len(lost)

@@ -12,8 +12,8 @@ from psycopg.pq import TransactionStatus
 from duly import errors
 from duly.model.job import Claim, Finish, State
 from duly.model.progress import LogEntry
-from duly.store import statements as sql
 from duly.store.base import MEMBER, Blame, blame, driver_error
+from duly.store.jobs.finish import CURRENT_XID, FINISH_MUTATION
 from duly.store.jobs.reports import write_reports
 from duly.store.postgres.connection import is_hung_up
 from duly.store.postgres.errors import blame_one, first_line
@@ -79,8 +79,8 @@ class PostgresMutationLane:
         values = {
             "id": claim.id, "token": claim.token, "xid": self._xid, "result": result, "now": now
         }  # fmt: skip
-        moved = bool(self._session.run(sql.FINISH_MUTATION, values))
-        if not moved and self._session.run(sql.CURRENT_XID)[0][0] != self._xid:
+        moved = bool(self._session.run(FINISH_MUTATION, values))
+        if not moved and self._session.run(CURRENT_XID)[0][0] != self._xid:
             raise errors.TransactionEnded("the body ended the transaction and began another")
         return moved
 

@@ -7,19 +7,46 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from duly import fault
-from duly.model.job import CLAIM_BYTES, Again, Claim, Finish, NewJob, Settlement, serves
+from duly.model.job import (
+    CLAIM_BYTES,
+    Again,
+    Claim,
+    Finish,
+    NewJob,
+    Settlement,
+    serves,
+)
 from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
+from duly.store.jobs.claim import CLAIM, LANES, PICK_LIMITED
+from duly.store.jobs.enqueue import FINAL_FIELDS, INSERT_CANCELED
+from duly.store.jobs.finish import AGAIN, FINISH, LOCKED_IDS, NO_NESTED_LOOPS, SHORT_LOCK_WAIT
 from duly.store.jobs.reports import forget_reports
+from duly.store.jobs.retention import (
+    DELETE_FINISHED,
+    DROP_KEPT,
+    FINISHED_LATER,
+    FORGET_LOGS_IN,
+    FORGET_PROGRESS_IN,
+    FORGET_TRACES_IN,
+    KEEP,
+    TAKE_BUCKET,
+    TRUNCATE_BUCKET,
+)
 from duly.store.limits import Picked, Starting
 from duly.store.postgres.arrays import with_arrays
 from duly.store.postgres.connection import Connection, PlainCursor
-from duly.store.schedule_statements import ROLL_UP_JOBS
+from duly.store.schedules.retention import ROLL_UP_JOBS
 from duly.store.session import Session
-from duly.store.statements import Statement
+from duly.store.statements import (
+    Statement,
+    both,
+)
 from duly.store.steps import (
+    NOTIFY,
     TRACKED,
+    TRACKED_COLUMNS,
     Row,
     columns,
     insert_keyed,
@@ -30,6 +57,20 @@ from duly.store.steps import (
 
 if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
+
+# Repeats an insert whose answer was lost (PostgreSQL only). Jobs that arrived after all are left
+# alone, also those that have finished since. That is looked up after the insert, which waits for
+# whoever is just moving them: a look before it could miss both rows.
+INSERT_JOBS_ONCE = both(
+    f"INSERT INTO @jobs ({TRACKED_COLUMNS.columns}) SELECT * FROM unnest({TRACKED_COLUMNS.arrays})"
+    " ON CONFLICT (id) DO NOTHING"
+)
+FORGET_REPEATED = both(
+    """DELETE FROM @jobs again WHERE id = ANY(:ids::uuid[])
+        AND EXISTS (SELECT 1 FROM @history done
+            WHERE done.id = again.id AND done.id = ANY(:ids::uuid[]))"""
+)
+
 
 _LEVELS = tuple(range(9, -1, -1))
 
@@ -67,15 +108,15 @@ class PostgresSession(Session):
             return cursor.fetchall() if cursor.rownumber is not None else []
 
     def insert_jobs_once(self, jobs: Sequence[NewJob], ring: bool = False) -> None:
-        self.run(sql.INSERT_JOBS_ONCE, columns(jobs, TRACKED))
-        self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in jobs]})
+        self.run(INSERT_JOBS_ONCE, columns(jobs, TRACKED))
+        self.run(FORGET_REPEATED, {"ids": [job.id for job in jobs]})
         if ring:
-            self.run(sql.NOTIFY)
+            self.run(NOTIFY)
 
     def insert_keyed_once(self, jobs: Sequence[NewJob]) -> dict[str, str]:
         keyed = keyed_of(jobs)
         existing = self.take(insert_keyed(keyed))
-        self.run(sql.FORGET_REPEATED, {"ids": [job.id for job in keyed]})
+        self.run(FORGET_REPEATED, {"ids": [job.id for job in keyed]})
         plain = without(jobs, keyed, existing)
         if plain:
             self.insert_jobs_once(plain)
@@ -84,11 +125,11 @@ class PostgresSession(Session):
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
         if jobs:
-            values = columns(jobs, sql.FINAL_FIELDS)
-            self.run(sql.INSERT_CANCELED, values | {"by": by, "now": now})
+            values = columns(jobs, FINAL_FIELDS)
+            self.run(INSERT_CANCELED, values | {"by": by, "now": now})
 
     def lanes(self) -> list[Row]:
-        return self.run(sql.LANES)
+        return self.run(LANES)
 
     def claim(self, request: ClaimRequest, now: int) -> list[Claim]:
         if request.limited:
@@ -98,7 +139,7 @@ class PostgresSession(Session):
                     return claims
         fault.point("worker.claiming")
         due = _due_arrays(request, request.queues, now)
-        rows = self.run(sql.CLAIM, due | {"worker": request.worker_id})
+        rows = self.run(CLAIM, due | {"worker": request.worker_id})
         return _in_order([Claim(*row) for row in rows], request)
 
     def claim_limited(self, request: ClaimRequest, now: int) -> tuple[list[Claim], bool]:
@@ -108,7 +149,7 @@ class PostgresSession(Session):
         served = {name: most for name, most in limited.items() if name in request.queues}
         starting = Starting(self, served, request.worker_id, now)
         queues = [queue for queue in request.queues if not starting.is_full(queue)]
-        rows = self.run(sql.PICK_LIMITED, _due_arrays(request, queues, now)) if queues else []
+        rows = self.run(PICK_LIMITED, _due_arrays(request, queues, now)) if queues else []
         places = {queue: place for place, queue in enumerate(request.queues)}
         rows.sort(key=lambda row: (places[row[1]], -row[5], row[6], row[0]))
         claims = starting.start([Picked(*row[:5]) for row in rows])
@@ -136,17 +177,17 @@ class PostgresSession(Session):
         settled: set[str] = set()
         prepare = None
         if len(settlements) > SMALL_BATCH:
-            self.run(sql.NO_NESTED_LOOPS)
+            self.run(NO_NESTED_LOOPS)
             prepare = False
         if finishes:
             fault.point("finish.moving")
             values = _finish_arrays(finishes, now) | {"lock_wait": lock_wait}
-            rows = self.run(sql.FINISH, values, prepare)
+            rows = self.run(FINISH, values, prepare)
             settled |= {row[0] for row in rows}
             fault.point("finish.moved")
         if agains:
             values = _again_arrays(agains) | {"lock_wait": lock_wait}
-            rows = self.run(sql.AGAIN, values, prepare)
+            rows = self.run(AGAIN, values, prepare)
             settled |= {row[0] for row in rows}
             fault.point("give_back.moved")
         return settled
@@ -156,27 +197,27 @@ class PostgresSession(Session):
     ) -> tuple[set[str], set[str]]:
         """Settle what can be settled without waiting: what has settled, and what is locked."""
         ids = {"ids": [settlement.id for settlement in settlements]}
-        locked = {row[0] for row in self.run(sql.LOCKED_IDS, ids)}
+        locked = {row[0] for row in self.run(LOCKED_IDS, ids)}
         return self.settle([s for s in settlements if s.id not in locked], now), locked
 
     def drop_kept(self, exhausted_after: int) -> None:
-        dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+        dropped = self.run(DROP_KEPT, {"exhausted_after": exhausted_after})
         forget_reports(self, [row[0] for row in dropped])
 
     def retain_bucket(self, bucket: int, cutoff: int, exhausted_after: int, whole: bool) -> None:
-        [(taken,)] = self.run(sql.TAKE_BUCKET, {"bucket": bucket})
+        [(taken,)] = self.run(TAKE_BUCKET, {"bucket": bucket})
         if not taken:
             return
         limits = {"bucket": bucket, "cutoff": cutoff, "exhausted_after": exhausted_after}
-        self.run(sql.KEEP, limits)
+        self.run(KEEP, limits)
         self.run(ROLL_UP_JOBS, {"bucket": bucket, "cutoff": cutoff})
-        for forget in (sql.FORGET_PROGRESS_IN, sql.FORGET_LOGS_IN, sql.FORGET_TRACES_IN):
+        for forget in (FORGET_PROGRESS_IN, FORGET_LOGS_IN, FORGET_TRACES_IN):
             self.run(forget, {"bucket": bucket, "cutoff": cutoff})
-        if whole and not self.run(sql.FINISHED_LATER, {"bucket": bucket, "cutoff": cutoff}):
-            self.run(sql.SHORT_LOCK_WAIT)
-            self.run_text(sql.TRUNCATE_BUCKET.format(bucket=bucket), {})
+        if whole and not self.run(FINISHED_LATER, {"bucket": bucket, "cutoff": cutoff}):
+            self.run(SHORT_LOCK_WAIT)
+            self.run_text(TRUNCATE_BUCKET.format(bucket=bucket), {})
         else:
-            self.run(sql.DELETE_FINISHED, {"bucket": bucket, "cutoff": cutoff})
+            self.run(DELETE_FINISHED, {"bucket": bucket, "cutoff": cutoff})
 
 
 def _due_arrays(request: ClaimRequest, queues: Sequence[str], now: int) -> dict[str, Any]:

@@ -22,13 +22,31 @@ from psycopg.pq import TransactionStatus
 
 from duly import errors, fault
 from duly.clock import SystemClock, os_sleep
-from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
+from duly.model.job import (
+    Claim,
+    KeyedJob,
+    Lost,
+    NewJob,
+    Settlement,
+)
 from duly.store import migrate, workers
 from duly.store import statements as sql
 from duly.store.base import POOL, Address, ClaimRequest, DatabaseInfo, RowsLocked, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.jobs import holds, rescue
 from duly.store.jobs.enqueue import insert_jobs
+from duly.store.jobs.finish import CURRENT_XID, LOCK_WAIT, SHORT_LOCK_WAIT
+from duly.store.jobs.retention import LEFT_BEHIND, OLDEST_FINISHED
+from duly.store.migrate import (
+    CREATE_META,
+    CREATE_MIGRATIONS,
+    CREATE_SCHEMA,
+    LOCK_MIGRATIONS,
+    READ_META,
+    READ_MIGRATIONS,
+    WRITE_META,
+    WRITE_MIGRATION,
+)
 from duly.store.postgres.bell import Bell
 from duly.store.postgres.connection import Connection
 from duly.store.postgres.errors import (
@@ -44,9 +62,41 @@ from duly.store.postgres.lane import PostgresMutationLane
 from duly.store.postgres.pool import Pool, PoolExhausted
 from duly.store.postgres.session import SMALL_BATCH, PostgresSession
 from duly.store.postgres.tx import PostgresTx
-from duly.store.statements import Statement
-from duly.store.steps import Row
+from duly.store.statements import (
+    Statement,
+    both,
+    each,
+)
+from duly.store.steps import NOTIFY, Row
 from duly.store.table import Store
+from duly.store.workers import BEAT
+
+SERVER_TIME = both("SELECT extract(epoch FROM clock_timestamp())::float8")
+# For how long a transaction of anybody is open whom this role may look at, in milliseconds.
+SERVER_STATE = each(
+    sqlite="SELECT 0",
+    postgres="""SELECT (extract(epoch FROM max(clock_timestamp() - xact_start) FILTER (
+                WHERE datname = current_database() AND pid <> pg_backend_pid())) * 1000)::int8,
+            count(*), current_setting('max_connections')::int8,
+            (SELECT min(setting::int8) FROM pg_settings WHERE setting <> '0' AND name IN
+                ('idle_in_transaction_session_timeout', 'transaction_timeout'))
+        FROM pg_stat_activity WHERE backend_type = 'client backend'""",
+)
+# What statements have that are in no transaction.
+DEFAULTS = both(
+    "SELECT current_setting('synchronous_commit'), current_setting('default_transaction_isolation')"
+)
+# What the database, the role or the URL says; duly may have changed it for the session.
+DEFAULT_ISOLATION = both(
+    "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
+)
+LISTEN = both("LISTEN duly")
+# A list is planned for the very values it asks for: most filters are met by few rows or by most.
+SHORT_QUERY = both(
+    """SELECT set_config('statement_timeout', '10s', true),
+        set_config('plan_cache_mode', 'force_custom_plan', true)"""
+)
+
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +139,9 @@ class PostgresStore(Store):
         self._clock = clock
         self._ask_time_at = 0.0
         self.words = sql.words_for("postgres", schema)
-        texts = sql.compile_all("postgres", schema)
-        self.sql = {statement: text.encode() for statement, text in texts.items()}
+        self.sql = _Encoded(sql.texts("postgres", schema))
         self.after_reset = b""
-        self._begin = sql.BEGIN + b"; " + self.sql[sql.CURRENT_XID]
+        self._begin = sql.BEGIN + b"; " + self.sql[CURRENT_XID]
         # Whether a statement by itself would have settings of the database's that are not ours.
         self._must_begin = False
         self._lock = threading.Lock()
@@ -139,7 +188,7 @@ class PostgresStore(Store):
         session = PostgresSession(raw, self)
         with translated():
             self._ask_time(session)
-            [(commits, isolation)] = session.run(sql.DEFAULTS)
+            [(commits, isolation)] = session.run(DEFAULTS)
             # Whoever changed them did so for other data than promises that must be kept.
             if commits == "off":
                 self._insist_on_durable_commits(raw)
@@ -149,7 +198,7 @@ class PostgresStore(Store):
     def _insist_on_durable_commits(self, raw: Connection) -> None:
         if self.is_pooled:
             self.after_reset = b"; SET LOCAL synchronous_commit = on"
-            self._begin = sql.BEGIN + self.after_reset + b"; " + self.sql[sql.CURRENT_XID]
+            self._begin = sql.BEGIN + self.after_reset + b"; " + self.sql[CURRENT_XID]
             self._must_begin = True
         else:
             self.after_reset = b"; SET synchronous_commit = on"
@@ -166,7 +215,7 @@ class PostgresStore(Store):
         if self._clock is None:
             return
         asked_at = self._clock.monotonic()
-        server = session.run(sql.SERVER_TIME)[0][0]
+        server = session.run(SERVER_TIME)[0][0]
         answered_at = self._clock.monotonic()
         self._clock.follow_server(server, asked_at, answered_at)
         self._ask_time_at = answered_at + ASK_TIME_EVERY
@@ -215,7 +264,7 @@ class PostgresStore(Store):
 
     def read_in_time(self, ask: Callable[[PostgresSession], T]) -> T:
         def bounded(session: PostgresSession) -> T:
-            session.run(sql.SHORT_QUERY)
+            session.run(SHORT_QUERY)
             return ask(session)
 
         return self.write(bounded)
@@ -266,16 +315,16 @@ class PostgresStore(Store):
     def _apply(self, session: PostgresSession, now: int) -> list[str]:
         if session.raw.info.server_version < MINIMUM:
             raise errors.StoreTooOld("duly needs PostgreSQL 14 or newer")
-        session.run(sql.LOCK_MIGRATIONS)
-        session.run(sql.CREATE_SCHEMA)
-        session.run(sql.CREATE_META)
-        session.run(sql.CREATE_MIGRATIONS)
-        steps = migrate.missing("postgres", dict(session.run(sql.READ_MIGRATIONS)))
-        meta: dict[str, str] = dict(session.run(sql.READ_META))
+        session.run(LOCK_MIGRATIONS)
+        session.run(CREATE_SCHEMA)
+        session.run(CREATE_META)
+        session.run(CREATE_MIGRATIONS)
+        steps = migrate.missing("postgres", dict(session.run(READ_MIGRATIONS)))
+        meta: dict[str, str] = dict(session.run(READ_META))
         for step in steps:
             session.raw.execute(migrate.in_schema(step.text, self.words).encode())
             session.run(
-                sql.WRITE_MIGRATION,
+                WRITE_MIGRATION,
                 {
                     "version": step.version,
                     "name": step.name,
@@ -287,7 +336,7 @@ class PostgresStore(Store):
         if steps:
             meta.setdefault("store_id", migrate.new_store_id())
             for key, value in meta.items():
-                session.run(sql.WRITE_META, {"key": key, "value": value})
+                session.run(WRITE_META, {"key": key, "value": value})
         return [step.name for step in steps]
 
     def pending_migrations(self) -> Sequence[tuple[str, str]]:
@@ -299,14 +348,14 @@ class PostgresStore(Store):
 
     def _applied(self) -> dict[int, str]:
         with contextlib.suppress(errors.NotMigrated):
-            return dict(self.read(lambda s: s.run(sql.READ_MIGRATIONS)))
+            return dict(self.read(lambda s: s.run(READ_MIGRATIONS)))
         return {}
 
     def open(self, now: int) -> None:
         if self._opened:
             return
         try:
-            meta: dict[str, str] = dict(self.read(lambda s: s.run(sql.READ_META)))
+            meta: dict[str, str] = dict(self.read(lambda s: s.run(READ_META)))
         except errors.NotMigrated:
             meta = {}
         migrate.check("postgres", meta)
@@ -390,7 +439,7 @@ class PostgresStore(Store):
             try:
                 yield PostgresTx(session.raw, self)
                 if session.raw.info.transaction_status == TransactionStatus.IDLE or (
-                    session.run(sql.CURRENT_XID)[0][0] != xid
+                    session.run(CURRENT_XID)[0][0] != xid
                 ):
                     raise errors.TransactionEnded("the transaction was ended inside the block")
                 session.raw.execute("COMMIT")
@@ -467,7 +516,7 @@ class PostgresStore(Store):
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         def beat(session: PostgresSession) -> list[Row]:
             self._ask_time(session)
-            return session.run(sql.BEAT, {"ids": list(worker_ids)})
+            return session.run(BEAT, {"ids": list(worker_ids)})
 
         try:
             rows = self._single_once(beat)
@@ -488,7 +537,7 @@ class PostgresStore(Store):
         """The rescuer has to go on beating, so it does not wait for a row that is locked."""
 
         def shortly(session: PostgresSession) -> int | None:
-            session.run(sql.SHORT_LOCK_WAIT)
+            session.run(SHORT_LOCK_WAIT)
             return rescue.rescue(session, worker_id, beat, judge, now)
 
         try:
@@ -533,7 +582,7 @@ class PostgresStore(Store):
 
     def _notify(self) -> None:
         with self._borrow() as session:
-            session.run(sql.NOTIFY)
+            session.run(NOTIFY)
 
     def watch(self, bell: threading.Event, stop: threading.Event) -> None:
         if self.is_pooled:
@@ -548,11 +597,23 @@ class PostgresStore(Store):
 
     def _listen(self, bell: threading.Event, stop: threading.Event) -> None:
         with contextlib.closing(self.connect()) as raw:
-            raw.execute(self.sql[sql.LISTEN])
+            raw.execute(self.sql[LISTEN])
             bell.set()
             while not stop.is_set():
                 for _ in raw.notifies(timeout=0.5, stop_after=1):
                     bell.set()
+
+
+class _Encoded(dict[Statement, bytes]):
+    """The texts of statements as psycopg takes them without a look."""
+
+    def __init__(self, texts: sql.Texts) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def __missing__(self, statement: Statement) -> bytes:
+        text = self[statement] = self._texts[statement].encode()
+        return text
 
 
 class _Insert(NamedTuple):
@@ -580,15 +641,15 @@ def _settle_shortly(
     session: PostgresSession, settlements: Sequence[Settlement], now: int
 ) -> set[str]:
     try:
-        return session.settle(settlements, now, sql.LOCK_WAIT)
+        return session.settle(settlements, now, LOCK_WAIT)
     except psycopg.errors.LockNotAvailable as error:
         raise _Locked from error
 
 
 def _engine(session: PostgresSession, pool: int) -> DatabaseInfo:
     version = session.raw.info.parameter_status("server_version") or "?"
-    ((longest, used, most, timeout),) = session.run(sql.SERVER_STATE)
-    ((isolation,),) = session.run(sql.DEFAULT_ISOLATION)
+    ((longest, used, most, timeout),) = session.run(SERVER_STATE)
+    ((isolation,),) = session.run(DEFAULT_ISOLATION)
     return DatabaseInfo(
         "PostgreSQL",
         version,
@@ -633,5 +694,5 @@ def _expired_buckets(cutoff: int, now: int) -> Iterator[tuple[int, bool, Stateme
     for age in range(sql.HISTORY_BUCKETS - 1, -1, -1):
         day = today - age
         whole = (day + 1) * sql.DAY_MS <= cutoff and age < sql.HISTORY_BUCKETS - 1
-        look = sql.OLDEST_FINISHED if whole or longer_than_ring else sql.LEFT_BEHIND
+        look = OLDEST_FINISHED if whole or longer_than_ring else LEFT_BEHIND
         yield day % sql.HISTORY_BUCKETS, whole, look

@@ -12,15 +12,41 @@ from msgspec.structs import replace
 from duly.model.decide import due_at, re_aimed
 from duly.model.expect import Promise, read_expect
 from duly.model.schedule import Plan
-from duly.store import schedule_statements as sql
+from duly.store.expectations import CHECKED
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
-from duly.store.schedules.rows import overridden, override_text, schedule_of, understand
+from duly.store.schedules.due import KNOWS_ZONES
+from duly.store.schedules.facts import TAKEN_SLOTS
+from duly.store.schedules.rows import (
+    of_schedules,
+    overridden,
+    override_text,
+    schedule_of,
+    understand,
+)
+from duly.store.schedules.zone_data import MOVE_TICK
+from duly.store.statements import each
 
 if TYPE_CHECKING:
     from duly.model.calendar import Calendar
     from duly.store.engine import Engine
     from duly.store.session import Session
+
+# Schedules that somebody has moved on, or woken, at a time that is still to come: that clock was
+# ahead, or this one is behind.
+_AHEAD = """enabled AND parked_at IS NULL AND coalesce(remaining, 1) > 0 AND (awake_at > :now
+    OR last_tick_at > :now AND EXISTS (SELECT 1 FROM @ticks t
+        WHERE t.schedule_id = s.id AND t.tick_at > :now AND t.decided_at > :now))"""
+AHEAD = each(
+    sqlite=f"SELECT id FROM @schedules s WHERE {KNOWS_ZONES.sqlite} AND {_AHEAD}",
+    postgres=f"SELECT id::text FROM @schedules s WHERE {KNOWS_ZONES.postgres} AND {_AHEAD}",
+)
+LOCK_AHEAD = of_schedules(
+    "",
+    f"WHERE s.id = ANY(:ids::uuid[]) AND {_AHEAD} ORDER BY s.id FOR UPDATE",
+    sqlite_rest=f"WHERE s.id IN (SELECT value FROM json_each(:ids)) AND {_AHEAD} ORDER BY s.id",
+)
+
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +55,7 @@ RE_AIMED_AT_ONCE = 100
 
 def _find_ahead(session: Session, now: int, zone_data: str) -> list[str]:
     """The schedules that somebody has decided about, or woken, later than now."""
-    return [row[0] for row in session.run(sql.AHEAD, {"now": now, "zone_data": zone_data})]
+    return [row[0] for row in session.run(AHEAD, {"now": now, "zone_data": zone_data})]
 
 
 def re_aim(store: Engine, now: int, zone_data: str) -> int:
@@ -49,7 +75,7 @@ def _re_aim_some(session: Session, ids: Sequence[str], now: int) -> int:
 
     The ledger stays as it is: what was dispatched before its time is not dispatched again.
     """
-    rows = session.run(sql.LOCK_AHEAD, {"ids": session.array(ids), "now": now})
+    rows = session.run(LOCK_AHEAD, {"ids": session.array(ids), "now": now})
     plans = [plan for row in rows if (plan := understand(schedule_of(row), {}))]
     calendars = calendars_of(session, plans)
     return sum(_re_aim_one(session, plan, now, calendars) for plan in plans)
@@ -58,7 +84,7 @@ def _re_aim_some(session: Session, ids: Sequence[str], now: int) -> int:
 def _re_aim_one(session: Session, plan: Plan, now: int, calendars: dict[str, Calendar]) -> bool:
     record = plan.record
     until = max(record.last_tick_at or now, record.filled_until or now)
-    rows = session.run(sql.TAKEN_SLOTS, {"id": plan.id, "since": now, "until": until})
+    rows = session.run(TAKEN_SLOTS, {"id": plan.id, "since": now, "until": until})
     try:
         tick_at = re_aimed(plan, now, {row[0] for row in rows}, calendars)
     except Exception as error:  # whatever is wrong with it, others must go on
@@ -71,7 +97,7 @@ def _re_aim_one(session: Session, plan: Plan, now: int, calendars: dict[str, Cal
         # A time that the same clock has named would keep it waiting for that clock's error.
         plan = replace(plan, override=None)
     times = {"next_tick_at": tick_at, "due_at": due_at(plan, tick_at, calendars)}
-    session.run(sql.MOVE_TICK, times | {"override": override_text(plan), "id": plan.id})
+    session.run(MOVE_TICK, times | {"override": override_text(plan), "id": plan.id})
     if record.expect is not None:
         _promise_from(session, replace(plan, record=replace(record, **times)), now, calendars)
     detail = {"from": record.next_tick_at, "to": tick_at}
@@ -85,4 +111,4 @@ def _promise_from(session: Session, plan: Plan, now: int, calendars: dict[str, C
     assert record.expect is not None
     first = Promise(plan, read_expect(record.expect)).first_check(now, calendars)
     values = {"expect_at": first.check_at, "expect_tick": first.tick, "late": record.late}
-    session.run(sql.CHECKED, values | {"last_success_at": None, "id": plan.id})
+    session.run(CHECKED, values | {"last_success_at": None, "id": plan.id})

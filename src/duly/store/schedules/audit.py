@@ -9,10 +9,27 @@ import msgspec
 
 from duly.ids import new_id
 from duly.model.schedule import Outcome, Reason, ScheduleRecord, TickKind, TickRecord
-from duly.store import schedule_statements as sql
+from duly.store.statements import both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+AUDIT = both(
+    "INSERT INTO @audit (id, at, actor, action, target, detail)"
+    " VALUES (:id, :at, :actor, :action, :target, :detail)"
+)
+AUDIT_DETAIL = both("SELECT detail FROM @audit WHERE id = :id")
+AUDIT_OF = each(
+    sqlite="""SELECT id, at, actor, action, target, detail FROM @audit
+        WHERE target = :target ORDER BY id DESC LIMIT :limit""",
+    postgres="""SELECT id::text, at, actor, action, target, detail FROM @audit
+        WHERE target = :target ORDER BY audit.id DESC LIMIT :limit""",
+)
+# As many as one looks at to find some of them.
+AUDITED_SLOTS = both(
+    """SELECT at, detail FROM @audit WHERE target = :target AND action = 'schedule_slot_exists'
+        ORDER BY id DESC LIMIT 1000"""
+)
 
 
 ROW = "row"
@@ -47,13 +64,13 @@ def write_down(session: Session, deed: Deed | None) -> None:
 
 def detail_of(session: Session, entry_id: str) -> Any:
     """What was written down under an id; None if nothing was."""
-    rows = session.run(sql.AUDIT_DETAIL, {"id": entry_id})
+    rows = session.run(AUDIT_DETAIL, {"id": entry_id})
     return msgspec.json.decode(rows[0][0]) if rows else None
 
 
 def audit_of(session: Session, target: str, limit: int = 100) -> list[AuditEntry]:
     """What was done to something, newest first."""
-    rows = session.run(sql.AUDIT_OF, {"target": target, "limit": limit})
+    rows = session.run(AUDIT_OF, {"target": target, "limit": limit})
     return [AuditEntry(*row) for row in rows]
 
 
@@ -71,7 +88,7 @@ def audit(
     text = None if detail is None else msgspec.json.encode(detail).decode()
     chosen = entry_id or new_id(now)
     row = {"id": chosen, "at": now, "actor": actor, "action": action, "target": target}
-    session.run(sql.AUDIT, row | {"detail": text})
+    session.run(AUDIT, row | {"detail": text})
 
 
 def audit_gone(
@@ -88,7 +105,7 @@ def refused_slots(session: Session, schedule_id: str) -> list[TickRecord]:
 
     One that was asked for with others has their `count`, from `first_at` on.
     """
-    rows = session.run(sql.AUDITED_SLOTS, {"target": f"schedule:{schedule_id}"})
+    rows = session.run(AUDITED_SLOTS, {"target": f"schedule:{schedule_id}"})
     return [tick for at, detail in rows if (tick := _refused(schedule_id, at, detail))]
 
 

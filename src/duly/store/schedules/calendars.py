@@ -15,13 +15,69 @@ from duly.ids import FIRST_ID, is_id, new_id
 from duly.model.calendar import SEEDS, Calendar
 from duly.model.decide import due_at
 from duly.model.schedule import Plan
-from duly.store import schedule_statements as sql
 from duly.store.schedules.audit import audit
-from duly.store.schedules.rows import schedule_of, understand
+from duly.store.schedules.rows import of_schedules, schedule_of, understand
+from duly.store.statements import Statement, both, each
 from duly.zones import zone
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+ATTACHED = each(
+    sqlite="""SELECT id, definition FROM @calendars
+        WHERE id IN (SELECT value FROM json_each(:ids))""",
+    postgres="SELECT id::text, definition FROM @calendars WHERE id = ANY(:ids::uuid[])",
+)
+_CALENDAR = each(
+    sqlite="id, owner, name, definition, version, created_at, updated_at",
+    postgres="id::text, owner, name, definition, version, created_at, updated_at",
+)
+
+
+def _of_calendars(rest: str, *, sqlite_rest: str | None = None) -> Statement:
+    return each(
+        sqlite=f"SELECT {_CALENDAR.sqlite} FROM @calendars c {sqlite_rest or rest}",
+        postgres=f"SELECT {_CALENDAR.postgres} FROM @calendars c {rest}",
+    )
+
+
+INSERT_CALENDAR = both(
+    """INSERT INTO @calendars (id, owner, name, definition, version, created_at, updated_at)
+        VALUES (:id, :owner, :name, :definition, :version, :created_at, :updated_at)
+        ON CONFLICT DO NOTHING RETURNING 1"""
+)
+REPLACE_CALENDAR = both(
+    """UPDATE @calendars SET owner = :owner, name = :name, definition = :definition,
+            version = :version, created_at = :created_at, updated_at = :updated_at
+        WHERE id = :id"""
+)
+DELETE_CALENDAR = both("DELETE FROM @calendars WHERE id = :id")
+GET_CALENDAR = _of_calendars("WHERE c.id = :id")
+LOCK_CALENDAR = _of_calendars("WHERE c.id = :id FOR UPDATE", sqlite_rest="WHERE c.id = :id")
+CALENDAR_NAMED = _of_calendars("WHERE owner = :owner AND name = :name")
+# A calendar that a schedule is about to use: it is neither changed nor removed until then.
+HOLD_CALENDAR = each(
+    sqlite="SELECT 1 FROM @calendars WHERE id = :id",
+    postgres="SELECT 1 FROM @calendars WHERE id = :id FOR SHARE",
+)
+CALENDARS = each(
+    sqlite=f"""SELECT {_CALENDAR.sqlite} FROM @calendars c
+        WHERE (:owner IS NULL OR owner = :owner) AND id > :after ORDER BY c.id LIMIT :limit""",
+    postgres=f"""SELECT {_CALENDAR.postgres} FROM @calendars c
+        WHERE (:owner::text IS NULL OR owner = :owner) AND c.id > :after::uuid
+        ORDER BY c.id LIMIT :limit""",
+)
+IN_USE = both("SELECT DISTINCT calendar FROM @schedules WHERE calendar IS NOT NULL")
+_ATTACHED_TO = "WHERE calendar = :calendar AND s.id > :after ORDER BY s.id LIMIT 100"
+LOCK_ATTACHED = of_schedules(
+    "", _ATTACHED_TO.replace(":after", ":after::uuid") + " FOR UPDATE", sqlite_rest=_ATTACHED_TO
+)
+DETACH_ALL = both(
+    """UPDATE @schedules SET calendar = NULL, version = version + 1, updated_at = :now
+        WHERE calendar = :id RETURNING 1"""
+)
+MOVE_DUE = both("UPDATE @schedules SET due_at = :due_at WHERE id = :id AND due_at IS NOT NULL")
+
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +98,7 @@ class CalendarRecord(msgspec.Struct, frozen=True):
 
 def add_calendar(session: Session, record: CalendarRecord, by: str | None, now: int) -> bool:
     """Store a new calendar; False if its owner has one of that name."""
-    if not session.run(sql.INSERT_CALENDAR, msgspec.structs.asdict(record)):
+    if not session.run(INSERT_CALENDAR, msgspec.structs.asdict(record)):
         return False
     audit(session, "calendar.create", f"calendar:{record.id}", by, {"name": record.name}, now)
     return True
@@ -58,7 +114,7 @@ def edit_calendar(
     """Change a calendar; the ticks that it moves to other days are moved anew."""
     if not is_id(calendar_id):
         return None
-    rows = session.run(sql.LOCK_CALENDAR, {"id": calendar_id})
+    rows = session.run(LOCK_CALENDAR, {"id": calendar_id})
     if not rows:
         return None
     before = CalendarRecord(*rows[0])
@@ -68,7 +124,7 @@ def edit_calendar(
     if after.name != before.name:
         _reserve_name(session, after, now)
     after = msgspec.structs.replace(after, version=before.version + 1, updated_at=now)
-    session.run(sql.REPLACE_CALENDAR, msgspec.structs.asdict(after))
+    session.run(REPLACE_CALENDAR, msgspec.structs.asdict(after))
     fault.point("calendar.replaced")
     shift_again(session, calendar_id)
     detail = _difference(before, after)
@@ -79,9 +135,9 @@ def edit_calendar(
 def _reserve_name(session: Session, record: CalendarRecord, now: int) -> None:
     """Take a name that nobody has, as a new calendar would: two who want it cannot both get it."""
     taken = msgspec.structs.replace(record, id=new_id(now))
-    if not session.run(sql.INSERT_CALENDAR, msgspec.structs.asdict(taken)):
+    if not session.run(INSERT_CALENDAR, msgspec.structs.asdict(taken)):
         raise CalendarExists(record.name)
-    session.run(sql.DELETE_CALENDAR, {"id": taken.id})
+    session.run(DELETE_CALENDAR, {"id": taken.id})
 
 
 def _difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]:
@@ -104,7 +160,7 @@ def _difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]
 def shift_again(session: Session, calendar_id: str, *, detached: bool = False) -> None:
     """Ticks that a calendar moves to another day are moved anew, or back."""
     after = FIRST_ID
-    while rows := session.run(sql.LOCK_ATTACHED, {"calendar": calendar_id, "after": after}):
+    while rows := session.run(LOCK_ATTACHED, {"calendar": calendar_id, "after": after}):
         page = [schedule_of(row) for row in rows]
         # One that cannot be understood is parked by the ticker, and is no reason not to go on.
         plans = [plan for record in page if (plan := understand(record, {}))]
@@ -113,7 +169,7 @@ def shift_again(session: Session, calendar_id: str, *, detached: bool = False) -
             tick_at = plan.record.next_tick_at
             if plan.policies.shift is not None and tick_at is not None:
                 moved = due_at(plan, tick_at, calendars)
-                session.run(sql.MOVE_DUE, {"id": plan.id, "due_at": moved})
+                session.run(MOVE_DUE, {"id": plan.id, "due_at": moved})
         after = page[-1].id
 
 
@@ -121,13 +177,13 @@ def remove_calendar(session: Session, calendar_id: str, by: str | None, now: int
     """Remove a calendar; the schedules that it was attached to go on without it."""
     if not is_id(calendar_id):
         return False
-    rows = session.run(sql.LOCK_CALENDAR, {"id": calendar_id})
+    rows = session.run(LOCK_CALENDAR, {"id": calendar_id})
     if not rows:
         return False
     shift_again(session, calendar_id, detached=True)
-    detached = len(session.run(sql.DETACH_ALL, {"id": calendar_id, "now": now}))
+    detached = len(session.run(DETACH_ALL, {"id": calendar_id, "now": now}))
     fault.point("calendar.detached")
-    session.run(sql.DELETE_CALENDAR, {"id": calendar_id})
+    session.run(DELETE_CALENDAR, {"id": calendar_id})
     detail = {"name": CalendarRecord(*rows[0]).name, "detached": detached}
     audit(session, "calendar.remove", f"calendar:{calendar_id}", by, detail, now)
     return True
@@ -140,18 +196,18 @@ def find_calendars(
     if after is not None and not is_id(after):
         return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
-    return [CalendarRecord(*row) for row in session.run(sql.CALENDARS, given)]
+    return [CalendarRecord(*row) for row in session.run(CALENDARS, given)]
 
 
 def get_calendar(session: Session, calendar_id: str) -> CalendarRecord | None:
     if not is_id(calendar_id):
         return None
-    rows = session.run(sql.GET_CALENDAR, {"id": calendar_id})
+    rows = session.run(GET_CALENDAR, {"id": calendar_id})
     return CalendarRecord(*rows[0]) if rows else None
 
 
 def calendar_named(session: Session, owner: str, name: str) -> CalendarRecord | None:
-    rows = session.run(sql.CALENDAR_NAMED, {"owner": owner, "name": name})
+    rows = session.run(CALENDAR_NAMED, {"owner": owner, "name": name})
     return CalendarRecord(*rows[0]) if rows else None
 
 
@@ -162,7 +218,7 @@ def calendars_of(session: Session, plans: Iterable[Plan]) -> dict[str, Calendar]
 
 def calendars_in_use(session: Session) -> Mapping[str, Calendar]:
     """All that are attached to a schedule, by what schedules call them."""
-    return _calendars(session, {row[0] for row in session.run(sql.IN_USE)})
+    return _calendars(session, {row[0] for row in session.run(IN_USE)})
 
 
 def _calendars(session: Session, wanted: Collection[str]) -> dict[str, Calendar]:
@@ -170,7 +226,7 @@ def _calendars(session: Session, wanted: Collection[str]) -> dict[str, Calendar]
     # PostgreSQL refuses the whole statement because of one that is not an id.
     own = [name for name in wanted if name not in SEEDS and is_id(name)]
     if own:
-        for calendar_id, text in session.run(sql.ATTACHED, {"ids": session.array(own)}):
+        for calendar_id, text in session.run(ATTACHED, {"ids": session.array(own)}):
             calendar = read_calendar(text)
             if calendar is not None:
                 found[calendar_id] = calendar

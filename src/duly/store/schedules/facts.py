@@ -10,14 +10,97 @@ import msgspec
 from duly.model.condition import Stats, prior_run_result
 from duly.model.decide import Facts, InFlight, Prior, Signal, needs_prior
 from duly.model.schedule import DAY_MS, Overlap, Plan
-from duly.store import schedule_statements as sql
 from duly.store.functions import statuses
 from duly.store.schedules.calendars import calendars_of
+from duly.store.schedules.kill_switch import KILL_SWITCH
 from duly.store.schedules.rows import later
+from duly.store.statements import both, each
 from duly.store.steps import Row
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+
+def _one_job(state: str, schedule: str, column: str) -> str:
+    return f"""(SELECT {column} FROM @jobs WHERE trigger = 'schedule' AND actor = {schedule}
+        AND state = '{state}' ORDER BY actor, state, @jobs.id LIMIT 1)"""
+
+
+IN_FLIGHT = each(
+    sqlite=f"""SELECT value, {_one_job("pending", "value", "id")},
+        {_one_job("running", "value", "id")} FROM json_each(:ids)""",
+    postgres=f"""SELECT s.id, {_one_job("pending", "s.id", "id::text")},
+        {_one_job("running", "s.id", "id::text")} FROM unnest(:ids::text[]) AS s (id)""",
+)
+# What was dispatched within the window of a budget: never more than the budget allows.
+DISPATCHED = each(
+    sqlite="""SELECT t.schedule_id, t.tick_at FROM json_each(:rows) s
+        JOIN @ticks t ON t.schedule_id = json_extract(s.value, '$[0]')
+            AND t.tick_at > json_extract(s.value, '$[1]')
+        WHERE t.outcome = 'dispatched' AND t.kind IN ('slot', 'manual')""",
+    postgres="""SELECT t.schedule_id::text, t.tick_at
+        FROM unnest(:ids::uuid[], :since::int8[]) AS s (id, since)
+        CROSS JOIN LATERAL (SELECT schedule_id, tick_at FROM @ticks
+            WHERE schedule_id = s.id AND kind IN ('slot', 'manual') AND tick_at > s.since
+                AND outcome = 'dispatched') t""",
+)
+COSTS = each(
+    sqlite="""SELECT c.schedule_id, c.tick_at, c.amount FROM json_each(:rows) s
+        JOIN @costs c ON c.schedule_id = json_extract(s.value, '$[0]')
+            AND c.tick_at > json_extract(s.value, '$[1]')""",
+    postgres="""SELECT c.schedule_id::text, c.tick_at, c.amount
+        FROM unnest(:ids::uuid[], :since::int8[]) AS s (id, since)
+        CROSS JOIN LATERAL (SELECT schedule_id, tick_at, amount FROM @costs
+            WHERE schedule_id = s.id AND tick_at > s.since) c""",
+)
+TAKEN_SLOTS = both(
+    """SELECT tick_at FROM @ticks WHERE schedule_id = :id AND kind = 'slot'
+        AND tick_at BETWEEN :since AND :until"""
+)
+# Days of which ticks are gone: whether a slot was dispatched then, nobody can tell any more.
+FORGOTTEN = both("SELECT max(day) FROM @days WHERE schedule_id = :id AND dispatched + skipped > 0")
+COUNTED = 10_000
+
+
+def _newest(table: str, function: str) -> str:
+    return " UNION ALL ".join(
+        f"""SELECT * FROM (SELECT id, state, result FROM {table}
+            WHERE function = {function} AND state = '{state}' ORDER BY {table}.id DESC LIMIT 1)
+            {state}"""
+        for state in ("succeeded", "failed", "canceled")
+    )
+
+
+def _latest(function: str) -> str:
+    """The finished job of a function that was created last; retention keeps it for ever."""
+    return f"""SELECT state, result, newest.id FROM ({_newest("@history", function)}
+        UNION ALL {_newest("@kept", function)}) newest ORDER BY id DESC LIMIT 1"""
+
+
+LATEST_FINISHED = both(_latest(":function"))
+# A function was renamed: its jobs may be stored under each of its names.
+NAMES_OF = both(
+    """SELECT name FROM @functions WHERE name <> :function AND (alias_of = :function
+        OR coalesce(alias_of, name) = (SELECT alias_of FROM @functions WHERE name = :function))"""
+)
+
+
+def _count(table: str, where: str) -> str:
+    return f"""(SELECT count(*) FROM (SELECT 1 FROM {table} WHERE function = :function
+        AND created_at > :since AND {where} LIMIT {COUNTED}) counted)"""
+
+
+# An id holds the time at which its job was created, or a later one: it bounds the search, and the
+# time itself decides. Those that wait are read in the order of their index, or PostgreSQL may look
+# them all up first; the few that run are found by their workers, or SQLite may read all that wait.
+LAST_DAY = both(
+    f"""SELECT {_count("@history", "state = 'succeeded' AND id >= :since_id")},
+        {_count("@history", "state = 'failed' AND id >= :since_id")},
+        {_count("@history", "state = 'canceled' AND id >= :since_id")},
+        {_count("@jobs", "token % 2 = 0 AND id >= :since_id ORDER BY id")},
+        {_count("@jobs", "worker_id IS NOT NULL")}"""
+)
+
 
 Range = tuple[int, int]
 """Two instants, both of them inside."""
@@ -32,7 +115,7 @@ def gather(
     ancestors: frozenset[str] = frozenset(),
 ) -> Facts:
     """What ticks of these schedules would be decided by now."""
-    killed = session.run(sql.KILL_SWITCH)
+    killed = session.run(KILL_SWITCH)
     taken = _slots(session, plans, slots)
     return Facts(
         killed=(killed[0][0] or "") if killed else None,
@@ -54,7 +137,7 @@ def _in_flight(session: Session, plans: Iterable[Plan]) -> dict[str, InFlight]:
     ids = [p.id for p in plans if p.policies.overlap in (Overlap.SKIP, Overlap.BUFFER_ONE)]
     if not ids:
         return {}
-    rows = session.run(sql.IN_FLIGHT, {"ids": session.array(ids)})
+    rows = session.run(IN_FLIGHT, {"ids": session.array(ids)})
     return {row[0]: InFlight(row[1], row[2]) for row in rows if row[1] or row[2]}
 
 
@@ -72,12 +155,12 @@ def prior_of(session: Session, function: str, now: int) -> Prior:
     day = {"since": since, "since_id": first_id_at(since)}
     latest: list[Row] = []
     succeeded = failed = total = 0
-    others = session.run(sql.NAMES_OF, {"function": function})
+    others = session.run(NAMES_OF, {"function": function})
     for name in (function, *(row[0] for row in others)):
-        latest += session.run(sql.LATEST_FINISHED, {"function": name})
-        [counts] = session.run(sql.LAST_DAY, day | {"function": name})
+        latest += session.run(LATEST_FINISHED, {"function": name})
+        [counts] = session.run(LAST_DAY, day | {"function": name})
         succeeded, failed, total = succeeded + counts[0], failed + counts[1], total + sum(counts)
-    stats = Stats(*(min(count, sql.COUNTED) for count in (succeeded, failed, total)))
+    stats = Stats(*(min(count, COUNTED) for count in (succeeded, failed, total)))
     if not latest:
         return Prior(None, stats)
     state, result, _ = max(latest, key=lambda row: str(row[2]))
@@ -106,16 +189,14 @@ def _windows(plans: Iterable[Plan], now: int, *, cost: bool) -> list[tuple[str, 
 
 def _dispatched(session: Session, plans: Iterable[Plan], now: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for schedule_id, tick_at in _in_windows(
-        session, sql.DISPATCHED, _windows(plans, now, cost=False)
-    ):
+    for schedule_id, tick_at in _in_windows(session, DISPATCHED, _windows(plans, now, cost=False)):
         found.setdefault(schedule_id, []).append(tick_at)
     return found
 
 
 def _costs(session: Session, plans: Iterable[Plan], now: int) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, list[tuple[int, float]]] = {}
-    rows = _in_windows(session, sql.COSTS, _windows(plans, now, cost=True))
+    rows = _in_windows(session, COSTS, _windows(plans, now, cost=True))
     for schedule_id, tick_at, amount in rows:
         found.setdefault(schedule_id, []).append((tick_at, amount))
     return found
@@ -145,7 +226,7 @@ def _slots(
             later(record.filled_until, record.last_tick_at),
         )
         if since is not None and until is not None and since <= until:
-            rows = session.run(sql.TAKEN_SLOTS, {"id": plan.id, "since": since, "until": until})
+            rows = session.run(TAKEN_SLOTS, {"id": plan.id, "since": since, "until": until})
             found[plan.id] = frozenset(row[0] for row in rows)
     return found
 
@@ -153,7 +234,7 @@ def _slots(
 def _forgotten(session: Session, plans: Iterable[Plan]) -> dict[str, int]:
     found: dict[str, int] = {}
     for plan in plans:
-        [(day,)] = session.run(sql.FORGOTTEN, {"id": plan.id})
+        [(day,)] = session.run(FORGOTTEN, {"id": plan.id})
         if day is not None:
             found[plan.id] = (day + 1) * DAY_MS
     return found

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duly.store import schedule_statements as sql
 from duly.store.base import QueuePause
+from duly.store.queues import EVERYTHING, PAUSE_QUEUE, RESUME_QUEUE
 from duly.store.schedules.audit import audit
-from duly.store.statements import PAUSE_QUEUE, RESUME_QUEUE
+from duly.store.statements import both
 
 if TYPE_CHECKING:
     from duly.store.session import Session
 
+KILL_SWITCH = both(
+    "SELECT paused_by, paused_at, note FROM @queues WHERE name = '*' AND paused_at IS NOT NULL"
+)
+
 
 def pause_everything(session: Session, by: str | None, note: str | None, now: int) -> None:
     """Start no job of any queue and dispatch no tick until it is resumed; audited."""
-    session.run(PAUSE_QUEUE, {"name": sql.EVERYTHING, "by": by, "note": note, "now": now})
+    session.run(PAUSE_QUEUE, {"name": EVERYTHING, "by": by, "note": note, "now": now})
     audit(session, "pause", "everything", by, {"note": note}, now)
 
 
 def resume_everything(session: Session, by: str | None, now: int) -> bool:
     """The contrary; False if nothing was paused."""
-    if not session.run(sql.KILL_SWITCH):
+    if not session.run(KILL_SWITCH):
         return False
-    session.run(RESUME_QUEUE, {"name": sql.EVERYTHING})
+    session.run(RESUME_QUEUE, {"name": EVERYTHING})
     audit(session, "resume", "everything", by, None, now)
     return True
 
 
 def kill_switch(session: Session) -> QueuePause | None:
     """Who turned everything off, if it is off."""
-    for by, at, note in session.run(sql.KILL_SWITCH):
-        return QueuePause(sql.EVERYTHING, at, by, note)
+    for by, at, note in session.run(KILL_SWITCH):
+        return QueuePause(EVERYTHING, at, by, note)
     return None

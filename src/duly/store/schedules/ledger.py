@@ -10,12 +10,41 @@ import msgspec
 from duly.model.decide import Decided, Dispatch
 from duly.model.job import NewJob
 from duly.model.schedule import Plan, TickKind, TickRecord
-from duly.store import schedule_statements as sql
 from duly.store.jobs.cancel import cancel_live
 from duly.store.jobs.enqueue import insert_jobs
+from duly.store.schedules.rows import TICK_COLUMNS, TICK_FIELDS
+from duly.store.statements import both, each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+_TICK_TYPES = {"schedule_id": "uuid", "job_id": "uuid", "rotation_index": "int4"} | {
+    "kind": "text",
+    "outcome": "text",
+    "reason": "text",
+    "detail": "text",
+    "dst_adjusted": "bool",
+}
+_TICK_PLACES = ", ".join(f"json_extract(value, '$[{n}]')" for n in range(len(TICK_FIELDS)))
+_TICK_ARRAYS = ", ".join(f":{name}::{_TICK_TYPES.get(name, 'int8')}[]" for name in TICK_FIELDS)
+INSERT_TICKS = each(
+    sqlite=f"""INSERT INTO @ticks ({TICK_COLUMNS})
+        SELECT {_TICK_PLACES}
+        FROM json_each(:rows) WHERE true
+        ON CONFLICT DO NOTHING RETURNING schedule_id, kind, tick_at""",
+    postgres=f"""INSERT INTO @ticks ({TICK_COLUMNS}) SELECT * FROM unnest({_TICK_ARRAYS})
+        ON CONFLICT DO NOTHING RETURNING schedule_id::text, kind, tick_at""",
+)
+# The job of a tick is one that was there before, for its function says that there is only one.
+POINT_TICK = both(
+    """UPDATE @ticks SET job_id = :job_id
+        WHERE schedule_id = :schedule_id AND kind = :kind AND tick_at = :tick_at"""
+)
+JOBS_OF = each(
+    sqlite="SELECT id FROM @jobs WHERE trigger = 'schedule' AND actor = :id",
+    postgres="SELECT id::text FROM @jobs WHERE trigger = 'schedule' AND actor = :id",
+)
+
 
 Slot = tuple[str, str, int]
 """A tick by its schedule, kind and time."""
@@ -49,7 +78,7 @@ def insert_ticks(session: Session, rows: Sequence[TickRecord]) -> set[Slot]:
             name: list(column)
             for name, column in zip(TickRecord.__struct_fields__, columns, strict=True)
         }
-    return {(row[0], row[1], row[2]) for row in session.run(sql.INSERT_TICKS, given)}
+    return {(row[0], row[1], row[2]) for row in session.run(INSERT_TICKS, given)}
 
 
 def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> Mapping[str, str]:
@@ -63,7 +92,7 @@ def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> M
     for (schedule_id, kind, tick_at), made in jobs.items():
         if made[0].id in existing:
             where = {"schedule_id": schedule_id, "kind": kind, "tick_at": tick_at}
-            session.run(sql.POINT_TICK, where | {"job_id": existing[made[0].id]})
+            session.run(POINT_TICK, where | {"job_id": existing[made[0].id]})
     return existing
 
 
@@ -74,6 +103,6 @@ def job_of(made: Sequence[NewJob], existing: Mapping[str, str]) -> str:
 
 def cancel_others(session: Session, plan: Plan, now: int) -> None:
     """Cancel whatever of this schedule is unfinished."""
-    others = [row[0] for row in session.run(sql.JOBS_OF, {"id": plan.id})]
+    others = [row[0] for row in session.run(JOBS_OF, {"id": plan.id})]
     if others:
         cancel_live(session, others, f"schedule:{plan.id}", now)

@@ -10,21 +10,46 @@ from msgspec.structs import replace
 from duly.model.calendar import Calendar
 from duly.model.decide import first_coming, first_tick
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord, plan_of
-from duly.store.steps import Row
+from duly.store.statements import Statement, each
+from duly.store.steps import Row, named
+
+FIELDS = ScheduleRecord.__struct_fields__
+READ = each(
+    sqlite=", ".join(f"s.{name}" for name in FIELDS),
+    postgres=", ".join(
+        f"s.{name}::text" if name in ("id", "last_job_id") else f"s.{name}" for name in FIELDS
+    ),
+)
+TICK_FIELDS = TickRecord.__struct_fields__
+TICK_COLUMNS = ", ".join(TICK_FIELDS)
+TICK_READ = each(
+    sqlite=TICK_COLUMNS,
+    postgres=", ".join(
+        f"{name}::text" if name in ("schedule_id", "job_id") else name for name in TICK_FIELDS
+    ),
+)
+
+
+def of_schedules(columns: str, rest: str, *, sqlite_rest: str | None = None) -> Statement:
+    return each(
+        sqlite=f"SELECT {columns or READ.sqlite} FROM @schedules s {sqlite_rest or rest}",
+        postgres=f"SELECT {columns or READ.postgres} FROM @schedules s {rest}",
+    )
 
 
 def schedule_of(row: Row) -> ScheduleRecord:
     """A row of the table as a value."""
-    fields = list(row)
-    fields[8], fields[14] = bool(fields[8]), bool(fields[14])
-    return ScheduleRecord(*fields)
+    fields = named(ScheduleRecord, row)
+    for flag in ("enabled", "zoned"):
+        fields[flag] = bool(fields[flag])
+    return ScheduleRecord(**fields)
 
 
 def tick_of(row: Row) -> TickRecord:
     """A row of the ledger as a value."""
-    fields = list(row)
-    fields[-1] = bool(fields[-1])
-    return TickRecord(*fields)
+    fields = named(TickRecord, row)
+    fields["dst_adjusted"] = bool(fields["dst_adjusted"])
+    return TickRecord(**fields)
 
 
 def understand(record: ScheduleRecord, parked: dict[str, str]) -> Plan | None:

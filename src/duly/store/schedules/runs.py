@@ -10,10 +10,17 @@ import msgspec
 from duly.ids import is_id
 from duly.model.decide import Decided, Facts, Standing, Verdict, standing_of, tick_row
 from duly.model.job import NewJob
-from duly.model.schedule import Outcome, Overlap, Plan, Reason, TickKind, TickRecord, plan_of
-from duly.store import schedule_statements as sql
+from duly.model.schedule import (
+    Outcome,
+    Overlap,
+    Plan,
+    Reason,
+    TickKind,
+    TickRecord,
+    plan_of,
+)
 from duly.store.schedules.audit import audit, detail_of
-from duly.store.schedules.data import TickFilter, ticks
+from duly.store.schedules.data import LOCK_SCHEDULE, TickFilter, ticks
 from duly.store.schedules.facts import Range, gather
 from duly.store.schedules.ledger import (
     MakeJobs,
@@ -25,9 +32,29 @@ from duly.store.schedules.ledger import (
     job_of,
 )
 from duly.store.schedules.rows import later, schedule_of
+from duly.store.statements import both
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+# What a run beside the trigger leaves behind; if it was the last one, nothing is to come.
+NOTE_RUN = both(
+    """UPDATE @schedules SET rotation_index = :rotation_index, remaining = :remaining,
+            last_dispatch_at = :last_dispatch_at, last_job_id = :last_job_id,
+            filled_until = :filled_until,
+            next_tick_at = CASE WHEN :over THEN NULL ELSE next_tick_at END,
+            due_at = CASE WHEN :over THEN NULL ELSE due_at END
+        WHERE id = :id"""
+)
+# Where a row of a run can stand: at this instant, or at the first one after it that is free.
+FREE_INSTANT = both(
+    """SELECT min(t.tick_at) + 1 FROM @ticks t
+        WHERE t.schedule_id = :id AND t.kind = 'manual' AND t.tick_at >= :now
+        AND EXISTS (SELECT 1 FROM @ticks taken WHERE taken.schedule_id = :id
+            AND taken.kind = 'manual' AND taken.tick_at = :now)
+        AND NOT EXISTS (SELECT 1 FROM @ticks behind WHERE behind.schedule_id = :id
+            AND behind.kind = 'manual' AND behind.tick_at = t.tick_at + 1)"""
+)
 
 
 class Run(NamedTuple):
@@ -73,7 +100,7 @@ def run(
     """
     if not is_id(schedule_id):
         return None
-    rows = session.run(sql.LOCK_SCHEDULE, {"id": schedule_id})
+    rows = session.run(LOCK_SCHEDULE, {"id": schedule_id})
     if not rows:
         return None
     if run_id is not None and (done := detail_of(session, run_id)) is not None:
@@ -83,7 +110,7 @@ def run(
     instant = now
     if slots is None:
         # Two may be run in the same millisecond, and each has a row of its own.
-        [(free,)] = session.run(sql.FREE_INSTANT, {"id": plan.id, "now": now})
+        [(free,)] = session.run(FREE_INSTANT, {"id": plan.id, "now": now})
         instant = now if free is None else free
     chosen = choose(plan, facts, instant)
     verdict = Verdict(plan, tuple(chosen.ticks))
@@ -103,7 +130,7 @@ def run(
         cancel_others(session, plan, now)
     written = {slot: jobs for slot, jobs in made.items() if slot in stored}
     existing = insert_jobs_of(session, written)
-    session.run(sql.NOTE_RUN, _noted(plan, chosen, written, existing))
+    session.run(NOTE_RUN, _noted(plan, chosen, written, existing))
     answers = [_answer(row, stored, left, existing) for row in asked]
     taken = [row.tick_at for row in answers if row.reason == Reason.SLOT_EXISTS]
     _audit_run(session, plan, chosen, len(stored), taken, by, now, run_id)

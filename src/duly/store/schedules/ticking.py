@@ -24,9 +24,10 @@ from duly.model.decide import (
 )
 from duly.model.job import NewJob
 from duly.model.schedule import Plan, Reason, TickKind, TickRecord
-from duly.store import schedule_statements as sql
 from duly.store.jobs.cancel import cancel_live
 from duly.store.schedules.audit import audit_gone, audit_slot
+from duly.store.schedules.data import DELETE_SCHEDULE
+from duly.store.schedules.due import LOCK_DUE, LOCK_ONE_DUE
 from duly.store.schedules.facts import gather
 from duly.store.schedules.ledger import (
     MakeJobs,
@@ -39,9 +40,34 @@ from duly.store.schedules.ledger import (
 )
 from duly.store.schedules.parked import park
 from duly.store.schedules.rows import reason_of, schedule_of, understand
+from duly.store.statements import each
 
 if TYPE_CHECKING:
     from duly.store.session import Session
+
+ADVANCE = each(
+    sqlite="""UPDATE @schedules SET next_tick_at = :next_tick_at, due_at = :due_at,
+            rotation_index = :rotation_index, remaining = :remaining,
+            last_tick_at = max(coalesce(:last_tick_at, last_tick_at),
+                coalesce(last_tick_at, :last_tick_at)),
+            last_dispatch_at = :last_dispatch_at,
+            last_job_id = coalesce(:last_job_id, last_job_id),
+            override = CASE WHEN :keep_override THEN override END
+        WHERE id = :id""",
+    postgres="""UPDATE @schedules s SET next_tick_at = f.next_tick_at, due_at = f.due_at,
+            rotation_index = f.rotation_index, remaining = f.remaining,
+            last_tick_at = greatest(f.last_tick_at, s.last_tick_at),
+            last_dispatch_at = f.last_dispatch_at,
+            last_job_id = coalesce(f.last_job_id, s.last_job_id),
+            override = CASE WHEN f.keep_override THEN s.override END
+        FROM unnest(:id::uuid[], :next_tick_at::int8[], :due_at::int8[], :rotation_index::int4[],
+            :remaining::int4[], :last_tick_at::int8[], :last_dispatch_at::int8[],
+            :last_job_id::uuid[], :keep_override::bool[])
+            AS f (id, next_tick_at, due_at, rotation_index, remaining, last_tick_at,
+                last_dispatch_at, last_job_id, keep_override)
+        WHERE s.id = f.id AND s.id = ANY(:id::uuid[])""",
+)
+
 
 PASS_TICKS = 1_000
 """So many ticks, and those of one more schedule, are written in one transaction at most."""
@@ -93,9 +119,9 @@ def tick(
     """
     where = {"now": now, "zone_data": zone_data, "signals_for": signals_for}
     if only is None:
-        rows = session.run(sql.LOCK_DUE, where | {"limit": page + 1})
+        rows = session.run(LOCK_DUE, where | {"limit": page + 1})
     else:
-        rows = session.run(sql.LOCK_ONE_DUE, where | {"id": only})
+        rows = session.run(LOCK_ONE_DUE, where | {"id": only})
     records = [schedule_of(row) for row in rows[:page]]
     if not records:
         return Ticked(0, 0, 0, 0, 0, more=False)
@@ -182,7 +208,7 @@ def _write(
     write_advances(session, moved)
     for verdict in verdicts:
         if verdict.remove:
-            session.run(sql.DELETE_SCHEDULE, {"id": verdict.plan.id})
+            session.run(DELETE_SCHEDULE, {"id": verdict.plan.id})
             audit_gone(session, [verdict.plan.record], None, now)
     taken = 0
     for verdict in verdicts:
@@ -246,11 +272,11 @@ def write_advances(session: Session, rows: Sequence[Advance]) -> None:
         return
     if session.dialect == "sqlite":
         for row in rows:
-            session.run(sql.ADVANCE, row._asdict())
+            session.run(ADVANCE, row._asdict())
     else:
         columns = zip(*rows, strict=True)
         given = {n: list(column) for n, column in zip(Advance._fields, columns, strict=True)}
-        session.run(sql.ADVANCE, given)
+        session.run(ADVANCE, given)
 
 
 def _advance_of(

@@ -9,22 +9,47 @@ from duly.ids import FIRST_ID
 from duly.model.calendar import Calendar
 from duly.model.decide import due_at
 from duly.model.schedule import Plan
-from duly.store import schedule_statements as sql
+from duly.store.migrate import READ_META
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.parked import revive_one
 from duly.store.schedules.rows import (
+    of_schedules,
     overridden,
     override_text,
     schedule_of,
     stood_at,
     understand,
 )
-from duly.store.statements import READ_META
+from duly.store.statements import both, each
 
 if TYPE_CHECKING:
     from duly.store.engine import Engine
     from duly.store.session import Session
+
+# Only ever to a later version.
+RAISE_META = each(
+    sqlite="""INSERT INTO @meta AS m (key, value) VALUES (:key, :value)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE m.value < excluded.value""",
+    postgres="""INSERT INTO @meta AS m (key, value) VALUES (:key, :value)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value
+        WHERE m.value COLLATE "C" < excluded.value""",
+)
+HOLD_META = each(
+    sqlite="SELECT value FROM @meta WHERE key = :key",
+    postgres="SELECT value FROM @meta WHERE key = :key FOR SHARE",
+)
+_ZONED = "zoned AND (next_tick_at IS NOT NULL OR enabled AND error LIKE 'UnknownZone:%')"
+LOCK_ZONED = of_schedules(
+    "",
+    f"WHERE {_ZONED} AND s.id > :after::uuid ORDER BY s.id LIMIT 100 FOR UPDATE",
+    sqlite_rest=f"WHERE {_ZONED} AND s.id > :after ORDER BY s.id LIMIT 100",
+)
+MOVE_TICK = both(
+    """UPDATE @schedules SET next_tick_at = :next_tick_at, due_at = :due_at, override = :override
+        WHERE id = :id"""
+)
+
 
 ZONE_DATA, ZONE_DATA_DONE = "zone_data", "zone_data_done"
 """The version that a ticker must have, and the one that all ticks were computed with."""
@@ -51,13 +76,13 @@ def take_zone_data(store: Engine, version: str) -> bool:
 
 
 def _require(session: Session, version: str) -> bool:
-    session.run(sql.RAISE_META, {"key": ZONE_DATA, "value": version})
+    session.run(RAISE_META, {"key": ZONE_DATA, "value": version})
     required, done = (_meta(session, key) for key in (ZONE_DATA, ZONE_DATA_DONE))
     return required == version and done < version
 
 
 def _meta(session: Session, key: str) -> str:
-    rows = session.run(sql.HOLD_META, {"key": key})
+    rows = session.run(HOLD_META, {"key": key})
     value: str = rows[0][0] if rows else ""
     return value
 
@@ -69,7 +94,7 @@ def compute_zoned(session: Session, version: str, after: str, now: int) -> str |
     """
     if _meta(session, ZONE_DATA) != version:
         return None  # somebody with a later version does it
-    page = [schedule_of(row) for row in session.run(sql.LOCK_ZONED, {"after": after or FIRST_ID})]
+    page = [schedule_of(row) for row in session.run(LOCK_ZONED, {"after": after or FIRST_ID})]
     plans = [plan for record in page if (plan := understand(record, {}))]
     calendars = calendars_of(session, plans)
     for plan in plans:
@@ -79,7 +104,7 @@ def compute_zoned(session: Session, version: str, after: str, now: int) -> str |
             _compute_anew(session, plan, calendars, version, now)
     if page:
         return page[-1].id
-    session.run(sql.RAISE_META, {"key": ZONE_DATA_DONE, "value": version})
+    session.run(RAISE_META, {"key": ZONE_DATA_DONE, "value": version})
     return None
 
 
@@ -93,6 +118,6 @@ def _compute_anew(
     plan = overridden(plan, record.next_tick_at, tick_at)
     due = None if tick_at is None else due_at(plan, tick_at, calendars)
     times = {"next_tick_at": tick_at, "due_at": due, "override": override_text(plan)}
-    session.run(sql.MOVE_TICK, times | {"id": plan.id})
+    session.run(MOVE_TICK, times | {"id": plan.id})
     detail = {"version": version, "from": record.next_tick_at, "to": tick_at}
     audit(session, "schedule.zone_data", f"schedule:{plan.id}", None, detail, now)

@@ -14,9 +14,21 @@ from duly.model.job import CLAIM_BYTES, Again, Claim, Finish, NewJob, Settlement
 from duly.store import limits, steps
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
+from duly.store.functions import CLOSED_FUNCTIONS
+from duly.store.jobs.claim import CLAIM, LANES, PICK
+from duly.store.jobs.enqueue import FINAL_FIELDS, INSERT_CANCELED
+from duly.store.jobs.finish import AGAIN, FINISH, FORGET_FINISHED
 from duly.store.jobs.reports import forget_reports
-from duly.store.limits import Picked, Starting
-from duly.store.schedule_statements import EVERYTHING, ROLL_UP_JOBS
+from duly.store.jobs.retention import (
+    DELETE_FINISHED,
+    DROP_KEPT,
+    KEEP,
+    NEWER_FINISHED,
+    OLDEST_FINISHED,
+)
+from duly.store.limits import QUEUE_RULES, Picked, Starting
+from duly.store.queues import EVERYTHING
+from duly.store.schedules.retention import ROLL_UP_JOBS
 from duly.store.session import Session
 from duly.store.sqlite.errors import code_of
 from duly.store.statements import Statement
@@ -28,7 +40,7 @@ FIND_SECONDS = 10.0
 STEP_SECONDS = 1.0
 
 WORDS = sql.words_for("sqlite")
-SQL = sql.compile_all("sqlite")
+SQL = sql.texts("sqlite")
 
 
 class SqliteSession(Session):
@@ -80,14 +92,14 @@ class SqliteSession(Session):
         return self.raw.cursor().executemany(SQL[statement], rows).rowcount
 
     def insert_canceled(self, jobs: Sequence[NewJob], by: str, now: int) -> None:
-        values = [(*row, now, by) for row in steps.rows(jobs, sql.FINAL_FIELDS)]
-        self.many(sql.INSERT_CANCELED, values)
+        values = [(*row, now, by) for row in steps.rows(jobs, FINAL_FIELDS)]
+        self.many(INSERT_CANCELED, values)
 
     def lanes(self) -> list[Row]:
         lanes: list[Row] = []
         after: Row = ("", -1)
         while True:
-            rows = self.run(sql.LANES, {"queue": after[0], "priority": after[1]})
+            rows = self.run(LANES, {"queue": after[0], "priority": after[1]})
             if not rows:
                 return lanes
             lanes += rows
@@ -107,9 +119,9 @@ class SqliteSession(Session):
     def _claim_due(self, request: ClaimRequest, limit: int, now: int) -> list[Claim]:
         if not request.queues:
             return []
-        closed = {name for (name,) in self.run(sql.CLOSED_FUNCTIONS)}
+        closed = {name for (name,) in self.run(CLOSED_FUNCTIONS)}
         functions = self.array(name for name in request.functions if name not in closed)
-        rules = self.run(sql.QUEUE_RULES)
+        rules = self.run(QUEUE_RULES)
         paused = {name for name, paused_at, _ in rules if paused_at is not None}
         limited = {name: at_once for name, _, at_once in rules if at_once is not None}
         if EVERYTHING in paused:
@@ -135,7 +147,7 @@ class SqliteSession(Session):
             if len(picked) >= most:
                 break
             where = {"queue": queue, "functions": functions, "now": now}
-            for row in self.run(sql.PICK, where | {"limit": most - len(picked)}):
+            for row in self.run(PICK, where | {"limit": most - len(picked)}):
                 job_id, size, function, limit_key, rules = row
                 bytes_left -= size
                 if bytes_left < 0 and picked:
@@ -151,7 +163,7 @@ class SqliteSession(Session):
             starting.turn_away()
             return claims
         which = {"ids": self.array(job.id for job in picked), "worker": worker_id, "now": now}
-        return [Claim(*row) for row in self.run(sql.CLAIM, which)]
+        return [Claim(*row) for row in self.run(CLAIM, which)]
 
     def settle(self, settlements: Sequence[Settlement], now: int) -> set[str]:
         finishes = [s for s in settlements if isinstance(s, Finish)]
@@ -165,20 +177,20 @@ class SqliteSession(Session):
         if not finishes:
             return set()
         rows = [_finish_row(finish, now) for finish in finishes]
-        if self.many(sql.FINISH, rows) != len(rows):
+        if self.many(FINISH, rows) != len(rows):
             return self._sort_out(finishes)
         fault.point("finish.moving")
-        self.many(sql.FORGET_FINISHED, [row[-2:] for row in rows])
+        self.many(FORGET_FINISHED, [row[-2:] for row in rows])
         fault.point("finish.moved")
         return {finish.id for finish in finishes}
 
     def _sort_out(self, finishes: Sequence[Finish]) -> set[str]:
         """Some tokens were stale: the moved ones are those whose live row can now be deleted."""
-        return {f.id for f in finishes if self.many(sql.FORGET_FINISHED, [(f.id, f.token)])}
+        return {f.id for f in finishes if self.many(FORGET_FINISHED, [(f.id, f.token)])}
 
     def _return(self, again: Again) -> bool:
         cursor = self.raw.cursor()
-        cursor.execute(SQL[sql.AGAIN], msgspec.structs.asdict(again))
+        cursor.execute(SQL[AGAIN], msgspec.structs.asdict(again))
         fault.point("give_back.moved")
         return cursor.rowcount == 1
 
@@ -196,25 +208,25 @@ class SqliteSession(Session):
             self.raw.set_progress_handler(None, 0)
 
     def retain(self, cutoff: int, exhausted_after: int) -> int:
-        oldest = self.run(sql.OLDEST_FINISHED)
+        oldest = self.run(OLDEST_FINISHED)
         # Nearly in order of time: a clock may have been set back between two of them.
         expired = [row for row in oldest if row[4] < cutoff]
         if not expired:
-            dropped = self.run(sql.DROP_KEPT, {"exhausted_after": exhausted_after})
+            dropped = self.run(DROP_KEPT, {"exhausted_after": exhausted_after})
             forget_reports(self, [row[0] for row in dropped])
             return 0
         newest = {row[2]: row for row in sorted(expired, key=lambda row: str(row[1]))}
         keep = [row[1] for row in expired if row[3] and row[4] >= exhausted_after]
         keep += [row[1] for row in newest.values() if self._is_newest(row) and row[1] not in keep]
         if keep:
-            self.run(sql.KEEP, {"ids": self.array(keep)})
+            self.run(KEEP, {"ids": self.array(keep)})
         self.run(ROLL_UP_JOBS, {"ids": self.array(row[1] for row in expired)})
-        self.run(sql.DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
+        self.run(DELETE_FINISHED, {"ids": self.array(row[1] for row in expired)})
         forget_reports(self, [row[1] for row in expired if row[1] not in keep])
         return len(expired)
 
     def _is_newest(self, row: Row) -> bool:
-        return not self.run(sql.NEWER_FINISHED, {"function": row[2], "id": row[1]})
+        return not self.run(NEWER_FINISHED, {"function": row[2], "id": row[1]})
 
 
 class _Patience:

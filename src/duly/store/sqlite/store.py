@@ -22,14 +22,28 @@ from typing import TypeVar
 
 from duly import errors, fault
 from duly.clock import os_monotonic, os_sleep
-from duly.model.job import Claim, KeyedJob, Lost, NewJob, Settlement
+from duly.model.job import (
+    Claim,
+    KeyedJob,
+    Lost,
+    NewJob,
+    Settlement,
+)
 from duly.store import migrate, workers
-from duly.store import statements as sql
 from duly.store.base import Address, ClaimRequest, DatabaseInfo, WorkerInfo
 from duly.store.commit import GroupCommit, Ticket
 from duly.store.fork import ForkGate
 from duly.store.jobs import holds, rescue
 from duly.store.jobs.enqueue import insert_jobs
+from duly.store.jobs.retention import OLDEST_AT_ONCE
+from duly.store.migrate import (
+    CREATE_META,
+    CREATE_MIGRATIONS,
+    READ_META,
+    READ_MIGRATIONS,
+    WRITE_META,
+    WRITE_MIGRATION,
+)
 from duly.store.sqlite import mounts
 from duly.store.sqlite.commits import Insert, Write, alone, together
 from duly.store.sqlite.connection import Connection, close_all
@@ -43,8 +57,14 @@ from duly.store.sqlite.fork import INHERITED, STORES
 from duly.store.sqlite.lane import BodyConnection, SqliteMutationLane
 from duly.store.sqlite.session import WORDS, SqliteSession
 from duly.store.sqlite.tx import SqliteTx
+from duly.store.statements import (
+    both,
+)
 from duly.store.table import Store
 from duly.store.turnstile import PATIENCE, Turnstile, open_private
+
+JOURNAL_MODE = both("PRAGMA journal_mode")
+
 
 log = logging.getLogger(__name__)
 
@@ -220,15 +240,15 @@ class SqliteStore(Store):
                 log.info("turned on WAL for %s", self.where)
 
     def _apply(self, session: SqliteSession, now: int) -> list[str]:
-        session.run(sql.CREATE_META)
-        session.run(sql.CREATE_MIGRATIONS)
-        steps = migrate.missing("sqlite", dict(session.run(sql.READ_MIGRATIONS)))
-        meta: dict[str, str] = dict(session.run(sql.READ_META))
+        session.run(CREATE_META)
+        session.run(CREATE_MIGRATIONS)
+        steps = migrate.missing("sqlite", dict(session.run(READ_MIGRATIONS)))
+        meta: dict[str, str] = dict(session.run(READ_META))
         for step in steps:
             for statement in migrate.split(step.text):
                 session.raw.execute(statement)
             session.run(
-                sql.WRITE_MIGRATION,
+                WRITE_MIGRATION,
                 {
                     "version": step.version,
                     "name": step.name,
@@ -240,7 +260,7 @@ class SqliteStore(Store):
         if steps:
             meta.setdefault("store_id", migrate.new_store_id())
             for key, value in meta.items():
-                session.run(sql.WRITE_META, {"key": key, "value": value})
+                session.run(WRITE_META, {"key": key, "value": value})
         return [step.name for step in steps]
 
     def pending_migrations(self) -> Sequence[tuple[str, str]]:
@@ -252,7 +272,7 @@ class SqliteStore(Store):
     def _applied(self) -> dict[int, str]:
         if self.path.exists():
             with contextlib.suppress(errors.NotMigrated):
-                return dict(self.read(lambda s: s.run(sql.READ_MIGRATIONS)))
+                return dict(self.read(lambda s: s.run(READ_MIGRATIONS)))
         return {}
 
     def open(self, now: int) -> None:
@@ -274,13 +294,13 @@ class SqliteStore(Store):
         return Address("sqlite", "", self._store_id, self.where)
 
     def database(self) -> DatabaseInfo:
-        mode: str = self.read(lambda s: s.run(sql.JOURNAL_MODE)[0][0])
+        mode: str = self.read(lambda s: s.run(JOURNAL_MODE)[0][0])
         network = mounts.network_file_system(self.path)
         return DatabaseInfo("SQLite", sqlite3.sqlite_version, mode, network)
 
     def _meta(self) -> dict[str, str]:
         try:
-            return dict(self.read(lambda s: s.run(sql.READ_META)))
+            return dict(self.read(lambda s: s.run(READ_META)))
         except errors.NotMigrated:
             return {}
 
@@ -524,7 +544,7 @@ class SqliteStore(Store):
         while removed < RETAINED_AT_ONCE:
             gone, took = self.write(forget_some)
             removed += gone
-            if gone < sql.OLDEST_AT_ONCE:
+            if gone < OLDEST_AT_ONCE:
                 break
             os_sleep(min(RETAIN_REST * took, LONGEST_REST))
         return removed

@@ -1,0 +1,91 @@
+"""The statements by which an attempt ends; each database has its own way to run them."""
+
+from __future__ import annotations
+
+from duly.store.statements import (
+    DAY_MS,
+    HISTORY_BUCKETS,
+    both,
+    each,
+)
+
+# What a job takes along, unchanged, when it moves to history.
+MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
+    created_at, scheduled_at, run_at, started_at, expires_at, timeout_ms, retry, args, parent_id,
+    owner, tags, worker_id, trigger, actor, retry_of, batch_id"""
+FINAL = f"""{MOVED}, state, completed_at, result, error_kind, error_message, error_traceback,
+    canceled_by, exhausted"""
+BUCKET = f"((:now::int8 / {DAY_MS}) % {HISTORY_BUCKETS})::int2"
+# Nobody waits long for the row of one job to write down the ends of others. Not a statement of its
+# own: that would be one more round trip for each batch.
+LOCK_WAIT = "200ms"
+_WAIT_SHORTLY = """(SELECT set_config('lock_timeout',
+                coalesce(:lock_wait::text, current_setting('lock_timeout')), true)) IS NOT NULL"""
+# The fence is id and token, the token being odd only while running. Adding the state makes the
+# batched form quadratic under PostgreSQL's generic plan.
+FINISH = each(
+    sqlite=f"""INSERT INTO @history ({FINAL})
+        SELECT {MOVED}, ?, ?, ?, ?, ?, ?, NULL, ? FROM @jobs WHERE id = ? AND token = ?""",
+    postgres=f"""WITH gone AS (
+            DELETE FROM @jobs j
+            USING unnest(:ids::uuid[], :tokens::int4[], :states::text[], :results::text[],
+                :error_kinds::text[], :error_messages::text[], :error_tracebacks::text[],
+                :exhausteds::bool[])
+                AS f (id, token, state, result, error_kind, error_message, error_traceback,
+                    exhausted)
+            WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
+                AND {_WAIT_SHORTLY}
+            RETURNING {", ".join("j." + c.strip() for c in MOVED.split(","))},
+                f.state, f.result, f.error_kind, f.error_message, f.error_traceback, f.exhausted
+        )
+        INSERT INTO @history ({FINAL}, bucket)
+        SELECT {MOVED}, state, :now::int8, result, error_kind, error_message, error_traceback,
+            NULL, exhausted, {BUCKET}
+        FROM gone RETURNING @id""",
+)
+# One mutation, in its own transaction; `xid` shows that the body has not ended and begun another.
+FINISH_MUTATION = both(
+    f"""WITH gone AS (
+            DELETE FROM @jobs WHERE id = :id AND token = :token
+                AND pg_current_xact_id()::text = :xid
+            RETURNING {MOVED}
+        )
+        INSERT INTO @history ({FINAL}, bucket)
+        SELECT {MOVED}, 'succeeded', :now::int8, :result::text, NULL, NULL, NULL, NULL, false,
+            {BUCKET}
+        FROM gone RETURNING 1"""
+)
+FORGET_FINISHED = both("DELETE FROM @jobs WHERE id = ? AND token = ?")
+AGAIN = each(
+    sqlite="""UPDATE @jobs SET state = 'pending', token = token + 1, worker_id = NULL,
+            started_at = NULL, deadline_at = NULL, run_at = :run_at, attempt = :attempt,
+            crashes = :crashes, system_retries = :system_retries,
+            lock_retries = lock_retries + :lock_failures, hold = :hold,
+            error_kind = :error_kind, error_message = :error_message,
+            error_traceback = :error_traceback
+        WHERE id = :id AND token = :token""",
+    postgres=f"""UPDATE @jobs j SET state = 'pending', token = j.token + 1, worker_id = NULL,
+            started_at = NULL, deadline_at = NULL, run_at = f.run_at, attempt = f.attempt,
+            crashes = f.crashes, system_retries = f.system_retries,
+            lock_retries = j.lock_retries + f.lock_failures, hold = f.hold,
+            error_kind = f.error_kind, error_message = f.error_message,
+            error_traceback = f.error_traceback
+        FROM unnest(:ids::uuid[], :tokens::int4[], :run_ats::int8[], :attempts::int4[],
+            :crashes::int4[], :system_retries::int4[], :holds::text[], :error_kinds::text[],
+            :error_messages::text[], :error_tracebacks::text[], :lock_failures::int4[])
+            AS f (id, token, run_at, attempt, crashes, system_retries, hold, error_kind,
+                error_message, error_traceback, lock_failures)
+        WHERE j.id = f.id AND j.token = f.token AND j.id = ANY(:ids::uuid[])
+            AND {_WAIT_SHORTLY}
+        RETURNING j.id::text""",
+)
+# The rows that somebody else's transaction holds; all others are locked from now on.
+LOCKED_IDS = both(
+    """WITH free AS (
+            SELECT id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED
+        )
+        SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND id NOT IN (SELECT id FROM free)"""
+)
+CURRENT_XID = both("SELECT pg_current_xact_id()::text")
+NO_NESTED_LOOPS = both("SET LOCAL enable_nestloop = off")
+SHORT_LOCK_WAIT = both(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'")
