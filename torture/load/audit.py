@@ -17,7 +17,7 @@ from torture.load.terms import AT_ONCE, SAID
 
 Line = list[str]
 ASKING = ("beget", "cancel")
-NO_STORE = "StoreUnavailable"
+NO_STORE = ("StoreUnavailable", "StoreFull")
 # SQLite undoes a COMMIT that fails, so a shared one that failed is repeated member by member. The
 # mode `lost` of `armed` does commit before it fails: then a repeated insert meets itself.
 MEETS_ITSELF = "UNIQUE constraint failed: duly_jobs.id"
@@ -253,8 +253,8 @@ def _taken_for_dead(db: Database) -> set[str]:
 
 def _explain_failure(job: Ended) -> bool:
     message = job.message or ""
-    # What asks the store from its body may be told that there is none.
-    no_store = job.function in ASKING and NO_STORE in message
+    # What asks the store from its body may be told that there is none, or that it is full.
+    no_store = job.function in ASKING and any(word in message for word in NO_STORE)
     meets_itself = job.function == "beget" and MEETS_ITSELF in message
     on_purpose = job.kind == "action" and SAID in message
     return job.function == "fail" or no_store or meets_itself or on_purpose

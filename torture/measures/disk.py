@@ -20,6 +20,7 @@ TIMES_HOURLY = 30
 LEAST_TIMES = 2
 WARM = 200
 FULL_SECONDS = 2.0
+STILL_SECONDS = 2.0
 MORE = 100
 
 
@@ -49,9 +50,8 @@ def fill(store: str, times: int) -> list[str]:
         fleet.enqueuer()
         wait_until(partial(_have_ended, fleet, WARM), "there is load", patience=60)
         for _ in range(times):
-            refused = fleet.trace.size("refused")
             disk.fill()
-            wait_until(partial(_is_larger, fleet, refused), "somebody is refused", patience=60)
+            wait_until(Standstill(fleet).has_come, "the disk is felt", patience=60)
             time.sleep(FULL_SECONDS)
             disk.empty()
             enough = _ended(fleet) + MORE
@@ -61,8 +61,25 @@ def fill(store: str, times: int) -> list[str]:
         return [*damage(fleet.db), *evidence(fleet.db, fleet.trace, verdict), *fleet.surprises()]
 
 
-def _is_larger(fleet: Fleet, before: int) -> bool:
-    return fleet.trace.size("refused") > before
+class Standstill:
+    """A client was refused, or nothing has ended for a while.
+
+    Files that have room inside them go on for some time, and a client that waits for a backlog to
+    shrink asks for nothing that could be refused.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._refused = fleet.trace.size("refused")
+        self._ended, self._since = -1, time.monotonic()
+
+    def has_come(self) -> bool:
+        ended, now = _ended(self._fleet), time.monotonic()
+        if ended != self._ended:
+            self._ended, self._since = ended, now
+        return (
+            self._fleet.trace.size("refused") > self._refused or now - self._since > STILL_SECONDS
+        )
 
 
 def _have_ended(fleet: Fleet, jobs: int) -> bool:
