@@ -93,7 +93,7 @@ class Texts(dict[Statement, str]):
 
     def __init__(self, dialect: Dialect, schema: str) -> None:
         super().__init__()
-        self._dialect = dialect
+        self._dialect: Dialect = dialect
         self._words = words_for(dialect, schema)
 
     def __missing__(self, statement: Statement) -> str:
