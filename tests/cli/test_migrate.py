@@ -29,6 +29,7 @@ STEPS = (
     "0007_lines",
     "0008_hooks",
     "0009_lock_retries",
+    "0010_waiting",
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, State, Tx, Unique, fault
 from duly.errors import InvalidOption, StoreUnavailable
 from duly.model.keys import Room, Rules
+from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
 from duly.store.sqlite import SQL
@@ -1088,7 +1089,7 @@ def test_jobs_that_wait_for_a_key_cost_nothing(app: Duly, db: Database, name: st
     if not db.is_sqlite and name == "WAITERS":
         line = {f"{name}s": [value] for name, value in line.items()} | {"limits": [line["limits"]]}
     given = {"key": "k", "limit": 2, "now": 10, "after": ""} | line
-    statement = getattr(sql, name)
+    statement = getattr(limits, name)
     if db.is_sqlite:
         text = "EXPLAIN QUERY PLAN " + SQL[statement]
         plan = [row[3] for row in db.connect().execute(text, given)]

@@ -22,7 +22,7 @@ from torture.measures.base import NAMES, Share, say
 from torture.measures.points import database
 from torture.table import Row, none_of
 
-LAST_RELEASE = "4a8b633d07f4193d28533ce38ccf170ceff317d5"
+LAST_RELEASE = "6dfe317f61e04df8b5decbd57991b5907ca49d2b"
 """Until there is one: the last commit that does not know the newest migration."""
 SCHEDULES = 5
 CLAIMS = 200

@@ -140,8 +140,14 @@ HOLD_LINE = each(
 )
 DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
 # As in the index of those that wait; see the migration that makes it.
-_HELD_FOR_KEY = "limit_key IS NOT NULL AND (hold = 'key') IS TRUE"
-_WAITS = f"limit_key = :key AND {_HELD_FOR_KEY}"
+_HELD_FOR_KEY = each(
+    sqlite="limit_key IS NOT NULL AND hold = 'key'",
+    postgres="limit_key IS NOT NULL AND (hold = 'key') IS TRUE",
+)
+_WAITS = each(
+    sqlite=f"limit_key = :key AND {_HELD_FOR_KEY.sqlite}",
+    postgres=f"limit_key = :key AND {_HELD_FOR_KEY.postgres}",
+)
 # By when it was first due, so that an attempt that is run again keeps its turn.
 _TURN = "priority DESC, scheduled_at, id"
 _LINE = "queue, function, limits"
@@ -158,7 +164,7 @@ _ABOUT_LINE = f"""EXISTS (SELECT 1 FROM @queues
 
 def _sqlite_line(after: str) -> str:
     return f"""SELECT * FROM (SELECT {_LINE} FROM @jobs INDEXED BY duly_jobs_limit
-        WHERE {_WAITS} AND {after} {_IN_LINE_ORDER} LIMIT 1)"""
+        WHERE {_WAITS.sqlite} AND {after} {_IN_LINE_ORDER} LIMIT 1)"""
 
 
 # The lines in which jobs wait for a key, one index probe each, however many stand in them.
@@ -169,11 +175,11 @@ LINES = each(
             UNION ALL {_sqlite_line("queue = :queue AND function > :function")}
             UNION ALL {_sqlite_line("queue > :queue")} LIMIT 1) l""",
     postgres=f"""WITH RECURSIVE lines AS (
-            (SELECT {_LINE} FROM @jobs WHERE {_WAITS} {_IN_LINE_ORDER} LIMIT 1)
+            (SELECT {_LINE} FROM @jobs WHERE {_WAITS.postgres} {_IN_LINE_ORDER} LIMIT 1)
             UNION ALL
             SELECT n.* FROM lines l CROSS JOIN LATERAL (
                 SELECT {_LINE} FROM @jobs
-                WHERE {_WAITS} AND ({_LINE}) > (l.queue, l.function, l.limits)
+                WHERE {_WAITS.postgres} AND ({_LINE}) > (l.queue, l.function, l.limits)
                 {_IN_LINE_ORDER} LIMIT 1) n
         ) SELECT l.queue, l.function, l.limits, {_ABOUT_LINE} FROM lines l""",
 )
@@ -183,7 +189,7 @@ WAITERS = each(
     sqlite=f"""SELECT id, queue, function, limit_key, limits, priority, scheduled_at,
             args_bytes
         FROM @jobs INDEXED BY duly_jobs_limit
-        WHERE {_WAITS} AND queue = :queue AND function = :function AND limits = :limits
+        WHERE {_WAITS.sqlite} AND queue = :queue AND function = :function AND limits = :limits
             AND run_at <= :now AND {IN_TIME}
         {_IN_LINE_ORDER}, {_TURN} LIMIT :limit""",
     postgres=f"""SELECT w.id::text, w.queue, w.function, limit_key, w.limits, priority,
@@ -193,7 +199,8 @@ WAITERS = each(
         CROSS JOIN LATERAL (
             SELECT id, {_LINE}, limit_key, priority, scheduled_at, octet_length(args) AS size
             FROM @jobs
-            WHERE {_WAITS} AND queue = l.queue AND function = l.function AND limits = l.limits
+            WHERE {_WAITS.postgres} AND queue = l.queue AND function = l.function
+                AND limits = l.limits
                 AND run_at <= :now AND {IN_TIME}
             {_IN_LINE_ORDER}, {_TURN} LIMIT :limit FOR UPDATE SKIP LOCKED) w""",
 )
@@ -209,8 +216,8 @@ ADMIT = each(
 )
 
 
-def _awaited_keys(jobs: str) -> str:
-    after = f"SELECT min(limit_key) FROM {jobs} WHERE {_HELD_FOR_KEY}"
+def _awaited_keys(jobs: str, held_for_key: str) -> str:
+    after = f"SELECT min(limit_key) FROM {jobs} WHERE {held_for_key}"
     return f"""WITH RECURSIVE awaited (key) AS (
             {after} AND limit_key > :after
             UNION ALL
@@ -220,7 +227,8 @@ def _awaited_keys(jobs: str) -> str:
 
 # Keys that somebody waits for, one index probe each; SQLite would rather read all that is held.
 AWAITED_KEYS = each(
-    sqlite=_awaited_keys("@jobs INDEXED BY duly_jobs_limit"), postgres=_awaited_keys("@jobs")
+    sqlite=_awaited_keys("@jobs INDEXED BY duly_jobs_limit", _HELD_FOR_KEY.sqlite),
+    postgres=_awaited_keys("@jobs", _HELD_FOR_KEY.postgres),
 )
 
 

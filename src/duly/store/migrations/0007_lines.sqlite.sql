@@ -5,7 +5,7 @@
 DROP INDEX duly_jobs_limit;
 CREATE INDEX duly_jobs_limit ON duly_jobs
     (limit_key, queue, function, limits, priority DESC, scheduled_at, id)
-    WHERE limit_key IS NOT NULL AND (hold = 'key') IS TRUE;
+    WHERE limit_key IS NOT NULL AND hold = 'key';
 DROP INDEX duly_jobs_limited;
 CREATE INDEX duly_jobs_limited ON duly_jobs (limit_key, queue, function, run_at)
     WHERE limit_key IS NOT NULL AND state = 'pending' AND hold IS NULL;

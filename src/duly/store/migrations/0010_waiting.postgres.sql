@@ -1,0 +1,7 @@
+-- min_code: 1
+-- IS TRUE keeps the planner from `jobs_hold`, which it prefers as long as it has no statistics, and
+-- then reads and sorts all who wait.
+DROP INDEX __schema__.jobs_limit;
+CREATE INDEX jobs_limit ON __schema__.jobs
+    (limit_key, queue, function, limits, priority DESC, scheduled_at, id)
+    WHERE limit_key IS NOT NULL AND (hold = 'key') IS TRUE;
