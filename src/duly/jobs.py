@@ -343,7 +343,7 @@ class AsyncJob(Generic[R_co]):
 
 
 def _is_final(record: JobRecord | None) -> TypeGuard[JobRecord]:
-    """Whether it says all there is, and for ever: what a list leaves out is read when asked for."""
+    """Whether the record is final and complete; what a list leaves out is read when asked for."""
     return (
         record is not None
         and record.state.is_terminal

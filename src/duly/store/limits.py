@@ -139,7 +139,7 @@ HOLD_LINE = each(
         ORDER BY limit_key, queue, function, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
 )
 DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
-# As in the index of those that wait; see the migration that makes it.
+# The predicate of the index `jobs_limit`; on PostgreSQL, migration 0010 says why it is written so.
 _HELD_FOR_KEY = each(
     sqlite="limit_key IS NOT NULL AND hold = 'key'",
     postgres="limit_key IS NOT NULL AND (hold = 'key') IS TRUE",

@@ -2,7 +2,8 @@
 
 A statement is one text for both databases where that serves, two where one would be slow or wrong.
 `@jobs`, `@history` … stand for the tables, `@id`, `@state` … for a job's columns as they are read
-(ids as text); parameters are `:name`. No statement reads a clock but SERVER_TIME.
+(ids as text); parameters are `:name`. No statement takes "now" from the database: SERVER_TIME sets
+the clock by it, and two others measure how long a transaction has been open.
 """
 
 from __future__ import annotations
