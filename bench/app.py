@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from bench.marks import Marks
 from duly import AsyncCtx, Ctx, Duly, Limit, Tx
-from duly.functions import Action, AsyncAction, Function, Mutation
-from duly.making import new_job
+from duly.calls.kinds import Action, AsyncAction, Mutation
+from duly.functions.function import Function
+from duly.functions.new_job import new_job
 from duly.model.job import NewJob
 
 CREATE_ROWS = "CREATE TABLE bench_rows (n bigint NOT NULL)"

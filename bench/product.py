@@ -20,7 +20,7 @@ from bench.app import Measured, make_app, new_jobs
 from bench.databases import Database
 from bench.marks import Marks
 from bench.raw import rate
-from duly.functions import Function
+from duly.functions.function import Function
 
 DEFAULT_CONCURRENCY = 100
 PATIENCE = 300.0

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pytest
 from starlette.testclient import TestClient
 
-from duly import Ctx, Expect, ManualClock, doctor
+from duly import Ctx, Expect, ManualClock
+from duly.observe import doctor
 from duly.server import make_asgi
 from tests.copying.house import House, fill
 from tests.jobs.support import ManualWorker, on_sqlite, tidy

@@ -1,6 +1,6 @@
 """Print the awaited methods that only hand their arguments on to something sync, and how many.
 
-Each could be a line of `awaited(…)`; see src/duly/twins.py.
+Each could be a line of `awaited(…)`; see src/duly/calls/twins.py.
 """
 
 import ast

@@ -13,7 +13,8 @@ import msgspec
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from duly import ManualClock, demo
+from duly import ManualClock
+from duly.cli import demo
 from duly.cli.out import Out
 from duly.cli.schedules.ahead import foreseen
 from duly.clock import to_ms

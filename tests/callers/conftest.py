@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from duly import Ctx, Duly
-from duly.functions import Action
+from duly.calls.kinds import Action
 from tests.callers.handles import ON_POSTGRES, ON_SQLITE, Caller
 from tests.jobs.conftest import (
     app,

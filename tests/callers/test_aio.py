@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from duly import AsyncCtx, Ctx, Duly, ManualClock, Mutation, State, Tx
-from duly.context import open_tx
+from duly.calls.context import open_tx
 from duly.errors import (
     InvalidArgument,
     JobCanceled,
@@ -29,8 +29,8 @@ from duly.errors import (
     WouldWaitForItself,
 )
 from duly.runtime.service import Service
+from duly.runtime.threads import CALLS, READS, Threads, to_the_end
 from duly.store.sqlite import SqliteStore
-from duly.threads import CALLS, READS, Threads, to_the_end
 from tests.jobs.support import (
     PATIENCE,
     Database,
@@ -395,7 +395,7 @@ def test_a_transaction_does_not_queue_behind_the_calls_that_wait_for_it(
                 asyncio.create_task(enqueue(app, note), context=context) for _ in range(2 * CALLS)
             ]
             await beats()
-            app.core._fresh_until = 0.0
+            app.core.functions._fresh_until = 0.0
             await asyncio.wait_for(tx.run_after(60, note, "inside"), 5)
         await asyncio.gather(*calls)
 
@@ -448,7 +448,7 @@ def test_concurrent_calls_share_commits(
     app: Duly, db: Database, note: Note, monkeypatch: pytest.MonkeyPatch
 ):
     # Nobody asks for the status of functions meanwhile.
-    monkeypatch.setattr("duly.core.STATUS_SECONDS", 3600.0)
+    monkeypatch.setattr("duly.functions.known.STATUS_SECONDS", 3600.0)
     group = vars(app.ready())["_group" if db.is_sqlite else "_enqueues"]
     commits: list[int] = []
     commit = group._commit
@@ -638,7 +638,7 @@ def test_a_task_that_outlives_the_transaction_is_free_again(app: Duly, db: Datab
 def test_transactions_beyond_the_bound_wait_without_a_thread(
     app: Duly, db: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("duly.threads.TRANSACTIONS", 2)
+    monkeypatch.setattr("duly.runtime.threads.TRANSACTIONS", 2)
     most, inside = 0, set[int]()
 
     async def write(n: int) -> None:
@@ -798,7 +798,7 @@ def test_a_task_canceled_while_it_waits_for_its_turn_ends_at_once(
     app: Duly, db: Database, monkeypatch: pytest.MonkeyPatch
 ):
     """On PostgreSQL the beginning of a transaction waits for nobody."""
-    monkeypatch.setattr("duly.threads.TRANSACTIONS", 1)
+    monkeypatch.setattr("duly.runtime.threads.TRANSACTIONS", 1)
 
     async def work() -> None:
         async with app.aio.transaction() as tx:
@@ -829,7 +829,7 @@ def test_the_transaction_is_over_when_the_block_has_been_left(
             stack.callback(gate.pass_through)
             yield stack.enter_context(open_tx(core))
 
-    monkeypatch.setattr("duly.aio.open_tx", slow_to_end)
+    monkeypatch.setattr("duly.app.aio.open_tx", slow_to_end)
 
     async def work() -> None:
         async with app.aio.transaction() as tx:

@@ -139,9 +139,9 @@ def test_a_call_that_slipped_past_the_deletion_never_runs(
     worker = hire()
     send_there = other.action(send.body)
     other.ready()
-    other.core.refresh()
+    other.core.functions.refresh()
     app.functions.delete(send)
-    monkeypatch.setattr(other.core, "is_fresh", lambda: True)  # has not heard of it yet
+    monkeypatch.setattr(other.core.functions, "is_fresh", lambda: True)  # has not heard of it yet
     job = other.run(send_there)
     worker.work()
     assert job.state == State.PENDING
@@ -154,7 +154,7 @@ def test_another_process_hears_of_a_deletion_within_a_second(app: Duly, other: D
     send_there = other.action(send.body)
     other.run(send_there)
     app.functions.delete(send)
-    other.core._fresh_until = 0.0  # a second later
+    other.core.functions._fresh_until = 0.0  # a second later
     with pytest.raises(FunctionDeleted):
         other.run(send_there)
 
@@ -166,7 +166,7 @@ def test_a_transaction_asks_for_no_status_on_another_connection(
 
     @app.mutation
     def call(tx: Tx) -> None:
-        app.core._fresh_until = 1e-9  # as if the body had run for long
+        app.core.functions._fresh_until = 1e-9  # as if the body had run for long
         with monkeypatch.context() as inside:
             inside.setattr(app.store, "statuses", unwanted)
             tx.run(send)
@@ -178,7 +178,7 @@ def test_a_transaction_asks_for_no_status_on_another_connection(
     worker.work()
     assert job.state is State.SUCCEEDED
     other.functions.delete("send")
-    app.core._fresh_until = 1e-9
+    app.core.functions._fresh_until = 1e-9
     with pytest.raises(FunctionDeleted), app.transaction() as tx:
         tx.run(send)
 
@@ -255,8 +255,8 @@ def test_the_janitor_looks_again_before_it_cancels(
 ):
     hire()
     app.functions.delete(send)
-    monkeypatch.setattr(app.core, "is_fresh", lambda: True)
-    app.core._statuses = {}
+    monkeypatch.setattr(app.core.functions, "is_fresh", lambda: True)
+    app.core.functions._statuses = {}
     job = app.run(send)
     stuck = app.ready().read(lambda s: stuck_at_heads(s, app.clock.now()))
     assert [found for found, _ in stuck] == [job.id]

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 
 from duly import AsyncOn, Ctx, Duly, On, Redact, State, Tx
-from duly.context import MAX_JOBS_PER_MUTATION
+from duly.calls.context import MAX_JOBS_PER_MUTATION
 from duly.errors import BadInput, JobFailed, NotInTransaction, UseTx, WrongDatabase
 from tests.callers.handles import (
     Aiosqlite,
@@ -187,7 +187,7 @@ def test_a_mutation_called_by_an_action_is_one_too(app: Duly, hello, hire):
 
 
 def test_the_limits_are_those_of_the_app(app: Duly, caller: Caller, db, hello, monkeypatch):
-    monkeypatch.setattr("duly.context.MAX_BYTES_PER_MUTATION", 1_000)
+    monkeypatch.setattr("duly.calls.context.MAX_BYTES_PER_MUTATION", 1_000)
     caller.on(app).run_many(hello.bind("x" * 10) for _ in range(1_500))
     caller.commit()
 

@@ -16,8 +16,8 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, ManualClock, Redact, Tx
 from duly.clock import os_monotonic
-from duly.core import STATUS_SECONDS
 from duly.errors import InvalidArgument, InvalidFunction, SignatureMismatch
+from duly.functions.known import STATUS_SECONDS
 from duly.model.redact import is_redacted
 from duly.model.signature import Signature, check_against
 from tests.jobs.support import Database, Hire
@@ -386,7 +386,7 @@ def test_a_reader_hears_of_a_mark_when_it_is_published(
 
     new.functions.publish()
     later = os_monotonic() + STATUS_SECONDS
-    monkeypatch.setattr("duly.core.os_monotonic", lambda: later)
+    monkeypatch.setattr("duly.functions.redaction.os_monotonic", lambda: later)
     assert reader.job(job.id).arguments == {"user": "***", "token": "***"}
     for service in (reader, old, new):
         service.close()

@@ -9,11 +9,11 @@ from typing import Final
 import pytest
 
 from duly import AsyncCalendars, AsyncSchedules, Calendars, Duly, Schedules
+from duly.calls.twins import Twin, awaited
 from duly.core import Core
 from duly.gateway import AsyncBridgeClient, AsyncGateways, BridgeClient, Gateways
 from duly.index import Records, ScheduleCollection
-from duly.observe import AsyncObserve, Observe
-from duly.twins import Twin, awaited
+from duly.observe.view import AsyncObserve, Observe
 
 # What gives no answer of the store, and what only HTTP requests need.
 NOT_AWAITED = {"of", "under", "find_cron"}

@@ -25,7 +25,7 @@ class Place:
         self.folder = folder
         self.app: Duly = make(url, folder)
         self.app.migrate()
-        self.app.ready().publish(self.app.core.published(), self.app.core.now())
+        self.app.ready().publish(self.app.core.functions.published(), self.app.core.now())
         self.db = Database(url)
         self.at_home = {"DULY_APP": APP, "DULY_DATABASE_URL": url, "SHOP_FOLDER": str(folder)}
         self.env: Mapping[str, str] = self.at_home

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from duly import Ctx, Duly, Retry
 from duly.clock import SystemClock
-from duly.doctor import Ending, Level, Parked, Signs, examine, has_wal_reset_bug, judge
-from duly.health import HealthReport, QueueHealth
 from duly.ids import new_id
 from duly.model.function import FunctionInfo, Status
+from duly.observe.doctor import Ending, Level, Parked, Signs, examine, has_wal_reset_bug, judge
+from duly.observe.health import HealthReport, QueueHealth
 from duly.store.base import DatabaseInfo, HeldJobs, QueuePause, WorkerInfo
 from duly.store.sqlite.mounts import network_among
 from tests.cli.places import Place

@@ -11,7 +11,7 @@ import duly
 from tests.cli.processes import environment
 from tests.cli.terminal import Terminal
 
-DEMO = (Path(duly.__file__).parent / "demo.py").read_text()
+DEMO = (Path(duly.__file__).parent / "cli" / "demo.py").read_text()
 NAMED = {"tool": {"duly": {"app": "tasks:app"}}}
 
 

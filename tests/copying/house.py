@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, Tx, Unique
+from duly.functions.new_job import new_job
 from duly.ids import new_id
-from duly.making import new_job
 from duly.model.access import RequestClaim
 from duly.model.job import KeyedJob
 from duly.model.measure import Count

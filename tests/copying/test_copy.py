@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from duly import Ctx, Duly, JobFailed, ManualClock, State, Unique, fault
-from duly.copying import CopyProgress, CopyReport, copy_store, give_up_copy, plan_copy
 from duly.errors import CopyDiffers, CopyRefused, StoreMoved
+from duly.runtime.copying import CopyProgress, CopyReport, copy_store, give_up_copy, plan_copy
 from duly.store.copy_statements import KEYS, NUMBERING
 from duly.store.copying import Busy, CopyEnd
 from duly.testing.conformance.ground import new_job
@@ -213,7 +213,7 @@ def test_long_rows_behind_short_ones_do_not_come_all_at_once(
     house, postgres_url, clock, monkeypatch
 ):
     most = 100_000
-    monkeypatch.setattr("duly.copying.PAGE_BYTES", most)
+    monkeypatch.setattr("duly.runtime.copying.PAGE_BYTES", most)
     read: list[int] = []
     ask = CopyEnd.rows
 

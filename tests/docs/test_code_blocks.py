@@ -14,12 +14,14 @@ import click
 import pytest
 
 import duly
-from duly import checks, context, errors, verbs
+from duly import errors
+from duly.app.queues import Queues
+from duly.calls import context, verbs
 from duly.cli.root import cli
 from duly.endpoints import verbs as endpoints
+from duly.functions import checks
 from duly.gateway import crons
 from duly.model import forecast, job, progress, signature
-from duly.queues import Queues
 from duly.runtime import execute, isolate, janitor, lifeline, observe, reports, worker
 from duly.schedules import checks as schedule_checks
 from duly.schedules import define, reading

@@ -76,7 +76,7 @@ def other(app: Duly) -> Function[[], None]:
 
 @pytest.fixture
 def pages_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duly.bulk.PAGE", 2)
+    monkeypatch.setattr("duly.calls.bulk.PAGE", 2)
 
 
 def later(app: Duly, send: Send, count: int) -> list[Job[int]]:
@@ -895,7 +895,7 @@ MANY = 1_200
 @pytest.fixture
 def killable(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Duly]:
     """An app whose jobs the killed process does not know, so that they wait."""
-    monkeypatch.setattr("duly.bulk.RETRY", Retry(attempts=25, base=0, jitter=0))
+    monkeypatch.setattr("duly.calls.bulk.RETRY", Retry(attempts=25, base=0, jitter=0))
     app = Duly(url)
     app.migrate()
 

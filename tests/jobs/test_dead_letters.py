@@ -102,7 +102,7 @@ def test_all_that_match_are_run_again_after_a_look(
 def test_pages_of_dead_letters_are_run_again(
     app: Duly, send, hire: Hire, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("duly.replay.PAGE", 3)
+    monkeypatch.setattr("duly.calls.replay.PAGE", 3)
     app.run_many(send.bind(str(n)) for n in range(8))
     exhaust(app, hire, clock)
     assert len(app.retry_dead().jobs) == 8

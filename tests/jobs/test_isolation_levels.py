@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from duly import Ctx, Duly, Limit, ManualClock, Retry, State, Tx, Unique, fault
-from duly.doctor import Level, examine
 from duly.errors import StoreReadOnly
 from duly.ids import new_id
+from duly.observe.doctor import Level, examine
 from duly.store.base import ClaimRequest, WorkerInfo
 from duly.store.postgres import PostgresStore
 from tests.jobs.support import Database, Hire, on_postgres, rescue_the_dead, tidy

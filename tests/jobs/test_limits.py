@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from duly import Ctx, Duly, Retry, State, Tx
-from duly.context import MAX_BYTES_PER_MUTATION, MAX_JOBS_PER_MUTATION
+from duly.calls.context import MAX_BYTES_PER_MUTATION, MAX_JOBS_PER_MUTATION
 from duly.errors import ArgumentsTooLarge, TooManyJobs
 from duly.model.job import LEFT_OUT, JobFilter
 from tests.jobs.support import Database, Hire, Undo, undone
@@ -181,7 +181,7 @@ def test_a_list_leaves_out_what_is_long_until_it_is_asked_for(app: Duly, hire: H
 
 @pytest.mark.parametrize("verb", ["retry_dead", "bulk"])
 def test_what_is_long_is_run_again_as_it_was(app: Duly, hire: Hire, verb: str, monkeypatch: Any):
-    monkeypatch.setattr("duly.replay.CLAIM_BYTES", 50_000)
+    monkeypatch.setattr("duly.calls.replay.CLAIM_BYTES", 50_000)
     seen: list[str] = []
 
     @app.action(retry=Retry(attempts=1))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from duly.calendars.holidays import holidays
 from duly.errors import BadInput, InvalidCalendar, MissingExtra, UnknownZone
-from duly.holidays import holidays
 from duly.model.calendar import MAX_DATES, SEEDS, Calendar, shift
 from duly.model.yearly import BAYRAM, RULES
 

@@ -67,7 +67,7 @@ PLANTED = [
     ),
     Planted(
         "a revoked token lets in",
-        "tokens.py",
+        "app/tokens.py",
         "if record is None or not record.is_live(now):",
         "if record is None:",
         "tests/server/test_access.py",
@@ -102,7 +102,7 @@ PLANTED = [
     ),
     Planted(
         "any prefix of a secret is the secret",
-        "secrets.py",
+        "endpoints/secrets.py",
         "first, second = hashlib.sha256(one).digest(), hashlib.sha256(other).digest()",
         "first, second = one[: len(other)], other",
         "tests/security tests/server/test_dispatch.py tests/server/test_webhook_sources.py",
@@ -123,7 +123,7 @@ PLANTED = [
     ),
     Planted(
         "an internal function can be dispatched",
-        "dispatch.py",
+        "endpoints/dispatch.py",
         "if function.internal or (info is not None and info.internal):",
         "if function.internal and info is None:",
         "tests/server/test_dispatch.py",
@@ -137,14 +137,14 @@ PLANTED = [
     ),
     Planted(
         "relays of 6to4 are public",
-        "outbound/rules.py",
+        "runtime/outbound/rules.py",
         '"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16"',
         '"192.0.2.0/24", "192.168.0.0/16"',
         "tests/server/test_outbound.py",
     ),
     Planted(
         "NAT64 hides private addresses",
-        "outbound/rules.py",
+        "runtime/outbound/rules.py",
         "return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))",
         "return True",
         "tests/server/test_outbound.py",
@@ -172,7 +172,7 @@ PLANTED = [
     ),
     Planted(
         "a follower is told again what it was shown",
-        "feed.py",
+        "runtime/feed.py",
         "if key in self._shown:",
         "if key in ():",
         "tests/server/test_events.py",

@@ -7,7 +7,7 @@ import pytest
 
 from duly import Budget, Ctx, Duly, ManualClock, ScheduleNotFound, State
 from duly.errors import InvalidOption, InvalidTime
-from duly.metrics import metrics_text
+from duly.observe.metrics import metrics_text
 from duly.testing import drain
 from tests.jobs.support import Database, Hire
 from tests.schedules.support import at, dump, tick_all, utc

@@ -7,6 +7,7 @@ from collections import deque
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from duly import Ctx, Duly, InvalidCondition, ManualClock, Retry, Schedule, State
@@ -247,7 +248,7 @@ OPEN = {"/signal_rpc_result/open": {"eq": True}}
 def with_hook(app: Duly, url: str, hook: Any, **settings: Any) -> Duly:
     other = prepare(Duly(url, clock=app.clock, signal=hook, **settings))
     for function in app.functions.values():
-        other.core.register(function)
+        other.core.functions.register(function)
     return other
 
 
@@ -505,7 +506,9 @@ def test_whoever_was_not_asked_for_is_left_to_the_next_pass(
     url: str, clock: ManualClock, app: Duly, work: Any, monkeypatch: pytest.MonkeyPatch
 ):
     """Another ticker takes those that were looked at; those locked instead have no answer yet."""
-    app.core.signal_hook = lambda schedule: {"stop": True}
+    app.core.settings = msgspec.structs.replace(
+        app.core.settings, signal=lambda schedule: {"stop": True}
+    )
     closed = {"/signal_rpc_result": {"eq": None}}
     for key in ("first", "second"):
         app.schedules.create(key, work, cron="0 9 * * *", condition=closed, overlap="allow")

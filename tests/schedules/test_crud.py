@@ -229,7 +229,7 @@ def test_the_shortest_interval_is_five_minutes_unless_the_app_says_otherwise(
     assert raised.value.option == "every"
 
     other = Duly(url, clock=clock, min_interval=timedelta(seconds=10))
-    other.core.register(post)
+    other.core.functions.register(post)
     assert other.schedules.create("often", post, every=10).next_tick == utc(2026, 7, 1, 0, 0, 10)
     with pytest.raises(InvalidOption, match="10 s"):
         other.schedules.create("too often", post, every=9.999)
@@ -256,7 +256,7 @@ def test_seconds_in_an_expression_do_not_get_around_the_shortest_interval(
     assert app.schedules.get("declared").next_tick == utc(2026, 7, 1, 0, 0, 2)
 
     other = Duly(url, clock=clock, min_interval=timedelta(seconds=10))
-    other.core.register(post)
+    other.core.functions.register(post)
     assert other.schedules.create("often", post, cron="*/10 * * * * *").enabled
     assert other.schedules.create("seldom", post, cron="0,55 0 * * * *").enabled
     for cron in ("*/9 * * * * *", "0,55 * * * * *", "0,55 0,59 * * * *"):
@@ -306,7 +306,7 @@ def test_a_schedule_whose_alert_function_is_gone_can_be_changed(
     expect = Expect(every=3600)
     app.schedules.create("s", post, cron="0 9 * * *", expect=expect, alert=tell)
     other = Duly(url, clock=clock)
-    other.core.register(post)
+    other.core.functions.register(post)
     changed = other.schedules.update("s", note="x", expect=Expect(every=7200))
     assert (changed.note, changed.alert, changed.expect) == ("x", "tell", Expect(every=7200))
     with pytest.raises(InvalidOption, match="expect"):

@@ -890,7 +890,7 @@ def test_a_function_that_an_operator_deleted_is_left_out(release: Release):
     assert (kinds(plan), bool(plan)) == ({"digest": "blocked"}, False)
 
     app.functions.restore("post")
-    app.core.refresh()
+    app.core.functions.refresh()
     assert kinds(app.schedules.apply()) == {"digest": "create"}
 
 

@@ -143,7 +143,7 @@ def test_a_schedule_under_an_older_name_counts_for_the_function(app: Duly, clock
     def first(ctx: Ctx) -> None: ...
 
     app.schedules.create("s", first, every=HOUR)
-    del app.core.functions["old"]
+    del app.core.functions.registered["old"]
 
     @app.action(name="new", aliases=("old",))
     def second(ctx: Ctx) -> None: ...
@@ -371,7 +371,7 @@ def test_a_schedule_whose_function_nobody_knows_is_parked_until_somebody_does(
     app.schedules.create("s", gone, cron="0 * * * *")
     good = app.schedules.create("good", post, cron="0 * * * *")
     clock.advance(3600)
-    del app.core.functions["gone"]
+    del app.core.functions.registered["gone"]
     tick_all(app)
     [parked] = app.schedules.list(parked=True)
     assert (parked.key, parked.status, parked.next_tick) == ("s", "parked", None)
@@ -496,7 +496,7 @@ def test_an_outage_while_a_function_is_looked_up_parks_nothing(app: Duly, clock,
     """What a schedule calls may be known only to the store, and that may not answer."""
     app.functions.publish()
     app.schedules.create("s", post, every=HOUR)
-    del app.core.functions["post"]
+    del app.core.functions.registered["post"]
     clock.advance(3600)
 
     def unavailable(name: str) -> None:

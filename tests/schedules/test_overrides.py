@@ -210,11 +210,11 @@ def test_what_was_said_of_a_tick_holds_when_its_function_is_known_again(
     else:
         app.schedules.move_next("digest", utc(2026, 7, 1, 8), by="anna")
         at(clock, utc(2026, 7, 1, 8))
-    known = app.core.functions.pop(post.name)
+    known = app.core.functions.registered.pop(post.name)
     tick_all(app)
     assert app.schedules.get("digest").status == "parked"
     clock.advance(60)
-    app.core.functions[post.name] = known
+    app.core.functions.registered[post.name] = known
     tick_all(app)
     tick = app.schedules.ticks("digest")[-1]
     reason = "operator" if verb == "skip" else None

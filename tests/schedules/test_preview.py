@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -286,7 +287,9 @@ def test_nobody_previews_what_belongs_to_others(app: Duly, post: Any):
 @pytest.mark.spec("R152")
 def test_every_table_stays_as_it_is(app: Duly, db: Database, clock: ManualClock, post: Any):
     app.calendars.create("off", "skip_dates", dates=["2026-07-02", "2027-01-01"])
-    app.core.signal_hook = lambda schedule: {"open": True}
+    app.core.settings = msgspec.structs.replace(
+        app.core.settings, signal=lambda schedule: {"open": True}
+    )
     app.schedules.create(
         "digest",
         post,
@@ -378,7 +381,7 @@ def test_what_was_foreseen_is_what_happens(
     app: Duly, post: Any, start, trigger, calendar, policies, override
 ):
     clock = app.core.clock = ManualClock(start)
-    app.core.signal_hook = lambda schedule: 1
+    app.core.settings = msgspec.structs.replace(app.core.settings, signal=lambda schedule: 1)
     key = f"schedule {next(keys)}"
     options: dict[str, Any] = {**trigger, **policies}
     if "ends" in options:

@@ -364,15 +364,15 @@ def test_what_nobody_looked_at_during_an_outage_is_told_once_afterwards(app, clo
 
 def test_an_alert_function_that_is_unknown_for_a_while_hears_of_it_later(app, clock, told):
     schedule = promise(app, Expect(within=600), fails=True, cron="0 3 * * *")
-    gone = app.core.functions.pop("tell")
-    app.core.revision += 1
+    gone = app.core.functions.registered.pop("tell")
+    app.core.functions.revision += 1
     at(clock, utc(2026, 7, 1, 3))
     run_everything(app)
     at(clock, utc(2026, 7, 1, 3, 10))
     run_everything(app)
     assert (told, app.schedules.get("books").late) == ([], "a tick has not succeeded within 600 s")
-    app.core.functions["tell"] = gone
-    app.core.revision += 1
+    app.core.functions.registered["tell"] = gone
+    app.core.functions.revision += 1
     at(clock, utc(2026, 7, 1, 3, 11))
     run_everything(app)
     run_everything(app)
@@ -491,16 +491,16 @@ def test_a_parked_schedule_goes_on_promising_also_when_its_next_tick_is_forbidde
     at(clock, utc(2026, 7, 3, 8))  # a Friday
     app.calendars.create("weekdays", "skip_dates", rules=["weekends"])
     promise(app, Expect(within=900), fails=True, cron="0 9 * * *", calendar="weekdays")
-    gone = app.core.functions.pop("work")
-    app.core.revision += 1
+    gone = app.core.functions.registered.pop("work")
+    app.core.functions.revision += 1
     at(clock, utc(2026, 7, 3, 9))
     run_everything(app)
     assert app.schedules.get("books").status == "parked"
     at(clock, utc(2026, 7, 3, 9, 15))
     run_everything(app)
     assert len(told) == 1
-    app.core.functions["work"] = gone
-    app.core.revision += 1
+    app.core.functions.registered["work"] = gone
+    app.core.functions.revision += 1
     for day in (4, 5, 6):
         for instant in (utc(2026, 7, day, 9), utc(2026, 7, day, 9, 15)):
             at(clock, instant)
@@ -511,8 +511,8 @@ def test_a_parked_schedule_goes_on_promising_also_when_its_next_tick_is_forbidde
 
 def test_what_has_been_parked_for_long_is_still_late(app, clock, told):
     promise(app, Expect(within=60), every=300)
-    app.core.functions.pop("work")
-    app.core.revision += 1
+    app.core.functions.registered.pop("work")
+    app.core.functions.revision += 1
     at(clock, utc(2026, 7, 1, 0, 5))
     run_everything(app)
     at(clock, utc(2026, 8, 10))  # more ticks ago than are looked at

@@ -45,7 +45,7 @@ def post(app: Duly):
 
 def tidy(app: Duly) -> None:
     """All that a janitor does in some time, at once."""
-    janitor = Janitor(app.ready(), app.clock, **app.core.keep)
+    janitor = Janitor(app.ready(), app.clock, **app.core.settings.keep)
     for _ in range(10):
         janitor.one_pass()
 

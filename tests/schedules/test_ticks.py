@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from duly import Ctx, Duly, ManualClock, State, fault
+from duly.calls.kinds import Action
 from duly.clock import from_ms, to_ms
-from duly.functions import Action
 from duly.model.job import NewJob, Trigger
 from duly.model.schedule import Outcome, Reason
 from duly.runtime.ticker import POLL_SECONDS, Ticker

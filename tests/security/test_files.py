@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from duly import Ctx, Duly, ManualClock
-from duly.copying import copy_store
 from duly.gateway import Gateway
 from duly.index import SqliteScheduleIndex
+from duly.runtime.copying import copy_store
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """Whatever proves who somebody is, is compared in a time that says nothing about it.
 
 Measured times are noise on a busy machine; so this looks at how it is done: every comparison goes
-through `duly.secrets.is_same`, which compares digests of one length, and the secret of a token is
-looked up by its digest.
+through `is_same` of endpoints/secrets.py, which compares digests of one length, and the secret of
+a token is looked up by its digest.
 """
 
 import hmac
@@ -16,7 +16,8 @@ import pytest
 from starlette.testclient import TestClient
 
 import duly
-from duly import Ctx, secrets
+from duly import Ctx
+from duly.endpoints import secrets
 from duly.gateway import Gateway
 from duly.server import make_asgi
 from duly.webhooks import HMAC, Atlassian, Bearer, GitHub, StandardWebhooks, Stripe, Svix
@@ -105,7 +106,7 @@ def test_the_secret_of_a_token_is_not_stored_and_looked_up_by_its_digest(shop, d
     made = shop.tokens.create("test", ["read"])
     (row,) = db.execute("SELECT * FROM @tokens")
     assert not any(made.secret.removeprefix("duly_") in str(value) for value in row)
-    with patch("duly.tokens.digest_of", return_value="another") as digest:
+    with patch("duly.app.tokens.digest_of", return_value="another") as digest:
         assert shop.tokens.check(made.secret) is None
     digest.assert_called_once_with(made.secret)
 

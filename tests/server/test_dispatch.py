@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Retry, Tx, Unique
-from duly.dispatch import MAX_BODY, REMEMBERED_MS
+from duly.endpoints.dispatch import MAX_BODY, REMEMBERED_MS
 from duly.errors import InvalidOption, StoreUnavailable
 from duly.index import IndexRow, PostgresScheduleIndex, SqliteScheduleIndex, TickHandler
 from duly.server import make_asgi

@@ -35,7 +35,7 @@ from duly.errors import (
 )
 from duly.gateway import AsyncBridgeClient, BridgeClient, Gateways
 from duly.gateway.ask import AskAll
-from duly.observe import as_data
+from duly.observe.view import as_data
 from duly.server import make_asgi
 from duly.server.patience import MOST_PER_SUBJECT, THREADS
 from tests.jobs.support import PATIENCE, ManualWorker, on_sqlite, wait_until

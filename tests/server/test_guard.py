@@ -16,7 +16,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Job, Tx
-from duly.dispatch import MAX_BODY as MAX_CALL
+from duly.endpoints.dispatch import MAX_BODY as MAX_CALL
 from duly.server import Principal, Scope, make_asgi
 from duly.server.guard import HEADERS, MAX_BODY, MAX_DEPTH
 from duly.webhooks import GitHub

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.errors import StoreUnavailable
-from duly.health import LATE_MS
 from duly.model.measure import MOST
+from duly.observe.health import LATE_MS
 from duly.server import make_asgi
 from duly.store import measures
 

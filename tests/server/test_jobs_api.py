@@ -51,7 +51,7 @@ def test_a_function_is_called_by_its_name(api: Api, clock: ManualClock):
 def test_jobs_of_a_function_are_listed_under_its_older_names_too(api: Api, shop: Duly):
     old = api.post("/jobs", GREET, status=201)
     renamed = shop.function("greet")
-    del shop.core.functions["greet"]
+    del shop.core.functions.registered["greet"]
     shop.action(name="welcome", aliases=["greet"])(renamed.body)
     new = api.post("/jobs", GREET | {"function": "welcome"}, status=201)
     which = {"function": "welcome", "limit": 1}

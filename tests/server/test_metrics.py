@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Retry, Tx
 from duly.errors import StoreUnavailable
-from duly.metrics import metrics_text
 from duly.model.measure import RESCUED, Count
+from duly.observe.metrics import metrics_text
 from duly.runtime.counts import MOST_NAMES, Counts, Telling
 from duly.runtime.ticker import Ticker
 from duly.server import make_asgi

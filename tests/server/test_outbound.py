@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from duly.errors import AddressRefused, DeliveryFailed, InvalidOption
-from duly.outbound import Allow, Client, parse_url
-from duly.outbound.client import MAX_ANSWER
-from duly.outbound.rules import is_public
+from duly.runtime.outbound import Allow, Client, parse_url
+from duly.runtime.outbound.client import MAX_ANSWER
+from duly.runtime.outbound.rules import is_public
 from tests.server.listening import Listener, Reply, listening
 
 PUBLIC = "93.184.216.34"

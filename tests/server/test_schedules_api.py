@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from duly import Ctx, Duly, ManualClock, Redact
 from duly.model import ical_feed
 from duly.model.ical import dates_of
+from duly.schedules.tick_jobs import call_of_schedule
 from tests.schedules.support import tick_all
 from tests.server.contract import Api
 
@@ -93,7 +94,7 @@ def test_a_schedule_is_made_with_every_option(api: Api, shop: Duly):
     assert (made["status"], made["version"], made["changed_by"]) == ("enabled", 1, "local")
     assert datetime.fromisoformat(made["start_at"]).timestamp() * 1000 == made["start_at_ms"]
     stored = shop.schedules.get(made["id"])
-    assert shop.core.call_of_schedule(stored.record).function.options.queue == "mail"
+    assert call_of_schedule(shop.core, stored.record).function.options.queue == "mail"
     assert api.get("/schedules/{id}", id=made["id"]) == made
 
 
@@ -336,10 +337,10 @@ def test_the_options_of_the_call_change_without_its_arguments(
 ):
     api.patch("/schedules/{id}", {"version": 1, "options": {"queue": "slow"}}, id=made["id"])
 
-    call = shop.core.call_of_schedule(shop.schedules.get(made["id"]).record)
+    call = call_of_schedule(shop.core, shop.schedules.get(made["id"]).record)
     assert (call.function.options.queue, call.args) == ("slow", '{"name":"ann"}')
     api.patch("/schedules/{id}", {"version": 2, "args": {"name": "x"}}, id=made["id"])
-    call = shop.core.call_of_schedule(shop.schedules.get(made["id"]).record)
+    call = call_of_schedule(shop.core, shop.schedules.get(made["id"]).record)
     assert (call.function.options.queue, call.args) == ("slow", '{"name":"x"}')
     api.patch(
         "/schedules/{id}", {"version": 3, "function": "note", "args": {"text": "t"}}, id=made["id"]

@@ -12,8 +12,8 @@ import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duly.endpoints.secrets import check_reference, resolve, value_of
 from duly.errors import InvalidOption, SecretMissing
-from duly.secrets import check_reference, resolve, value_of
 from duly.webhooks import (
     HMAC,
     Atlassian,

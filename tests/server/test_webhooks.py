@@ -24,7 +24,7 @@ from duly.errors import (
     UseTx,
     WebhookEventNotFound,
 )
-from duly.metrics import metrics_text
+from duly.observe.metrics import metrics_text
 from duly.server import make_asgi
 from duly.server.hooks import routes
 from duly.webhooks import (

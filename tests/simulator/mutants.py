@@ -17,9 +17,10 @@ from unittest import mock
 
 import msgspec
 
-from duly import batches, making, verbs
+from duly.calls import batches, verbs
 from duly.errors import StoreUnavailable
-from duly.functions import Call
+from duly.functions import new_job
+from duly.functions.function import Call
 from duly.ids import new_id
 from duly.model import job as job_model
 from duly.model.job import (
@@ -878,16 +879,16 @@ def hook_at_once() -> AbstractContextManager[None]:
     def hook_job(*args: Any) -> TrackedJob:
         return msgspec.structs.replace(REAL_HOOK_JOB(*args), hold=None)
 
-    return both(patched(making, "hook_job", hook_job), patched(batches, "hook_job", hook_job))
+    return both(patched(new_job, "hook_job", hook_job), patched(batches, "hook_job", hook_job))
 
 
-REAL_HOOK_JOB = making.hook_job
+REAL_HOOK_JOB = new_job.hook_job
 
 
 @mutant("a job has two hooks")
 def two_hooks() -> AbstractContextManager[None]:
     def new_jobs(call: Call[Any], *args: Any) -> list[NewJob]:
-        job, *hooks = making.new_jobs(call, *args)
+        job, *hooks = new_job.new_jobs(call, *args)
         twins = [msgspec.structs.replace(hook, id=new_id(hook.created_at)) for hook in hooks]
         return [job, *hooks, *twins]
 

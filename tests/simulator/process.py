@@ -57,10 +57,12 @@ class Process:
         """Those that its client runs a schedule with."""
         self.ticker = Ticker(self.app.core, page=world.page)
         # Reading annotations takes longer than most of what happens here.
-        for name, builtin in self.app.core.builtins.items():
+        for name, builtin in self.app.core.functions.builtins.items():
             builtin.signature = SIGNATURES.setdefault(name, builtin.signature)
         known = functions.app.functions
-        self.app.core.functions |= {n: f for n, f in known.items() if knows_rare or n != "rare"}
+        self.app.core.functions.registered |= {
+            n: f for n, f in known.items() if knows_rare or n != "rare"
+        }
         # Opening takes locks of its own, and is not what is simulated.
         self.is_open = False
         self.app.ready()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from duly import Limit, Unique
-from duly.functions import Call, Function
+from duly.functions.function import Call, Function
 from tests.simulator.functions import HOOKS
 from tests.simulator.log import Change, Story, Violation, short
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duly import Retry, Unique
 from duly.errors import StoreError
-from duly.functions import Function
-from duly.making import new_job, new_jobs
+from duly.functions.function import Function
+from duly.functions.new_job import new_job, new_jobs
 from duly.model.job import NewJob
 from duly.runtime.beat import rescue
 from duly.store.commit import Ticket

@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from duly.core import Core
+from duly.app.program import AppProgram
 from duly.model import decide, trigger
 from duly.model.cron import Expression
 from duly.model.decide import Due, Facts, Missed, Standing, Verdict
@@ -123,13 +123,13 @@ def nameless() -> AbstractContextManager[None]:
 
 
 def job_changed(change: Callable[[NewJob, int], dict[str, Any]]) -> AbstractContextManager[None]:
-    real = Core.jobs_of_tick
+    real = AppProgram.jobs_of_tick
 
-    def jobs_of_tick(self: Core, order: Order, now: int) -> Sequence[NewJob]:
+    def jobs_of_tick(self: AppProgram, order: Order, now: int) -> Sequence[NewJob]:
         first, *hooks = real(self, order, now)
         return [msgspec.structs.replace(first, **change(first, now)), *hooks]
 
-    return patched(Core, "jobs_of_tick", jobs_of_tick)
+    return patched(AppProgram, "jobs_of_tick", jobs_of_tick)
 
 
 # All of it or nothing -----------------------------------------------------------------------------

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from duly import ManualClock, core, fault, ids, threads
+from duly import ManualClock, fault, ids
 from duly.clock import SystemClock
+from duly.functions import known, redaction
+from duly.runtime import threads
 from duly.runtime.alone import AloneRuns
 from duly.store import migrate
 from duly.store.sqlite import SqliteStore
@@ -395,7 +397,8 @@ def playground(seed: int) -> Iterator[Path]:
         for verb in ("call", "read", "look"):
             stack.enter_context(mock.patch.object(threads.Threads, verb, _at_once))
         # Asking again after a while would depend on the speed of the machine.
-        stack.enter_context(mock.patch.object(core, "STATUS_SECONDS", math.inf))
+        for module in (known, redaction):
+            stack.enter_context(mock.patch.object(module, "STATUS_SECONDS", math.inf))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="duly-simulator-"))
         log.setLevel(logging.CRITICAL + 1)
         random.seed(seed)

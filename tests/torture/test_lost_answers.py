@@ -296,7 +296,7 @@ def test_an_enqueue_whose_answer_was_lost_is_never_repeated_as_if_it_had_not_bee
         return None
 
     outside.app.start()
-    shop.app.core.keep_fresh()
+    shop.app.core.functions.keep_fresh()
     lose_after(2)
     errors = asyncio.run(enqueue_two())
 

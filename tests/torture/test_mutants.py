@@ -12,7 +12,7 @@ import pytest
 
 from duly import Ctx, Duly, ManualClock, State, fault
 from duly.errors import StoreError, StoreUnavailable
-from duly.making import new_job
+from duly.functions.new_job import new_job
 from duly.runtime.ticker import Ticker
 from duly.store.jobs.enqueue import insert_jobs
 from duly.store.postgres import PostgresSession, PostgresStore

@@ -26,7 +26,7 @@ from duly.gateway import (
     RunAnswer,
 )
 from duly.index import ScheduleCollection, ScheduleRecord
-from duly.observe import ObservedPage
+from duly.observe.view import ObservedPage
 
 app = Duly("sqlite:///:memory:")
 

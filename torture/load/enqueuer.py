@@ -22,7 +22,7 @@ from contextlib import suppress
 import psycopg
 
 from duly.errors import StoreError
-from duly.functions import Call
+from duly.functions.function import Call
 from tests.jobs.support import Database
 from torture.load.app import KEYS, SIMPLE, app, breed, cancel, dwell, pair, serve, solo, trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from duly.calendars.verbs import Calendars
-from duly.twins import Twin, awaited
+from duly.calls.twins import Twin, awaited
 
 
 class AsyncCalendars(Twin[Calendars]):

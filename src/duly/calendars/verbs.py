@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast
 import msgspec
 
 from duly.calendars.changes import changed, compare
+from duly.calendars.holidays import holidays
 from duly.calendars.views import (
     CalendarChanges,
     CalendarContent,
@@ -26,7 +27,6 @@ from duly.calendars.views import (
     seed,
     understood,
 )
-from duly.checks import check_text
 from duly.clock import from_ms
 from duly.core import Core
 from duly.errors import (
@@ -37,12 +37,12 @@ from duly.errors import (
     ReadOnlyCalendar,
     StaleVersion,
 )
-from duly.holidays import holidays
+from duly.functions.checks import check_text
 from duly.ids import is_id, new_id
-from duly.inside import refuse_inside_mutation
 from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates, Day, read_date
 from duly.model.ical import MAX_TEXT, dates_of
 from duly.model.schedule import ScheduleRecord
+from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_after, check_by
 from duly.schedules.define import to_json
 from duly.schedules.views import Schedule

@@ -14,8 +14,8 @@ from duly.cli.command import EXIT_ERROR, Command
 from duly.cli.out import Column, Out
 from duly.cli.root import Root
 from duly.clock import SystemClock
-from duly.connect import make_store
-from duly.copying import (
+from duly.errors import InvalidURL, StoreError
+from duly.runtime.copying import (
     WAIT_SECONDS,
     CopyPlan,
     CopyProgress,
@@ -24,7 +24,7 @@ from duly.copying import (
     give_up_copy,
     plan_copy,
 )
-from duly.errors import InvalidURL, StoreError
+from duly.store.connect import make_store
 from duly.store.copy_mark import Stage
 from duly.store.table import Store
 

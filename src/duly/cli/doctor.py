@@ -44,7 +44,7 @@ def _here(root: Root) -> dict[str, Any]:
     """Without the API, which needs a database that answers, and an extra."""
     import msgspec
 
-    from duly.doctor import examine
+    from duly.observe.doctor import examine
 
     app = root.app
     try:

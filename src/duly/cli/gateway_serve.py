@@ -13,9 +13,9 @@ from duly.cli.find import find_gateway
 from duly.cli.root import Root
 from duly.cli.serve import listen
 from duly.cli.worker import greet
+from duly.endpoints.secrets import resolve
 from duly.errors import MissingExtra, SecretMissing
 from duly.gateway.runtime import Gateway
-from duly.secrets import resolve
 
 PORT = 8700
 

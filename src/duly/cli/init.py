@@ -64,7 +64,7 @@ def _check(file: Path) -> None:
 
 def _code(file: Path) -> str:
     """The demo, with a word of its own on how it is used."""
-    demo = files("duly").joinpath("demo.py").read_text(encoding="utf-8")
+    demo = files("duly.cli").joinpath("demo.py").read_text(encoding="utf-8")
     _, docstring, code = demo.split('"""', 2)
     summary = docstring.partition("\n")[0]
     return f'"""{summary}\n\n{_commands(file)}"""{code}'

@@ -117,7 +117,7 @@ def _publish(app: Duly) -> None:
     Before the routes are made: a module may declare a webhook with a path of its own.
     """
     app.core.import_modules()
-    app.ready().publish(app.core.published(), app.core.now())
+    app.ready().publish(app.core.functions.published(), app.core.now())
 
 
 def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:

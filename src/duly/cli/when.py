@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from duly import lengths
 from duly.clock import SystemClock, from_ms, to_ms
 from duly.errors import UnknownZone
+from duly.model import lengths
 from duly.zones import zone
 
 Command = TypeVar("Command", bound=Callable[..., Any])

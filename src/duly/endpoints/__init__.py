@@ -2,6 +2,7 @@
 
 from duly.endpoints.target import EndpointTarget
 from duly.endpoints.verbs import Endpoints
-from duly.endpoints.views import Delivered, Dispatch, Endpoint
+from duly.endpoints.views import Delivered, Endpoint
+from duly.model.endpoint import Dispatch
 
 __all__ = ["Delivered", "Dispatch", "Endpoint", "EndpointTarget", "Endpoints"]

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from duly.calls.context import Ctx
+from duly.calls.kinds import Action
 from duly.clock import from_ms, os_monotonic, to_ms
-from duly.context import Ctx
+from duly.endpoints.secrets import is_reference, resolve
 from duly.endpoints.signing import signed
 from duly.endpoints.target import NAME, QUEUE
-from duly.endpoints.views import Delivered, Dispatch, is_reserved
+from duly.endpoints.views import Delivered, is_reserved
 from duly.errors import DeliveryFailed, EndpointNotFound, NonRetryable, RetryAfter
-from duly.functions import Action, Options
-from duly.model.endpoint import EndpointRecord
+from duly.functions.function import Options
+from duly.model.endpoint import Dispatch, EndpointRecord
 from duly.model.job import JobRecord, Trigger
-from duly.outbound import Answer
-from duly.secrets import is_reference, resolve
+from duly.runtime.outbound import Answer
 
 if TYPE_CHECKING:
     from duly.core import Core

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
+from duly.calls.kinds import Action
 from duly.endpoints.views import Delivered
-from duly.functions import Action, Function
+from duly.errors import EndpointNotFound
+from duly.functions.function import Function, InStore
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import decode_retry
 from duly.model.signature import Signature
+from duly.store.table import Store
 
 NAME = QUEUE = "duly.post"
 """Every worker serves queues of duly's own."""
@@ -19,7 +22,7 @@ GRACE_SECONDS = 30
 """An attempt ends by itself; the limit of its job is for the case that it does not."""
 
 
-class EndpointTarget(Action[[Any], Delivered]):
+class EndpointTarget(Action[[Any], Delivered], InStore):
     """`app.endpoint("billing")`: called with a body, it POSTs that to the endpoint.
 
     The endpoint is looked for when a job is made, and again when it is sent: only its name is kept.
@@ -42,6 +45,12 @@ class EndpointTarget(Action[[Any], Delivered]):
 
     def __repr__(self) -> str:
         return f"<endpoint {self.endpoint}>"
+
+    def looked_up(self, store: Store) -> EndpointTarget:
+        record = store.endpoint_named(self.owner, self.endpoint)
+        if record is None:
+            raise EndpointNotFound(self.endpoint)
+        return self.as_stored(record)
 
     def _with(self, changes: Mapping[str, Any]) -> EndpointTarget:
         changed = {**self._changes, **changes}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
-from duly.checks import check_text
+from duly.endpoints.secrets import check_reference, is_reference
 from duly.endpoints.views import Endpoint, Observer, as_endpoint, is_reserved
 from duly.errors import (
     AddressRefused,
@@ -21,14 +21,14 @@ from duly.errors import (
     InvalidTime,
     StaleVersion,
 )
+from duly.functions.checks import check_text
+from duly.functions.times import Delay, seconds_of
 from duly.ids import is_id, new_id
-from duly.inside import refuse_inside_mutation
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import Retry, encode_retry
-from duly.outbound import Allow
-from duly.outbound.client import check_header
-from duly.secrets import check_reference, is_reference
-from duly.times import Delay, seconds_of
+from duly.runtime.outbound import Allow
+from duly.runtime.outbound.client import check_header
+from duly.runtime.transaction_guard import refuse_inside_mutation
 
 if TYPE_CHECKING:
     from duly.core import Core

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from duly.clock import from_ms
-from duly.model.endpoint import EndpointRecord
+from duly.model.endpoint import Dispatch, EndpointRecord
 from duly.model.retry import Retry, decode_retry
 from duly.model.stored import read
 
@@ -40,30 +40,6 @@ class Delivered(msgspec.Struct, frozen=True):
     """The answer as text, its first 64 KiB."""
     ms: int
     """How long it took."""
-
-
-class Dispatch(msgspec.Struct, frozen=True):
-    """One attempt to send something to an endpoint."""
-
-    endpoint: str
-    """Its name."""
-    owner: str | None
-    job_id: str
-    schedule_id: str | None
-    """The schedule whose tick it is, if it is one."""
-    nominal: int | None
-    """The nominal time of that tick, in milliseconds since 1970 UTC."""
-    attempt: int
-    """From 1."""
-    status: int
-    """Of the answer; 0 if there was none."""
-    error: str | None
-    """Why it was no success."""
-    ms: int
-
-    @property
-    def delivered(self) -> bool:
-        return 200 <= self.status < 300
 
 
 Observer = Callable[[Dispatch], object]

@@ -17,6 +17,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from duly.calls.twins import awaited
+from duly.endpoints.secrets import check_reference, resolve
 from duly.errors import (
     AddressRefused,
     GatewayRefused,
@@ -39,9 +41,7 @@ from duly.gateway.crons import (
 )
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.model.trigger import Trigger
-from duly.outbound.url import parse_url
-from duly.secrets import check_reference, resolve
-from duly.twins import awaited
+from duly.runtime.outbound.url import parse_url
 
 T = TypeVar("T")
 

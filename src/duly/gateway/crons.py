@@ -17,12 +17,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from duly.checks import check_text
 from duly.clock import from_ms, to_ms
 from duly.errors import BadInput, InvalidOption, InvalidTime
+from duly.functions.checks import check_text
+from duly.functions.times import within_five_years
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.model.trigger import At, Cron, Every, Trigger, is_same_time
-from duly.times import within_five_years
 
 MAX_LISTED = 200
 MAX_CRONS = 1_000

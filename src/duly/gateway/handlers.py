@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from duly.checks import check_text
 from duly.errors import InvalidFunction, InvalidOption
+from duly.functions.checks import check_text
 from duly.gateway.crons import CronRecord
 
 TIMEOUT = 60.0

@@ -8,9 +8,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from duly.checks import check_text
+from duly.calls.twins import Twin, awaited
 from duly.clock import from_ms
 from duly.core import Core
+from duly.endpoints.secrets import check_reference
 from duly.errors import (
     DulyError,
     GatewayError,
@@ -20,6 +21,7 @@ from duly.errors import (
     InvalidOption,
     SecretMissing,
 )
+from duly.functions.checks import check_text
 from duly.gateway.ask import AskAll
 from duly.gateway.bridge import BridgeClient, ask_add, ask_get, check_url, is_link_local
 from duly.gateway.crons import (
@@ -31,13 +33,11 @@ from duly.gateway.crons import (
     ScheduleData,
 )
 from duly.ids import is_id, new_id
-from duly.inside import is_inside, refuse_inside_mutation
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
 from duly.model.stored import read
 from duly.model.trigger import Trigger
+from duly.runtime.transaction_guard import is_inside, refuse_inside_mutation
 from duly.schedules.checks import check_by
-from duly.secrets import check_reference
-from duly.twins import Twin, awaited
 
 T = TypeVar("T")
 

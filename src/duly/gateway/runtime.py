@@ -20,10 +20,10 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from duly.checks import check_text
 from duly.clock import Clock, SystemClock, os_monotonic
-from duly.connect import sqlite_path
+from duly.endpoints.secrets import check_reference
 from duly.errors import BadInput, CronExists, CronNotFound, InvalidOption, StoreError
+from duly.functions.checks import check_text
 from duly.gateway.crons import (
     MAX_CRONS,
     CronChanges,
@@ -53,7 +53,7 @@ from duly.gateway.store import CronStore, NameTaken
 from duly.ids import is_id, new_id
 from duly.model.trigger import Trigger
 from duly.runtime.loop import AFTER_ERROR, Loop
-from duly.secrets import check_reference
+from duly.store.connect import sqlite_path
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from duly.endpoints.secrets import is_same, resolve
 from duly.errors import (
     BadInput,
     CronExists,
@@ -25,7 +26,6 @@ from duly.errors import (
     StoreError,
 )
 from duly.gateway.crons import CronChanges, NewCron
-from duly.secrets import is_same, resolve
 
 try:
     from starlette.applications import Starlette

@@ -19,7 +19,7 @@ from duly.index.rows import (
     require_limit,
     require_text,
 )
-from duly.threads import Threads
+from duly.runtime.threads import Threads
 
 log = logging.getLogger(__name__)
 

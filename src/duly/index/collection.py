@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from duly.calls.twins import awaited
 from duly.clock import Clock, SystemClock
 from duly.errors import (
     BadInput,
@@ -38,8 +39,7 @@ from duly.index.postgres import open_postgres
 from duly.index.rows import IndexRow, ScheduleIndex, next_fire_after, require_text
 from duly.index.sqlite import open_sqlite
 from duly.model import plain
-from duly.threads import Threads
-from duly.twins import awaited
+from duly.runtime.threads import Threads
 
 log = logging.getLogger(__name__)
 

@@ -20,3 +20,27 @@ class EndpointRecord(msgspec.Struct, frozen=True):
     version: int
     created_at: int
     updated_at: int
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """One attempt to send something to an endpoint."""
+
+    endpoint: str
+    """Its name."""
+    owner: str | None
+    job_id: str
+    schedule_id: str | None
+    """The schedule whose tick it is, if it is one."""
+    nominal: int | None
+    """The nominal time of that tick, in milliseconds since 1970 UTC."""
+    attempt: int
+    """From 1."""
+    status: int
+    """Of the answer; 0 if there was none."""
+    error: str | None
+    """Why it was no success."""
+    ms: int
+
+    @property
+    def delivered(self) -> bool:
+        return 200 <= self.status < 300

@@ -110,7 +110,8 @@ class Runnable(Protocol):
 class Program(Protocol):
     """The application: its functions, its store, its clock."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def revision(self) -> int:

@@ -10,9 +10,9 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import Any
 
-from duly.checks import check_text
 from duly.clock import from_ms, os_monotonic
 from duly.errors import InvalidOption
+from duly.functions.checks import check_text
 from duly.ids import is_id
 from duly.model import plain
 from duly.model.decide import Decided, Facts

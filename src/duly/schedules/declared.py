@@ -18,12 +18,11 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from duly.checks import check_flag
 from duly.clock import from_ms
 from duly.core import Core
 from duly.errors import BadInput, CalendarNotFound, InvalidOption, ScheduleExists, StoreError
-from duly.functions import Call, Function
-from duly.inside import refuse_inside_mutation
+from duly.functions.checks import check_flag
+from duly.functions.function import Call, Function
 from duly.model.calendar import Calendar
 from duly.model.decide import due_at
 from duly.model.function import Status
@@ -33,6 +32,7 @@ from duly.model.stored import read
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
+from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by, check_key
 from duly.schedules.define import (
     Definition,
@@ -110,10 +110,10 @@ class DeclaredSchedule:
 
     def admitted(self) -> bool:
         """Whether there may be such a schedule: False if its function was deleted."""
-        if self._core.status_of(self.function) == Status.DELETED:
+        if self._core.functions.status_of(self.function) == Status.DELETED:
             return False
         call = self._call
-        self._core.admitted(call if isinstance(call, Call) else bound(call))
+        self._core.functions.admitted(call if isinstance(call, Call) else bound(call))
         return True
 
     def said(self) -> Said:
@@ -309,9 +309,11 @@ class Declarations:
     def _publish(self, wanted: Iterable[Wanted], now: int) -> None:
         """Describe the functions to tickers that do not have their code."""
         names = {w.definition.function for w in wanted} | {w.definition.alert for w in wanted}
-        functions = [f for f in self._core.functions.values() if f.name in names]
+        functions = [f for f in self._core.functions.registered.values() if f.name in names]
         names |= {f.options.on_complete.name for f in functions if f.options.on_complete}
-        described = self._core.published(name for name in self._core.functions if name in names)
+        described = self._core.functions.published(
+            name for name in self._core.functions.registered if name in names
+        )
         if described:
             self._core.ready().publish(described, now)
 
@@ -335,7 +337,7 @@ class Declarations:
     def apply_at_start(self) -> None:
         """Apply a new set. One that is faulty changes nothing, and stops nobody."""
         try:
-            if self._core.apply == "start" and self._is_new():
+            if self._core.settings.apply == "start" and self._is_new():
                 plan = self.apply(only_new=True)
                 if plan:
                     log.info("schedules of %s were applied:\n%s", self._core.name, plan)
@@ -417,11 +419,11 @@ class Declarations:
         if name == "trigger":
             return in_words(decode_trigger(value))
         if name == "args":
-            return self._core.shown_arguments(said["function"], value)
+            return self._core.redaction.shown_arguments(said["function"], value)
         if name == "rotation":
             entries = read(value, list[msgspec.Raw], [])
             texts = [bytes(entry).decode() for entry in entries]
-            return [self._core.shown_arguments(said["function"], text) for text in texts]
+            return [self._core.redaction.shown_arguments(said["function"], text) for text in texts]
         if name in ("condition", "options", "expect"):
             return from_json(value)
         if name in ("start_at", "end_at"):

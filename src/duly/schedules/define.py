@@ -14,10 +14,9 @@ from typing import Any, TypedDict, cast
 
 import msgspec
 
-from duly.alerts import check_address
-from duly.checks import check_stored_text
 from duly.clock import from_ms
 from duly.core import Core
+from duly.endpoints.alerts import check_address
 from duly.endpoints.target import EndpointTarget
 from duly.errors import (
     CalendarEnds,
@@ -28,7 +27,10 @@ from duly.errors import (
     InvalidRotation,
     InvalidTime,
 )
-from duly.functions import Call, Function
+from duly.functions.checks import check_stored_text
+from duly.functions.function import Call, Function
+from duly.functions.published import option_changes
+from duly.functions.times import Delay, Instant, at, seconds_of
 from duly.ids import is_id
 from duly.model import plain
 from duly.model.calendar import SEEDS, Calendar
@@ -46,9 +48,7 @@ from duly.model.schedule import (
 )
 from duly.model.stored import read
 from duly.model.trigger import At, Cron, Every, Trigger
-from duly.published import option_changes
 from duly.store.schedules.calendars import read_calendar
-from duly.times import Delay, Instant, at, seconds_of
 from duly.zones import zone
 
 log = logging.getLogger(__name__)
@@ -267,7 +267,7 @@ def _options(core: Core, call: Call[Any]) -> str:
     if isinstance(function, EndpointTarget):
         # What the endpoint itself says is asked for at every tick.
         function = function.as_written()
-    return to_json(option_changes(function, core.known(function.name)))
+    return to_json(option_changes(function, core.functions.known(function.name)))
 
 
 def _fitting(call: Call[Any], entries: Sequence[Mapping[str, Any]]) -> list[Any]:

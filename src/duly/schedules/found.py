@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duly.checks import check_stored_text, check_text
 from duly.core import Core
 from duly.errors import InvalidOption, ScheduleNotFound
-from duly.functions import Call
+from duly.functions.checks import check_stored_text, check_text
+from duly.functions.function import Call
 from duly.ids import is_id
-from duly.inside import refuse_inside_mutation
 from duly.model.schedule import ScheduleRecord
+from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by
 from duly.schedules.declared import DeclaredSchedule
+from duly.schedules.tick_jobs import call_of_schedule
 from duly.schedules.views import Schedule, Tick
 
 Key = str | Schedule | DeclaredSchedule
@@ -90,4 +91,4 @@ class Found:
         return Schedule(self._core, record)
 
     def _call_of(self, record: ScheduleRecord) -> Call[Any]:
-        return self._core.call_of_schedule(record)
+        return call_of_schedule(self._core, record)

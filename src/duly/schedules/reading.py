@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from duly.checks import check_flag, check_stored_text
 from duly.clock import from_ms
 from duly.core import Core
 from duly.errors import InvalidCondition, InvalidOption
-from duly.functions import Function
+from duly.functions.checks import check_flag, check_stored_text
+from duly.functions.function import Function
+from duly.functions.times import Instant
 from duly.model.condition import Explanation
 from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
@@ -32,7 +33,6 @@ from duly.schedules.views import Foreseen, Schedule, Tick
 from duly.schedules.why import ScheduleWhy, explain_schedule
 from duly.store.schedules.data import ScheduleFilter, TickFilter
 from duly.store.table import Store
-from duly.times import Instant
 
 MAX_PREVIEW = 10_000
 MAX_FORECAST_DAYS = 92
@@ -269,7 +269,7 @@ def _decided(core: Core, plan: Plan, decision: Decision) -> dict[str, Any]:
         return {"decision": "skip", "reason": str(decision.reason), "detail": detail}
     return {
         "decision": "dispatch",
-        "inputs": core.shown_arguments(plan.record.function, decision.args),
+        "inputs": core.redaction.shown_arguments(plan.record.function, decision.args),
         "rotation_index": decision.rotation_index,
     }
 

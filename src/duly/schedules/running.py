@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from duly.checks import check_flag
 from duly.clock import from_ms
 from duly.errors import InvalidOption, ScheduleNotFound
-from duly.inside import refuse_inside_mutation
+from duly.functions.checks import check_flag
+from duly.functions.times import Instant
 from duly.model.calendar import Calendar
 from duly.model.decide import (
     Decided,
@@ -28,14 +29,15 @@ from duly.model.decide import (
 from duly.model.measure import TICKS
 from duly.model.schedule import Override, Plan, Reason, ScheduleRecord, TickKind
 from duly.runtime.reports import current_job
+from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.ahead import fill, within
 from duly.schedules.checks import check_by, check_ledger, check_size, read
 from duly.schedules.define import instant, to_json
 from duly.schedules.found import Found, Key, Ticks, name_of
 from duly.schedules.rows import next_of
+from duly.schedules.tick_jobs import jobs_of_tick
 from duly.schedules.views import Schedule, Tick
 from duly.store.schedules.runs import Choose, Run
-from duly.times import Instant
 
 MAX_ANCESTORS = 100
 
@@ -77,7 +79,7 @@ class Running(Found):
         ticks = self._core.ready().run_schedule(
             record.id,
             choose,
-            self._core.jobs_of_tick,
+            partial(jobs_of_tick, self._core),
             now,
             by=by,
             parent_id=parent,
@@ -132,7 +134,7 @@ class Running(Found):
         ticks = self._core.ready().run_schedule(
             record.id,
             choose,
-            self._core.jobs_of_tick,
+            partial(jobs_of_tick, self._core),
             now,
             by=by,
             parent_id=parent,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from duly.calls.twins import Twin, awaited
 from duly.schedules.verbs import Schedules
-from duly.twins import Twin, awaited
 
 
 class AsyncSchedules(Twin[Schedules]):

@@ -8,13 +8,14 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from duly.core import Core
-from duly.functions import Call, Function
+from duly.functions.function import Call, Function
 from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
 from duly.model.trigger import Every, Trigger
 from duly.schedules.checks import read
 from duly.schedules.define import Definition, ScheduleOptions, bound, define
 from duly.schedules.reading import ahead
 from duly.schedules.rows import as_given, changed, with_zone
+from duly.schedules.tick_jobs import call_of_schedule
 from duly.schedules.views import Foreseen
 
 
@@ -33,10 +34,10 @@ def defined(
             merged.setdefault("tz", trigger.tz)
     elif "tz" in options and not retimed:
         merged = with_zone(merged, options["tz"])
-    chosen = core.call_of_schedule(before) if call is None else call
-    admitted = core.admit(chosen if isinstance(chosen, Call) else bound(chosen))
+    chosen = call_of_schedule(core, before) if call is None else call
+    admitted = core.functions.admit(chosen if isinstance(chosen, Call) else bound(chosen))
     # What stands already was allowed when it was written.
-    floor = core.interval_floor_ms if retimed and not before.app else CODE_FLOOR_MS
+    floor = core.settings.interval_floor_ms if retimed and not before.app else CODE_FLOOR_MS
     definition = define(
         core,
         admitted,

@@ -8,12 +8,12 @@ from typing import Any, Unpack
 
 import msgspec
 
-from duly.checks import check_flag, check_text
 from duly.core import Core
 from duly.errors import InvalidOption, ScheduleExists, StaleVersion
-from duly.functions import Call, Function
-from duly.inside import refuse_inside_mutation
+from duly.functions.checks import check_flag, check_text
+from duly.functions.function import Call, Function
 from duly.model.schedule import ScheduleRecord
+from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by, check_key, read
 from duly.schedules.declared import Declarations, SchedulePlan
 from duly.schedules.define import ScheduleOptions, bound, check_note, define
@@ -48,7 +48,11 @@ def drafted(
     """The row that a schedule would have, with everything checked; nothing is stored."""
     check_key(key)
     definition = define(
-        core, core.admit(call), options, owner=owner, floor_ms=core.interval_floor_ms
+        core,
+        core.functions.admit(call),
+        options,
+        owner=owner,
+        floor_ms=core.settings.interval_floor_ms,
     )
     record = new_record(
         core,

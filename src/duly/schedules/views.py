@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from duly.calls.jobs import Job, job_from
 from duly.clock import from_ms
 from duly.core import Core
-from duly.jobs import Job, job_from
 from duly.model.calendar import SEEDS
 from duly.model.expect import Expect, read_expect, read_late
 from duly.model.schedule import (
@@ -67,7 +67,7 @@ class Schedule:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of its jobs, without those that nobody is shown."""
-        return self._core.shown_arguments(self.function, self._record.args)
+        return self._core.redaction.shown_arguments(self.function, self._record.args)
 
     @property
     def trigger(self) -> Trigger:
@@ -101,7 +101,8 @@ class Schedule:
             return None
         entries = read(self._record.rotation, list[msgspec.Raw], [])
         return [
-            self._core.shown_arguments(self.function, bytes(entry).decode()) for entry in entries
+            self._core.redaction.shown_arguments(self.function, bytes(entry).decode())
+            for entry in entries
         ]
 
     @property

@@ -14,11 +14,11 @@ from fastapi.security import HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
 from duly.app import Duly
+from duly.app.tokens import PREFIX
 from duly.errors import InvalidOption
 from duly.model.access import Principal, Scope
 from duly.server.answers import Refused
 from duly.server.served import root_of, served
-from duly.tokens import PREFIX
 
 Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
 Auth: TypeAlias = Literal["tokens", "open"] | Callback

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from duly.dispatch import MAX_BODY, DispatchAnswer
+from duly.endpoints.dispatch import MAX_BODY, DispatchAnswer
 
 if TYPE_CHECKING:
     from duly.app import Duly

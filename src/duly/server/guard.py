@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from duly.dispatch import MAX_BODY as MAX_CALL
+from duly.endpoints.dispatch import MAX_BODY as MAX_CALL
 from duly.model.nesting import MAX_DEPTH as MAX_DEPTH
 from duly.model.nesting import depth_of as depth_of
 from duly.server.answers import ErrorBody, PageFor, no_page, refusal

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from duly.app import Duly
 from duly.clock import os_monotonic
-from duly.health import HealthReport
-from duly.metrics import CONTENT_TYPE, down_text, metrics_text
+from duly.observe.health import HealthReport
+from duly.observe.metrics import CONTENT_TYPE, down_text, metrics_text
 from duly.server.answers import Answer, Refused, Shape
 from duly.server.auth import Reader, ScopedRoute, everybodys
 from duly.server.served import served

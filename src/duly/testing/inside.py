@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
 
+from duly.calls.jobs import Job
+from duly.calls.on import On
 from duly.core import Core
 from duly.errors import InvalidOption
-from duly.inside import refuse_handles_inside_mutation
-from duly.jobs import Job
 from duly.model.job import (
     Claim,
     Finish,
@@ -28,7 +28,8 @@ from duly.model.job import (
     State,
 )
 from duly.model.progress import LogEntry
-from duly.on import On
+from duly.runtime.threads import Threads
+from duly.runtime.transaction_guard import refuse_handles_inside_mutation
 from duly.store import steps, workers
 from duly.store.base import Address, Blame, ClaimRequest, DatabaseInfo, Rows, StoreTx, WorkerInfo
 from duly.store.borrow import (
@@ -47,7 +48,6 @@ from duly.store.sqlite import SqliteStore, SqliteTx
 from duly.store.steps import Row
 from duly.store.table import Store
 from duly.testing.home import Home
-from duly.threads import Threads
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class InsideJob(Job[Any]):
     """
 
     def __init__(self, core: Core, record: JobRecord, handle: Any) -> None:
-        super().__init__(core, record.id, core.result_decoder(record), self._look, record)
+        super().__init__(core, record.id, core.functions.result_decoder(record), self._look, record)
         self._borrowed = _borrow(handle)
         self._on = On(core, self._borrowed, notify=False)
         self._seen = record

@@ -9,15 +9,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from duly import zones
 from duly.app import Duly
+from duly.calls.context import AsyncCtx, Ctx, Tx, open_tx
+from duly.calls.jobs import Job, job_from
+from duly.calls.kinds import Mutation
+from duly.calls.verbs import name_of_function
 from duly.clock import Clock, ManualClock, from_ms
-from duly.connect import make_store
-from duly.context import AsyncCtx, Ctx, Tx, open_tx
 from duly.core import Core
 from duly.errors import InvalidOption, JobFailed
-from duly.functions import Call, Function, Mutation
+from duly.functions.function import Call, Function
+from duly.functions.times import Delay, Instant, after, at, seconds_of
 from duly.ids import new_id
-from duly.inside import refuse_inside_mutation
-from duly.jobs import Job, job_from
 from duly.model.job import (
     DEFAULT_PRIORITY,
     DEFAULT_QUEUE,
@@ -32,11 +33,11 @@ from duly.model.redact import mask
 from duly.runtime.janitor import Janitor
 from duly.runtime.program import Scrub
 from duly.runtime.ticker import Ticker
+from duly.runtime.transaction_guard import refuse_inside_mutation
+from duly.store.connect import make_store
 from duly.testing.home import Home
 from duly.testing.inline import InlineWorker
 from duly.testing.inside import InsideJob, inside, pending_inside
-from duly.times import Delay, Instant, after, at, seconds_of
-from duly.verbs import name_of_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -193,7 +194,7 @@ def _next_due(app: Duly) -> int | None:
 
 
 def _tidy(app: Duly) -> None:
-    janitor = Janitor(app.ready(), app.clock, **app.core.keep)
+    janitor = Janitor(app.ready(), app.clock, **app.core.settings.keep)
     while janitor.one_pass() == 0:
         pass
 
@@ -205,7 +206,7 @@ def enqueued(
     app: Duly, function: Function[..., Any] | str | None = None, *, on: Any = None
 ) -> list[Job[Any]]:
     """The jobs that have not run yet, in the order in which they are due."""
-    shown = [app.core.shown(record) for record in _pending(app, function, on)]
+    shown = [app.core.redaction.shown(record) for record in _pending(app, function, on)]
     return _jobs(app, shown, on)
 
 
@@ -235,9 +236,9 @@ def assert_enqueued(
     candidates = _pending(app, wanted.function, on)
     found = [record for record in candidates if wanted.fits(record)]
     if len(found) != 1:
-        shown = [app.core.shown(record) for record in candidates]
+        shown = [app.core.redaction.shown(record) for record in candidates]
         raise AssertionError(f"expected one job {wanted}, found {len(found)}{_listed(shown)}")
-    return _jobs(app, [app.core.shown(found[0])], on)[0]
+    return _jobs(app, [app.core.redaction.shown(found[0])], on)[0]
 
 
 def assert_not_enqueued(
@@ -248,7 +249,7 @@ def assert_not_enqueued(
     candidates = _pending(app, None if wanted is None else wanted.function, on)
     found = [record for record in candidates if wanted is None or wanted.fits(record)]
     if found:
-        shown = [app.core.shown(record) for record in found]
+        shown = [app.core.redaction.shown(record) for record in found]
         raise AssertionError(f"expected no job {wanted or ''}, found {len(found)}{_listed(shown)}")
 
 

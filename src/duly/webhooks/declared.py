@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from duly.checks import check_text
 from duly.errors import InvalidFunction, InvalidOption, UnknownFunction
-from duly.functions import Function
+from duly.functions.checks import check_text
+from duly.functions.function import Function
+from duly.functions.published import Declared
 from duly.model.retry import Retry
-from duly.published import Declared
 from duly.webhooks.sources import Source
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ def _check_choices(webhook: Webhook) -> None:
 def _check_function(core: Core, function: object) -> None:
     if not isinstance(function, Function):
         raise InvalidFunction(f"{function!r} is not a function of duly's; decorate it")
-    known = core.functions.get(function.name)
+    known = core.functions.registered.get(function.name)
     if not isinstance(function, Declared) and (
         known is None or known.signature is not function.signature
     ):
-        raise UnknownFunction(function.name, core.functions)
+        raise UnknownFunction(function.name, core.functions.registered)
     schema = function.signature.json_schema()
     first = next(iter(schema["properties"].items()), None)
     if first is None or first[0] != "event_id" or first[1].get("type") != "string":

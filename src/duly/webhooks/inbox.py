@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from duly.calls.replay import REMEMBERED_MS, again, why_not
+from duly.calls.verbs import MAX_LISTED
 from duly.clock import from_ms
+from duly.endpoints.secrets import value_of
 from duly.errors import (
     FunctionDeleted,
     InvalidOption,
@@ -19,19 +22,16 @@ from duly.errors import (
     StoreError,
     WebhookEventNotFound,
 )
-from duly.functions import Call, Function
+from duly.functions.function import Call, Function
+from duly.functions.new_job import new_jobs, tracked
 from duly.ids import is_id, new_id
-from duly.inside import refuse_inside_mutation
-from duly.making import new_jobs, tracked
 from duly.model.function import Status
 from duly.model.inbox import EventState, FoundEvent, InboxFilter, InboxRecord, JobOfEvent, storable
 from duly.model.job import JobRecord, NewJob, State, TrackedJob, Trigger
 from duly.model.measure import WEBHOOKS
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.model.stored import read
-from duly.replay import REMEMBERED_MS, again, why_not
-from duly.secrets import value_of
-from duly.verbs import MAX_LISTED
+from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.webhooks.declared import RETRY, Webhook, declare
 from duly.webhooks.sources import Delivery, GivenHeaders, Headers, Refused, pairs_of
 
@@ -272,15 +272,15 @@ class Webhooks:
         return Received(200, "stored" if stored.new else "duplicate", stored.event_id)
 
     def _call(self, function: Function[..., Any], event_id: str) -> Call[Any]:
-        if self._core.status_of(function.name) == Status.DELETED:
+        if self._core.functions.status_of(function.name) == Status.DELETED:
             raise FunctionDeleted(function.name)
         if function.options.retry is None:
             function = function.using(retry=RETRY)
         args = function.signature.encode((), {"event_id": event_id})
-        return self._core.admitted(Call(function, args))
+        return self._core.functions.admitted(Call(function, args))
 
     def _jobs(self, call: Call[Any], webhook: Webhook, now: int) -> list[NewJob]:
-        first, *hooks = new_jobs(call, now, now, None, self._core.idempotency_ms)
+        first, *hooks = new_jobs(call, now, now, None, self._core.settings.idempotency_ms)
         more: dict[str, Any] = {"trigger": Trigger.WEBHOOK, "actor": webhook.name}
         if webhook.owner is not None:
             more["owner"] = webhook.owner

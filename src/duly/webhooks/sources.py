@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
+from duly.endpoints.secrets import is_reference, is_same
 from duly.errors import InvalidOption
-from duly.secrets import is_reference, is_same
 
 TOLERANCE_MS = 300_000
 """How far the time that a sender has signed may be from ours, either way."""

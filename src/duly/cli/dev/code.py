@@ -45,7 +45,7 @@ def load(app: Duly) -> Loaded:
     app.core.import_modules()
     app.core.runnables()
     warning = None
-    if app.core.apply == "start" and app.core.declarations:
+    if app.core.settings.apply == "start" and app.core.declarations:
         try:
             app.schedules.apply()
         except DulyError as error:

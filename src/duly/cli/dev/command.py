@@ -101,7 +101,7 @@ def _demo() -> Duly:
     """The demo on a database of its own, whatever the environment says: it writes there."""
     os.environ["DULY_DATABASE_URL"] = f"sqlite:///{os.path.abspath(DATABASE)}"
     os.environ.setdefault("ORDERS_WEBHOOK_SECRET", secrets.token_hex(16))
-    from duly import demo
+    from duly.cli import demo
     from duly.cli.find import find_app
 
     demo.set_up()

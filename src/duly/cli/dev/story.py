@@ -16,13 +16,13 @@ from functools import partial
 
 import msgspec
 
-from duly import demo
+from duly.calls.jobs import Job
+from duly.cli import demo
 from duly.cli.dev.children import Children
 from duly.cli.dev.view import View
 from duly.cli.out import Out
 from duly.cli.schedules.ahead import foreseen
 from duly.clock import to_ms
-from duly.jobs import Job
 from duly.model.job import State
 
 SECRET = "ORDERS_WEBHOOK_SECRET"

@@ -15,10 +15,10 @@ from duly.cli.dev.children import Line
 from duly.cli.out import Column, Out, safe
 from duly.clock import os_monotonic
 from duly.errors import DulyError
-from duly.feed import Follower, Gap
-from duly.health import HealthReport
 from duly.model.job import State
 from duly.model.news import AuditNews, JobNews, News, TickNews
+from duly.observe.health import HealthReport
+from duly.runtime.feed import Follower, Gap
 from duly.schedules import Schedule
 
 if TYPE_CHECKING:

@@ -185,7 +185,7 @@ def _planner(
     }
     if not root.is_remote:
         # An app that no worker has run yet has published nothing.
-        for info in (each for each in root.app.core.published() if not each.internal):
+        for info in (each for each in root.app.core.functions.published() if not each.internal):
             schema = json.loads(info.schema)
             known.setdefault(info.name, schema.get("properties", {}))
     return Planner(root.api, known, prefix, rules, function)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from duly.cli.imports import fields
 from duly.cli.imports.entry import Cannot, Entry, Found, is_mapping
 from duly.errors import InvalidTime
-from duly.times import Delay, length_ms
+from duly.functions.times import Delay, length_ms
 
 _DAYS = "sun mon tue wed thu fri sat".split()
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()

@@ -15,7 +15,7 @@ from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.out import Item
 from duly.cli.values import Json, together
 from duly.cli.when import Length, Moment, tz_option
-from duly.lengths import write_length
+from duly.model.lengths import write_length
 
 OVERLAPS = ["skip", "allow", "buffer_one", "buffer_all", "cancel_other"]
 CLEARABLE = {

@@ -15,9 +15,9 @@ from django.db import connections as _connections
 from django.db.backends.sqlite3._functions import register
 
 from duly.clock import Clock
-from duly.connect import make_store
 from duly.errors import InvalidOption
 from duly.store.base import POOL
+from duly.store.connect import make_store
 from duly.store.sqlite import Connection, SqliteStore
 from duly.store.table import Store
 

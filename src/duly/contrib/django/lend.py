@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from duly.errors import InvalidOption, TransactionEnded
 
 if TYPE_CHECKING:
-    from duly.context import Tx
+    from duly.calls.context import Tx
 
 # The end of the transaction takes it back.
 _SET_TIME_ZONE = "SELECT set_config('TimeZone', %s, true)"
@@ -52,10 +52,10 @@ def atomic(tx: Tx) -> Generator[None]:
 
 
 def _alias_of(tx: Tx) -> str:
-    from duly.contrib.django.make import DjangoCore
+    from duly.contrib.django.make import DjangoProgram
 
     core = tx._core  # pyright: ignore[reportPrivateUsage]
-    if not isinstance(core, DjangoCore):
+    if not isinstance(core, DjangoProgram):
         raise InvalidOption("atomic", "takes a tx of the app in duly.contrib.django")
     return core.alias
 

@@ -18,10 +18,10 @@ from django.db import Error
 from django.db import connections as _connections
 
 from duly.app import Duly
-from duly.context import Bound
+from duly.app.program import AppProgram
+from duly.calls.context import Bound
 from duly.contrib.django.database import LateStore, late_store
-from duly.core import Core
-from duly.functions import Function
+from duly.functions.function import Function
 from duly.runtime.program import Running
 from duly.store.base import StoreTx
 from duly.store.table import Store
@@ -32,7 +32,7 @@ connections: Any = _connections
 DISCOVER = "duly.contrib.django.discover"
 
 
-class DjangoCore(Core):
+class DjangoProgram(AppProgram):
     """Functions whose Django connections are looked after; a store that follows the settings."""
 
     alias: str = "default"
@@ -65,13 +65,13 @@ class App(Duly):
     """The app of a Django project; made by `make_app`."""
 
     _store_maker = staticmethod(late_store)
-    _core_type = DjangoCore
+    _program_type = DjangoProgram
     manage: Sequence[str] | None = None
     """How manage.py, or django-admin, was given the command `duly`."""
 
     def __init__(self, alias: str, **options: Any) -> None:
         super().__init__(alias, **options)
-        assert isinstance(self.core, DjangoCore)
+        assert isinstance(self.core, DjangoProgram)
         self.core.alias = alias
         self.found_at = "duly.contrib.django:app"
         self.owns_logging = bool(settings.LOGGING)

@@ -165,7 +165,7 @@ class Repeatable:
         now = self._app.clock.now()
         content = json.dumps(body.model_dump(mode="json"), sort_keys=True)
         fingerprint = hashlib.sha256(f"{self._path}\n{content}".encode()).hexdigest()
-        until = now + self._app.core.idempotency_ms
+        until = now + self._app.core.settings.idempotency_ms
         return RequestClaim(principal.name, self.key, fingerprint, new_id(now), until)
 
     def _claim(self, mine: RequestClaim) -> RequestClaim:

@@ -10,11 +10,11 @@ from pydantic import Field
 
 from duly.clock import to_ms
 from duly.endpoints import Endpoint, Endpoints
+from duly.endpoints.secrets import is_reference
 from duly.endpoints.verbs import LONGEST, SHORTEST
 from duly.errors import StaleVersion
 from duly.model.access import Principal
 from duly.model.retry import Retry
-from duly.secrets import is_reference
 from duly.server.answers import Ms, Shape, Time
 from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
 from duly.server.api.jobs import JobShape, run_once, shape_of

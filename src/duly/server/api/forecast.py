@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, Field
 from duly.app import Duly
 from duly.clock import from_ms, to_ms
 from duly.errors import InvalidOption
+from duly.functions.times import at
 from duly.model.access import Principal
 from duly.model.fires import Fire, fires
 from duly.model.forecast import HOUR_MS, dispatches
@@ -27,7 +28,6 @@ from duly.server.answers import Ms, Shape, Time
 from duly.server.api.common import App, check_id, owner_of
 from duly.server.auth import Reader, ScopedRoute
 from duly.store.schedules.data import ScheduleFilter
-from duly.times import at
 
 router = APIRouter(tags=["forecast"], route_class=ScopedRoute)
 

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from duly.clock import from_ms
 from duly.errors import UnknownFunction
+from duly.functions.published import schema_of
 from duly.model.function import FunctionInfo, is_reserved
 from duly.model.function import Status as FunctionStatus
 from duly.model.stored import read
-from duly.published import schema_of
 from duly.schedules.removed import removed_with
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import App

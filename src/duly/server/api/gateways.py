@@ -14,8 +14,8 @@ from duly.clock import to_ms
 from duly.errors import GatewayUnavailable, SecretMissing
 from duly.gateway import GatewayCron, Gateways, RegisteredGateway
 from duly.model.access import Principal
-from duly.observe import ObservedGateway, ObservedSchedule
-from duly.observe import ObservedPage as Observed
+from duly.observe.view import ObservedGateway, ObservedSchedule
+from duly.observe.view import ObservedPage as Observed
 from duly.server.answers import Ms, Refused, Shape, Time
 from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
 from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys

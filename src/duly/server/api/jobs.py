@@ -10,21 +10,24 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from duly.app import Duly
-from duly.bulk import BulkPreview
+from duly.calls.bulk import BulkPreview
+from duly.calls.jobs import MOST_CHILDREN, Job, JobFailure, failure_of, job_from
+from duly.calls.replay import replay_one
+from duly.calls.verbs import job_filter
 from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, InvalidArgument, JobNotFound, UnknownFunction
-from duly.functions import Call, Function
+from duly.functions.function import Call, Function
+from duly.functions.new_job import keys_of_owner, new_jobs, tracked
+from duly.functions.times import after as in_seconds
+from duly.functions.times import at
 from duly.ids import is_id, new_id
-from duly.jobs import MOST_CHILDREN, Job, JobFailure, failure_of, job_from
-from duly.making import keys_of_owner, new_jobs, tracked
 from duly.model.access import Principal, Scope
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.redact import masked
 from duly.model.stored import word
 from duly.model.why import Cause
-from duly.replay import replay_one
 from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, stored, time_of
 from duly.server.api.common import (
     App,
@@ -39,9 +42,6 @@ from duly.server.api.common import (
 )
 from duly.server.auth import Caller, Operator, Reader, ScopedRoute
 from duly.store.schedules.audit import Deed
-from duly.times import after as in_seconds
-from duly.times import at
-from duly.verbs import job_filter
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ScopedRoute)
 
@@ -456,8 +456,8 @@ def _run(
 ) -> Job[Any]:
     """The call as a job that says who asked for it."""
     core = app.core
-    call = core.admitted(called_with(function, args))
-    job, *hooks = new_jobs(call, due, core.now(), None, core.idempotency_ms)
+    call = core.functions.admitted(called_with(function, args))
+    job, *hooks = new_jobs(call, due, core.now(), None, core.settings.idempotency_ms)
     asked = tracked(job, trigger=Trigger.API, actor=who.name)
     made = keys_of_owner(asked, call.function.options.owner)
     rows = [made, *hooks]

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from duly.clock import from_ms
-from duly.doctor import Level, examine
-from duly.published import options_of
+from duly.functions.published import options_of
+from duly.observe.doctor import Level, examine
 from duly.server.answers import Ms, Shape, Time, stored, time_of
 from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys

@@ -10,15 +10,15 @@ import msgspec
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from duly.alerts import is_address
 from duly.app import Duly
 from duly.clock import from_ms, to_ms
+from duly.endpoints.alerts import is_address
 from duly.errors import InvalidOption
-from duly.lengths import read_length, write_length
 from duly.model.calendar import SEEDS
 from duly.model.condition import Explanation
 from duly.model.expect import Expect, read_expect
 from duly.model.job import FIVE_YEARS_MS
+from duly.model.lengths import read_length, write_length
 from duly.model.schedule import (
     Budget,
     Outcome,
@@ -31,7 +31,7 @@ from duly.model.schedule import (
 )
 from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
-from duly.observe import last_states
+from duly.observe.view import last_states
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState

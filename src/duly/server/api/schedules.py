@@ -12,13 +12,14 @@ from duly.endpoints import EndpointTarget
 from duly.endpoints.target import NAME as POST
 from duly.endpoints.target import target_of
 from duly.errors import EndpointNotFound, UnknownFunction
-from duly.functions import Call, Function
+from duly.functions.function import Call, Function
 from duly.model.access import Principal
 from duly.model.function import is_reserved
 from duly.model.redact import unmask, unmask_entries
 from duly.model.schedule import Outcome, Reason
 from duly.schedules import Health, Schedule, Schedules, Tick
 from duly.schedules.reading import healths
+from duly.schedules.tick_jobs import call_of_schedule
 from duly.schedules.verbs import drafted
 from duly.server.answers import Shape, iso, time_of
 from duly.server.api.common import (
@@ -296,7 +297,7 @@ def set_rotation(app: App, who: Operator, schedule_id: str, body: RotationBody) 
     """Let successive dispatches take these inputs in turn, from the first."""
     found = _visible(app, who, schedule_id)
     _check_open(app, who, found)
-    function = app.core.call_of_schedule(found.record).function
+    function = call_of_schedule(app.core, found.record).function
     entries = _entries(function, body.rotation, found.record.rotation)
     return Shown(app)(_schedules(app, who).set_rotation(found, entries, by=who.name))
 
@@ -469,7 +470,7 @@ def change_of(
     if body.rotation is not None:
         if body.function is None and body.endpoint is None:
             _check_open(app, who, schedule)
-        function = (call or app.core.call_of_schedule(schedule.record)).function
+        function = (call or call_of_schedule(app.core, schedule.record)).function
         same = function.name == schedule.function
         stored = schedule.record.rotation if same else None
         options["rotation"] = _entries(function, body.rotation, stored)
@@ -487,7 +488,7 @@ def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:
 
 def _endpoint_of(app: Duly, who: Principal, schedule: Schedule) -> EndpointTarget:
     """What a schedule POSTs to, if those who ask may say so."""
-    target = target_of(app.core.builtins[POST], schedule.record.args)
+    target = target_of(app.core.functions.builtins[POST], schedule.record.args)
     if is_foreign(who, target.owner):
         raise EndpointNotFound(target.endpoint)
     return target
@@ -500,7 +501,7 @@ def _call(
     another = body.function is not None or body.endpoint is not None
     if not another and body.args is None and body.options is None:
         return None
-    before = app.core.call_of_schedule(schedule.record)
+    before = call_of_schedule(app.core, schedule.record)
     if another:
         function = callee(app, who, body.function, body.endpoint, schedule.owner)
     elif body.options is None:
@@ -520,7 +521,7 @@ def _call(
 
 def _inputs(app: Duly, schedule: Schedule, given: dict[str, Any]) -> dict[str, Any]:
     """Instead of its own arguments; a mask stands for what it has."""
-    own = app.core.call_of_schedule(schedule.record)
+    own = call_of_schedule(app.core, schedule.record)
     inputs = unmask(given, own.function.signature.redacted, own.args)
     refuse_masks(own.function, inputs)
     return inputs

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, Field
 
+from duly.app.tokens import NewToken, Token
 from duly.errors import TokenNotFound
 from duly.model.access import Scope
 from duly.server.answers import Shape, Time
 from duly.server.api.common import App, Limit, Once, Page, check_cursor, is_foreign, owner_of, page
 from duly.server.auth import Admin, ScopedRoute
-from duly.tokens import NewToken, Token
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ScopedRoute)
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from pydantic import ValidationError
 
-from duly.secrets import is_same
+from duly.endpoints.secrets import is_same
 from duly.server.answers import Refused, Shape
 from duly.server.auth import cookie_of
 

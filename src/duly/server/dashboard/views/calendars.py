@@ -12,11 +12,11 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from duly.calendars.changes import changed, compare
+from duly.calendars.holidays import MAX_YEARS, holidays
 from duly.calendars.verbs import IMPORTED_YEARS
 from duly.calendars.views import TickChange
 from duly.clock import from_ms
 from duly.errors import DulyError
-from duly.holidays import MAX_YEARS, holidays
 from duly.model.calendar import Calendar, CalendarKind
 from duly.model.ical import dates_of
 from duly.model.schedule import ScheduleRecord

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from duly.clock import to_ms
 from duly.errors import DulyError
-from duly.lengths import read_length, write_length
+from duly.model.lengths import read_length, write_length
 from duly.server.answers import Refused, readable
 from duly.server.api import gateways as api
 from duly.server.auth import Admin, Operator

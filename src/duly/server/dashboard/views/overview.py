@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from duly.health import LATE_MS, HealthReport
 from duly.model.forecast import dispatches
 from duly.model.schedule import Plan
+from duly.observe.health import LATE_MS, HealthReport
 from duly.schedules.health import understood
 from duly.server.dashboard import svg
 from duly.server.dashboard.pages import PageRoute, Viewer, Viewing, render

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from duly.health import QueueHealth
 from duly.model.function import is_reserved
+from duly.observe.health import QueueHealth
 from duly.server.api import operations as api
 from duly.server.api.common import NoteBody
 from duly.server.auth import Operator

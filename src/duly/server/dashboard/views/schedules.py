@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from duly.clock import to_ms
 from duly.errors import DulyError
-from duly.observe import STATUSES, Which
+from duly.observe.view import STATUSES, Which
 from duly.server.answers import Refused
 from duly.server.api import schedules as api
 from duly.server.api.common import NoteBody

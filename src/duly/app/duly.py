@@ -1,0 +1,686 @@
+"""The application: functions, a store and a clock, and the verbs over them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self, TypeAlias, Unpack, overload
+
+import msgspec
+
+from duly.app.aio import AsyncApp
+from duly.app.functions import Functions
+from duly.app.program import AppProgram
+from duly.app.queues import Queues
+from duly.app.tokens import Tokens
+from duly.calendars import Calendars
+from duly.calls.batches import Batch
+from duly.calls.bulk import Bulk
+from duly.calls.context import Tx, open_tx
+from duly.calls.jobs import AsyncJob, Job, job_from
+from duly.calls.on import AsyncHandle, AsyncOn, AsyncpgHandle, DjangoProxy, On, SyncHandle
+from duly.calls.registry import F, Group, Registry
+from duly.calls.replay import Replay, replay_all, replay_one
+from duly.calls.verbs import Verbs, id_of, job_filter, name_of_function
+from duly.clock import Clock, SystemClock
+from duly.core import Settings
+from duly.endpoints import Endpoints, EndpointTarget
+from duly.endpoints.dispatch import Receiver
+from duly.endpoints.target import NAME as POST
+from duly.errors import (
+    BadInput,
+    InvalidFunction,
+    InvalidOption,
+    InvalidURL,
+    MissingExtra,
+    StoreError,
+)
+from duly.functions.checks import check_def, check_text, name_of
+from duly.functions.function import Call, Function, P, R
+from duly.functions.new_job import IDEMPOTENCY_MS
+from duly.functions.published import Declared
+from duly.functions.times import Delay, Instant, at
+from duly.gateway import Gateways
+from duly.model.function import is_reserved
+from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.schedule import FLOOR_MS
+from duly.model.signature import Signature
+from duly.observe.health import HealthReport
+from duly.observe.health import look as look_at_health
+from duly.observe.view import Observe
+from duly.observe.why import Why, explain
+from duly.runtime.alone import AloneRuns, Command
+from duly.runtime.beat import BEAT_SECONDS
+from duly.runtime.isolate import refuse_while_importing
+from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION
+from duly.runtime.service import Service, TickerService
+from duly.runtime.signals import SIGNAL_SECONDS
+from duly.runtime.threads import READS, to_the_end
+from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refuse_inside_mutation
+from duly.runtime.worker import DRAIN_SECONDS
+from duly.schedules import Schedule, ScheduleOptions, Schedules
+from duly.schedules.declared import DeclaredSchedule, declare
+from duly.store.base import POOL, HeldJobs, QueuePause, WorkerInfo
+from duly.store.borrow import Borrowed, borrow
+from duly.store.connect import make_store
+from duly.store.table import Store
+from duly.webhooks.declared import MAX_BYTES, Entity, Filter, Webhook
+from duly.webhooks.inbox import Webhooks
+from duly.webhooks.sources import Source
+
+log = logging.getLogger(__name__)
+
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""What ASGI servers run and web frameworks mount."""
+
+ENVIRONMENT_URL = "DULY_DATABASE_URL"
+EMBEDDED_CONCURRENCY = 10
+MAX_POOL = 10_000
+IDEMPOTENCY = timedelta(milliseconds=IDEMPOTENCY_MS)
+MIN_INTERVAL = timedelta(milliseconds=FLOOR_MS)
+SIGNAL_TIMEOUT = timedelta(seconds=SIGNAL_SECONDS)
+
+
+class Duly(Verbs, Registry):
+    """An application: register functions on it, call them later through it.
+
+    Nothing touches the database before it is needed; after a fork a process reconnects by itself.
+    """
+
+    # What an app that lives inside a framework has of its own.
+    _store_maker = staticmethod(make_store)
+    _program_type: type[AppProgram] = AppProgram
+    owns_logging: bool = False
+    """Whether the process's logging is configured already, so that the CLI leaves it alone."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        name: str = "default",
+        imports: Sequence[str] = (),
+        clock: Clock | None = None,
+        schema: str = "duly",
+        pooler: bool = False,
+        pool: int = POOL,
+        synchronous: str = "FULL",
+        auto_migrate: bool = False,
+        apply: str = "start",
+        concurrency: int = EMBEDDED_CONCURRENCY,
+        capture_logs: bool = True,
+        retention: timedelta = RETENTION,
+        exhausted_retention: timedelta = EXHAUSTED_RETENTION,
+        ledger_retention: timedelta = LEDGER_RETENTION,
+        idempotency: timedelta = IDEMPOTENCY,
+        min_interval: timedelta = MIN_INTERVAL,
+        signal: Callable[[Schedule], Any] | None = None,
+        signal_timeout: timedelta = SIGNAL_TIMEOUT,
+    ) -> None:
+        """Describe the application.
+
+        `url`: sqlite:///shop.db, sqlite:///:memory: or postgresql://…; else DULY_DATABASE_URL.
+        `imports`: modules that define functions, imported when a worker starts.
+        `apply`: "start" brings a new set of declared schedules into the store when the app, or a
+        worker, starts; "manual" leaves that to `app.schedules.apply()`.
+        `capture_logs`: keep what `logging` records in a job as log lines of that job.
+        `ledger_retention`: how long the ticks of schedules are kept, beside the last hundred.
+        `idempotency`: how long an `idempotency_key` is remembered.
+        `min_interval`: the shortest interval of a schedule that is not declared in code.
+        `signal`: asked for `signal_rpc_result` when the condition of a schedule looks at it; what
+        it returns must be JSON. If it raises, or takes longer than `signal_timeout`, the condition
+        has failed.
+        `pool`: how many connections the callers in this process share; a call that finds all of
+        them in use waits for 10 s, then raises StoreUnavailable.
+        `schema`, `pooler`, `pool`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
+        """
+        given = url or os.environ.get(ENVIRONMENT_URL)
+        kept = min(retention, exhausted_retention, ledger_retention)
+        shortest = min(kept, idempotency, min_interval, signal_timeout)
+        _check_options(given, name, concurrency, shortest, synchronous, pool)
+        assert given is not None
+        clock = clock or SystemClock()
+        folder = _folder_of_caller()
+        store = self._store_maker(given, folder, clock, schema, pooler, synchronous, pool)
+        settings = Settings(
+            name=name,
+            imports=tuple(imports),
+            auto_migrate=auto_migrate,
+            apply=_apply(apply),
+            capture_logs=capture_logs,
+            keep={
+                "retention": retention,
+                "exhausted_retention": exhausted_retention,
+                "ledger_retention": ledger_retention,
+            },
+            idempotency_ms=round(idempotency.total_seconds() * 1000),
+            interval_floor_ms=round(min_interval.total_seconds() * 1000),
+            signal=signal,
+            signal_seconds=signal_timeout.total_seconds(),
+            # What async code asks while its transactions are open has connections left.
+            transactions=max(1, pool - READS),
+        )
+        self._core = self._program = self._program_type(settings, store, clock, self.command)
+        self.functions: Functions = Functions(self._core)
+        self.queues: Queues = Queues(self._core)
+        self.schedules: Schedules = Schedules(self._core)
+        self.calendars: Calendars = Calendars(self._core)
+        self.bulk: Bulk = Bulk(self._core)
+        self.webhooks: Webhooks = Webhooks(self._core)
+        self.endpoints: Endpoints = Endpoints(self._core)
+        self.dispatch: Receiver = Receiver(self._core)
+        self.tokens: Tokens = Tokens(self._core)
+        self.gateways: Gateways = Gateways(self._core)
+        self.observe: Observe = Observe(self._core, self.gateways)
+        self.aio: AsyncApp = AsyncApp(self)
+        self._concurrency = concurrency
+        self.found_at: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<duly app {self.name!r} with {len(self.functions)} functions>"
+
+    # Functions
+
+    def _register(self, function: F) -> F:
+        return self._core.functions.register(function)
+
+    def include(self, group: Group) -> None:
+        """Bring in the functions of a group, now and later, under its name."""
+        group.join(self._core.functions.register)
+
+    @overload
+    def declare(self, stub: Callable[P, R], /) -> Declared[P, R]: ...
+
+    @overload
+    def declare(
+        self, /, *, name: str | None = ..., kind: Kind | str | None = ...
+    ) -> Callable[[Callable[P, R]], Declared[P, R]]: ...
+
+    def declare(
+        self,
+        stub: Callable[P, R] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        kind: Kind | str | None = None,
+    ) -> Declared[P, R] | Callable[[Callable[P, R]], Declared[P, R]]:
+        """Declare a function of another service by its signature, to call it from here.
+
+        The stub has no context and no body. Queue, retries and the rest are what the workers that
+        have the code published; `kind` lets it be called before any of them has started.
+        """
+
+        chosen = _kind(kind)
+
+        def register(stub: Callable[P, R]) -> Declared[P, R]:
+            checked = check_def(stub, "app.declare")
+            if inspect.iscoroutinefunction(checked):
+                raise InvalidFunction(f"{checked.__qualname__}: declare it with a plain def")
+            full_name = name_of(checked, name)
+            signature = Signature(checked, full_name, has_context=False)
+            return self._core.functions.declare(Declared(checked, full_name, signature, chosen))
+
+        return register if stub is None else register(stub)
+
+    def function(self, name: str) -> Function[..., Any]:
+        """The function of that name: registered here, or published by the workers that have it."""
+        return self._core.functions.function(name)
+
+    def endpoint(self, name: str, owner: str | None = None) -> EndpointTarget:
+        """An endpoint as something to call: `app.run(app.endpoint("billing"), {"id": 7})`.
+
+        The database is not touched; whether there is one of that name shows when it is called.
+        """
+        check_text("name", name)
+        return EndpointTarget(self._core.functions.builtins[POST], name, owner or "")
+
+    def schedule(
+        self,
+        key: str,
+        call: Call[Any] | Function[..., Any],
+        **options: Unpack[ScheduleOptions],
+    ) -> DeclaredSchedule:
+        """Declare a schedule: whenever it ticks, the function is called with those arguments.
+
+        The database is not touched; the set of all declarations is applied when the app starts.
+        """
+        caller = _frame(1)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        return declare(self._core, key, call, options, place)
+
+    def webhook(
+        self,
+        name: str,
+        *,
+        source: Source,
+        process: Function[..., Any] | None = None,
+        routes: Mapping[str, Function[..., Any]] | None = None,
+        filter: Filter | None = None,
+        path: str | None = None,
+        entity: Entity | None = None,
+        owner: str | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> Webhook:
+        """Declare a webhook: what `source` sends to `POST /hooks/{name}`, or to `path`, is
+        verified, stored and then processed by a job.
+
+        `process` gets the `event_id` of every event, unless `routes` has a function for its type.
+        `filter`: the types that are processed, or a function that says so of an event; others are
+        stored as filtered, and so are those that no function is for. `entity`: what an event is
+        about, a JSON pointer or a function of the event; events about the same are processed one
+        after the other, in the order of their arrival.
+        """
+        declared = Webhook(
+            name, source, process, dict(routes or {}), filter, path, entity, owner, max_bytes
+        )
+        return self.webhooks.add(declared)
+
+    # Database
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def clock(self) -> Clock:
+        return self._core.clock
+
+    @property
+    def store(self) -> Store:
+        """The store; `ready()` also connects it."""
+        return self._core.store
+
+    @property
+    def core(self) -> AppProgram:
+        """What the runtime works with; not for users."""
+        return self._program
+
+    def migrate(self) -> list[str]:
+        """Create duly's tables, or bring them up to date, also in a new file; the steps taken."""
+        return self._core.migrate()
+
+    def ready(self) -> Store:
+        """Connect now, and make sure that this code may use the store."""
+        return self._core.ready()
+
+    def transaction(self) -> AbstractContextManager[Tx]:
+        """A transaction outside any job: `with app.transaction() as tx: …`.
+
+        What is scheduled in it commits or vanishes with the rest.
+        """
+        return open_tx(self._core)
+
+    @overload
+    def on(self, handle: AsyncHandle | AsyncpgHandle, *, notify: bool = ...) -> AsyncOn: ...
+
+    @overload
+    def on(self, handle: SyncHandle | DjangoProxy, *, notify: bool = ...) -> On: ...
+
+    def on(self, handle: Any, *, notify: bool = True) -> On | AsyncOn:
+        """The verbs inside a transaction of your own, on whatever handle you have for it.
+
+        What is scheduled commits or vanishes with it. `notify=False`: do not wake workers on
+        PostgreSQL; they find the job within a second.
+        """
+        refuse_handles_inside_mutation()
+        borrowed = borrow(handle)
+        if isinstance(borrowed, Borrowed):
+            return On(self._core, borrowed, notify=notify)
+        return AsyncOn(self._core, borrowed, notify=notify)
+
+    def close(self) -> None:
+        """Stop what runs and let go of every connection."""
+        self.stop()
+        self._core.close()
+
+    # Jobs
+
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return self._core.insert(jobs)
+
+    def _get(self, job_id: str) -> JobRecord | None:
+        return self._core.get(job_id)
+
+    def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._core.find(filter)
+
+    def _cancel(self, job_id: str) -> bool | None:
+        return self._core.cancel(job_id, "operator")
+
+    def cancel_all(
+        self,
+        function: Function[..., Any] | str | None = None,
+        *,
+        queue: str | None = None,
+        owner: str | None = None,
+        after: Instant | None = None,
+        before: Instant | None = None,
+    ) -> int:
+        """Cancel every unfinished job of a function, due in [after, before); how many were.
+
+        Works in batches, each a transaction of its own.
+        """
+        refuse_inside_mutation("cancel_all")
+        if all(chosen is None for chosen in (function, queue, owner, after, before)):
+            raise InvalidOption("cancel_all", "say which jobs: a function, queue, owner or time")
+        now = self.clock.now()
+        filters = [
+            JobFilter(
+                function=name,
+                queue=queue,
+                owner=owner,
+                run_after=None if after is None else at(after, now),
+                run_before=None if before is None else at(before, now),
+            )
+            for name in self._core.functions.names_of(name_of_function(function))
+        ]
+        store = self.ready()
+        canceled = sum(store.cancel_matching(filter, "operator", now) for filter in filters)
+        if canceled:
+            self._core.tell_bodies()
+        return canceled
+
+    def batch_of(self, batch_id: str) -> Batch:
+        """The batch with that id, as its hook gets it."""
+        return Batch(self._core, batch_id)
+
+    def dead(
+        self,
+        function: Function[..., Any] | str | None = None,
+        *,
+        queue: str | None = None,
+        owner: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        """Dead letters: jobs that have used up their attempts, newest first."""
+        chosen = job_filter(None, function, queue, owner, before, limit)
+        found = self._core.find_by_any_name(msgspec.structs.replace(chosen, exhausted=True))
+        return [job_from(self._core, record, self._core.get) for record in found]
+
+    def retry(self, job: Job[Any] | AsyncJob[Any] | str) -> Job[Any]:
+        """Run a job that failed or was canceled again: the new one, which links to it.
+
+        A job is run again once; asked a second time, the answer is the same.
+        """
+        refuse_inside_mutation("retry")
+        return replay_one(self._core, id_of(job))
+
+    def retry_dead(
+        self,
+        function: Function[..., Any] | str | None = None,
+        *,
+        queue: str | None = None,
+        owner: str | None = None,
+        dry_run: bool = False,
+    ) -> Replay:
+        """Run every dead letter that matches again; with `dry_run`, only say what would happen."""
+        refuse_inside_mutation("retry_dead")
+        return replay_all(
+            self._core, job_filter(None, function, queue, owner, None, 1), dry_run=dry_run
+        )
+
+    def why(self, job: Job[Any] | AsyncJob[Any] | str) -> Why:
+        """Why a job has not run yet: the reasons in order, as data and as a sentence."""
+        return explain(self._core, id_of(job))
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        """The workers that are registered now."""
+        return [_without_builtins(worker) for worker in self.ready().workers()]
+
+    def held(self) -> Sequence[HeldJobs]:
+        """Jobs that cannot start for a reason of their own, by reason and function."""
+        return self.ready().held()
+
+    def health(self, *, depths: bool = True) -> HealthReport:
+        """How duly does: whether it reaches its database, and how late jobs and schedules are.
+
+        Costs a few look-ups; `depths=False` does not count what waits in the queues.
+        """
+        return look_at_health(self._core, depths=depths)
+
+    # Everything at once
+
+    def pause(self, note: str | None = None, *, by: str | None = None) -> None:
+        """Start no more jobs at all, of any queue, and dispatch no tick of any schedule.
+
+        Running jobs go on and new ones are accepted; ticks are skipped with `kill_switch`.
+        """
+        refuse_inside_mutation("pause")
+        self.ready().pause_everything(by, note, self._core.now())
+
+    def resume(self, *, by: str | None = None) -> bool:
+        """Start jobs again, and dispatch ticks; False if nothing was paused."""
+        refuse_inside_mutation("resume")
+        resumed = self.ready().resume_everything(by, self._core.now())
+        self._core.wake()
+        return resumed
+
+    @property
+    def paused(self) -> QueuePause | None:
+        """By whom, when and why everything was paused; None if it is not."""
+        return self.ready().kill_switch()
+
+    # Running
+
+    def start(
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Sequence[str] | None = None,
+        beat_every: float = BEAT_SECONDS,
+        ticker: bool = True,
+    ) -> None:
+        """Run jobs in threads of this process, beside whatever it does.
+
+        `ticker=False`: leave schedules to other processes.
+        """
+        with self._core.lock:
+            if self._core.service is not None and self._core.service.is_here:
+                return
+            service = self.service(
+                concurrency=concurrency or self._concurrency,
+                queues=queues,
+                beat_every=beat_every,
+                ticker=ticker,
+            )
+            self._apply_declared()
+            service.start()
+            self._core.service = service
+
+    def _apply_declared(self) -> None:
+        """Bring in what code declares, so that it is there when `start` returns."""
+        try:
+            self._program.apply_declared()
+        except StoreError as error:
+            log.warning("declared schedules: %s; the ticker will try again", error)
+
+    def stop(self, drain: Delay = DRAIN_SECONDS) -> None:
+        """Stop running jobs: those that run may end, those that never started are given back."""
+        with self._core.lock:
+            service, self._core.service = self._core.service, None
+        if service is not None and service.is_here:
+            seconds = drain.total_seconds() if isinstance(drain, timedelta) else drain
+            service.stop(seconds)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._core.threads.call(self.start)
+        except asyncio.CancelledError:
+            # It may be starting still: stopping waits for that.
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await to_the_end(asyncio.ensure_future(self._core.threads.call(self.stop)))
+
+    @asynccontextmanager
+    async def lifespan(self, web: object) -> AsyncGenerator[None]:
+        """For `FastAPI(lifespan=app.lifespan)` and Starlette: run jobs as long as it serves."""
+        async with self:
+            yield
+
+    def service(self, *, drain: float = DRAIN_SECONDS, **settings: Any) -> Service:
+        """The loops of a worker process, not started; `duly worker` runs them.
+
+        `drain`: what a job in a process of its own gets to end in.
+        """
+        refuse_while_importing()
+        self.ready()
+        return Service(
+            self._program,
+            **self._core.settings.keep,
+            alone_runs=AloneRuns(self._program, self._alone_command(drain)),
+            **settings,
+        )
+
+    def ticker_service(self) -> TickerService:
+        """A ticker and a janitor, not started; `duly ticker` runs them."""
+        refuse_while_importing()
+        self.ready()
+        self._core.import_modules()
+        return TickerService(self._program, **self._core.settings.keep)
+
+    def asgi(
+        self,
+        *,
+        auth: str | Callable[[Any], Any] = "tokens",
+        only: Collection[str] | None = None,
+        hosts: Collection[str] | None = None,
+        metrics_open: bool = False,
+        read_only: bool = False,
+    ) -> ASGIApp:
+        """The server as an ASGI application: `api.mount("/ops", app.asgi(auth=who))`.
+
+        `auth`: "tokens"; or a function that is given the request and gives a
+        `duly.server.Principal`, or None, for those who show no token; or "open" for everybody.
+        `only`: some of dashboard, api, hooks, health. `hosts`: the names it answers for.
+        `metrics_open`: show metrics also to those who show no token. `read_only`: whoever asks may
+        look, and nothing else.
+        """
+        if find_spec("fastapi") is None:
+            raise MissingExtra("server", "app.asgi")
+        server = importlib.import_module("duly.server")
+        made: ASGIApp = server.make_asgi(
+            self,
+            auth=auth,
+            only=only,
+            hosts=hosts,
+            metrics_open=metrics_open,
+            read_only=read_only,
+        )
+        return made
+
+    def import_path(self) -> str | None:
+        """`module:name`, or `file.py:name`, under which another process finds this app."""
+        return self.found_at or _find_in_modules(self)
+
+    def command(self) -> list[str] | None:
+        """How another process runs the command line bound to this app; None if it cannot."""
+        path = self.import_path()
+        return None if path is None else [sys.executable, "-m", "duly", "--app", path]
+
+    def _alone_command(self, drain: float) -> Command | None:
+        command = self.command()
+        if command is None:
+            return None
+        worker = [*command, "worker", f"--drain={drain}"]
+        return lambda job_id, file: [*worker, f"--alone={job_id}", f"--child={file}"]
+
+    def main(self, args: Sequence[str] | None = None, *, program: str | None = None) -> None:
+        """The command line, bound to this app; without `args`, those of the process."""
+        cli = importlib.import_module("duly.cli")
+        cli.main(obj=self, args=args, program=program)
+
+
+# Setting up --------------------------------------------------------------------------------------
+
+
+def _check_options(
+    url: str | None,
+    name: str,
+    concurrency: int,
+    retention: timedelta,
+    synchronous: str,
+    pool: int,
+) -> None:
+    """Every fault at once, so that one start shows them all."""
+    faults: list[BadInput] = []
+    if not url:
+        faults.append(InvalidURL(f"give a database URL, or set {ENVIRONMENT_URL}"))
+    if not name or not name.isprintable():
+        faults.append(InvalidOption("name", f"must be printable text, not {name!r}"))
+    if concurrency < 1:
+        faults.append(InvalidOption("concurrency", f"must be at least 1, not {concurrency}"))
+    if retention <= timedelta(0):
+        faults.append(InvalidOption("retention", "every length of time must be positive"))
+    if synchronous not in ("FULL", "NORMAL", "EXTRA"):
+        faults.append(InvalidOption("synchronous", "must be FULL, NORMAL or EXTRA"))
+    if not 1 <= pool <= MAX_POOL:
+        faults.append(InvalidOption("pool", f"must be 1 to {MAX_POOL:,} connections"))
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise InvalidOption("Duly(...)", "; ".join(str(fault) for fault in faults))
+
+
+def _frame(depth: int) -> FrameType:
+    """The caller of the caller, and so on; `inspect.stack` reads all of them, for milliseconds."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 1):
+        assert frame is not None
+        frame = frame.f_back
+    assert frame is not None
+    return frame
+
+
+def _folder_of_caller() -> Path:
+    """The folder of the module that makes the app, so that every process finds the same file."""
+    file = _frame(2).f_globals.get("__file__")
+    return Path(file).resolve().parent if file else Path.cwd()
+
+
+def _find_in_modules(app: Duly) -> str | None:
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app and not name.startswith("_"):
+                if module.__name__ != "__main__":
+                    return f"{module.__name__}:{name}"
+                file = getattr(module, "__file__", None)
+                return f"{Path(file).resolve()}:{name}" if file else None
+    return None
+
+
+def _apply(when: str) -> str:
+    if when not in ("start", "manual"):
+        raise InvalidOption("apply", f'give "start" or "manual", not {when!r}')
+    return when
+
+
+def _without_builtins(worker: WorkerInfo) -> WorkerInfo:
+    functions = tuple(name for name in worker.functions if not is_reserved(name))
+    return msgspec.structs.replace(worker, functions=functions)
+
+
+def _kind(kind: Kind | str | None) -> Kind | None:
+    try:
+        return None if kind is None else Kind(kind)
+    except ValueError:
+        raise InvalidOption("kind", f"{kind!r} is none of {', '.join(Kind)}") from None

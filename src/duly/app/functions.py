@@ -1,0 +1,173 @@
+"""The functions of an app, and what operators decide about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.errors import InvalidOption, UnknownFunction, WrongStatus
+from duly.functions.function import Function
+from duly.model.function import MAY_BECOME, FunctionInfo, Published, Status, is_reserved
+from duly.model.job import JobFilter, State
+from duly.runtime.transaction_guard import is_inside, refuse_inside_mutation
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+
+class Functions(Mapping[str, Function[..., Any]]):
+    """Every function registered here, by name; and the status of any function in the database.
+
+    A status outlives the code: what an operator deleted stays deleted until it is restored.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def __getitem__(self, name: str) -> Function[..., Any]:
+        return self._core.functions.registered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._core.functions.registered))
+
+    def __len__(self) -> int:
+        return len(self._core.functions.registered)
+
+    def __repr__(self) -> str:
+        return f"<functions {', '.join(self)}>"
+
+    def published(self) -> Sequence[FunctionInfo]:
+        """Every function in the database, of whichever service, with its status."""
+        store = self._core.ready()
+        infos, scheduled = store.functions(), store.scheduled_functions()
+        scheduled |= {info.alias_of or info.name for info in infos if info.name in scheduled}
+        return [_with_trigger(info, info.name in scheduled) for info in infos]
+
+    def publish(self) -> None:
+        """Describe the functions registered here as they are now, whatever was published before.
+
+        Workers do this by themselves when they start; only what was published before and replaced,
+        or what another app has published, has to be forced: after a roll-back, for example.
+        """
+        refuse_inside_mutation("functions.publish")
+        store = self._core.ready()
+        store.publish(self._core.functions.published(), self._core.now(), force=True)
+
+    def info(self, function: Function[..., Any] | str) -> FunctionInfo:
+        """One of them; UnknownFunction if it is neither registered here nor published."""
+        name = function.name if isinstance(function, Function) else function
+        here = self._core.functions.by_any_name(name)
+        info = self._info_of(here) if here is not None else self._info_elsewhere(name)
+        if info is None:
+            raise UnknownFunction(name, self._core.functions.registered)
+        store = self._core.ready()
+        return _with_trigger(info, store.is_scheduled(self._names_of(info.name)))
+
+    def _names_of(self, name: str) -> list[str]:
+        """A function's name, and its older ones."""
+        known = self._core.ready().functions()
+        here = [each for each in self._core.functions.names_of(name) if each is not None]
+        return [*here, *(info.name for info in known if info.alias_of == name)]
+
+    def _info_of(self, function: Function[..., Any]) -> FunctionInfo | None:
+        store = self._core.ready()
+        info = store.function(function.name)
+        if info is not None:
+            return info
+        described, now = self._core.functions.published([function.name]), self._core.now()
+        if is_inside():
+            # To publish it here would wait for the transaction that this code is in.
+            return _unpublished(described[0], now)
+        store.publish(described, now)
+        return store.function(function.name)
+
+    def _info_elsewhere(self, name: str) -> FunctionInfo | None:
+        """What is decided about an old name holds for the function that answers to it."""
+        store = self._core.ready()
+        info = store.function(name)
+        if info is None or info.alias_of is None:
+            return info
+        return store.function(info.alias_of)
+
+    def status(self, function: Function[..., Any] | str) -> Status:
+        return self.info(function).status
+
+    def pause(
+        self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
+    ) -> None:
+        """Start no more of its jobs; new ones are accepted and wait."""
+        self._set("pause", function, Status.PAUSED, by, note)
+
+    def resume(
+        self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
+    ) -> None:
+        """Start jobs of a paused function again."""
+        self._set("resume", function, Status.ACTIVE, by, note)
+
+    def deprecate(
+        self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
+    ) -> None:
+        """Let pending jobs finish, and warn whoever calls it."""
+        self._set("deprecate", function, Status.DEPRECATED, by, note)
+
+    def delete(
+        self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
+    ) -> int:
+        """Accept no more calls, and cancel those that wait; how many there were."""
+        name = self._set("delete", function, Status.DELETED, by, note)
+        store = self._core.ready()
+        names = [name, *(info.name for info in store.functions() if info.alias_of == name)]
+        waiting = [JobFilter(function=each, state=State.PENDING) for each in names]
+        now = self._core.now()
+        return sum(store.cancel_matching(filter, "operator", now) for filter in waiting)
+
+    def restore(
+        self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
+    ) -> None:
+        """Make a deleted, deprecated or paused function active again."""
+        self._set("restore", function, Status.ACTIVE, by, note)
+
+    def _set(
+        self,
+        verb: str,
+        function: Function[..., Any] | str,
+        status: Status,
+        by: str | None,
+        note: str | None,
+    ) -> str:
+        refuse_inside_mutation(f"functions.{verb}")
+        _refuse_builtin(function)
+        name = self.info(function).name
+        store, now, allowed = self._core.ready(), self._core.now(), MAY_BECOME[verb]
+        if not store.set_status(name, status, allowed, by=by, note=note, now=now):
+            raise WrongStatus(name, self.info(name).status, status)
+        self._core.functions.refresh()
+        if status == Status.ACTIVE:
+            store.release_known()
+            self._core.wake()
+        return name
+
+
+def _unpublished(described: Published, now: int) -> FunctionInfo:
+    """The function as it is the moment it is published."""
+    fields = msgspec.structs.asdict(described)
+    return FunctionInfo(
+        **fields,
+        published_at=now,
+        status=Status.ACTIVE,
+        status_by=None,
+        status_note=None,
+        status_at=None,
+    )
+
+
+def _with_trigger(info: FunctionInfo, scheduled: bool) -> FunctionInfo:
+    return msgspec.structs.replace(info, trigger="schedule") if scheduled else info
+
+
+def _refuse_builtin(function: Function[..., Any] | str) -> None:
+    name = function.name if isinstance(function, Function) else function
+    if is_reserved(name):
+        raise InvalidOption("function", f"{name} is duly's own; cancel its jobs instead")

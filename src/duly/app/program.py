@@ -1,0 +1,96 @@
+"""An app as the runtime runs it: its functions with their bodies, and the jobs of its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from duly.calls.bulk import NAME as BULK
+from duly.calls.bulk import bulk_function
+from duly.calls.context import Bound
+from duly.clock import Clock
+from duly.core import Core, Settings
+from duly.endpoints.alerts import NAME as ALERT
+from duly.endpoints.alerts import alert_function
+from duly.endpoints.sending import post_function
+from duly.endpoints.target import NAME as POST
+from duly.functions.function import Function
+from duly.model.function import Published
+from duly.model.job import NewJob
+from duly.model.schedule import ScheduleRecord
+from duly.schedules import Schedule
+from duly.schedules.declared import Declarations
+from duly.schedules.tick_jobs import alert_jobs, jobs_of_tick
+from duly.store.schedules.ledger import Order
+from duly.store.table import Store
+
+Command = Callable[[], Sequence[str] | None]
+"""How another process runs the command line bound to an app; None if it cannot."""
+
+
+class AppProgram(Core):
+    """The core of an app, and what the runtime has to know of it (`runtime.program.Program`)."""
+
+    def __init__(self, settings: Settings, store: Store, clock: Clock, command: Command) -> None:
+        super().__init__(settings, store, clock)
+        self.command = command
+
+    def builtins(self) -> Mapping[str, Function[..., Any]]:
+        return {
+            ALERT: alert_function(self.client),
+            POST: post_function(self),
+            BULK: bulk_function(self),
+        }
+
+    # Functions
+
+    @property
+    def revision(self) -> int:
+        return self.functions.revision
+
+    @property
+    def captures_logs(self) -> bool:
+        return self.settings.capture_logs
+
+    def published(self) -> list[Published]:
+        return self.functions.published()
+
+    def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Bound]:
+        """Every function as the worker calls it; modules imported, type hints resolved."""
+        self.import_modules()
+        functions = self.functions
+        chosen = dict(functions.registered) if with_faulty else functions.without_faulty()
+        chosen |= functions.builtins
+        for function in chosen.values():
+            function.signature.resolve()
+        bound = {name: self.bind(function) for name, function in chosen.items()}
+        aliases = dict(functions.aliases).items()
+        return bound | {alias: bound[name] for alias, name in aliases if name in bound}
+
+    def bind(self, function: Function[..., Any]) -> Bound:
+        """One function as the worker calls it."""
+        return Bound(self, function)
+
+    # Schedules
+
+    def knows(self, function: str) -> bool:
+        return self.functions.knows(function)
+
+    def jobs_of_tick(self, order: Order, now: int) -> Sequence[NewJob]:
+        return jobs_of_tick(self, order, now)
+
+    def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int) -> Sequence[NewJob]:
+        return alert_jobs(self, schedule, problem, now)
+
+    def signal(self, schedule: ScheduleRecord) -> Any:
+        hook = self.settings.signal
+        return None if hook is None else hook(Schedule(self, schedule))
+
+    @property
+    def signals_for(self) -> str | None:
+        """Without a hook, the one app that none means null for; None with one."""
+        return self.name if self.settings.signal is None else None
+
+    def apply_declared(self) -> None:
+        """Bring the schedules that code declares into the store, if they are new."""
+        Declarations(self).apply_at_start()

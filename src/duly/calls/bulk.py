@@ -1,0 +1,564 @@
+"""Many jobs canceled, run again or rescheduled by filter, as one job that can be watched.
+
+`app.bulk` stores a job of a function of duly's own, which every worker has. It takes the jobs that
+match in the order of their ids, a page in a transaction, and with each page its own arguments are
+changed to say how far it is. So an attempt that dies is followed by one that goes on behind its
+last page, and no page is done twice.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+
+import msgspec
+
+from duly.calls.batches import AsyncBatch, Batch
+from duly.calls.context import Ctx, fence_of
+from duly.calls.jobs import AsyncJob, Job, committed
+from duly.calls.kinds import Action
+from duly.calls.replay import REMEMBERED_MS, all_again, within_bytes
+from duly.calls.verbs import job_filter, name_of_function
+from duly.errors import Canceled, InvalidOption, NonRetryable, QueryTooBroad
+from duly.functions.checks import check_text
+from duly.functions.function import Function, Options
+from duly.functions.new_job import new_job, tracked
+from duly.functions.times import Delay, Instant, after, at
+from duly.ids import FIRST_ID, is_id, new_id
+from duly.model.function import is_reserved
+from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
+from duly.model.retry import Retry
+from duly.runtime.transaction_guard import refuse_inside_mutation
+from duly.store.base import CancelJobs, Change, MoveJobs, RepeatJobs
+from duly.store.schedules.audit import Deed
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+NAME = "duly.bulk"
+QUEUE = "duly.bulk"
+"""Every worker serves it, so that a paused or full queue does not keep its own jobs from being
+canceled."""
+RETRY = Retry(attempts=25, base=2, cap=60, jitter=1)
+PAGE = 500
+SAMPLE = 10
+
+Verb = Literal["cancel", "retry", "reschedule"]
+Result = dict[str, int]
+AnyBatch = Batch | AsyncBatch | str
+
+MAY_BE: dict[Verb, tuple[State, ...]] = {
+    "cancel": (State.PENDING, State.RUNNING),
+    "retry": (State.FAILED, State.CANCELED),
+    "reschedule": (State.PENDING,),
+}
+"""In which states a verb finds its jobs."""
+
+
+class BulkPreview(msgspec.Struct, frozen=True):
+    """What a bulk job would be about."""
+
+    matched: int
+    """How many jobs match now."""
+    sample: tuple[str, ...]
+    """The oldest of them, by id."""
+
+
+class Which(TypedDict, total=False):
+    """The words of a filter, and who wants it done."""
+
+    function: Function[..., Any] | str | None
+    queue: str | None
+    owner: str | None
+    batch: AnyBatch | None
+    after: Instant | None
+    before: Instant | None
+    everything: bool
+    by: str | None
+    note: str | None
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is to be done, as it is stored."""
+
+    verb: Verb
+    parts: tuple[JobFilter, ...]
+    """The jobs of each in turn; none that is younger than the order itself."""
+    run_at: int | None = None
+    by: str | None = None
+    note: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far it is, as it is stored."""
+
+    part: int = 0
+    after: str = FIRST_ID
+    total: int | None = None
+    matched: int = 0
+    changed: int = 0
+
+    def result(self) -> Result:
+        skipped = self.matched - self.changed
+        return {"matched": self.matched, "changed": self.changed, "skipped": skipped}
+
+
+FIRST = Done()
+
+# For callers -------------------------------------------------------------------------------------
+
+
+class Bulk:
+    """Many jobs at once, by filter: each verb stores one job that does it, and can be watched.
+
+    The words are `function`, `queue`, `owner`, `batch`, and `after` and `before` for jobs that are
+    due in [after, before); without any, `everything=True`. `by` and `note` say who wants it, and
+    why. Jobs that are stored later are left alone. `dry_run=True` only says what matches now.
+    """
+
+    def __init__(self, core: Core, fixed_id: str | None = None, deed: Deed | None = None) -> None:
+        self._core = core
+        self._fixed_id = fixed_id
+        self._deed = deed
+
+    def under(self, job_id: str, deed: Deed) -> Bulk:
+        """The same, where the next job gets this id, and is written down; for HTTP requests."""
+        return Bulk(self._core, job_id, deed)
+
+    @overload
+    def cancel(
+        self,
+        *,
+        state: State | str | None = ...,
+        dry_run: Literal[False] = ...,
+        **which: Unpack[Which],
+    ) -> Job[Result]: ...
+
+    @overload
+    def cancel(
+        self, *, state: State | str | None = ..., dry_run: Literal[True], **which: Unpack[Which]
+    ) -> BulkPreview: ...
+
+    def cancel(
+        self, *, state: State | str | None = None, dry_run: bool = False, **which: Unpack[Which]
+    ) -> Job[Result] | BulkPreview:
+        """Cancel every unfinished job that matches, pending or running, and its descendants."""
+        return self._do(cancel_order(self._core, state, which), dry_run)
+
+    @overload
+    def retry(
+        self,
+        *,
+        state: State | str | None = ...,
+        dead: bool = ...,
+        dry_run: Literal[False] = ...,
+        **which: Unpack[Which],
+    ) -> Job[Result]: ...
+
+    @overload
+    def retry(
+        self,
+        *,
+        state: State | str | None = ...,
+        dead: bool = ...,
+        dry_run: Literal[True],
+        **which: Unpack[Which],
+    ) -> BulkPreview: ...
+
+    def retry(
+        self,
+        *,
+        state: State | str | None = None,
+        dead: bool = False,
+        dry_run: bool = False,
+        **which: Unpack[Which],
+    ) -> Job[Result] | BulkPreview:
+        """Run every failed or canceled job that matches again, each once; as `app.retry`.
+
+        `dead`: only dead letters.
+        """
+        return self._do(retry_order(self._core, state, dead, which), dry_run)
+
+    @overload
+    def reschedule(
+        self,
+        *,
+        run_at: Instant | None = ...,
+        run_after: Delay | None = ...,
+        dry_run: Literal[False] = ...,
+        **which: Unpack[Which],
+    ) -> Job[Result]: ...
+
+    @overload
+    def reschedule(
+        self,
+        *,
+        run_at: Instant | None = ...,
+        run_after: Delay | None = ...,
+        dry_run: Literal[True],
+        **which: Unpack[Which],
+    ) -> BulkPreview: ...
+
+    def reschedule(
+        self,
+        *,
+        run_at: Instant | None = None,
+        run_after: Delay | None = None,
+        dry_run: bool = False,
+        **which: Unpack[Which],
+    ) -> Job[Result] | BulkPreview:
+        """Let every pending job that matches be due then, or so long from now.
+
+        Their `scheduled_at` stays as it is. What has started meanwhile is left alone.
+        """
+        return self._do(reschedule_order(self._core, run_at, run_after, which), dry_run)
+
+    def _do(self, order: Order, dry_run: bool) -> Job[Result] | BulkPreview:
+        if dry_run:
+            return look(self._core, order)
+        job_id = enqueue(self._core, order, self._fixed_id, self._deed)
+        return Job(self._core, job_id, _decoder(self._core), self._core.get)
+
+
+class AsyncBulk:
+    """The same, awaited."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @overload
+    async def cancel(
+        self,
+        *,
+        state: State | str | None = ...,
+        dry_run: Literal[False] = ...,
+        **which: Unpack[Which],
+    ) -> AsyncJob[Result]: ...
+
+    @overload
+    async def cancel(
+        self, *, state: State | str | None = ..., dry_run: Literal[True], **which: Unpack[Which]
+    ) -> BulkPreview: ...
+
+    async def cancel(
+        self, *, state: State | str | None = None, dry_run: bool = False, **which: Unpack[Which]
+    ) -> AsyncJob[Result] | BulkPreview:
+        """Cancel every unfinished job that matches; as Bulk.cancel."""
+        return await self._do(lambda: cancel_order(self._core, state, which), dry_run)
+
+    @overload
+    async def retry(
+        self,
+        *,
+        state: State | str | None = ...,
+        dead: bool = ...,
+        dry_run: Literal[False] = ...,
+        **which: Unpack[Which],
+    ) -> AsyncJob[Result]: ...
+
+    @overload
+    async def retry(
+        self,
+        *,
+        state: State | str | None = ...,
+        dead: bool = ...,
+        dry_run: Literal[True],
+        **which: Unpack[Which],
+    ) -> BulkPreview: ...
+
+    async def retry(
+        self,
+        *,
+        state: State | str | None = None,
+        dead: bool = False,
+        dry_run: bool = False,
+        **which: Unpack[Which],
+    ) -> AsyncJob[Result] | BulkPreview:
+        """Run every failed or canceled job that matches again; as Bulk.retry."""
+        return await self._do(lambda: retry_order(self._core, state, dead, which), dry_run)
+
+    @overload
+    async def reschedule(
+        self,
+        *,
+        run_at: Instant | None = ...,
+        run_after: Delay | None = ...,
+        dry_run: Literal[False] = ...,
+        **which: Unpack[Which],
+    ) -> AsyncJob[Result]: ...
+
+    @overload
+    async def reschedule(
+        self,
+        *,
+        run_at: Instant | None = ...,
+        run_after: Delay | None = ...,
+        dry_run: Literal[True],
+        **which: Unpack[Which],
+    ) -> BulkPreview: ...
+
+    async def reschedule(
+        self,
+        *,
+        run_at: Instant | None = None,
+        run_after: Delay | None = None,
+        dry_run: bool = False,
+        **which: Unpack[Which],
+    ) -> AsyncJob[Result] | BulkPreview:
+        """Let every pending job that matches be due at another time; as Bulk.reschedule."""
+        return await self._do(
+            lambda: reschedule_order(self._core, run_at, run_after, which), dry_run
+        )
+
+    async def _do(
+        self, order: Callable[[], Order], dry_run: bool
+    ) -> AsyncJob[Result] | BulkPreview:
+        core = self._core
+        if dry_run:
+            return await core.threads.read(lambda: look(core, order()))
+        job_id = await core.threads.call(lambda: enqueue(core, order()))
+        return AsyncJob(core, job_id, _decoder(core), committed(core))
+
+
+def look(core: Core, order: Order) -> BulkPreview:
+    """What the order is about, as things are now."""
+    store, live = core.ready(), order.verb != "retry"
+    sample: list[str] = []
+    for part in order.parts:
+        few = msgspec.structs.replace(part, limit=SAMPLE)
+        sample += store.live_ids(few, FIRST_ID) if live else _ids(store.finished(few, FIRST_ID))
+    return BulkPreview(count(core, order), tuple(sorted(sample)[:SAMPLE]))
+
+
+def count(core: Core, order: Order) -> int:
+    """How many jobs match now."""
+    store, live = core.ready(), order.verb != "retry"
+    return sum(store.count(part, live=live) for part in order.parts)
+
+
+def enqueue(core: Core, order: Order, fixed_id: str | None = None, deed: Deed | None = None) -> str:
+    """Store the job that does it; its id. It belongs to whose jobs it is about."""
+    function = core.functions.builtins[NAME]
+    call = function.bind(order)
+    now = core.now()
+    job = tracked(new_job(call, now, now, None), actor=order.by, owner=order.parts[0].owner)
+    if fixed_id is not None:
+        job = msgspec.structs.replace(job, id=fixed_id)
+    core.insert([job], deed)
+    return job.id
+
+
+def _decoder(core: Core) -> Callable[[str | None], Any]:
+    return core.functions.builtins[NAME].signature.decode_result
+
+
+def _ids(records: Sequence[JobRecord]) -> list[str]:
+    return [record.id for record in records]
+
+
+# Checking what was asked for ---------------------------------------------------------------------
+
+NOTHING_CHOSEN = "say which jobs: a function, queue, owner, batch or time, or everything=True"
+EVERYTHING_AND_SOME = "everything=True is for no filter at all"
+
+
+def cancel_order(core: Core, state: State | str | None, which: Which) -> Order:
+    chosen = _state("cancel", state)
+    return _order(core, "cancel", [JobFilter(state=chosen)], which, chosen is not None)
+
+
+def retry_order(core: Core, state: State | str | None, dead: bool, which: Which) -> Order:
+    chosen = _state("retry", state)
+    # One state after the other: that is what the index of finished jobs serves.
+    states = MAY_BE["retry"] if chosen is None else (chosen,)
+    filters = [JobFilter(state=each, exhausted=True if dead else None) for each in states]
+    return _order(core, "retry", filters, which, dead or chosen is not None)
+
+
+def reschedule_order(
+    core: Core, run_at: Instant | None, run_after: Delay | None, which: Which
+) -> Order:
+    now = core.now()
+    if run_at is not None and run_after is None:
+        due_at = at(run_at, now)
+    elif run_after is not None and run_at is None:
+        due_at = after(run_after, now)
+    else:
+        raise InvalidOption("reschedule", "say when: either run_at or run_after")
+    order = _order(core, "reschedule", [JobFilter(state=State.PENDING)], which, False)
+    return msgspec.structs.replace(order, run_at=max(due_at, now))
+
+
+def _state(verb: Verb, state: State | str | None) -> State | None:
+    chosen = job_filter(state, None, None, None, None, 1).state
+    if chosen is not None and chosen not in MAY_BE[verb]:
+        raise InvalidOption("state", f"{verb} is for {' and '.join(MAY_BE[verb])} jobs")
+    return chosen
+
+
+def _order(
+    core: Core, verb: Verb, filters: Sequence[JobFilter], which: Which, narrowed: bool
+) -> Order:
+    refuse_inside_mutation(f"bulk.{verb}")
+    unknown = which.keys() - Which.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{verb}() got an unexpected keyword argument {min(unknown)!r}")
+    words = _words(which, core.now())
+    chosen = narrowed or any(value is not None for value in words.values())
+    if chosen == bool(which.get("everything", False)):
+        raise InvalidOption(verb, EVERYTHING_AND_SOME if chosen else NOTHING_CHOSEN)
+    for option in ("by", "note"):
+        if which.get(option) is not None:
+            check_text(option, which.get(option))
+    # What is stored from now on has a greater id, as the job itself has.
+    words |= {"before_id": new_id(core.now()), "limit": PAGE}
+    parts = [
+        msgspec.structs.replace(filter, **words | {"function": name})
+        for name in core.functions.names_of(words["function"])
+        for filter in filters
+    ]
+    return Order(verb, tuple(parts), by=which.get("by"), note=which.get("note"))
+
+
+def _words(which: Which, now: int) -> dict[str, Any]:
+    """The filter as it is stored, but for the state."""
+    function, batch = name_of_function(which.get("function")), _batch_id(which.get("batch"))
+    for option, value in (
+        ("function", function),
+        ("queue", which.get("queue")),
+        ("owner", which.get("owner")),
+    ):
+        if value is not None:
+            check_text(option, value)
+    if function is not None and is_reserved(function):
+        raise InvalidOption("function", f"{function} is duly's own; cancel or retry its job itself")
+    due_from, due_before = which.get("after"), which.get("before")
+    return {
+        "function": function,
+        "queue": which.get("queue"),
+        "owner": which.get("owner"),
+        "batch_id": batch,
+        "run_after": None if due_from is None else at(due_from, now),
+        "run_before": None if due_before is None else at(due_before, now),
+    }
+
+
+def _batch_id(batch: AnyBatch | None) -> str | None:
+    batch_id = batch.id if isinstance(batch, Batch | AsyncBatch) else batch
+    if batch_id is not None and not is_id(str(batch_id)):
+        raise InvalidOption("batch", f"{batch_id!r} is no batch id")
+    return batch_id
+
+
+# In a worker -------------------------------------------------------------------------------------
+
+
+def bulk_function(core: Core) -> Action[[Order, Done], Result]:
+    """The function of duly's own that does it."""
+
+    def bulk(ctx: Ctx, order: Order, done: Done = FIRST) -> Result:
+        run = _Run(core, ctx, order, done)
+        try:
+            return run.to_the_end()
+        except QueryTooBroad as error:
+            # Time also runs while a machine or a disk stands still. Only where the first page was
+            # not found twice is it sure to be the filter.
+            if run.has_begun or ctx.attempt == 1:
+                raise
+            raise NonRetryable(str(error)) from error
+
+    return Action(bulk, NAME, Options(queue=QUEUE, priority=MAX_PRIORITY, retry=RETRY))
+
+
+class _Run:
+    """One attempt."""
+
+    def __init__(self, core: Core, ctx: Ctx, order: Order, done: Done) -> None:
+        self._core = core
+        self._ctx = ctx
+        self._order = order
+        self._done = done
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this attempt or one before it has found a page."""
+        return self._done.matched > 0
+
+    def to_the_end(self) -> Result:
+        if self._done.total is None:
+            self._set(total=self._count())
+        self._say()
+        while self._done.part < len(self._order.parts):
+            ids, change = self._next_page(self._core.now())
+            if ids:
+                self._change(ids, change)
+                self._say()
+            else:
+                self._set(part=self._done.part + 1, after=FIRST_ID)
+        return self._done.result()
+
+    def _count(self) -> int | None:
+        try:
+            return count(self._core, self._order)
+        except QueryTooBroad:
+            # There are very many; a page of them may be found quickly all the same.
+            return None
+
+    def _next_page(self, now: int) -> tuple[Sequence[str], Change]:
+        """The next jobs, and what is to become of them."""
+        order, store = self._order, self._core.ready()
+        part, after = order.parts[self._done.part], self._done.after
+        if order.verb == "retry":
+            records = within_bytes(self._core, store.finished(part, after))
+            jobs, _ = all_again(self._core, records, now)
+            return _ids(records), RepeatJobs(jobs, now + REMEMBERED_MS)
+        ids = store.live_ids(part, after)
+        if order.run_at is not None:
+            return ids, MoveJobs(ids, order.run_at)
+        return ids, CancelJobs(ids, f"job:{self._ctx.job_id}", part.state == State.PENDING)
+
+    def _change(self, ids: Sequence[str], change: Change) -> None:
+        """One page, and the word that it is done, in one transaction."""
+        before = self._done
+
+        def with_page(changed: int) -> Done:
+            matched = before.matched + len(ids)
+            return msgspec.structs.replace(
+                before, after=ids[-1], matched=matched, changed=before.changed + changed
+            )
+
+        changed = self._core.ready().change_page(
+            fence_of(self._ctx),
+            change,
+            lambda changed: self._args(with_page(changed)),
+            self._core.now(),
+        )
+        if changed is None:
+            raise Canceled("this job was canceled; what it has not come to is left as it is")
+        self._done = with_page(changed)
+        self._tell(changed)
+
+    def _args(self, done: Done) -> str:
+        """The arguments of the next attempt, should there be one."""
+        return self._core.functions.builtins[NAME].signature.encode((self._order, done), {})
+
+    def _set(self, **changes: Any) -> None:
+        self._done = msgspec.structs.replace(self._done, **changes)
+
+    def _tell(self, changed: int) -> None:
+        """Those whom it concerns hear of it at once."""
+        if changed and self._order.verb == "cancel":
+            self._core.tell_bodies()
+        elif changed:
+            self._core.wake()
+
+    def _say(self) -> None:
+        done = self._done
+        total = None if done.total is None else max(done.total, done.matched)
+        note = f"{done.matched:,} of {'very many' if total is None else f'{total:,}'} jobs"
+        value = 0.0 if total is None else done.matched / total if total else 1.0
+        self._ctx.progress(value, note)
+        self._ctx.log(f"{self._order.verb}: {note}, {done.changed:,} changed")

@@ -1,0 +1,462 @@
+"""What a function gets as its first argument, and what it can do with it.
+
+`Tx` is the transaction of a mutation, `Ctx` and `AsyncCtx` belong to actions. All of them, and the
+app itself, share one set of verbs.
+"""
+
+# What callers without a type checker hand in is not always what the types say.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from duly.calls.kinds import Mutation
+from duly.calls.orm import close_session, open_session
+from duly.calls.twins import Twin, awaited
+from duly.calls.verbs import NOTHING, AsyncVerbs, Verbs
+from duly.errors import (
+    Canceled,
+    CannotCancelSelf,
+    InvalidFunction,
+    NonRetryable,
+    RetryAfter,
+    TooManyJobs,
+    TransactionEnded,
+)
+from duly.functions.function import Function
+from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.progress import check_line, check_progress
+from duly.model.schedule import check_cost
+from duly.runtime.program import Running, Scrub
+from duly.runtime.transaction_guard import mutation_body, refuse_inside_mutation, transaction_block
+from duly.store.base import NeedsAlone, Rows, StoreTx
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from duly.core import Core
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+MAX_JOBS_PER_MUTATION = 1_000
+MAX_BYTES_PER_MUTATION = 8 << 20
+
+
+class Tx(Verbs):
+    """One database transaction: everything done through it happens together or not at all.
+
+    A mutation gets it as its first argument; `app.transaction()` opens one outside any job.
+    """
+
+    _commits_later = True
+
+    def __init__(
+        self,
+        core: Core,
+        store_tx: StoreTx,
+        *,
+        running: Running | None = None,
+        parent_id: str | None = None,
+        shared: bool = False,
+    ) -> None:
+        self._core = core
+        self._tx: StoreTx | None = store_tx
+        self._running = running
+        self._parent = parent_id
+        self._shared = shared
+        self._needs_alone = False
+        self._scheduled = 0
+        self._bytes = 0
+        self._doomed: Exception | None = None
+        self._session: Session | None = None
+        self.due_now: bool = False
+
+    @property
+    def job_id(self) -> str | None:
+        """The id of the job that runs this mutation; None in `app.transaction()`."""
+        return self._running.claim.id if self._running else None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._running.claim.attempt if self._running else 1
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Run a statement in the transaction. `?` marks a parameter on every database."""
+        return self._open().execute(sql, parameters)
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, inside the transaction. Do not commit it."""
+        tx = self._open()
+        if self._shared:
+            self._needs_alone = True
+            raise NeedsAlone
+        return tx.connection
+
+    @property
+    def session(self) -> Session:
+        """A SQLAlchemy Session inside the transaction; it is flushed when the body ends.
+
+        Its commit and rollback end nothing: they mark, and go back to, a point in the transaction.
+        """
+        if self._session is None:
+            self._session = open_session(self._core.store, self.connection)
+        self._open()
+        return self._session
+
+    @contextmanager
+    def savepoint(self) -> Generator[None]:
+        """What happens inside is undone, alone, when the block raises."""
+        before = self._scheduled, self._bytes
+        # The session's savepoints and ours must not overlap.
+        self.settle()
+        try:
+            with self._open().savepoint():
+                try:
+                    yield
+                    self.settle()
+                except BaseException:
+                    self._undo_session()
+                    raise
+        except BaseException:
+            self._scheduled, self._bytes = before
+            raise
+
+    def settle(self) -> None:
+        """Write what the session holds back, and release its savepoint."""
+        if self._session is not None:
+            self._session.commit()
+
+    def _undo_session(self) -> None:
+        if self._session is not None:
+            # It fails where the transaction has failed already.
+            with suppress(Exception):
+                self._session.rollback()
+
+    def _open(self) -> StoreTx:
+        if self._tx is None:
+            raise TransactionEnded("the transaction of this tx is over; do not keep it")
+        if self._running is not None and self._running.canceled:
+            raise Canceled("this job was canceled or timed out; its transaction is rolled back")
+        return self._tx
+
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        tx = self._open()
+        self._count(jobs)
+        found = tx.insert_jobs(jobs)
+        self.due_now = True
+        return found
+
+    def _count(self, jobs: Sequence[NewJob]) -> None:
+        self._scheduled += len(jobs)
+        self._bytes += sum(len(job.args.encode()) for job in jobs)
+        if self._scheduled > MAX_JOBS_PER_MUTATION:
+            self._doom(f"a mutation may schedule {MAX_JOBS_PER_MUTATION:,} jobs, not more")
+        if self._bytes > MAX_BYTES_PER_MUTATION:
+            self._doom(f"a mutation may schedule {MAX_BYTES_PER_MUTATION:,} bytes of arguments")
+
+    def _doom(self, message: str) -> None:
+        self._doomed = TooManyJobs(message)
+        raise self._doomed
+
+    def _get(self, job_id: str) -> JobRecord | None:
+        if self._tx is None:
+            return self._core.get(job_id)
+        record = self._open().get(job_id)
+        return None if record is None else self._core.redaction.shown(record)
+
+    def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._core.redaction.shown_all(self._open().find(filter))
+
+    def _cancel(self, job_id: str) -> bool | None:
+        if job_id == self.job_id:
+            raise CannotCancelSelf
+        tx = self._open()
+        caller = self.job_id or self._parent
+        won = tx.cancel(job_id, f"job:{caller}" if caller else "operator", self._core.clock.now())
+        # An ancestor takes its descendants along, and this job may be one of them.
+        if won and self._running is not None and not tx.lock_running(*_fence(self._running)):
+            self._doomed = CannotCancelSelf()
+            raise self._doomed
+        return won
+
+    def _parent_id(self) -> str | None:
+        return self._parent
+
+    def end(self) -> None:
+        """The transaction is about to end: nothing may be done with it any more."""
+        self._tx = None
+        if self._session is not None:
+            close_session(self._session)
+            self._session = None
+
+    def raise_if_alone_is_needed(self) -> None:
+        """Whatever the body made of having been refused the connection, alone it gets it."""
+        if self._needs_alone:
+            raise NeedsAlone
+
+    def raise_if_doomed(self) -> None:
+        """A limit was passed: swallowing the exception does not save the transaction."""
+        if self._doomed is not None:
+            raise self._doomed
+
+
+class Ctx(Verbs):
+    """What a sync action knows of its job, and how it calls other functions.
+
+    When the job is canceled or times out, the body continues to run, but the functions it schedules
+    do not: `run` and its like return a job that is already canceled. `check`, `progress` and `call`
+    raise Canceled.
+    """
+
+    def __init__(self, core: Core, running: Running) -> None:
+        self._core = core
+        self._running = running
+        self._cost = 0.0
+        self._spending = threading.Lock()
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job that runs this action."""
+        return self._running.claim.id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._running.claim.attempt
+
+    @property
+    def canceled(self) -> bool:
+        """Whether the job was canceled or timed out: its result will be dropped."""
+        return self._running.canceled
+
+    def check(self) -> None:
+        """Raise Canceled if the job was canceled or timed out."""
+        if self.canceled:
+            raise Canceled("this job was canceled or timed out; its result is dropped")
+
+    def progress(self, value: float, note: str | None = None) -> None:
+        """Say how far the job is, from 0 to 1; raises Canceled as `check` does.
+
+        Costs next to nothing: what is said often is stored a few times a second, the last always.
+        """
+        checked = check_progress(value, note)
+        self.check()
+        self._running.progress(checked, note)
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Keep a line with the job; `job.logs()` reads them."""
+        check_line(text, level)
+        self._running.say(level, text)
+
+    def cost(self, amount: float) -> None:
+        """Say that the job has cost so much more, for the budget of its schedule.
+
+        Stored at once and for good, whatever becomes of the job; of no effect in a job that no
+        schedule has called for.
+        """
+        checked = check_cost(amount)
+        refuse_inside_mutation("cost")
+        claim = self._running.claim
+        # The sum is stored, not the amount: a write that is repeated counts once.
+        with self._spending:
+            self._core.ready().set_cost(claim.id, claim.token, self._cost + checked)
+            self._cost += checked
+
+    def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a mutation now, in a transaction of its own, and return what it returns.
+
+        Raises Canceled, and commits nothing, if the job was canceled or timed out.
+        """
+        if not isinstance(mutation, Mutation):
+            raise InvalidFunction(f"ctx.call runs a mutation, not {mutation!r}")
+        self.check()
+        text = mutation.signature.encode(args, kwargs)
+        arguments = mutation.signature.decode(text)
+        claim = self._running.claim
+        try:
+            with open_tx(self._core, (claim.id, claim.token)) as tx:
+                result: R = mutation.body(tx, **arguments)
+        except BaseException:
+            # What it says may become the error of this job.
+            if mutation.signature.redacted:
+                self._running.failed_calls.add((mutation.signature.scrub, text))
+            raise
+        return result
+
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        found = self._core.insert_children(_fence(self._running), jobs)
+        # None: this job was canceled, so they are stored canceled, and the body goes on.
+        return NOTHING if found is None else found
+
+    def _get(self, job_id: str) -> JobRecord | None:
+        return self._core.get(job_id)
+
+    def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._core.find(filter)
+
+    def _cancel(self, job_id: str) -> bool | None:
+        return self._core.cancel(job_id, f"job:{self.job_id}")
+
+    def _parent_id(self) -> str | None:
+        return self.job_id
+
+
+class AsyncCtx(AsyncVerbs, Twin[Ctx]):
+    """What an async action knows of its job; the verbs are those of Ctx, awaited.
+
+    When the job is canceled or times out, the body gets `CancelledError` where it awaits anything
+    but these verbs, which complete as on Ctx.
+    """
+
+    def __init__(self, core: Core, running: Running) -> None:
+        super().__init__(core, Ctx(core, running))
+        self._running = running
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job that runs this action."""
+        return self._sync.job_id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._sync.attempt
+
+    @property
+    def canceled(self) -> bool:
+        """Whether the job was canceled or timed out: its result will be dropped."""
+        return self._sync.canceled
+
+    def check(self) -> None:
+        """Raise Canceled if the job was canceled or timed out."""
+        self._sync.check()
+
+    async def progress(self, value: float, note: str | None = None) -> None:
+        """Say how far the job is, from 0 to 1, and let other tasks run; as Ctx.progress."""
+        self._sync.progress(value, note)
+        await asyncio.sleep(0)
+
+    def log(self, text: str, *, level: str = "info") -> None:
+        """Keep a line with the job; `job.logs()` reads them."""
+        self._sync.log(text, level=level)
+
+    cost: Final = awaited(Ctx.cost)
+    call: Final = awaited(Ctx.call)
+
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        return await self._do(lambda ctx: ctx._insert(jobs), reads=False)  # pyright: ignore[reportPrivateUsage]
+
+    async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return await self._do(lambda ctx: ctx._list(filter), reads=True)  # pyright: ignore[reportPrivateUsage]
+
+    async def _cancel(self, job_id: str) -> bool | None:
+        return await self._do(lambda ctx: ctx._cancel(job_id), reads=False)  # pyright: ignore[reportPrivateUsage]
+
+    async def _get(self, job_id: str) -> JobRecord | None:
+        with self._running.undisturbed():
+            return await self._core.threads.look(partial(self._core.get, job_id))
+
+    async def _do(self, work: Callable[[Ctx], T], reads: bool) -> T:
+        with self._running.undisturbed():
+            return await super()._do(work, reads)
+
+    async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
+        with self._running.undisturbed():
+            return await super()._off_loop(work, functions)
+
+    def _parent_id(self) -> str | None:
+        return self.job_id
+
+
+class Bound:
+    """A function of one app, as the worker calls it."""
+
+    def __init__(self, core: Core, function: Function[..., Any]) -> None:
+        self._core = core
+        self._body = function.body
+        self.name = function.name
+        self.kind: Kind = function.kind
+        self.is_async = function.is_async
+        self.isolated = function.traits.isolate is not None
+        self.alone = function.traits.alone
+        self.group = function.traits.group
+        self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
+        self.encode_result: Callable[[object], str | None] = function.signature.encode_result
+        self.scrub: Scrub = function.signature.scrub
+        self._retry_on = function.traits.retry_on
+
+    def may_retry(self, error: BaseException) -> bool:
+        if isinstance(error, NonRetryable):
+            return False
+        only = self._retry_on
+        return not only or isinstance(error, (RetryAfter, *only))
+
+    def start(self, running: Running) -> bool:
+        return bool(self._core.ready().start_bodies([_fence(running)]))
+
+    def start_async(self, running: Running) -> Awaitable[bool]:
+        return self._core.threads.call(partial(self.start, running))
+
+    def prepare(self) -> None:
+        self._core.functions.keep_fresh()
+
+    def call_mutation(
+        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+    ) -> object:
+        own = Tx(self._core, tx, running=running, parent_id=running.claim.id, shared=shared)
+        try:
+            with mutation_body():
+                value = self._body(own, **arguments)
+                own.settle()
+        finally:
+            own.end()
+            own.raise_if_alone_is_needed()
+        own.raise_if_doomed()
+        running.scheduled = own.due_now
+        return value
+
+    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+        return self._body(Ctx(self._core, running), **arguments)
+
+    def call_async(self, running: Running, arguments: Mapping[str, Any]) -> Awaitable[object]:
+        coroutine: Awaitable[object] = self._body(AsyncCtx(self._core, running), **arguments)
+        return coroutine
+
+
+@contextmanager
+def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
+    """A Tx outside any job; with a parent, its jobs are the children of a running action."""
+    refuse_inside_mutation("transaction")
+    core.functions.keep_fresh()
+    with core.ready().transaction() as store_tx:
+        if parent is not None and not store_tx.lock_running(*parent):
+            raise Canceled("this job was canceled; its result is dropped")
+        tx = Tx(core, store_tx, parent_id=parent[0] if parent else None)
+        try:
+            with mutation_body() if parent else transaction_block():
+                yield tx
+                tx.settle()
+        finally:
+            tx.end()
+        tx.raise_if_doomed()
+    if tx.due_now:
+        core.wake()
+
+
+def fence_of(ctx: Ctx) -> tuple[str, int]:
+    """What tells the attempt that runs from every other one: the job's id, and its token."""
+    return _fence(ctx._running)  # pyright: ignore[reportPrivateUsage]
+
+
+def _fence(running: Running) -> tuple[str, int]:
+    return running.claim.id, running.claim.token

@@ -1,0 +1,56 @@
+"""The kinds of functions: mutations, actions and async actions, and how each is called at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate
+
+from duly.functions.function import Function, P, R, R_co
+from duly.model.job import Kind
+
+if TYPE_CHECKING:
+    from duly.calls.context import AsyncCtx, Ctx, Tx
+
+
+class Mutation(Function[P, R_co]):
+    """A function that is one database transaction, run exactly once."""
+
+    kind = Kind.MUTATION
+
+    def __call__(self, tx: Tx, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it now, inside the transaction of `tx`."""
+        result: R_co = self.body(tx, *args, **kwargs)
+        return result
+
+
+class Action(Function[P, R_co]):
+    """A function with side effects, run at most once unless it asks for retries."""
+
+    kind = Kind.ACTION
+
+    def __call__(self, ctx: Ctx, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it now, in this thread."""
+        result: R_co = self.body(ctx, *args, **kwargs)
+        return result
+
+
+class AsyncAction(Function[P, R_co]):
+    """An action that is a coroutine."""
+
+    kind = Kind.ACTION
+
+    @property
+    def is_async(self) -> bool:
+        return True
+
+    def __call__(
+        self, ctx: AsyncCtx, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R_co]:
+        """Run it now, in this event loop."""
+        result: Coroutine[Any, Any, R_co] = self.body(ctx, *args, **kwargs)
+        return result
+
+
+MutationBody = Callable[Concatenate["Tx", P], R]
+ActionBody = Callable[Concatenate["Ctx", P], R]
+AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]

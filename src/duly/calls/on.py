@@ -1,0 +1,219 @@
+"""The verbs in a transaction of the caller's own: `app.on(handle)`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from duly.calls.jobs import AsyncJob, Job
+from duly.calls.verbs import AsyncVerbs, Verbs
+from duly.errors import NotCommittedYet
+from duly.functions.function import Call
+from duly.model.job import JobFilter, JobRecord, NewJob
+from duly.runtime.transaction_guard import refuse_handles_inside_mutation
+from duly.store import steps
+from duly.store.base import Address
+from duly.store.borrow import AsyncBorrowed, Borrowed
+from duly.store.steps import Steps
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+Verb = Callable[[Address], Steps[T]]
+
+BY = "operator"
+
+
+class SyncHandle(Protocol):
+    """What sqlite3, psycopg, SQLAlchemy and Django have in common."""
+
+    def commit(self) -> None: ...
+
+
+class DjangoProxy(Protocol):
+    """Django's `connection`, which looks for the thread's own at each use."""
+
+    def __getattr__(self, item: str) -> Any: ...
+
+
+class AsyncHandle(Protocol):
+    """What aiosqlite, psycopg's async connections and SQLAlchemy's have in common."""
+
+    def commit(self) -> Awaitable[None]: ...
+
+
+class AsyncpgHandle(Protocol):
+    """A connection of asyncpg, which has no commit."""
+
+    def is_in_transaction(self) -> bool: ...
+
+
+class On(Verbs):
+    """The verbs inside the transaction of a handle: what they do commits or vanishes with it."""
+
+    _commits_later = True
+
+    def __init__(self, core: Core, borrowed: Borrowed, *, notify: bool) -> None:
+        self._core = core
+        self._borrowed = borrowed
+        self._notify = notify
+
+    def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        wakes = self._notify and self._core.is_due_soon(jobs)
+        calls = wakes and self._borrowed.calls_after_commit()
+        notify = wakes and not calls
+        found = self._take(lambda to: steps.insert(to.dialect, jobs, notify=notify), writes=True)
+        if calls:
+            self._borrowed.after_commit(self._core.wake)
+        return found
+
+    def records(self, filter: JobFilter) -> Sequence[JobRecord]:
+        """Jobs as they are stored, with what nobody is shown; for duly's own parts."""
+        return self._take(lambda _: steps.find(filter))
+
+    def _get(self, job_id: str) -> JobRecord | None:
+        record = self._take(lambda _: steps.get(job_id))
+        return None if record is None else self._core.redaction.shown(record)
+
+    def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return self._core.redaction.shown_all(self.records(filter))
+
+    def _cancel(self, job_id: str) -> bool | None:
+        now = self._core.now()
+        return self._take(
+            lambda to: steps.cancel_for_user(to.dialect, job_id, BY, now), writes=True
+        )
+
+    def _take(self, verb: Verb[T], *, writes: bool = False) -> T:
+        refuse_handles_inside_mutation()
+        address = self._core.ready().address()
+        return self._borrowed.take(address, verb(address), writes=writes)
+
+    def _handle(self, call: Call[R], job: NewJob, found: Mapping[str, str]) -> Job[R]:
+        decode = call.function.signature.decode_result
+        job_id, existed = found.get(job.id, job.id), job.id in found
+        return OnJob(self._core, job_id, decode, partial(committed, self._core), existed=existed)
+
+    def _from_record(self, record: JobRecord) -> Job[Any]:
+        return OnJob(
+            self._core, record.id, self._core.functions.result_decoder(record), self._look, record
+        )
+
+    def _look(self, job_id: str) -> JobRecord:
+        """As it is committed; if it is not, as the open transaction sees it."""
+        record = self._core.get(job_id)
+        if record is None and self._borrowed.is_open():
+            record = self._get(job_id)
+        return present(job_id, record)
+
+
+class AsyncOn(AsyncVerbs):
+    """The same for a handle that is awaited."""
+
+    _commits_later = True
+
+    def __init__(self, core: Core, borrowed: AsyncBorrowed, *, notify: bool) -> None:
+        self._core = core
+        self._borrowed = borrowed
+        self._notify = notify
+
+    async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
+        wakes = self._notify and self._core.is_due_soon(jobs)
+        calls = wakes and self._borrowed.calls_after_commit()
+        notify = wakes and not calls
+
+        def insert(to: Address) -> Steps[dict[str, str]]:
+            return steps.insert(to.dialect, jobs, notify=notify)
+
+        found = await self._take(insert, writes=True)
+        if calls:
+            self._borrowed.after_commit(self._core.wake)
+        return found
+
+    async def _get(self, job_id: str) -> JobRecord | None:
+        record = await self._take(lambda _: steps.get(job_id))
+        return None if record is None else (await self._shown([record]))[0]
+
+    async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
+        return await self._shown(await self._take(lambda _: steps.find(filter)))
+
+    async def _shown(self, records: Sequence[JobRecord]) -> Sequence[JobRecord]:
+        # What is known of other services' functions has to be asked of the store.
+        if all(record.function in self._core.functions.registered for record in records):
+            return self._core.redaction.shown_all(records)
+        return await self._core.threads.read(partial(self._core.redaction.shown_all, records))
+
+    async def _cancel(self, job_id: str) -> bool | None:
+        def cancel(to: Address) -> Steps[bool | None]:
+            return steps.cancel_for_user(to.dialect, job_id, BY, self._core.clock.now())
+
+        return await self._take(cancel, writes=True)
+
+    async def _take(self, verb: Verb[T], *, writes: bool = False) -> T:
+        refuse_handles_inside_mutation()
+        if not self._core.functions.is_fresh():
+            await self._core.threads.read(self._core.functions.refresh)
+        address = self._core.store.address()
+        return await self._borrowed.take(address, verb(address), writes=writes)
+
+    def _handle(self, call: Call[R], job: NewJob, found: Mapping[str, str]) -> AsyncJob[R]:
+        decode = call.function.signature.decode_result
+        job_id, existed = found.get(job.id, job.id), job.id in found
+        read = partial(committed_async, self._core)
+        return AsyncOnJob(self._core, job_id, decode, read, existed=existed)
+
+    def _from_record(self, record: JobRecord) -> AsyncJob[Any]:
+        decode = self._core.functions.result_decoder(record)
+        return AsyncOnJob(self._core, record.id, decode, self._look, record)
+
+    async def _look(self, job_id: str) -> JobRecord:
+        record = await self._core.threads.read(lambda: self._core.get(job_id))
+        if record is None and self._borrowed.is_open():
+            record = await self._get(job_id)
+        return present(job_id, record)
+
+
+# The jobs ----------------------------------------------------------------------------------------
+
+
+class OnJob(Job[R_co]):
+    """A job that others see only when the caller has committed; until then nothing waits for it."""
+
+    def result(self, timeout: float | None = None) -> R_co:
+        committed(self._core, self._id)
+        return super().result(timeout)
+
+    def cancel(self) -> bool:
+        committed(self._core, self._id)
+        return super().cancel()
+
+
+class AsyncOnJob(AsyncJob[R_co]):
+    """The same for async code."""
+
+    async def result(self, timeout: float | None = None) -> R_co:
+        await committed_async(self._core, self._id)
+        return await super().result(timeout)
+
+    async def cancel(self) -> bool:
+        await committed_async(self._core, self._id)
+        return await super().cancel()
+
+
+def committed(core: Core, job_id: str) -> JobRecord:
+    # A read waits for no lock, so the caller's own transaction does not stand in its way.
+    return present(job_id, core.get(job_id))
+
+
+async def committed_async(core: Core, job_id: str) -> JobRecord:
+    return present(job_id, await core.threads.read(lambda: core.get(job_id)))
+
+
+def present(job_id: str, record: JobRecord | None) -> JobRecord:
+    if record is None:
+        raise NotCommittedYet(job_id)
+    return record

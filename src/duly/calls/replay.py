@@ -1,0 +1,163 @@
+"""Dead letters: jobs that have used up their attempts, and how they are run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from duly.calls.jobs import Job, job_from
+from duly.errors import DulyError, FunctionDeleted, InvalidOption, JobNotFound, StoreError
+from duly.ids import new_id
+from duly.model.function import Status
+from duly.model.job import (
+    CLAIM_BYTES,
+    LEFT_OUT,
+    JobFilter,
+    JobRecord,
+    NewJob,
+    State,
+    TrackedJob,
+    Trigger,
+)
+from duly.store.schedules.audit import Deed
+
+if TYPE_CHECKING:
+    from duly.core import Core
+
+PAGE = 500
+REMEMBERED_MS = 60 * 86_400_000
+"""How long a job is known to have been repeated: longer than any job is kept by default."""
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """What running jobs again comes to, or would come to."""
+
+    jobs: tuple[str, ...]
+    """Those that are run again, by id."""
+    repeated: tuple[str, ...]
+    """Left alone: they were run again before."""
+    refused: dict[str, str]
+    """Left alone for another reason, which is said."""
+
+
+def replay_one(core: Core, job_id: str, audited_as: str | None = None) -> Job[Any]:
+    """Run a failed or canceled job again, as a new one with the same arguments."""
+    record = core.ready().get(job_id)
+    if record is None:
+        raise JobNotFound(job_id)
+    fault = why_not(core, record)
+    if fault is not None:
+        raise fault
+    now = core.now()
+    job, deed = again(core, record, now), None
+    if audited_as is not None:
+        deed = Deed("job.retry", f"job:{job_id}", audited_as, {"job_id": job.id}, now)
+    repeated = core.ready().replay([job], now + REMEMBERED_MS, deed)
+    core.wake()
+    new_record = core.get(repeated[job_id])
+    if new_record is None:
+        raise JobNotFound(repeated[job_id])
+    return job_from(core, new_record, core.get)
+
+
+def replay_all(core: Core, filter: JobFilter, *, dry_run: bool) -> Replay:
+    """Run every dead letter that matches again, a page at a time; or only say which."""
+    total = Replay((), (), {})
+    for each in core.functions.for_each_name(filter):
+        before: str | None = filter.before_id
+        while found := core.ready().find(
+            msgspec.structs.replace(each, exhausted=True, before_id=before, limit=PAGE)
+        ):
+            page = within_bytes(core, found)
+            total = _joined(total, _replay_page(core, page, dry_run))
+            before = page[-1].id
+    return total
+
+
+def _replay_page(core: Core, page: Sequence[JobRecord], dry_run: bool) -> Replay:
+    now = core.now()
+    jobs, refused = all_again(core, page, now)
+    store = core.ready()
+    known = store.repeated([record.id for record in page])
+    fresh = [job for job in jobs if job.retry_of not in known]
+    if fresh and not dry_run:
+        repeated = store.replay(fresh, now + REMEMBERED_MS)
+        core.wake()
+        fresh = [job for job in fresh if repeated[job.retry_of or ""] == job.id]
+    ids = tuple(job.retry_of or "" for job in fresh)
+    left = tuple(j.id for j in page if j.id not in ids and j.id not in refused)
+    return Replay(ids, left, refused)
+
+
+def _joined(one: Replay, other: Replay) -> Replay:
+    return Replay(one.jobs + other.jobs, one.repeated + other.repeated, one.refused | other.refused)
+
+
+def within_bytes(core: Core, listed: Sequence[JobRecord]) -> Sequence[JobRecord]:
+    """As many as one transaction should write, but always one; with arguments that are long."""
+    records: list[JobRecord] = []
+    left = CLAIM_BYTES
+    for record in listed:
+        if record.args == LEFT_OUT:
+            record = core.ready().get(record.id) or record
+        left -= len(record.args.encode())
+        if left < 0 and records:
+            break
+        records.append(record)
+    return records
+
+
+def why_not(core: Core, record: JobRecord) -> Exception | None:
+    """Why a job cannot be run again, if it cannot."""
+    if record.state not in (State.FAILED, State.CANCELED):
+        return InvalidOption("job", f"{record.id} is {record.state}; only what failed runs again")
+    if record.args == LEFT_OUT:
+        # It has gone since it was listed, and its arguments with it.
+        return JobNotFound(record.id)
+    if core.functions.status_of(record.function) == Status.DELETED:
+        return FunctionDeleted(record.function)
+    return None
+
+
+def all_again(
+    core: Core, records: Iterable[JobRecord], now: int
+) -> tuple[list[TrackedJob], dict[str, str]]:
+    """New jobs for those that can be run again; of the others, by id, why not."""
+    jobs: list[TrackedJob] = []
+    refused: dict[str, str] = {}
+    for record in records:
+        try:
+            if (fault := why_not(core, record)) is not None:
+                raise fault
+            jobs.append(again(core, record, now))
+        except StoreError:
+            raise
+        except DulyError as error:
+            refused[record.id] = str(error)
+        except Exception as error:
+            # Users compute the key of a limit from arguments that may be older than their code.
+            refused[record.id] = f"the key of its limit: {type(error).__name__}"
+    return jobs, refused
+
+
+def again(core: Core, record: JobRecord, now: int) -> TrackedJob:
+    """A new job for the same work."""
+    length = None if record.expires_at is None else record.expires_at - record.run_at
+    fields: dict[str, Any] = {name: getattr(record, name) for name in NewJob.__struct_fields__}
+    fields |= {
+        "id": new_id(now),
+        "created_at": now,
+        "scheduled_at": now,
+        "run_at": now,
+        "expires_at": None if length is None or length <= 0 else now + length,
+        "parent_id": None,
+        "retry_of": record.id,
+        "actor": record.actor,
+    }
+    if record.trigger == Trigger.WEBHOOK:
+        # It takes the place of the other one, in the inbox and in the line of its entity.
+        fields |= {"trigger": record.trigger, "batch_id": record.batch_id}
+    job = TrackedJob(**fields)
+    return core.functions.under_limit(job)

@@ -1,0 +1,48 @@
+"""Telling somebody outside that a schedule is late: a POST, as a job that every worker can run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from duly.calls.context import Ctx
+from duly.calls.kinds import Action
+from duly.errors import AddressRefused, InvalidOption, NonRetryable
+from duly.functions.function import Options
+from duly.model.retry import Retry
+from duly.runtime.outbound import Client, parse_url
+
+NAME = QUEUE = "duly.alert"
+"""Every worker serves queues of duly's own, so a paused or busy one keeps no alert back."""
+SECONDS = 10.0
+RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
+
+
+def is_address(alert: str) -> bool:
+    """Whether an alert is an address, and not the name of a function."""
+    return alert.startswith(("http://", "https://"))
+
+
+def check_address(url: str) -> str:
+    """The address, if something can be sent there."""
+    try:
+        parse_url(url)
+    except AddressRefused as error:
+        raise InvalidOption("alert", str(error), "or give a function") from None
+    return url
+
+
+def alert_function(client: Client) -> Action[[str, str, str], int]:
+    """The function of duly's own that sends it; its result is the status of the answer."""
+
+    def alert(ctx: Ctx, url: str, schedule_id: str, problem: str) -> int:
+        said = {"schedule_id": schedule_id, "problem": problem, "alert_id": ctx.job_id}
+        headers = {"Idempotency-Key": ctx.job_id}
+        body = msgspec.json.encode(said)
+        status = client.post(url, body, headers, seconds=SECONDS).status
+        if 400 <= status < 500 and status not in (408, 425, 429):
+            raise NonRetryable(f"the address answered {status}")
+        if status >= 300:
+            raise RuntimeError(f"the address answered {status}")
+        return status
+
+    return Action(alert, NAME, Options(queue=QUEUE, retry=RETRY, timeout=3 * SECONDS))

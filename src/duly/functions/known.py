@@ -1,0 +1,289 @@
+"""The functions that an app knows, and which calls of them may be made.
+
+They are registered here, declared here while their code is in another service, or published by the
+workers that have the code. Operators may have paused, deprecated or deleted any of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from duly.clock import os_monotonic
+from duly.errors import (
+    FunctionConflict,
+    FunctionDeleted,
+    InvalidOption,
+    SignatureMismatch,
+    StoreError,
+    UnknownFunction,
+)
+from duly.functions.function import Call, Function, InStore, with_hook
+from duly.functions.new_job import under_limit
+from duly.functions.published import Declared, by_name, options_of, schema_of
+from duly.model.function import RESERVED, FunctionInfo, Published, Status, is_reserved
+from duly.model.job import JobFilter, JobRecord, TrackedJob
+from duly.model.signature import check_against
+from duly.runtime.transaction_guard import is_inside
+from duly.store.table import Store
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+STATUS_SECONDS = 1.0
+"""How old what is known of the functions' status may be when a call is checked."""
+
+F = TypeVar("F", bound=Function[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Connected(Protocol):
+    """An app, as far as its functions need it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this process is connected already."""
+        ...
+
+    def ready(self) -> Store: ...
+
+
+class KnownFunctions:
+    """What can be called through one app."""
+
+    def __init__(self, app: Connected, builtins: Mapping[str, Function[..., Any]]) -> None:
+        self._app = app
+        self.builtins = dict(builtins)
+        """Functions of duly's own, which every worker has and nobody is told of."""
+        self.registered: dict[str, Function[..., Any]] = {}
+        self.revision = 0
+        """Grows whenever a function is registered."""
+        self.aliases: dict[str, str] = {}
+        self.declared: dict[str, Declared[..., Any]] = {}
+        self._statuses: Mapping[str, Status] = {}
+        self._elsewhere: dict[str, tuple[float, Function[..., Any]]] = {}
+        """Functions of other services, and until when what they have published is believed."""
+        self._fresh_until = 0.0
+
+    def forget(self) -> None:
+        """Believe nothing any more that a store has said; for tests that exchange it."""
+        self._fresh_until = 0.0
+        self._elsewhere.clear()
+
+    def register(self, function: F) -> F:
+        for name in (function.name, *function.traits.aliases):
+            _refuse_reserved(name)
+            known = self.by_any_name(name)
+            if known is not None and not function.is_redefinition_of(known):
+                raise FunctionConflict(name, known.source(), function.source())
+        self.registered[function.name] = function
+        self.aliases |= dict.fromkeys(function.traits.aliases, function.name)
+        self.revision += 1
+        return function
+
+    def by_any_name(self, name: str) -> Function[..., Any] | None:
+        return self.registered.get(self.aliases.get(name, name))
+
+    def known(self, name: str) -> Function[..., Any] | None:
+        """As by_any_name, with what nobody may call by name."""
+        return self.builtins.get(name) or self.by_any_name(name)
+
+    def names_of(self, name: str | None) -> list[str | None]:
+        """A function's name and those under which jobs of it may still be stored."""
+        known = None if name is None else self.by_any_name(name)
+        return [name] if known is None else [known.name, *known.traits.aliases]
+
+    def for_each_name(self, filter: JobFilter) -> list[JobFilter]:
+        """The filter, once for each name that its function has and had."""
+        names = self.names_of(filter.function)
+        return [msgspec.structs.replace(filter, function=name) for name in names]
+
+    def function(self, name: str) -> Function[..., Any]:
+        known = self.by_any_name(name)
+        return by_name(self._published(name)) if known is None else known
+
+    def _published(self, name: str) -> FunctionInfo:
+        info = self._app.ready().function(name)
+        if info is None:
+            raise UnknownFunction(name, self.registered)
+        return info
+
+    def status_of(self, name: str) -> Status:
+        """What operators have decided about a function, as far as is known here."""
+        self._know_statuses()
+        return self._statuses.get(name, Status.ACTIVE)
+
+    def is_here(self, function: object) -> bool:
+        """Whether its code is in this process, so that a call is checked without the store."""
+        if not isinstance(function, Function):
+            return True
+        hook = function.options.on_complete
+        is_elsewhere = isinstance(function, Declared | InStore)
+        return not is_elsewhere and (hook is None or self.is_here(hook))
+
+    def admit(self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None) -> Call[R]:
+        """The call as it may be enqueued; a function of another app is refused.
+
+        `seen`: what the store has said of functions elsewhere, for calls admitted together.
+        """
+        self._know_statuses()
+        function = call.function
+        status = self._statuses.get(function.name)
+        if status == Status.DELETED:
+            raise FunctionDeleted(function.name)
+        if status == Status.DEPRECATED:
+            warnings.warn(f"function {function.name!r} is deprecated", DeprecationWarning, 4)
+        return self.admitted(call, seen)
+
+    def admitted(
+        self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None
+    ) -> Call[R]:
+        """The same, whatever operators have decided about the function."""
+        function = call.function
+        if isinstance(function, Declared):
+            return self._admit_declared(function, call.args, {} if seen is None else seen)
+        if isinstance(function, InStore):
+            return self._with_hook(Call(function.looked_up(self._app.ready()), call.args))
+        known = self.registered.get(function.name)
+        if known is None or known.signature is not function.signature:
+            raise UnknownFunction(function.name, self.registered)
+        return self._with_hook(call)
+
+    def _with_hook(self, call: Call[R], argument: str = "job_id") -> Call[R]:
+        """The call with its hook as it may be enqueued."""
+        hook = call.function.options.on_complete
+        if hook is None:
+            return call
+        admitted = self.admit_hook(hook, argument)
+        return call if admitted is hook else Call(with_hook(call.function, admitted), call.args)
+
+    def admit_hook(self, hook: Function[..., Any], argument: str) -> Function[..., Any]:
+        """The function as it may wait for the end of others; it must take that argument."""
+        return self.admit(Call(hook, hook.signature.encode((), {argument: NOBODY}))).function
+
+    def _admit_declared(
+        self, function: Declared[..., R], args: str, seen: dict[str, FunctionInfo | None]
+    ) -> Call[R]:
+        if function.name not in seen:
+            seen[function.name] = self._app.ready().function(function.name)
+        info = seen[function.name]
+        if info is None:
+            return Call(function.as_published(None), args)
+        check_against(function.name, schema_of(info), args)
+        return self._with_hook(Call(self._as_published(function, info), args))
+
+    def under_limit(self, job: TrackedJob) -> TrackedJob:
+        """A job that is stored again, with the limit that its function has here, or elsewhere."""
+        function = self.by_any_name(job.function) or self._published_elsewhere(job.function)
+        # Arguments that do not fit any more have no key, and are not run either.
+        with contextlib.suppress(SignatureMismatch):
+            return job if function is None else under_limit(Call(function, job.args), job)
+        return job
+
+    def _as_published(self, function: Declared[P, R], info: FunctionInfo) -> Declared[P, R]:
+        name = options_of(info).on_complete
+        if name is None or "on_complete" in function.changes:
+            return function.as_published(info)
+        return function.as_published(info, self._hook_elsewhere(name))
+
+    def _hook_elsewhere(self, name: str) -> Function[..., Any]:
+        """The hook of a function elsewhere, without one of its own: no hook is waited for."""
+        known = self.by_any_name(name)
+        if known is not None:
+            return known
+        info = self._published(name)
+        return by_name(info).as_published(info)
+
+    def _published_elsewhere(self, name: str) -> Function[..., Any] | None:
+        """A function whose code is in other workers, as far as they have told."""
+        known = self._elsewhere.get(name)
+        if known is None or os_monotonic() >= known[0]:
+            store = self._app.ready()
+            info = store.function(name)
+            if info is not None and info.alias_of is not None:
+                info = store.function(info.alias_of)
+            if info is None:
+                # Nothing to remember: it may be published at any time.
+                return None
+            until = os_monotonic() + STATUS_SECONDS
+            known = self._elsewhere[name] = until, self._as_published(by_name(info), info)
+        return known[1]
+
+    def published(self, names: Iterable[str] | None = None) -> list[Published]:
+        """The functions as they are described to everybody."""
+        chosen = self.without_faulty() if names is None else names
+        return [row for name in chosen for row in self.registered[name].published(self._app.name)]
+
+    def without_faulty(self) -> dict[str, Function[..., Any]]:
+        """The functions whose type hints can be resolved."""
+        return {name: f for name, f in dict(self.registered).items() if f.signature.is_sound()}
+
+    def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
+        """How a stored result is read: by the function's annotation, if it is known here."""
+        function = self.known(record.function)
+        return function.signature.decode_result if function else _plain_json
+
+    def is_fresh(self) -> bool:
+        """Whether a call can be checked without asking the store."""
+        return self._app.is_ready and os_monotonic() < self._fresh_until
+
+    def keep_fresh(self) -> None:
+        """Before a transaction begins: in it, what is known at its beginning counts.
+
+        To ask on another connection meanwhile could wait for ever, if all that a pooler has are
+        in transactions which do the same.
+        """
+        if not self.is_fresh():
+            self.refresh()
+
+    def _know_statuses(self) -> None:
+        if not self._fresh_until or not is_inside():
+            self.keep_fresh()
+
+    def refresh(self) -> None:
+        """Ask the store what operators have decided about functions."""
+        self._statuses = self._app.ready().statuses()
+        self._fresh_until = os_monotonic() + STATUS_SECONDS
+
+    def callable_now(self, name: str) -> Function[..., Any]:
+        """A function by its name; what others have published is believed for a second."""
+        known = self.by_any_name(name)
+        if known is not None:
+            return known
+        elsewhere = self._published_elsewhere(name)
+        if elsewhere is None:
+            raise UnknownFunction(name, self.registered)
+        return elsewhere
+
+    def knows(self, name: str) -> bool:
+        """Whether a function and its hook are registered here, or described by who has them."""
+        try:
+            self.callable_now(name)
+        except UnknownFunction:
+            return False
+        except StoreError:
+            raise
+        except Exception:  # the tick that calls it will say what is wrong
+            return True
+        return True
+
+    def declare(self, function: Declared[P, R]) -> Declared[P, R]:
+        """Remember what a declaration hides, for until a worker has published it."""
+        _refuse_reserved(function.name)
+        self.declared[function.name] = function
+        return function
+
+
+def _refuse_reserved(name: str) -> None:
+    if is_reserved(name):
+        raise InvalidOption("name", f"{name!r}: names that begin with {RESERVED!r} are duly's own")
+
+
+def _plain_json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)

@@ -1,0 +1,149 @@
+"""Functions as their workers have published them, and options as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from duly.errors import InvalidOption, UnknownFunction
+from duly.functions.function import Function, Options, P, R_co, published_options
+from duly.model.function import FunctionInfo, PublishedOptions
+from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Kind
+from duly.model.keys import Limit, Unique
+from duly.model.retry import decode_retry
+from duly.model.signature import PublishedSignature, Signature
+from duly.model.stored import read
+
+NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
+CHANGEABLE = ("queue", "priority", "timeout", "expires", "owner", "tags", "retry")
+FIXED = ("unique", "limit", "debounce", "idempotency_key", "on_complete")
+
+
+class Declared(Function[P, R_co]):
+    """A function whose code is in another service: it can be called later, not run here.
+
+    What its workers have published decides how its jobs are run.
+    """
+
+    def __init__(
+        self,
+        stub: Callable[..., Any],
+        name: str,
+        signature: Signature,
+        kind: Kind | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._declared_kind = kind
+        self.changes: dict[str, Any] = dict(changes or {})
+        """The options that callers have given; all others are as they are published."""
+        options = msgspec.structs.replace(Options(), **self.changes)
+        super().__init__(stub, name, options, signature=signature)
+        self.kind: Kind = kind or Kind.ACTION
+
+    def __repr__(self) -> str:
+        return f"<declared {self.name}>"
+
+    def _with(self, changes: Mapping[str, Any]) -> Declared[P, R_co]:
+        given = {**self.changes, **changes}
+        changed = Declared[P, R_co](
+            self.body, self.name, self.signature, self._declared_kind, given
+        )
+        # What is published of it may be known here already.
+        changed.options = msgspec.structs.replace(self.options, **changes)
+        return changed
+
+    def as_published(
+        self, info: FunctionInfo | None, hook: Function[..., Any] | None = None
+    ) -> Declared[P, R_co]:
+        """The same with the kind, the options and the hook that its workers have given it."""
+        if info is None:
+            if self._declared_kind is None:
+                raise UnknownFunction(self.name, because=NOT_PUBLISHED)
+            return self
+        known = Declared[P, R_co](
+            self.body, self.name, self.signature, Kind(info.kind), self.changes
+        )
+        published = _options_from(options_of(info), hook)
+        known.options = msgspec.structs.replace(published, **self.changes)
+        return known
+
+
+USUAL = PublishedOptions(DEFAULT_QUEUE, DEFAULT_PRIORITY)
+
+
+def options_of(info: FunctionInfo) -> PublishedOptions:
+    """The options as they were published; the usual ones if they cannot be read."""
+    return read(info.options, PublishedOptions, USUAL)
+
+
+def schema_of(info: FunctionInfo) -> dict[str, Any]:
+    """The schema of its arguments; one that lets everything through if it cannot be read."""
+    return read(info.schema, dict[str, Any], {})
+
+
+def by_name(info: FunctionInfo) -> Declared[..., Any]:
+    """A function that only its published form is known of."""
+
+    def stub() -> None: ...
+
+    schema = schema_of(info)
+    return Declared(stub, info.name, PublishedSignature(info.name, schema), Kind(info.kind))
+
+
+def _options_from(published: PublishedOptions, hook: Function[..., Any] | None) -> Options:
+    return Options(
+        queue=published.queue,
+        priority=published.priority,
+        timeout=None if published.timeout is None else published.timeout / 1000,
+        expires=None if published.expires is None else published.expires / 1000,
+        owner=published.owner,
+        tags=published.tags,
+        retry=decode_retry(published.retry),
+        on_complete=hook,
+        unique=None if published.unique is None else Unique(**published.unique),
+        limit=None if published.limit is None else Limit(**published.limit),
+        debounce=None if published.debounce is None else published.debounce / 1000,
+    )
+
+
+def option_changes(
+    function: Function[..., Any], known: Function[..., Any] | None
+) -> dict[str, Any]:
+    """What the options of a call differ in from those of its function, as data."""
+    published = msgspec.structs.asdict(published_options(function.options))
+    changed = _changed(function, known, published)
+    for name in FIXED:
+        if name in changed:
+            raise InvalidOption(name, "goes with the function itself; a schedule cannot change it")
+    return {name: published[name] for name in CHANGEABLE if name in changed}
+
+
+def _changed(
+    function: Function[..., Any], known: Function[..., Any] | None, published: Mapping[str, Any]
+) -> set[str]:
+    if isinstance(function, Declared):
+        # Not what differs from today's: when its workers publish other options, those hold.
+        return set(function.changes)
+    usual = Options() if known is None else known.options
+    before = msgspec.structs.asdict(published_options(usual))
+    changed = {name for name in CHANGEABLE if published[name] != before[name]}
+    if known is not None:
+        changed |= {n for n in FIXED if getattr(function.options, n) != getattr(usual, n)}
+    return changed
+
+
+def with_changes(function: Function[..., Any], changes: Mapping[str, Any]) -> Function[..., Any]:
+    """The function with options that `option_changes` has written down."""
+    if not changes:
+        return function
+    given = dict(changes)
+    for name in ("timeout", "expires"):
+        if given.get(name) is not None:
+            given[name] /= 1000
+    if "retry" in given:
+        given["retry"] = decode_retry(given["retry"])
+    if "tags" in given:
+        given["tags"] = tuple(given["tags"])
+    return function.using(**given)

@@ -1,0 +1,286 @@
+"""`app.observe`: one view across schedules and the crons of gateways, in six columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypedDict, Unpack
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from duly.calls.twins import Twin, awaited
+from duly.clock import from_ms
+from duly.core import Core
+from duly.errors import InvalidOption
+from duly.functions.checks import check_stored_text
+from duly.functions.times import Delay, length_ms
+from duly.gateway.crons import GatewayCron
+from duly.gateway.registered import ASK_SECONDS, MOST_ASKED, Gateways, RegisteredGateway
+from duly.ids import is_id
+from duly.model.schedule import ScheduleRecord
+from duly.model.trigger import At, Cron, Every, Trigger
+from duly.schedules.ahead import zone_info
+from duly.schedules.views import Schedule
+from duly.store.schedules.data import ScheduleFilter
+from duly.store.table import Store
+
+MAX_PAGE = 1_000
+MOST_DIGITS = 15
+STATUSES = ("enabled", "disabled", "parked", "orphaned", "ended", "late")
+
+
+class Which(TypedDict, total=False):
+    """Which schedules a view is about; None means any."""
+
+    status: str | None
+    search: str | None
+    function: str | None
+    due_within: Delay | None
+
+
+class ObservedSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the view. The six columns are `resource`, `type` with `expression`, `tz`,
+    `status`, `next_run` and `last_run` with `last_status`."""
+
+    source: str
+    """schedule or gateway."""
+    id: str
+    owner: str | None
+    resource: str
+    """The function that is called; for a gateway its name and that of the cron."""
+    key: str
+    """The key of the schedule, or the name of the cron."""
+    type: str
+    """cron, interval or at; empty if it cannot be read."""
+    expression: str
+    """The cron expression, the milliseconds, or the instant."""
+    words: str
+    """The same in words."""
+    tz: str
+    """The zone; empty for UTC."""
+    status: str
+    """enabled, disabled, parked, orphaned or ended."""
+    next_run: datetime | None
+    """In the viewer's zone."""
+    last_run: datetime | None
+    last_status: str | None
+    """How the last run ended, or that it has not yet."""
+    stale_since: datetime | None = None
+    """Since when its gateway has given no answer: this is what that said before."""
+    error: str | None = None
+    """Why it is parked, or its gateway stale; of a cron also what was wrong with it last."""
+
+
+class ObservedGateway(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway in the view, whether it has crons or not."""
+
+    id: str
+    name: str
+    owner: str | None
+    url: str
+    seen: datetime | None
+    stale_since: datetime | None
+    error: str | None
+
+
+class ObservedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of schedules; on the first one the gateways and their crons stand beside them."""
+
+    schedules: tuple[ObservedSchedule, ...]
+    crons: tuple[ObservedSchedule, ...] = ()
+    gateways: tuple[ObservedGateway, ...] = ()
+    after: str | None = None
+    """What leads to the next page, if there is one."""
+
+    @property
+    def rows(self) -> tuple[ObservedSchedule, ...]:
+        """All lines: the schedules, then the crons of gateways."""
+        return self.schedules + self.crons
+
+
+def as_data(page: ObservedPage) -> dict[str, Any]:
+    """A page as plain values that JSON can hold; times are ISO 8601 with their offset."""
+    return {
+        "rows": [msgspec.to_builtins(row) for row in page.rows],
+        "gateways": [msgspec.to_builtins(gateway) for gateway in page.gateways],
+        "after": page.after,
+    }
+
+
+class Observe:
+    """Views across an app."""
+
+    def __init__(self, core: Core, gateways: Gateways) -> None:
+        self._core = core
+        self._gateways = gateways
+
+    def schedules(
+        self,
+        *,
+        owner: str | None = None,
+        tz: str = "UTC",
+        after: str | None = None,
+        limit: int = 100,
+        wait: float = ASK_SECONDS,
+        **which: Unpack[Which],
+    ) -> ObservedPage:
+        """All schedules, and the crons of all gateways, with times in the zone of whoever looks.
+
+        Schedules come in pages, oldest first: `after` is that of the page before. Gateways are
+        asked with the first page, all at the same time, for `wait` seconds at most; one that gives
+        no answer is shown as stale with what it said last. With a `wait` of 0 none is asked.
+
+        Only some of them: `status`, as the column says it, or late; `search`, a part of the key or
+        of what is called; `function`; `due_within`, in the order in which they are due.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
+            raise InvalidOption("limit", f"must be 1 to {MAX_PAGE:,}, not {limit!r}")
+        viewer = zone_info(tz)
+        store = self._core.ready()
+        chosen = _filter(which, after, self._core.now())._replace(owner=owner, limit=limit + 1)
+        found = store.schedules(chosen)
+        shown = found[:limit]
+        states = last_states(store, shown)
+        gateways = self._look(owner, wait) if after is None else ()
+        crons = tuple(_cron(g, cron, viewer) for g in gateways for cron in g.crons)
+        return ObservedPage(
+            schedules=tuple(self._schedule(each, viewer, states) for each in shown),
+            crons=tuple(cron for cron in crons if _is_wanted(cron, which, self._core.now())),
+            gateways=tuple(_gateway(gateway) for gateway in gateways),
+            after=_cursor(shown[-1], which) if len(found) > limit else None,
+        )
+
+    def _look(self, owner: str | None, wait: float) -> Iterable[RegisteredGateway]:
+        gateways = self._gateways if owner is None else self._gateways.of(owner)
+        return gateways.look(wait) if wait > 0 else gateways.list(limit=MOST_ASKED)
+
+    def _schedule(
+        self, record: ScheduleRecord, viewer: ZoneInfo, states: Mapping[str, str]
+    ) -> ObservedSchedule:
+        schedule = Schedule(self._core, record)
+        return ObservedSchedule(
+            source="schedule",
+            id=record.id,
+            owner=schedule.owner,
+            resource=record.function,
+            key=record.key,
+            status=schedule.status,
+            next_run=_in(viewer, record.due_at),
+            last_run=_in(viewer, record.last_dispatch_at),
+            last_status=states.get(record.last_job_id or ""),
+            error=record.error,
+            **_described(lambda: schedule.trigger),
+        )
+
+
+def last_states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, str]:
+    """How the last jobs of these schedules stand, by their ids."""
+    job_ids = [record.last_job_id for record in records if record.last_job_id is not None]
+    return {look.job_id: str(look.state) for look in store.look(job_ids)}
+
+
+def _filter(which: Which, after: str | None, now: int) -> ScheduleFilter:
+    status = which.get("status")
+    if status is not None and status not in STATUSES:
+        raise InvalidOption("status", f"give one of {', '.join(STATUSES)}, not {status!r}")
+    search, function, within = which.get("search"), which.get("function"), which.get("due_within")
+    for option, text in (("search", search), ("function", function)):
+        if text is not None:
+            check_stored_text(option, text, "text")
+    # What leads to the next page says also when its last one is due, where that is the order.
+    due, _, last = ("", "", after or "") if within is None else (after or "").rpartition(".")
+    if after is not None and not (
+        is_id(last) and due.isdecimal() == (within is not None) and len(due) <= MOST_DIGITS
+    ):
+        raise InvalidOption("after", f"must be that of the page before, not {after!r}")
+    return ScheduleFilter(
+        function=function,
+        status=status,
+        search=None if search is None else search.lower(),
+        due_before=None if within is None else now + length_ms("due_within", within),
+        after_due=int(due) if due else None,
+        after_id=last or None,
+    )
+
+
+def _cursor(last: ScheduleRecord, which: Which) -> str:
+    return last.id if which.get("due_within") is None else f"{last.due_at}.{last.id}"
+
+
+def _is_wanted(cron: ObservedSchedule, which: Which, now: int) -> bool:
+    """Whether a cron of a gateway is among those that were asked for."""
+    status, search, within = which.get("status"), which.get("search"), which.get("due_within")
+    if which.get("function") is not None or status not in (None, cron.status):
+        return False
+    if search is not None and search.lower() not in cron.resource.lower():
+        return False
+    if within is None:
+        return True
+    until = from_ms(now + length_ms("due_within", within))
+    return cron.next_run is not None and cron.next_run < until
+
+
+def _cron(gateway: RegisteredGateway, cron: GatewayCron, viewer: ZoneInfo) -> ObservedSchedule:
+    return ObservedSchedule(
+        source="gateway",
+        id=cron.id,
+        owner=gateway.owner,
+        resource=f"{gateway.name}/{cron.name}",
+        key=cron.name,
+        status="enabled" if cron.enabled else "disabled",
+        next_run=_at(viewer, cron.next_at),
+        last_run=_at(viewer, cron.last_run_at),
+        last_status=cron.last_status if cron.running_at is None else "running",
+        stale_since=gateway.stale_since,
+        error=gateway.error or cron.unreadable or cron.last_error,
+        **_described(lambda: cron.trigger),
+    )
+
+
+def _gateway(gateway: RegisteredGateway) -> ObservedGateway:
+    return ObservedGateway(
+        id=gateway.id,
+        name=gateway.name,
+        owner=gateway.owner,
+        url=gateway.url,
+        seen=gateway.seen,
+        stale_since=gateway.stale_since,
+        error=gateway.error,
+    )
+
+
+def _described(read: Callable[[], Trigger]) -> dict[str, Any]:
+    """Type, expression, words and zone; one that cannot be read is shown without them."""
+    try:
+        trigger = read()
+    except Exception:  # whatever is wrong with it
+        return {"type": "", "expression": "", "words": "", "tz": ""}
+    kind, expression = _expression(trigger)
+    tz = "" if trigger.tz == "UTC" else trigger.tz
+    # The zone has a column of its own.
+    words = trigger.describe().removesuffix(f" ({trigger.tz})")
+    return {"type": kind, "expression": expression, "words": words, "tz": tz}
+
+
+def _expression(trigger: Trigger) -> tuple[str, str]:
+    if isinstance(trigger, Cron):
+        return "cron", trigger.expression
+    if isinstance(trigger, Every):
+        return "interval", str(trigger.milliseconds)
+    assert isinstance(trigger, At)
+    return "at", from_ms(trigger.instant).isoformat().replace("+00:00", "Z")
+
+
+def _in(viewer: ZoneInfo, ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms).astimezone(viewer)
+
+
+def _at(viewer: ZoneInfo, when: datetime | None) -> datetime | None:
+    return None if when is None else when.astimezone(viewer)
+
+
+class AsyncObserve(Twin[Observe]):
+    """`app.aio.observe`: the views of `app.observe`, awaited."""
+
+    schedules: Final = awaited(Observe.schedules)

@@ -1,0 +1,11 @@
+"""Requests to addresses that users of the user's may have written: nothing inside is reached.
+
+An address is looked up once, every answer must be a public one, and the connection goes to what was
+checked. There are no redirects, no proxies, and one deadline over all of it.
+"""
+
+from duly.runtime.outbound.client import Answer, Client
+from duly.runtime.outbound.rules import Allow
+from duly.runtime.outbound.url import Target, parse_url
+
+__all__ = ["Allow", "Answer", "Client", "Target", "parse_url"]
