@@ -257,8 +257,14 @@ def _sleeps(pid: int) -> bool:
 
 def _waits(pid: int) -> bool:
     """Whether a process is connected to a server."""
-    files = Path(f"/proc/{pid}/fd")
-    return any("socket:" in os.readlink(file) for file in files.iterdir() if file.is_symlink())
+    return any("socket:" in _open_file(file) for file in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _open_file(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # the process has closed it meanwhile
+        return ""
 
 
 # Completion --------------------------------------------------------------------------------------
