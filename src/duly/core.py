@@ -24,6 +24,7 @@ from duly.functions.function import Function
 from duly.functions.known import KnownFunctions
 from duly.functions.new_job import IDEMPOTENCY_MS
 from duly.functions.redaction import Redaction
+from duly.model.audit import Deed
 from duly.model.endpoint import Dispatch
 from duly.model.job import JobFilter, JobRecord, NewJob, newest_first
 from duly.model.schedule import FLOOR_MS, ScheduleRecord
@@ -37,7 +38,6 @@ from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.threads import Outcome, Threads, outcomes_of
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.runtime.watch import Watchers
-from duly.store.schedules.audit import Deed
 from duly.store.table import Store
 
 

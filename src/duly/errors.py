@@ -78,9 +78,11 @@ CalendarEnds (UserWarning)          no error: a calendar was attached whose last
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 
 class DulyError(Exception):
@@ -718,3 +720,17 @@ class MissingExtra(DulyError):
         if package is None:
             needs = f'an extra: pip install "duly[{extra}]"'
         super().__init__(f"{what_for} needs {needs}")
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    with contextlib.suppress(ValueError):
+        password = urlsplit(url).password
+        if password:
+            return url.replace(f":{password}@", ":***@")
+    # No URL, and yet with something before the @ that may be a password.
+    before, at, after = url.rpartition("@")
+    name, colon, _ = before.rpartition("/")[2].partition(":")
+    if not at or not colon:
+        return url
+    return f"{before[: before.rfind(name + colon)]}{name}:***@{after}"

@@ -11,9 +11,10 @@ from duly import Ctx, Duly, Retry
 from duly.clock import SystemClock
 from duly.ids import new_id
 from duly.model.function import FunctionInfo, Status
+from duly.model.queue import QueuePause
 from duly.observe.doctor import Ending, Level, Parked, Signs, examine, has_wal_reset_bug, judge
 from duly.observe.health import HealthReport, QueueHealth
-from duly.store.base import DatabaseInfo, HeldJobs, QueuePause, WorkerInfo
+from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
 from duly.store.sqlite.mounts import network_among
 from tests.cli.places import Place
 from tests.cli.terminal import Ran, Terminal

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 
 from duly import AsyncCtx, Ctx, State, Tx
-from duly.errors import InvalidOption, JobFailed, TransactionEnded
-from duly.store.connect import without_password
+from duly.errors import InvalidOption, JobFailed, TransactionEnded, without_password
 from tests.frameworks.django_processes import in_django
 from tests.jobs.support import Undo, on_postgres, on_sqlite, undone
 

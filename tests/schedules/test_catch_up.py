@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from duly import Ctx, Duly, ManualClock, State
 from duly.clock import to_ms
-from duly.model.schedule import TickRecord
+from duly.model.schedule import TickFilter, TickRecord
 from duly.model.trigger import Cron, Every, Trigger
 from duly.runtime.ticker import Ticker
 from duly.schedules import Tick
-from duly.store.schedules.data import TickFilter
 from duly.store.schedules.ticking import PASS_TICKS
 from duly.testing import drain
 from tests.jobs.support import Hire

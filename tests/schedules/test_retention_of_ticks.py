@@ -13,11 +13,12 @@ from duly import Budget, Ctx, Duly, ManualClock
 from duly.clock import to_ms
 from duly.errors import InvalidOption
 from duly.model.decide import MAX_DETAIL, encode_detail
+from duly.model.history import Day
 from duly.model.schedule import DAY_MS
 from duly.runtime.janitor import Janitor
 from duly.store.postgres.session import PostgresSession
 from duly.store.postgres.store import PostgresStore
-from duly.store.schedules.retention import Day, Old, _forget_ticks
+from duly.store.schedules.retention import Old, _forget_ticks
 from duly.store.statements import HISTORY_BUCKETS
 from duly.testing import advance, drain
 from tests.jobs.support import DAY, Database, wait_until

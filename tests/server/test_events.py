@@ -20,9 +20,9 @@ from duly import Ctx, Duly, ManualClock
 from duly.errors import StoreUnavailable
 from duly.ids import new_id
 from duly.model.job import State
-from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, read_cursor
+from duly.model.news import AuditNews, Changes, Cursor, Gap, JobNews, News, Told, read_cursor
 from duly.model.progress import Event, revision_of
-from duly.runtime.feed import MOST_WAITING, Follower, Gap, Seen, Told, _Looker
+from duly.runtime.feed import MOST_WAITING, Follower, Seen, _Looker
 from duly.server import events, make_asgi
 from tests.jobs.support import Hire, on_postgres, on_sqlite, wait_until
 

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Redact, State
-from duly.store.system import TABLES
+from duly.model.system import TABLES
 
 CANARY = "canary-9b1f"
 

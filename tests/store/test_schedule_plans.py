@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from duly.model.schedule import DAY_MS
+from duly.model.schedule import DAY_MS, ScheduleFilter, TickFilter
 from duly.store.expectations import SUCCESSES_AMONG
 from duly.store.postgres import PostgresSession
-from duly.store.schedules.data import ScheduleFilter, TickFilter, _find, ticks
+from duly.store.schedules.data import _find, ticks
 from duly.store.schedules.due import LOCK_DUE, PEEK_DUE
 from duly.store.schedules.facts import COUNTED, IN_FLIGHT, prior_of
 from duly.store.schedules.parked import LOCK_PARKED, MISSING_FUNCTIONS

@@ -3,8 +3,8 @@
 from typing import assert_type
 
 from duly.model.job import JobRecord
+from duly.model.schedule import TickFilter
 from duly.store.base import ClaimRequest
-from duly.store.schedules.data import TickFilter
 from duly.store.table import Store
 
 

@@ -53,6 +53,7 @@ from duly.functions.times import Delay, Instant, at
 from duly.gateway import Gateways
 from duly.model.function import is_reserved
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
+from duly.model.queue import QueuePause
 from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
 from duly.observe.health import HealthReport
@@ -70,7 +71,7 @@ from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refus
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
 from duly.schedules.declared import DeclaredSchedule, declare
-from duly.store.base import POOL, HeldJobs, QueuePause, WorkerInfo
+from duly.store.base import POOL, HeldJobs, WorkerInfo
 from duly.store.borrow import Borrowed, borrow
 from duly.store.connect import make_store
 from duly.store.table import Store

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from duly.core import Core
 from duly.functions.checks import check_queue
 from duly.model.keys import check_at_once
+from duly.model.queue import QueuePause
 from duly.runtime.transaction_guard import refuse_inside_mutation
-from duly.store.base import QueuePause
 
 
 class Queues:

@@ -41,13 +41,12 @@ from duly.functions.checks import check_text
 from duly.ids import is_id, new_id
 from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates, Day, read_date
 from duly.model.ical import MAX_TEXT, dates_of
-from duly.model.schedule import ScheduleRecord
+from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_after, check_by
 from duly.schedules.define import to_json
 from duly.schedules.views import Schedule
 from duly.store.schedules.calendars import CalendarRecord, read_calendar
-from duly.store.schedules.data import ScheduleFilter
 from duly.zones import zone
 
 MAX_LISTED = 1_000

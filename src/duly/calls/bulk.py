@@ -28,12 +28,12 @@ from duly.functions.function import Function, Options
 from duly.functions.new_job import new_job, tracked
 from duly.functions.times import Delay, Instant, after, at
 from duly.ids import FIRST_ID, is_id, new_id
+from duly.model.audit import Deed
 from duly.model.function import is_reserved
 from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.store.base import CancelJobs, Change, MoveJobs, RepeatJobs
-from duly.store.schedules.audit import Deed
 
 if TYPE_CHECKING:
     from duly.core import Core

@@ -10,6 +10,7 @@ import msgspec
 from duly.calls.jobs import Job, job_from
 from duly.errors import DulyError, FunctionDeleted, InvalidOption, JobNotFound, StoreError
 from duly.ids import new_id
+from duly.model.audit import Deed
 from duly.model.function import Status
 from duly.model.job import (
     CLAIM_BYTES,
@@ -21,7 +22,6 @@ from duly.model.job import (
     TrackedJob,
     Trigger,
 )
-from duly.store.schedules.audit import Deed
 
 if TYPE_CHECKING:
     from duly.core import Core

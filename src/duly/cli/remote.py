@@ -9,8 +9,7 @@ from collections.abc import Generator, Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from duly.cli.api import Api, ApiError, Reply, refusal
-from duly.errors import InvalidOption
-from duly.store.connect import without_password
+from duly.errors import InvalidOption, without_password
 
 TIMEOUT = 30.0
 QUIET = 45.0

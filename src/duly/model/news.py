@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from duly.ids import is_id
@@ -90,3 +91,25 @@ class Changes(NamedTuple):
     next: Cursor
     whole: bool
     """Whether that is everything; where it is not, one has to look at the things themselves."""
+
+
+class Gap(NamedTuple):
+    """Something was left out: look at the things themselves."""
+
+
+class Told(NamedTuple):
+    """One piece of news, and from where one goes on who has seen it."""
+
+    news: News | Gap
+    cursor: Cursor | None
+
+
+class Heard(NamedTuple):
+    """What is new for a follower, and from where one goes on who has seen all of it."""
+
+    told: list[Told]
+    cursor: Cursor | None
+    """None before it was let in."""
+
+
+Wanted = Callable[[News], bool]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -225,6 +225,36 @@ class TickRecord(msgspec.Struct, frozen=True):
     first_at: int | None = None
     count: int | None = None
     dst_adjusted: bool = False
+
+
+class ScheduleFilter(NamedTuple):
+    """Which schedules a list is about; None means any."""
+
+    app: str | None = None
+    owner: str | None = None
+    function: str | None = None
+    enabled: bool | None = None
+    calendar: str | None = None
+    parked: bool | None = None
+    status: str | None = None
+    """As `Schedule.status` says it; or late: its promise is broken."""
+    search: str | None = None
+    """A part of the key or of the function's name, in small letters."""
+    due_before: int | None = None
+    """Only those, in the order in which they are due; `after_due` goes with `after_id`."""
+    after_due: int | None = None
+    after_id: str | None = None
+    limit: int = 100
+
+
+class TickFilter(NamedTuple):
+    """Which ticks of a schedule a list is about; None means any. Times are [after, before)."""
+
+    before: int | None = None
+    after: int | None = None
+    outcome: str | None = None
+    reason: str | None = None
+    limit: int = 100
 
 
 class Malformed(msgspec.Struct, frozen=True):

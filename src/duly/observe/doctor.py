@@ -21,9 +21,10 @@ from duly.errors import DulyError, StoreError, StoreUnavailable
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import Hold, JobFilter
 from duly.model.measure import MOST as COUNTED
+from duly.model.queue import QueuePause
+from duly.model.schedule import ScheduleFilter
 from duly.observe.health import LATE_MS, HealthReport, look
-from duly.store.base import DatabaseInfo, HeldJobs, QueuePause, WorkerInfo
-from duly.store.schedules.data import ScheduleFilter
+from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
 from duly.store.statements import SNAPSHOT_LEVELS
 from duly.store.table import Store
 

@@ -18,11 +18,10 @@ from duly.functions.times import Delay, length_ms
 from duly.gateway.crons import GatewayCron
 from duly.gateway.registered import ASK_SECONDS, MOST_ASKED, Gateways, RegisteredGateway
 from duly.ids import is_id
-from duly.model.schedule import ScheduleRecord
+from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.model.trigger import At, Cron, Every, Trigger
 from duly.schedules.ahead import zone_info
 from duly.schedules.views import Schedule
-from duly.store.schedules.data import ScheduleFilter
 from duly.store.table import Store
 
 MAX_PAGE = 1_000

@@ -14,12 +14,22 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator
-from typing import NamedTuple
 
 from duly.clock import os_monotonic
 from duly.errors import StoreUnavailable
 from duly.model.job import State
-from duly.model.news import AuditNews, Changes, Cursor, JobNews, News, TickNews
+from duly.model.news import (
+    AuditNews,
+    Changes,
+    Cursor,
+    Gap,
+    Heard,
+    JobNews,
+    News,
+    TickNews,
+    Told,
+    Wanted,
+)
 from duly.runtime.watch import Listener
 from duly.store.table import Store
 
@@ -35,28 +45,6 @@ LIMIT = 5_000
 MOST_WAITING = 2_000
 """A follower for whom more is waiting than that gets a gap instead."""
 REMEMBERED_MS = 60_000
-
-
-class Gap(NamedTuple):
-    """Something was left out: look at the things themselves."""
-
-
-class Told(NamedTuple):
-    """One piece of news, and from where one goes on who has seen it."""
-
-    news: News | Gap
-    cursor: Cursor | None
-
-
-class Heard(NamedTuple):
-    """What is new for a follower, and from where one goes on who has seen all of it."""
-
-    told: list[Told]
-    cursor: Cursor | None
-    """None before it was let in."""
-
-
-Wanted = Callable[[News], bool]
 
 
 class Follower:

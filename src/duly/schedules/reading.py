@@ -22,7 +22,16 @@ from duly.model.condition import Explanation
 from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
 from duly.model.forecast import MOST_TICKS, Forecast, forecast
-from duly.model.schedule import Malformed, Outcome, Plan, Reason, ScheduleRecord, TickRecord
+from duly.model.schedule import (
+    Malformed,
+    Outcome,
+    Plan,
+    Reason,
+    ScheduleFilter,
+    ScheduleRecord,
+    TickFilter,
+    TickRecord,
+)
 from duly.runtime.signals import ask_for_signal
 from duly.schedules.ahead import decided_until, foresee, zone_info
 from duly.schedules.checks import check_after, check_limit, check_result, check_word, in_time, read
@@ -31,7 +40,6 @@ from duly.schedules.found import Found, Key, Ticks
 from duly.schedules.health import Health, health_of, understood
 from duly.schedules.views import Foreseen, Schedule, Tick
 from duly.schedules.why import ScheduleWhy, explain_schedule
-from duly.store.schedules.data import ScheduleFilter, TickFilter
 from duly.store.table import Store
 
 MAX_PREVIEW = 10_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from duly.core import Core
+from duly.model.audit import ROW
 from duly.model.schedule import ScheduleRecord
 from duly.schedules.define import from_json
 from duly.schedules.views import Schedule
-from duly.store.schedules.audit import ROW
 
 DELETED = "function.deleted"
 

@@ -9,7 +9,7 @@ import msgspec
 from duly.core import Core
 from duly.model.decide import Decided
 from duly.model.expect import read_late
-from duly.model.schedule import ScheduleRecord
+from duly.model.schedule import ScheduleRecord, TickFilter
 from duly.model.why import Pause
 from duly.model.why_schedule import (
     ScheduleFacts,
@@ -18,7 +18,6 @@ from duly.model.why_schedule import (
     schedule_sentence,
 )
 from duly.schedules.define import detail_of
-from duly.store.schedules.data import TickFilter
 
 MOST_LOOKED_AT = 100
 """So many changes of a schedule are looked at to find out who has disabled it."""

@@ -23,9 +23,18 @@ from duly.clock import from_ms
 from duly.errors import JobNotFound, StoreError
 from duly.model.access import Principal, Scope
 from duly.model.job import Trigger
-from duly.model.news import AuditNews, Cursor, JobNews, News, TickNews, read_cursor
+from duly.model.news import (
+    AuditNews,
+    Cursor,
+    Gap,
+    JobNews,
+    News,
+    TickNews,
+    Told,
+    Wanted,
+    read_cursor,
+)
 from duly.model.progress import Event
-from duly.runtime.feed import Gap, Told, Wanted
 from duly.server.answers import Refused, iso
 from duly.server.api.common import App, check_id, is_foreign, owner_of
 from duly.server.api.jobs import visible

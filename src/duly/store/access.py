@@ -9,7 +9,8 @@ import msgspec
 
 from duly.ids import FIRST_ID, is_id
 from duly.model.access import RequestClaim, TokenRecord
-from duly.store.schedules.audit import AuditEntry, audit
+from duly.model.audit import AuditEntry
+from duly.store.schedules.audit import audit
 from duly.store.statements import Dialect, Statement, both, each
 from duly.store.steps import Row
 

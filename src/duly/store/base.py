@@ -84,13 +84,6 @@ class Lane(msgspec.Struct, frozen=True):
     """Whether some jobs, of any lane, can be claimed only by a request that says `limited`."""
 
 
-class QueuePause(msgspec.Struct, frozen=True):
-    name: str
-    paused_at: int
-    paused_by: str | None
-    note: str | None
-
-
 class CancelJobs(msgspec.Struct, frozen=True):
     """Cancel those of these jobs that are unfinished, and what descends from them."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from duly.clock import Clock, SystemClock
-from duly.errors import InvalidURL
+from duly.errors import InvalidURL, without_password
 from duly.store.base import POOL
 from duly.store.sqlite import SqliteStore
 from duly.store.table import Store
@@ -57,17 +56,3 @@ def sqlite_path(url: str, folder: Path) -> Path | None:
         path = folder / path
         log.info("using the database at %s", path)
     return path
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown."""
-    with contextlib.suppress(ValueError):
-        password = urlsplit(url).password
-        if password:
-            return url.replace(f":{password}@", ":***@")
-    # No URL, and yet with something before the @ that may be a password.
-    before, at, after = url.rpartition("@")
-    name, colon, _ = before.rpartition("/")[2].partition(":")
-    if not at or not colon:
-        return url
-    return f"{before[: before.rfind(name + colon)]}{name}:***@{after}"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from duly.model.system import TABLES as SHOWN
 from duly.store.statements import Dialect, both, each
-from duly.store.system import TABLES as SHOWN
 
 Types = Mapping[str, str]
 """The columns of a table and their types, as the database names them."""

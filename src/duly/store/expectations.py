@@ -12,11 +12,11 @@ from duly import fault
 from duly.errors import StoreError
 from duly.model.expect import Finding, Known, Late, Promise, Success, read_expect, read_late
 from duly.model.job import NewJob
-from duly.model.schedule import ScheduleRecord, plan_of
+from duly.model.schedule import ScheduleRecord, TickFilter, plan_of
 from duly.store.jobs.enqueue import insert_jobs
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of
-from duly.store.schedules.data import TickFilter, ticks
+from duly.store.schedules.data import ticks
 from duly.store.schedules.facts import IN_FLIGHT, created_by, first_id_at
 from duly.store.schedules.rows import of_schedules, schedule_of
 from duly.store.statements import both, each

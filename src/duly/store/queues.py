@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from duly.store.base import QueuePause
+from duly.model.queue import QueuePause
 from duly.store.schedules.audit import audit
 from duly.store.statements import (
     both,

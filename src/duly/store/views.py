@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from duly.model.history import Day, Run
 from duly.model.measure import MOST
 from duly.store.schedules.facts import first_id_at
-from duly.store.schedules.retention import Day
 from duly.store.statements import DAY_MS, Statement, both, each
 
 if TYPE_CHECKING:
@@ -146,15 +146,6 @@ class Tally(NamedTuple):
     running: int
     failed: int
     """Jobs that were stored in the last day and have failed."""
-
-
-class Run(NamedTuple):
-    """One finished job of a schedule."""
-
-    job_id: str
-    state: str
-    started_at: int | None
-    completed_at: int
 
 
 class Ended(NamedTuple):

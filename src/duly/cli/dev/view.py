@@ -16,9 +16,9 @@ from duly.cli.out import Column, Out, safe
 from duly.clock import os_monotonic
 from duly.errors import DulyError
 from duly.model.job import State
-from duly.model.news import AuditNews, JobNews, News, TickNews
+from duly.model.news import AuditNews, Gap, JobNews, News, TickNews
 from duly.observe.health import HealthReport
-from duly.runtime.feed import Follower, Gap
+from duly.runtime.feed import Follower
 from duly.schedules import Schedule
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from duly.endpoints.secrets import is_reference
 from duly.endpoints.verbs import LONGEST, SHORTEST
 from duly.errors import StaleVersion
 from duly.model.access import Principal
+from duly.model.audit import Deed
 from duly.model.retry import Retry
 from duly.server.answers import Ms, Shape, Time
 from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
 from duly.server.api.jobs import JobShape, run_once, shape_of
 from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys
-from duly.store.schedules.audit import Deed
 
 router = APIRouter(prefix="/endpoints", tags=["endpoints"], route_class=ScopedRoute)
 

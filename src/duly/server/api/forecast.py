@@ -19,7 +19,7 @@ from duly.model.access import Principal
 from duly.model.fires import Fire, fires
 from duly.model.forecast import HOUR_MS, dispatches
 from duly.model.ical_feed import Event, feed
-from duly.model.schedule import Plan
+from duly.model.schedule import Plan, ScheduleFilter
 from duly.model.trigger import Cron
 from duly.schedules import Schedules
 from duly.schedules.health import understood
@@ -27,7 +27,6 @@ from duly.schedules.reading import MAX_FORECAST_DAYS
 from duly.server.answers import Ms, Shape, Time
 from duly.server.api.common import App, check_id, owner_of
 from duly.server.auth import Reader, ScopedRoute
-from duly.store.schedules.data import ScheduleFilter
 
 router = APIRouter(tags=["forecast"], route_class=ScopedRoute)
 

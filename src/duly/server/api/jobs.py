@@ -23,6 +23,7 @@ from duly.functions.times import after as in_seconds
 from duly.functions.times import at
 from duly.ids import is_id, new_id
 from duly.model.access import Principal, Scope
+from duly.model.audit import Deed
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.redact import masked
@@ -41,7 +42,6 @@ from duly.server.api.common import (
     page,
 )
 from duly.server.auth import Caller, Operator, Reader, ScopedRoute
-from duly.store.schedules.audit import Deed
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ScopedRoute)
 

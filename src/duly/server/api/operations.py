@@ -10,12 +10,12 @@ from pydantic import Field
 
 from duly.clock import from_ms
 from duly.functions.published import options_of
+from duly.model.audit import ROW
+from duly.model.queue import QueuePause
 from duly.observe.doctor import Level, examine
 from duly.server.answers import Ms, Shape, Time, stored, time_of
 from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
-from duly.store.base import QueuePause
-from duly.store.schedules.audit import ROW
 
 router = APIRouter(tags=["operations"], route_class=ScopedRoute)
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from duly.model.access import Principal, Scope
+from duly.model.system import TABLES, is_key, key_of
 from duly.server.answers import Refused, Shape
 from duly.server.api.common import App, Limit
 from duly.server.auth import Reader, ScopedRoute, everybodys
-from duly.store.system import TABLES, is_key, key_of
 
 router = APIRouter(prefix="/system", tags=["system"], route_class=ScopedRoute)
 

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
+from duly.model.history import Day, Run
 from duly.model.job import State
-from duly.store.schedules.retention import Day
-from duly.store.views import Run
 
 # Each fits a circle of radius 5 around 0.
 _DISC = '<circle r="4.2"/>'

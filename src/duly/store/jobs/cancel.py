@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from duly.ids import FIRST_ID
+from duly.model.audit import Deed
 from duly.model.job import (
     JobFilter,
     State,
@@ -13,7 +14,7 @@ from duly.model.job import (
 from duly.store import steps
 from duly.store.engine import Engine
 from duly.store.jobs.listing import live_matching, parameters_of
-from duly.store.schedules.audit import Deed, write_down
+from duly.store.schedules.audit import write_down
 from duly.store.session import Session
 
 CANCEL_PAGE = 500

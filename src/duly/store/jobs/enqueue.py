@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duly import fault
+from duly.model.audit import Deed
 from duly.model.job import NewJob
 from duly.store import steps
 from duly.store.jobs.finish import BUCKET
-from duly.store.schedules.audit import Deed, write_down
+from duly.store.schedules.audit import write_down
 from duly.store.session import Session
 from duly.store.statements import (
     Fields,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from duly.ids import is_id
+from duly.model.audit import Deed
 from duly.model.job import JobRecord, State, TrackedJob
 from duly.store import inbox
 from duly.store.jobs import enqueue
 from duly.store.jobs.read import get
-from duly.store.schedules.audit import Deed, audit, write_down
+from duly.store.schedules.audit import audit, write_down
 from duly.store.session import Session
 from duly.store.statements import (
     both,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from duly.ids import new_id
+from duly.model.audit import ROW, AuditEntry, Deed
 from duly.model.schedule import Outcome, Reason, ScheduleRecord, TickKind, TickRecord
 from duly.store.statements import both, each
 
@@ -30,31 +31,6 @@ AUDITED_SLOTS = both(
     """SELECT at, detail FROM @audit WHERE target = :target AND action = 'schedule_slot_exists'
         ORDER BY id DESC LIMIT 1000"""
 )
-
-
-ROW = "row"
-"""Where the detail of a removal has the row that was removed. It may hold what `Redact` hides."""
-
-
-class AuditEntry(NamedTuple):
-    """Who did what to what, and when."""
-
-    id: str
-    at: int
-    actor: str | None
-    action: str
-    target: str
-    detail: str | None
-
-
-class Deed(NamedTuple):
-    """Who does what to what: written down in the transaction in which it is done."""
-
-    action: str
-    target: str
-    actor: str | None
-    detail: Mapping[str, Any] | None
-    at: int
 
 
 def write_down(session: Session, deed: Deed | None) -> None:

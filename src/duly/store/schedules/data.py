@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,7 +11,15 @@ from duly.errors import CalendarNotFound
 from duly.ids import is_id
 from duly.model.calendar import SEEDS
 from duly.model.decide import due_at
-from duly.model.schedule import Reason, ScheduleRecord, TickKind, TickRecord, plan_of
+from duly.model.schedule import (
+    Reason,
+    ScheduleFilter,
+    ScheduleRecord,
+    TickFilter,
+    TickKind,
+    TickRecord,
+    plan_of,
+)
 from duly.store.schedules.audit import audit, refused_slots
 from duly.store.schedules.calendars import HOLD_CALENDAR, calendars_of
 from duly.store.schedules.rows import FIELDS, TICK_READ, of_schedules, schedule_of, tick_of
@@ -208,36 +216,6 @@ def remove(session: Session, schedule_id: str, by: str | None, now: int) -> bool
     key = schedule_of(rows[0]).key
     audit(session, "schedule.remove", f"schedule:{schedule_id}", by, {"key": key}, now)
     return True
-
-
-class ScheduleFilter(NamedTuple):
-    """Which schedules a list is about; None means any."""
-
-    app: str | None = None
-    owner: str | None = None
-    function: str | None = None
-    enabled: bool | None = None
-    calendar: str | None = None
-    parked: bool | None = None
-    status: str | None = None
-    """As `Schedule.status` says it; or late: its promise is broken."""
-    search: str | None = None
-    """A part of the key or of the function's name, in small letters."""
-    due_before: int | None = None
-    """Only those, in the order in which they are due; `after_due` goes with `after_id`."""
-    after_due: int | None = None
-    after_id: str | None = None
-    limit: int = 100
-
-
-class TickFilter(NamedTuple):
-    """Which ticks of a schedule a list is about; None means any. Times are [after, before)."""
-
-    before: int | None = None
-    after: int | None = None
-    outcome: str | None = None
-    reason: str | None = None
-    limit: int = 100
 
 
 def _is_within(instant: int, filter: TickFilter) -> bool:

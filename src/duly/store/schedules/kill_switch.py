@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from duly.store.base import QueuePause
+from duly.model.queue import QueuePause
 from duly.store.queues import EVERYTHING, PAUSE_QUEUE, RESUME_QUEUE
 from duly.store.schedules.audit import audit
 from duly.store.statements import both

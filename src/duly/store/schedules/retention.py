@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from duly.ids import FIRST_ID
+from duly.model.history import Day
 from duly.model.schedule import TickKind, read_policies
 from duly.store.statements import DAY_MS, both, each
 
@@ -183,18 +184,6 @@ def _forget_ticks(session: Session, old: Old) -> int:
 def _forget_costs(session: Session, costs: Mapping[str, int]) -> None:
     for schedule_id, before in costs.items():
         session.run(FORGET_COSTS, {"id": schedule_id, "before": before})
-
-
-class Day(NamedTuple):
-    """What is left of the ticks and jobs of a schedule and a day (UTC) when they are gone."""
-
-    day: int
-    dispatched: int
-    skipped: int
-    missed: int
-    succeeded: int
-    failed: int
-    canceled: int
 
 
 def days_of(session: Session, schedule_id: str) -> list[Day]:

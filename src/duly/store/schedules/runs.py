@@ -15,12 +15,13 @@ from duly.model.schedule import (
     Overlap,
     Plan,
     Reason,
+    TickFilter,
     TickKind,
     TickRecord,
     plan_of,
 )
 from duly.store.schedules.audit import audit, detail_of
-from duly.store.schedules.data import LOCK_SCHEDULE, TickFilter, ticks
+from duly.store.schedules.data import LOCK_SCHEDULE, ticks
 from duly.store.schedules.facts import Range, gather
 from duly.store.schedules.ledger import (
     MakeJobs,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from duly.model.audit import Deed
 from duly.model.job import JobFilter, State
-from duly.store.schedules.audit import Deed
 from duly.testing.conformance.ground import NOBODY, NOW, Ground, at_the_same_time, succeeded
 
 

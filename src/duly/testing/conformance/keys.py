@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from duly.ids import new_ids
+from duly.model.audit import Deed
 from duly.model.job import Claim, Hold, KeyedJob, KeyEntry, State, TrackedJob
 from duly.store.base import ClaimRequest
-from duly.store.schedules.audit import Deed
 from duly.testing.conformance.ground import (
     NOW,
     Ground,

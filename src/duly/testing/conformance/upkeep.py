@@ -8,7 +8,7 @@ import msgspec
 
 from duly.ids import new_id
 from duly.model.job import Claim, ErrorKind, Finish, Hold, JobFilter, Settlement, State, TrackedJob
-from duly.store.base import QueuePause
+from duly.model.queue import QueuePause
 from duly.testing.conformance.ground import (
     DAY,
     MONTH,

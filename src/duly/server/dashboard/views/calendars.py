@@ -19,7 +19,7 @@ from duly.clock import from_ms
 from duly.errors import DulyError
 from duly.model.calendar import Calendar, CalendarKind
 from duly.model.ical import dates_of
-from duly.model.schedule import ScheduleRecord
+from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.model.yearly import RULES
 from duly.server.answers import Refused
 from duly.server.api import calendars as api
@@ -27,7 +27,6 @@ from duly.server.auth import Operator
 from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
-from duly.store.schedules.data import ScheduleFilter
 
 router = APIRouter(route_class=PageRoute)
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from duly.errors import DulyError
 from duly.model.function import MAY_BECOME, Status
+from duly.model.history import Run
 from duly.model.job import State
 from duly.server.answers import Refused
 from duly.server.api import functions as api
@@ -23,7 +24,6 @@ from duly.server.dashboard.forms import body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.views import arguments
 from duly.server.dashboard.views.arguments import Kind
-from duly.store.views import Run
 
 router = APIRouter(route_class=PageRoute)
 

@@ -9,13 +9,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from duly.model.forecast import dispatches
-from duly.model.schedule import Plan
+from duly.model.schedule import Plan, ScheduleFilter
 from duly.observe.health import LATE_MS, HealthReport
 from duly.schedules.health import understood
 from duly.server.dashboard import svg
 from duly.server.dashboard.pages import PageRoute, Viewer, Viewing, render
 from duly.server.dashboard.times import DAY, HOUR, MINUTE
-from duly.store.schedules.data import ScheduleFilter
 
 router = APIRouter(route_class=PageRoute)
 

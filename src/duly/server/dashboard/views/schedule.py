@@ -12,6 +12,7 @@ from starlette.responses import Response
 from duly.clock import from_ms
 from duly.errors import DulyError
 from duly.model.calendar import SEEDS
+from duly.model.history import Day
 from duly.model.schedule import SHIFTS, Overlap
 from duly.server.answers import Refused
 from duly.server.api import schedules as api
@@ -23,7 +24,6 @@ from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.times import DAY
 from duly.server.dashboard.views import edit
-from duly.store.schedules.retention import Day
 
 router = APIRouter(route_class=PageRoute)
 
