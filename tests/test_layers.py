@@ -32,6 +32,15 @@ LEVELS = [
 LEVEL = {module: level for level, modules in enumerate(LEVELS) for module in modules}
 # The product must not need its testing tools; only commands may offer them.
 MAY_IMPORT_TESTING = {"testing", "cli"}
+# Server and CLI talk to the app, not past it.
+OUTSIDE = {"server", "cli"}
+BEHIND_THE_APP = {"core", "runtime", "store"}
+MAY_GO_PAST_THE_APP = (
+    "cli/copy.py",  # copies one store to another
+    "cli/dev/",  # loads the code anew, and follows what happens from a thread of its own
+    "cli/migrate.py",  # shows the migrations of a store that is not ready yet
+    "cli/worker.py",  # runs what the runtime has: supervisor, lifeline, isolated functions
+)
 
 # fmt: off
 NOT_PURE = {
@@ -129,6 +138,25 @@ def wrong_imports(tree: ast.AST, path: Path) -> Iterator[str]:
             yield f"{where(path)}:{line} imports {name}, which is for tests"
 
 
+def shortcuts(tree: ast.AST, path: Path) -> Iterator[str]:
+    """Where a module outside asks the core or the store itself, instead of the app."""
+    outside = path.relative_to(PACKAGE).parts[0] in OUTSIDE
+    if not outside or where(path).startswith(MAY_GO_PAST_THE_APP):
+        return
+    for line, name in imports(tree, path):
+        if top_module(name) in BEHIND_THE_APP:
+            yield f"{where(path)}:{line} imports {name}, which is behind the app"
+    nodes = list(ast.walk(tree))
+    # `app.ready()` connects; code that uses its result uses the store.
+    connects = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in connects]
+    used = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
+    found = [node for node in used if node.attr == "ready"]
+    found += [n for n in nodes if isinstance(n, ast.Attribute) and n.attr in BEHIND_THE_APP]
+    for node in found:
+        yield f"{where(path)}:{node.lineno} uses .{node.attr}, which is behind the app"
+
+
 def impurities(tree: ast.AST, path: Path) -> Iterator[str]:
     for line, name in imports(tree, path):
         if name.partition(".")[0] in NOT_PURE:
@@ -201,6 +229,17 @@ def test_modules_import_leftwards_only():
     assert [fault for path in modules() for fault in wrong_imports(parse(path), path)] == []
 
 
+def test_server_and_cli_talk_to_the_app_and_not_past_it():
+    assert [fault for path in modules() for fault in shortcuts(parse(path), path)] == []
+
+
+def test_every_module_that_may_go_past_the_app_does():
+    for place in MAY_GO_PAST_THE_APP:
+        found = [path for path in modules() if where(path).startswith(place)]
+        trees = [(parse(path), PACKAGE / "cli/elsewhere.py") for path in found]
+        assert any(fault for tree, path in trees for fault in shortcuts(tree, path)), place
+
+
 def test_the_model_is_pure():
     pure = modules(PACKAGE / "model")
     assert [fault for path in pure for fault in impurities(parse(path), path)] == []
@@ -259,6 +298,41 @@ def test_an_import_against_the_direction_is_found(file, source):
 )
 def test_an_import_along_the_direction_is_fine(file, source):
     assert list(wrong_imports(ast.parse(source), PACKAGE / file)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("server/api/jobs.py", "from duly.core import Core"),
+        ("server/api/jobs.py", "from duly.store.table import Store"),
+        ("server/events.py", "from duly.runtime.feed import Feed"),
+        ("server/api/jobs.py", "from duly import store"),
+        ("cli/doctor.py", "def late():\n    from duly.store import base"),
+        ("server/api/jobs.py", "app.core.get(job_id)"),
+        ("server/dashboard/views/jobs.py", "viewer.app.store.get(job_id)"),
+        ("cli/serve.py", "self._app.core.now()"),
+        ("server/api/jobs.py", "app.ready().get(job_id)"),
+        ("server/api/jobs.py", "store = self._app.ready()"),
+        ("cli/worker_of_another.py", "app.core.get(job_id)"),
+    ],
+)
+def test_a_way_past_the_app_is_found(file, source):
+    assert len(list(shortcuts(ast.parse(source), PACKAGE / file))) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("server/api/jobs.py", "from duly.app import operations\noperations.now(app)"),
+        ("server/api/jobs.py", "from duly.model.job import JobFilter"),
+        ("cli/wait.py", "app.ready()"),
+        ("cli/root.py", "from click.core import ParameterSource"),
+        ("cli/worker.py", "from duly.runtime.supervisor import Supervisor\nSupervisor(app.core)"),
+        ("app/operations.py", "app.core.now()"),
+    ],
+)
+def test_a_question_to_the_app_is_fine(file, source):
+    assert list(shortcuts(ast.parse(source), PACKAGE / file)) == []
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def _functions(ctx: click.Context) -> Iterable[str]:
     if remote := _remote(ctx):
         return [each["name"] for each in remote.items("/functions") if not each["internal"]]
     # Those of the code: they need no database.
-    return list(_app(ctx).core.functions.registered)
+    return list(_app(ctx).functions)
 
 
 def _schedules(ctx: click.Context) -> Iterable[str]:

@@ -44,11 +44,11 @@ def _here(root: Root) -> dict[str, Any]:
     """Without the API, which needs a database that answers, and an extra."""
     import msgspec
 
-    from duly.observe.doctor import examine
+    from duly.app.operations import examine
 
     app = root.app
     try:
-        found: dict[str, Any] = msgspec.to_builtins(examine(app.core))
+        found: dict[str, Any] = msgspec.to_builtins(examine(app))
     finally:
         app.close()
     return found

@@ -8,19 +8,17 @@ import os
 import socket
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from duly.app import Duly, operations
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.root import Root
 from duly.cli.wait import wait_for_database, wait_option
 from duly.cli.worker import end_with_parent, greet, on_signals
 from duly.errors import MissingExtra
 from duly.model.access import PARTS
-
-if TYPE_CHECKING:
-    from duly.app import Duly
 
 PORT = 8484
 GRACE_SECONDS = 5
@@ -116,8 +114,7 @@ def _publish(app: Duly) -> None:
 
     Before the routes are made: a module may declare a webhook with a path of its own.
     """
-    app.core.import_modules()
-    app.ready().publish(app.core.functions.published(), app.core.now())
+    operations.publish(app)
 
 
 def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
@@ -127,7 +124,7 @@ def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
     class Server(uvicorn.Server):  # type: ignore[misc]
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # They would not end by themselves, and it waits for them.
-            await asyncio.to_thread(app.core.end_streams)
+            await asyncio.to_thread(operations.end_streams, app)
             await super().shutdown(sockets)  # pyright: ignore[reportUnknownMemberType]
 
     config = uvicorn.Config(

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from duly.app import operations
 from duly.endpoints.dispatch import MAX_BODY, DispatchAnswer
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ DOCUMENT: dict[str, Any] = {
 
 def dispatch_route(app: Duly, path: str = PATH) -> Route:
     """The route as a Starlette app takes it; `app.dispatch.secrets` says who is let in."""
-    core, receiver = app.core, app.dispatch
+    receiver = app.dispatch
 
     async def dispatch(request: Request) -> Response:
         # Whoever is not let in costs no more than this.
@@ -85,7 +86,7 @@ def dispatch_route(app: Duly, path: str = PATH) -> Route:
         body = await _some_of(request)
         name: str = request.path_params["function"]
         receive = partial(receiver.receive, name, dict(request.headers), body)
-        return _response(await core.threads.call(receive))
+        return _response(await operations.in_thread(app, receive))
 
     return Route(path, dispatch, methods=["POST"], name="dispatch")
 

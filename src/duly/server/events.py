@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.clock import from_ms
 from duly.errors import JobNotFound, StoreError
 from duly.model.access import Principal, Scope
@@ -124,7 +124,7 @@ async def _refused(request: Request, who: Principal) -> None:
 
 
 def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
-    record = app.ready().schedule(check_id(schedule_id, "schedule"))
+    record = operations.schedule(app, check_id(schedule_id, "schedule"))
     if record is None or is_foreign(who, record.owner):
         raise Refused(404, "schedule_not_found", f"no schedule has the id {schedule_id!r}")
 
@@ -156,7 +156,7 @@ async def _feed(app: Duly, wanted: Wanted, last: str | None) -> AsyncGenerator[s
     yield f"retry: {RETRY_MS}\n\n"
     cursor = None if last is None else read_cursor(last)
     lost = last is not None and cursor is None
-    feed = app.core.feed.follow(wanted, cursor, idle=HEARTBEAT_SECONDS)
+    feed = operations.follow(app, wanted, cursor, idle=HEARTBEAT_SECONDS)
     async with contextlib.aclosing(feed) as heard:
         async for told, here in heard:
             if lost and here is not None:

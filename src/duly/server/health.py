@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.clock import os_monotonic
 from duly.observe.health import HealthReport
-from duly.observe.metrics import CONTENT_TYPE, down_text, metrics_text
+from duly.observe.metrics import CONTENT_TYPE, down_text
 from duly.server.answers import Answer, Refused, Shape
 from duly.server.auth import Reader, ScopedRoute, everybodys
 from duly.server.served import served
@@ -87,7 +87,7 @@ class Readiness:
     def __init__(self, app: Duly) -> None:
         self._app = app
         self._lookout = Lookout(lambda: app.health(depths=False))
-        self._measured = Lookout(lambda: metrics_text(app.core))
+        self._measured = Lookout(lambda: operations.metrics_text(app))
         self._seen: tuple[float, HealthReport] | None = None
 
     async def look(self) -> HealthReport:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from duly.app import operations
 from duly.errors import StoreError
 from duly.server.guard import READ_SECONDS
 from duly.webhooks import Received
@@ -76,8 +77,9 @@ async def _receive(app: Duly, name: str, request: Request) -> Response:
     headers = [
         (key.decode("latin-1"), value.decode("latin-1")) for key, value in request.headers.raw
     ]
+    receive = partial(app.webhooks.receive, name, headers, body)
     try:
-        received = await app.core.threads.call(partial(app.webhooks.receive, name, headers, body))
+        received = await operations.in_thread(app, receive)
     except StoreError as error:
         log.warning("webhook %s cannot be stored: %s", name, error)
         received = Received(503, "try again later")

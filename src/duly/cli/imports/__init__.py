@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duly.app import operations
 from duly.cli.ask import Decorator, all_of
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.imports.entry import Found, is_mapping
@@ -185,7 +186,7 @@ def _planner(
     }
     if not root.is_remote:
         # An app that no worker has run yet has published nothing.
-        for info in (each for each in root.app.core.functions.published() if not each.internal):
+        for info in (each for each in operations.published(root.app) if not each.internal):
             schema = json.loads(info.schema)
             known.setdefault(info.name, schema.get("properties", {}))
     return Planner(root.api, known, prefix, rules, function)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.calendars import Calendars, StoredCalendar, TickChange
 from duly.calendars.changes import changed
 from duly.clock import to_ms
@@ -166,7 +166,7 @@ def create(app: App, who: Operator, once: Once, body: NewCalendarBody) -> Calend
     owner = owner_of(who, body.owner)
 
     def make(calendar_id: str | None) -> StoredCalendar:
-        return Calendars(app.core, owner, calendar_id).create(
+        return operations.calendars(app, owner, calendar_id).create(
             body.name, body.kind, tz=body.tz, dates=body.dates, rules=body.rules, by=who.name
         )
 
@@ -239,7 +239,7 @@ def clone(app: App, who: Operator, once: Once, calendar: str, body: CloneBody) -
         source = _of(app, who.owner).get(calendar)
         owner = owner_of(who, body.owner) or source.owner
         copy = changed(source.calendar, {**body.given(), "name": body.name})
-        return Calendars(app.core, owner, calendar_id).create(copy, by=who.name)
+        return operations.calendars(app, owner, calendar_id).create(copy, by=who.name)
 
     return _shape(once.make(who, body, make, app.calendars.get))
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Generic, TypeVar
 from fastapi import Depends, Header, Query, Request, Response
 from pydantic import Field
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.errors import DulyError, StoreError
-from duly.ids import is_id, new_id
+from duly.ids import is_id
 from duly.model.access import Principal, RequestClaim
 from duly.server.answers import Refused, Shape, status_of
 from duly.server.served import served
@@ -156,20 +156,18 @@ class Repeatable:
             status = error.status if isinstance(error, Refused) else status_of(error)
             # Of what went wrong on our side nobody knows how far it came.
             if claim is mine and status < 500:
-                self._app.ready().give_up_request(mine)
+                operations.give_up_request(self._app, mine)
             raise
 
     def _claim_of(self, principal: Principal, body: Shape) -> RequestClaim:
         assert self.key is not None
         check_header(self.key)
-        now = self._app.clock.now()
         content = json.dumps(body.model_dump(mode="json"), sort_keys=True)
         fingerprint = hashlib.sha256(f"{self._path}\n{content}".encode()).hexdigest()
-        until = now + self._app.core.settings.idempotency_ms
-        return RequestClaim(principal.name, self.key, fingerprint, new_id(now), until)
+        return operations.new_claim(self._app, principal.name, self.key, fingerprint)
 
     def _claim(self, mine: RequestClaim) -> RequestClaim:
-        claim = self._app.ready().claim_request(mine)
+        claim = operations.claim_request(self._app, mine)
         if claim.fingerprint != mine.fingerprint:
             raise Refused(
                 422,
@@ -182,7 +180,7 @@ class Repeatable:
 
     def _remember(self, claim: RequestClaim) -> None:
         try:
-            self._app.ready().request_done(claim)
+            operations.request_done(self._app, claim)
         except StoreError as error:
             # It is made. Only one who repeats this after it was removed again makes it anew.
             log.warning("request %s is not remembered as done: %s", claim.target, error)

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import AwareDatetime, Field
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.clock import from_ms, to_ms
 from duly.errors import InvalidOption
 from duly.functions.times import at
@@ -139,7 +139,7 @@ def ical(
     `X-Duly-Complete: false` says that there may be more than it shows.
     """
     plans = _plans(app, who, owner_of(who, owner), schedule)
-    now = app.core.now()
+    now = operations.now(app)
     coming = Coming(app, plans, now, now + days * DAY_MS)
     answer = Feed(feed(f"{app.name}: schedules", coming.events, now))
     if not coming.complete:
@@ -192,7 +192,7 @@ def _plans(app: Duly, who: Principal, owner: str | None, schedule: str | None) -
         records = [found.record] if found.enabled else []
         return list(understood(records))
     wanted = ScheduleFilter(owner=owner, enabled=True, limit=MAX_FEED_SCHEDULES)
-    return list(understood(app.ready().schedules(wanted)))
+    return list(understood(operations.find_schedules(app, wanted)))
 
 
 class Coming:
@@ -201,8 +201,7 @@ class Coming:
     def __init__(self, app: Duly, plans: list[Plan], start: int, end: int) -> None:
         self._start, self._end = start, end
         self._left = MAX_TICKS
-        with_calendar = [plan for plan in plans if plan.record.calendar is not None]
-        self._calendars = app.ready().calendars_of(with_calendar)
+        self._calendars = operations.calendars_of(app, plans)
         # Each is as good as in order: only what was moved is not.
         found = list(islice(merge(*map(self._of, plans)), MAX_EVENTS + 1))
         self.events = sorted(found[:MAX_EVENTS])

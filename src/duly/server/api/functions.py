@@ -7,13 +7,13 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from pydantic import Field
 
+from duly.app import operations
 from duly.clock import from_ms
 from duly.errors import UnknownFunction
 from duly.functions.published import schema_of
 from duly.model.function import FunctionInfo, is_reserved
 from duly.model.function import Status as FunctionStatus
 from duly.model.stored import read
-from duly.schedules.removed import removed_with
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import App
 from duly.server.api.schedule_shapes import ScheduleShape, Shown
@@ -68,7 +68,7 @@ def set_status(app: App, who: Operator, name: str, body: StatusBody) -> Function
     everybodys(who)
     known = _known(app, name)
     getattr(app.functions, body.verb)(name, by=who.name, note=body.note)
-    removed = removed_with(app.core, known.name) if body.verb == "restore" else []
+    removed = operations.removed_with(app, known.name) if body.verb == "restore" else []
     shape = _shape(app.functions.info(name))
     return FunctionStatusShape(**shape.model_dump(), removed=Shown(app).all(removed))
 

@@ -9,16 +9,14 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.calls.bulk import BulkPreview
-from duly.calls.jobs import MOST_CHILDREN, Job, JobFailure, failure_of, job_from
-from duly.calls.replay import replay_one
+from duly.calls.jobs import MOST_CHILDREN, Job, JobFailure, failure_of
 from duly.calls.verbs import job_filter
 from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, InvalidArgument, JobNotFound, UnknownFunction
 from duly.functions.function import Call, Function
-from duly.functions.new_job import keys_of_owner, new_jobs, tracked
 from duly.functions.times import after as in_seconds
 from duly.functions.times import at
 from duly.ids import is_id, new_id
@@ -242,7 +240,7 @@ def find(
         None if dead else state, function, queue, owner_of(who, owner), before, limit + 1
     )
     which = msgspec.structs.replace(of, exhausted=dead or None)
-    found = app.core.find_by_any_name(which)
+    found = operations.find_jobs(app, which)
     return page([shape_of(job) for job in found], limit, lambda job: job.id)
 
 
@@ -262,16 +260,14 @@ def get(app: App, who: Reader, job_id: str) -> JobWithProgress:
 def cancel(app: App, who: Operator, job_id: str) -> Canceled:
     """Cancel it and its unfinished descendants; false if it was finished."""
     job = visible(app, who, job_id)
-    deed = Deed("job.cancel", f"job:{job.id}", who.name, None, app.clock.now())
-    canceled = app.core.cancel(job.id, who.name, deed)
-    return Canceled(canceled=bool(canceled))
+    return Canceled(canceled=operations.cancel(app, job.id, who.name))
 
 
 @router.post("/{job_id}/retry", status_code=201)
 def retry(app: App, who: Operator, job_id: str) -> JobShape:
     """Run a failed or canceled job again: the new job."""
     job = visible(app, who, job_id)
-    return shape_of(replay_one(app.core, job.id, audited_as=who.name).record)
+    return shape_of(operations.retry(app, job.id, who.name).record)
 
 
 @router.get("/{job_id}/children")
@@ -325,7 +321,7 @@ def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
     given: dict[str, Any] = {"dry_run": body.dry_run, **which}
 
     def make(fixed_id: str | None) -> Job[Any] | BulkPreview:
-        now = app.core.now()
+        now = operations.now(app)
         job_id = fixed_id or new_id(now)
         detail = {name: str(value) for name, value in which.items()}
         deed = Deed(f"jobs.{body.verb}", f"job:{job_id}", who.name, detail, now)
@@ -425,7 +421,7 @@ def called(app: Duly, who: Principal, once: Repeatable, body: NewJobBody) -> Job
 def _due(app: Duly, body: NewJobBody) -> int:
     if body.run_at is not None and body.run_after is not None:
         raise Refused(422, "invalid", "give run_at or run_after, not both", field="run_after")
-    now = app.core.now()
+    now = operations.now(app)
     return at(body.run_at, now) if body.run_at else in_seconds(body.run_after or 0, now)
 
 
@@ -455,20 +451,13 @@ def _run(
     deed: DeedOf | None,
 ) -> Job[Any]:
     """The call as a job that says who asked for it."""
-    core = app.core
-    call = core.functions.admitted(called_with(function, args))
-    job, *hooks = new_jobs(call, due, core.now(), None, core.settings.idempotency_ms)
-    asked = tracked(job, trigger=Trigger.API, actor=who.name)
-    made = keys_of_owner(asked, call.function.options.owner)
-    rows = [made, *hooks]
-    existing = core.insert(rows, None if deed is None else deed(made.id)).get(made.id)
-    record = core.get(existing or made.id)
-    if record is None and existing is not None:
+    job = operations.run(app, called_with(function, args), due, who.name, deed)
+    if job is None:
         # Its key is remembered for longer than it was kept.
         raise gone()
-    if record is None or is_foreign(who, record.owner):
-        raise JobNotFound(existing or made.id)
-    return job_from(core, record, core.get, existed=existing is not None)
+    if is_foreign(who, job.record.owner):
+        raise JobNotFound(job.id)
+    return job
 
 
 def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
@@ -482,7 +471,7 @@ def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
 def children_of(app: Duly, who: Principal, job_id: str, limit: int) -> list[JobShape]:
     """The newest children of a job, as far as they are for those who ask."""
     parent = visible(app, who, job_id)
-    found = app.core.find(JobFilter(parent_id=parent.id, limit=limit))
+    found = operations.find_jobs(app, JobFilter(parent_id=parent.id, limit=limit))
     mine = [record for record in found if not is_foreign(who, record.owner)]
     return [shape_of(record) for record in mine]
 
@@ -491,7 +480,7 @@ def hidden_jobs(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
     """Which of them are others': limits of functions are everybody's, and so are their holders."""
     if who.owner is None:
         return set()
-    found = {job_id: app.core.get(job_id) for job_id in job_ids}
+    found = {job_id: operations.stored_job(app, job_id) for job_id in job_ids}
     return {each for each, job in found.items() if job is None or is_foreign(who, job.owner)}
 
 

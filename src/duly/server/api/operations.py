@@ -8,11 +8,12 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from duly.app import operations
 from duly.clock import from_ms
 from duly.functions.published import options_of
 from duly.model.audit import ROW
 from duly.model.queue import QueuePause
-from duly.observe.doctor import Level, examine
+from duly.observe.doctor import Level
 from duly.server.answers import Ms, Shape, Time, stored, time_of
 from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
 from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
@@ -158,7 +159,7 @@ def workers(app: App, who: Reader) -> list[WorkerShape]:
 def doctor(app: App, who: Reader) -> DiagnosisShape:
     """What is wrong, as far as the server can tell, and what to do; takes some seconds at most."""
     everybodys(who)
-    found = examine(app.core)
+    found = operations.examine(app)
     findings = [FindingShape(**msgspec.structs.asdict(each)) for each in found.findings]
     return DiagnosisShape(healthy=found.healthy, findings=findings)
 
@@ -208,7 +209,7 @@ def audited(
 ) -> Page[AuditShape]:
     """A page of the audit log."""
     check_cursor("before", before)
-    entries = app.ready().audit_page(target, before, limit + 1, actor=actor, action=action)
+    entries = operations.audit_page(app, target, before, limit + 1, actor=actor, action=action)
     shapes = [
         AuditShape(
             id=entry.id,

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import AwareDatetime, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.clock import from_ms, to_ms
 from duly.endpoints.alerts import is_address
 from duly.errors import InvalidOption
@@ -31,7 +31,6 @@ from duly.model.schedule import (
 )
 from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
-from duly.observe.view import last_states
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState
@@ -357,8 +356,8 @@ class Shown:
         return shape
 
     def all(self, schedules: Sequence[Schedule]) -> list[ScheduleShape]:
-        records = [schedule.record for schedule in schedules]
-        states = last_states(self._app.ready(), records)
+        last = [schedule.record.last_job_id for schedule in schedules]
+        states = operations.job_states(self._app, last)
         return [self._shape(each, states.get(each.record.last_job_id or "")) for each in schedules]
 
     def _shape(self, schedule: Schedule, last_status: str | None) -> ScheduleShape:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, Field
 
-from duly.app import Duly
+from duly.app import Duly, operations
 from duly.endpoints import EndpointTarget
 from duly.endpoints.target import NAME as POST
-from duly.endpoints.target import target_of
 from duly.errors import EndpointNotFound, UnknownFunction
 from duly.functions.function import Call, Function
 from duly.model.access import Principal
@@ -18,9 +17,6 @@ from duly.model.function import is_reserved
 from duly.model.redact import unmask, unmask_entries
 from duly.model.schedule import Outcome, Reason
 from duly.schedules import Health, Schedule, Schedules, Tick
-from duly.schedules.reading import healths
-from duly.schedules.tick_jobs import call_of_schedule
-from duly.schedules.verbs import drafted
 from duly.server.answers import Shape, iso, time_of
 from duly.server.api.common import (
     NO_NOTE,
@@ -148,7 +144,7 @@ def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> Schedu
 
     def make(schedule_id: str | None) -> Schedule:
         call, options = _asked_for(app, who, body, owner)
-        schedules = Schedules(app.core, owner, schedule_id)
+        schedules = operations.schedules(app, owner, schedule_id)
         return schedules.create(body.key, call, by=who.name, **options)
 
     return Shown(app)(once.make(who, body, make, app.schedules.get))
@@ -159,8 +155,7 @@ def check(app: App, who: Reader, body: NewScheduleBody) -> ScheduleShape:
     """The schedule that the same request to make one would give; nothing is made."""
     owner = owner_of(who, body.owner)
     call, options = _asked_for(app, who, body, owner)
-    record = drafted(app.core, body.key, call, options, owner or "", by=who.name)
-    return Shown(app)(Schedule(app.core, record))
+    return Shown(app)(operations.draft(app, body.key, call, options, owner, who.name))
 
 
 @router.get("/plan")
@@ -194,7 +189,7 @@ def health_of_all(
 ) -> Page[HealthShape]:
     """How all of them do: ok, missed, paused or never ran; and why."""
     found = app.schedules.list(owner=owner_of(who, owner), after=after, limit=limit + 1)
-    states = healths(app.core, [each.record for each in found])
+    states = operations.healths(app, [each.record for each in found])
     return page([_health(each) for each in states], limit, lambda each: each.id)
 
 
@@ -258,7 +253,7 @@ def run(
         inputs = _inputs(app, found, inputs)
 
     def run_it(run_id: str | None) -> Tick:
-        schedules = Schedules(app.core, who.owner, run_id)
+        schedules = operations.schedules(app, who.owner, run_id)
         return schedules.run(found, inputs=inputs, by=who.name)
 
     return tick_shape(once.do(who, body, run_it))
@@ -297,7 +292,7 @@ def set_rotation(app: App, who: Operator, schedule_id: str, body: RotationBody) 
     """Let successive dispatches take these inputs in turn, from the first."""
     found = _visible(app, who, schedule_id)
     _check_open(app, who, found)
-    function = call_of_schedule(app.core, found.record).function
+    function = operations.call_of_schedule(app, found.record).function
     entries = _entries(function, body.rotation, found.record.rotation)
     return Shown(app)(_schedules(app, who).set_rotation(found, entries, by=who.name))
 
@@ -470,7 +465,7 @@ def change_of(
     if body.rotation is not None:
         if body.function is None and body.endpoint is None:
             _check_open(app, who, schedule)
-        function = (call or call_of_schedule(app.core, schedule.record)).function
+        function = (call or operations.call_of_schedule(app, schedule.record)).function
         same = function.name == schedule.function
         stored = schedule.record.rotation if same else None
         options["rotation"] = _entries(function, body.rotation, stored)
@@ -488,7 +483,7 @@ def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:
 
 def _endpoint_of(app: Duly, who: Principal, schedule: Schedule) -> EndpointTarget:
     """What a schedule POSTs to, if those who ask may say so."""
-    target = target_of(app.core.functions.builtins[POST], schedule.record.args)
+    target = operations.endpoint_of(app, schedule)
     if is_foreign(who, target.owner):
         raise EndpointNotFound(target.endpoint)
     return target
@@ -501,7 +496,7 @@ def _call(
     another = body.function is not None or body.endpoint is not None
     if not another and body.args is None and body.options is None:
         return None
-    before = call_of_schedule(app.core, schedule.record)
+    before = operations.call_of_schedule(app, schedule.record)
     if another:
         function = callee(app, who, body.function, body.endpoint, schedule.owner)
     elif body.options is None:
@@ -521,7 +516,7 @@ def _call(
 
 def _inputs(app: Duly, schedule: Schedule, given: dict[str, Any]) -> dict[str, Any]:
     """Instead of its own arguments; a mask stands for what it has."""
-    own = call_of_schedule(app.core, schedule.record)
+    own = operations.call_of_schedule(app, schedule.record)
     inputs = unmask(given, own.function.signature.redacted, own.args)
     refuse_masks(own.function, inputs)
     return inputs

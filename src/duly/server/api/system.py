@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from duly.app import operations
 from duly.model.access import Principal, Scope
 from duly.model.system import TABLES, is_key, key_of
 from duly.server.answers import Refused, Shape
@@ -41,7 +42,7 @@ def tables(app: App, who: Reader) -> list[TableShape]:
         TableShape(
             name=table.name, rows=table.rows, capped=table.capped, columns=list(table.columns)
         )
-        for table in app.ready().system_tables()
+        for table in operations.system_tables(app)
     ]
 
 
@@ -58,7 +59,7 @@ def rows(
     if table not in TABLES:
         raise Refused(404, "table_not_found", f"duly has no table {table!r}")
     _check(who, table)
-    found = app.ready().system_rows(table, _key(table, after), limit + 1)
+    found = operations.system_rows(app, table, _key(table, after), limit + 1)
     shown = [dict(row) for row in found[:limit]]
     more = len(found) > limit
     return RowsShape(items=shown, next=json.dumps(key_of(table, shown[-1])) if more else None)

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from duly.app import operations
 from duly.calendars.changes import changed, compare
 from duly.calendars.holidays import MAX_YEARS, holidays
 from duly.calendars.verbs import IMPORTED_YEARS
@@ -364,7 +365,7 @@ class Foreseen(NamedTuple):
 
 def _attached(viewer: Viewer, shape: api.CalendarShape) -> list[ScheduleRecord]:
     wanted = ScheduleFilter(owner=viewer.who.owner, calendar=shape.id, limit=MOST_SCHEDULES + 1)
-    return list(viewer.app.ready().schedules(wanted))
+    return list(operations.find_schedules(viewer.app, wanted))
 
 
 def _foresee(viewer: Viewer, shape: api.CalendarShape, draft: Draft) -> Foreseen:

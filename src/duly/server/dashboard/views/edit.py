@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+from duly.app import operations
 from duly.clock import from_ms
 from duly.schedules import Foreseen
-from duly.schedules.update import foresee_update
 from duly.server.answers import Refused, readable
 from duly.server.api import schedules as api
 from duly.server.api.schedule_shapes import ForeseenShape, ScheduleChangesBody, ScheduleShape
@@ -168,7 +168,7 @@ def compare(viewer: Viewer, schedule_id: str, body: ScheduleChangesBody) -> list
     now = api.preview(app, who, schedule_id, COMPARED, tz=viewer.tz) if schedule.enabled else []
     then: list[Foreseen] = []
     if options.get("enabled", schedule.enabled):
-        then = foresee_update(app.core, schedule.record, call, options, COMPARED, viewer.tz)
+        then = operations.foresee_update(app, schedule.record, call, options, COMPARED, viewer.tz)
     before = {tick.tick_at_ms: _said(tick) for tick in now}
     after = {tick.tick_ms: _said(tick) for tick in then}
     # Beyond the end of a list that was cut off nobody knows what it would have shown.

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from duly.app import operations
 from duly.errors import DulyError
 from duly.model.function import MAY_BECOME, Status
 from duly.model.history import Run
@@ -95,7 +96,7 @@ def _runs(viewer: Viewer, names: list[str], limit: int) -> dict[str, list[Run]]:
     # They are of all owners, and so for none of them.
     if viewer.who.owner is not None or not names:
         return {}
-    return dict(viewer.app.ready().function_runs(names, limit))
+    return dict(operations.function_runs(viewer.app, names, limit))
 
 
 def _figures(runs: Sequence[Run]) -> Figures | None:

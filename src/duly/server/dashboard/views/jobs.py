@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 
+from duly.app import operations
 from duly.errors import DulyError
 from duly.model.function import is_reserved
 from duly.model.job import JobRecord, State
@@ -233,7 +234,7 @@ def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sen
 
 def _unmasked(viewer: Viewer, before: api.JobShape, given: dict[str, Any]) -> dict[str, Any]:
     """What is redacted and was left as it is shown is what that job was called with."""
-    record = viewer.app.core.ready().get(before.id)
+    record = operations.stored_job(viewer.app, before.id)
     if record is None:  # It has left meanwhile, with what it was called with.
         return given
     function = api.callable_by_http(viewer.app, before.function)

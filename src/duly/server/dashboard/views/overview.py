@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from duly.app import operations
 from duly.model.forecast import dispatches
 from duly.model.schedule import Plan, ScheduleFilter
 from duly.observe.health import LATE_MS, HealthReport
@@ -34,7 +35,7 @@ def overview(viewer: Viewing) -> Response:
     return render(
         viewer,
         "overview.html",
-        tally=viewer.app.ready().tally(now, now - LATE_MS, now - DAY, owner),
+        tally=operations.tally(viewer.app, now, now - LATE_MS, now - DAY, owner),
         health=health,
         banners=[] if health is None else _banners(health),
         chart=_chart(viewer),
@@ -52,7 +53,7 @@ def _banners(health: HealthReport) -> list[str]:
 
 def _chart(viewer: Viewer) -> dict[str, Any]:
     """How many jobs ended when, in the last day or as far as the newest of them reach."""
-    found = viewer.app.ready().throughput(viewer.now - DAY, MINUTE, viewer.who.owner)
+    found = operations.throughput(viewer.app, viewer.now - DAY, MINUTE, viewer.who.owner)
     first = max(viewer.now - DAY, min((each.at for each in found), default=viewer.now - HOUR))
     step = next(s for s in STEPS if (viewer.now - first) // s <= MOST_BARS or s == STEPS[-1])
     start = first - first % step
@@ -75,9 +76,11 @@ def _coming(viewer: Viewer) -> dict[str, Any]:
     """The next 24 hours: a lane for each of the schedules that are due first."""
     start, end = viewer.now, viewer.now + DAY
     wanted = ScheduleFilter(owner=viewer.who.owner, due_before=end, limit=LANES + 1)
-    records = viewer.app.ready().schedules(wanted)
+    records = operations.find_schedules(viewer.app, wanted)
     plans = list(understood(records[:LANES]))
-    calendars = viewer.app.ready().calendars_of([p for p in plans if p.record.calendar is not None])
+    calendars = operations.calendars_of(
+        viewer.app, [p for p in plans if p.record.calendar is not None]
+    )
 
     def lane(plan: Plan) -> svg.Lane:
         found = dispatches(plan, calendars, start, end, start)

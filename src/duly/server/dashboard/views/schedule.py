@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from duly.app import operations
 from duly.clock import from_ms
 from duly.errors import DulyError
 from duly.model.calendar import SEEDS
@@ -72,7 +73,7 @@ def _page(
         backfill=backfill,
         listed=[] if backfill is None else backfill.ticks[:MOST_LISTED],
         span=span or _span(viewer),
-        spark=svg.sparkline(app.ready().recent_runs([schedule_id], 30).get(schedule_id, [])),
+        spark=svg.sparkline(operations.recent_runs(app, [schedule_id], 30).get(schedule_id, [])),
     )
 
 
@@ -87,8 +88,7 @@ def _preview(viewer: Viewer, schedule_id: str) -> tuple[list[Any], str | None]:
 
 def _states(viewer: Viewer, ticks: Sequence[TickShape]) -> dict[str, str]:
     """How the jobs of ticks stand, by their ids."""
-    job_ids = [tick.job_id for tick in ticks if tick.job_id is not None]
-    return {look.job_id: str(look.state) for look in viewer.app.ready().look(job_ids)}
+    return operations.job_states(viewer.app, [tick.job_id for tick in ticks])
 
 
 def _axis(viewer: Viewer, ticks: Sequence[TickShape]) -> dict[str, Any] | None:
@@ -112,9 +112,8 @@ def _axis(viewer: Viewer, ticks: Sequence[TickShape]) -> dict[str, Any] | None:
 
 def _year(viewer: Viewer, schedule_id: str) -> dict[str, Any]:
     """A year: what is left of days that are gone, and what the ledger still has."""
-    store = viewer.app.ready()
     days: dict[int, Day] = {}
-    for day in (*store.days(schedule_id), *store.ledger_days(schedule_id)):
+    for day in operations.days(viewer.app, schedule_id):
         known = days.get(day.day)
         counts = (
             day[1:] if known is None else [a + b for a, b in zip(known[1:], day[1:], strict=True)]
@@ -170,7 +169,7 @@ def edit_page(viewer: Viewing, who: Operator, schedule_id: str) -> Response:
 def _edit_page(
     viewer: Viewer, shape: ScheduleShape, values: dict[str, str], status: int = 200, **more: Any
 ) -> Response:
-    calendars = viewer.app.ready().calendars(shape.owner or "", None, 100)
+    calendars = operations.calendars(viewer.app, shape.owner or "").list(limit=100)
     names = sorted({*SEEDS, *(record.name for record in calendars)})
     return render(
         viewer,

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from markupsafe import Markup
 from starlette.responses import Response
 
+from duly.app import operations
 from duly.clock import to_ms
 from duly.errors import DulyError
 from duly.observe.view import STATUSES, Which
@@ -155,7 +156,7 @@ def _page(viewer: Viewer, which: Which, after: str | None, limit: int, wait: flo
 
 def _rows(viewer: Viewer, page: ObservedPage) -> list[Row]:
     ids = [row.id for row in page.rows if row.source == "schedule"]
-    runs = viewer.app.ready().recent_runs(ids, RUNS)
+    runs = operations.recent_runs(viewer.app, ids, RUNS)
     return [
         Row(row, _ms(row.next_run), _ms(row.last_run), svg.sparkline(runs.get(row.id, [])))
         for row in page.rows

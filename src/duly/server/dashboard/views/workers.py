@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from duly.app import operations
 from duly.server.api import operations as api
 from duly.server.auth import everybodys
 from duly.server.dashboard.exports import Format, export
@@ -30,9 +31,9 @@ class Row(NamedTuple):
 def workers(viewer: Viewing) -> Response:
     everybodys(viewer.who)
     found = sorted(api.workers(viewer.app, viewer.who), key=lambda each: each.id)
-    store = viewer.app.ready()
+    app = viewer.app
     rows = [
-        Row(each, store.is_dead(each.id) is True, len(store.holdings(each.id)))
+        Row(each, operations.is_dead(app, each.id) is True, len(operations.holdings(app, each.id)))
         for each in found[:MOST]
     ]
     slots = sum(each.slots for each in found)

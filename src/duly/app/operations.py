@@ -1,0 +1,191 @@
+"""What the server and the command line ask of an app beyond its public verbs.
+
+They know the app and these functions; the core and the store behind it are not theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from duly.app.duly import Duly
+from duly.calendars import Calendars
+from duly.calls.jobs import Job, job_from
+from duly.calls.replay import replay_one
+from duly.core import Core
+from duly.endpoints.target import NAME as POST
+from duly.endpoints.target import EndpointTarget, target_of
+from duly.errors import JobNotFound
+from duly.functions.function import Call
+from duly.functions.new_job import keys_of_owner, new_jobs, tracked
+from duly.ids import new_id
+from duly.model.access import RequestClaim
+from duly.model.audit import Deed
+from duly.model.function import Published
+from duly.model.history import Day
+from duly.model.job import Trigger
+from duly.model.news import Cursor, Heard, Wanted
+from duly.observe import doctor, metrics
+from duly.schedules import Schedule, Schedules, reading, removed, tick_jobs, update
+from duly.schedules.verbs import drafted
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Asked = Callable[Concatenate[Duly, P], T]
+
+
+def _of(verb: Callable[[Core], Callable[P, T]]) -> Asked[P, T]:
+    """A verb of the core, or of its store, as one over the app."""
+
+    def ask(app: Duly, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return verb(app.core)(*args, **kwargs)
+
+    return ask
+
+
+def _over(function: Callable[Concatenate[Core, P], T]) -> Asked[P, T]:
+    """A function over the core as one over the app."""
+
+    @wraps(function)
+    def ask(app: Duly, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(app.core, *args, **kwargs)
+
+    return ask
+
+
+# The process -------------------------------------------------------------------------------------
+
+now = _of(lambda core: core.now)
+end_streams = _of(lambda core: core.end_streams)
+examine = _over(doctor.examine)
+metrics_text = _over(metrics.metrics_text)
+system_tables = _of(lambda core: core.ready().system_tables)
+system_rows = _of(lambda core: core.ready().system_rows)
+audit_page = _of(lambda core: core.ready().audit_page)
+is_dead = _of(lambda core: core.ready().is_dead)
+holdings = _of(lambda core: core.ready().holdings)
+
+
+async def in_thread(app: Duly, work: Callable[[], T]) -> T:
+    """Do what may wait for the database, in a thread of the app's."""
+    return await app.core.threads.call(work)
+
+
+def follow(
+    app: Duly, wanted: Wanted, cursor: Cursor | None, *, idle: float
+) -> AsyncGenerator[Heard]:
+    """What happens, from the cursor or from now on; an empty piece if nothing did for a while."""
+    return app.core.feed.follow(wanted, cursor, idle=idle)
+
+
+# Requests that may be repeated -------------------------------------------------------------------
+
+claim_request = _of(lambda core: core.ready().claim_request)
+give_up_request = _of(lambda core: core.ready().give_up_request)
+request_done = _of(lambda core: core.ready().request_done)
+
+
+def new_claim(app: Duly, actor: str, key: str, fingerprint: str) -> RequestClaim:
+    """What a request would claim; it is remembered as long as any idempotency key."""
+    at = app.clock.now()
+    until = at + app.core.settings.idempotency_ms
+    return RequestClaim(actor, key, fingerprint, new_id(at), until)
+
+
+# Functions ---------------------------------------------------------------------------------------
+
+function_runs = _of(lambda core: core.ready().function_runs)
+removed_with = _over(removed.removed_with)
+
+
+def published(app: Duly) -> list[Published]:
+    """The functions registered here, as workers would publish them."""
+    return app.core.functions.published()
+
+
+def publish(app: Duly) -> None:
+    """Import the modules of the app and publish its functions, as a worker does at its start."""
+    app.core.import_modules()
+    app.ready().publish(published(app), app.core.now())
+
+
+# Jobs --------------------------------------------------------------------------------------------
+
+find_jobs = _of(lambda core: core.find_by_any_name)
+stored_job = _of(lambda core: core.ready().get)
+tally = _of(lambda core: core.ready().tally)
+throughput = _of(lambda core: core.ready().throughput)
+
+
+def run(
+    app: Duly, call: Call[Any], due: int, by: str, deed: Callable[[str], Deed] | None = None
+) -> Job[Any] | None:
+    """The call as a job that says who asked for it over HTTP.
+
+    `deed`: what the audit log says of the job with that id. None if the key of the call leads to
+    a job that is not kept any more.
+    """
+    core = app.core
+    admitted = core.functions.admitted(call)
+    job, *hooks = new_jobs(admitted, due, core.now(), None, core.settings.idempotency_ms)
+    asked = tracked(job, trigger=Trigger.API, actor=by)
+    made = keys_of_owner(asked, admitted.function.options.owner)
+    existing = core.insert([made, *hooks], None if deed is None else deed(made.id)).get(made.id)
+    record = core.get(existing or made.id)
+    if record is None and existing is None:
+        raise JobNotFound(made.id)
+    if record is None:
+        return None
+    return job_from(core, record, core.get, existed=existing is not None)
+
+
+def cancel(app: Duly, job_id: str, by: str) -> bool:
+    """Cancel a job, and say so in the audit log; False if it was finished, or is not there."""
+    deed = Deed("job.cancel", f"job:{job_id}", by, None, app.clock.now())
+    return bool(app.core.cancel(job_id, by, deed))
+
+
+def retry(app: Duly, job_id: str, by: str) -> Job[Any]:
+    """Run a failed or canceled job again, and say so in the audit log."""
+    return replay_one(app.core, job_id, audited_as=by)
+
+
+def job_states(app: Duly, job_ids: Iterable[str | None]) -> dict[str, str]:
+    """How jobs stand, by their ids; without those that are not there."""
+    known = [job_id for job_id in job_ids if job_id is not None]
+    return {look.job_id: str(look.state) for look in app.ready().look(known)}
+
+
+# Schedules ---------------------------------------------------------------------------------------
+
+schedules = _over(Schedules)
+schedule = _of(lambda core: core.ready().schedule)
+find_schedules = _of(lambda core: core.ready().schedules)
+healths = _over(reading.healths)
+call_of_schedule = _over(tick_jobs.call_of_schedule)
+foresee_update = _over(update.foresee_update)
+calendars_of = _of(lambda core: core.ready().calendars_of)
+calendars = _over(Calendars)
+recent_runs = _of(lambda core: core.ready().recent_runs)
+
+
+def draft(
+    app: Duly, key: str, call: Call[Any], options: Mapping[str, Any], owner: str | None, by: str
+) -> Schedule:
+    """The schedule that `create` would make; nothing is stored."""
+    return Schedule(app.core, drafted(app.core, key, call, options, owner or "", by=by))
+
+
+def endpoint_of(app: Duly, schedule: Schedule) -> EndpointTarget:
+    """The endpoint that a schedule POSTs to."""
+    return target_of(app.core.functions.builtins[POST], schedule.record.args)
+
+
+def days(app: Duly, schedule_id: str) -> list[Day]:
+    """What became of the ticks and jobs of a schedule, day by day (UTC); a day may come twice.
+
+    Once for what is gone, and once for what the ledger still has.
+    """
+    store = app.ready()
+    return [*store.days(schedule_id), *store.ledger_days(schedule_id)]
