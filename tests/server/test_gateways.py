@@ -592,13 +592,16 @@ def test_all_gateways_are_asked_at_the_same_time(app, serve):
         for n in range(20):
             app.gateways.add(f"silent{n}", silent)
         app.gateways.add("edge", process.url, secret="env:GATEWAY_SECRET")
-        began = os.times().elapsed
 
-        page = app.observe.schedules(wait=0.5)
+        def answered(wait: float) -> set[str]:
+            page = app.observe.schedules(wait=wait)
+            return {g.name for g in page.gateways if g.stale_since is None}
 
-        # One after the other, the silent ones would take ten seconds.
-        assert os.times().elapsed - began < 5
-        assert {g.name for g in page.gateways if g.stale_since is None} == {"edge"}
+        answered(wait=0.01)
+
+        assert asking() >= 20
+        # A slow machine gives the one that answers more than one look.
+        wait_until(lambda: answered(wait=0.5) == {"edge"}, "only the one that answers is fresh")
         before = asking()
         app.observe.schedules(wait=0.01)
         # Whoever has not answered yet is not asked again.
