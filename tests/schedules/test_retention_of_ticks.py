@@ -14,7 +14,7 @@ from duly.clock import to_ms
 from duly.errors import InvalidOption
 from duly.model.decide import MAX_DETAIL, encode_detail
 from duly.model.history import Day
-from duly.model.schedule import DAY_MS
+from duly.model.schedule_options import DAY_MS
 from duly.runtime.janitor import Janitor
 from duly.store.postgres.session import PostgresSession
 from duly.store.postgres.store import PostgresStore

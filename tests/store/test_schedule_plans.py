@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from duly.model.schedule import DAY_MS, ScheduleFilter, TickFilter
+from duly.model.schedule import ScheduleFilter, TickFilter
+from duly.model.schedule_options import DAY_MS
 from duly.store.expectations import SUCCESSES_AMONG
 from duly.store.postgres import PostgresSession
 from duly.store.schedules.data import _find, ticks

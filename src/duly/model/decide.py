@@ -19,18 +19,16 @@ from duly.model.calendar import FURTHEST_SHIFT, Calendar, shift
 from duly.model.condition import Stats, context
 from duly.model.function import Status
 from duly.model.schedule import (
-    DAY_MS,
-    MAX_CATCH_UP,
     ONE_BY_ONE,
     Budget,
     Malformed,
     Outcome,
-    Overlap,
     Plan,
     Reason,
     TickKind,
     TickRecord,
 )
+from duly.model.schedule_options import DAY_MS, MAX_CATCH_UP, Overlap
 from duly.model.text import storable
 from duly.model.trigger import Cron
 

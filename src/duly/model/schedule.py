@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,30 +20,24 @@ from duly.model.condition import Condition
 from duly.model.condition import parse as parse_condition
 from duly.model.rotation import Rotation
 from duly.model.rotation import parse as parse_rotation
+from duly.model.schedule_options import (
+    BY_NAME,
+    DEFAULT_CATCH_UP,
+    LONGEST_MS,
+    Overlap,
+    Shift,
+    is_number,
+)
 from duly.model.trigger import Cron, Every, Trigger, within_minutes
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
 
-DEFAULT_CATCH_UP = 10
-MAX_CATCH_UP = 1_000
 MAX_BUDGET_RUNS = 10_000
 MAX_COST = 1e15
 FLOOR_MS = 300_000
 """The shortest interval of a schedule that is not declared in code."""
 CODE_FLOOR_MS = 1_000
 MINUTE_MS = 60_000
-DAY_MS = 86_400_000
-LONGEST_MS = 366 * DAY_MS
-
-
-class Overlap(StrEnum):
-    """What a tick does while a job of its schedule is unfinished."""
-
-    SKIP = "skip"
-    ALLOW = "allow"
-    BUFFER_ONE = "buffer_one"
-    BUFFER_ALL = "buffer_all"
-    CANCEL_OTHER = "cancel_other"
 
 
 ONE_BY_ONE = (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL, Overlap.CANCEL_OTHER)
@@ -79,10 +73,6 @@ class Reason(StrEnum):
     TARGET_DEPRECATED = "target_deprecated"
     KILL_SWITCH = "kill_switch"
     OPERATOR = "operator"
-
-
-Shift = Literal["next", "previous", "nearest"]
-SHIFTS = ("next", "previous", "nearest")
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,26 +122,12 @@ class Policies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: Budget | None = None
 
     def __post_init__(self) -> None:
-        if self.overlap not in tuple(Overlap):
-            raise InvalidOption("overlap", f"give one of {', '.join(Overlap)}: {self.overlap!r}")
-        if type(self.catch_up) is not int or not 0 <= self.catch_up <= MAX_CATCH_UP:
-            raise InvalidOption("catch_up", f"must be 0 to {MAX_CATCH_UP:,}: {self.catch_up!r}")
-        if self.catch_up_window is not None:
-            check_length("catch_up_window", self.catch_up_window)
-        if self.jitter:
-            check_length("jitter", self.jitter, DAY_MS)
-        if self.shift is not None and self.shift not in SHIFTS:
-            raise InvalidOption("shift", f"give one of {', '.join(SHIFTS)}: {self.shift!r}")
+        for name in self.__struct_fields__:
+            if (value := getattr(self, name)) is not None:
+                BY_NAME[name].check(value)
 
 
-def check_length(option: str, milliseconds: object, longest: int = LONGEST_MS) -> None:
-    if not is_number(milliseconds, 1, longest):
-        raise InvalidOption(option, f"must be at least 1 ms and at most {longest / 1000:g} s")
-
-
-def is_number(value: object, low: float, high: float) -> bool:
-    """Whether it is a number from one to another."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+POLICIES = frozenset(Policies.__struct_fields__)
 
 
 class Override(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -29,12 +29,8 @@ from duly.model.decide import (
     standing_of,
 )
 from duly.model.function import Status
-from duly.model.schedule import (
-    DAY_MS,
-    Plan,
-    Reason,
-    TickKind,
-)
+from duly.model.schedule import Plan, Reason, TickKind
+from duly.model.schedule_options import DAY_MS
 from duly.model.trigger import Cron
 from duly.store.schedules.runs import Run
 from duly.zones import zone

@@ -27,7 +27,9 @@ from duly.model.calendar import Calendar
 from duly.model.decide import due_at
 from duly.model.function import Status
 from duly.model.rotation import parse as parse_rotation
-from duly.model.schedule import Policies, ScheduleRecord, plan_of, write_trigger
+from duly.model.schedule import POLICIES, Policies, ScheduleRecord, plan_of, write_trigger
+from duly.model.schedule_options import BY_NAME, JSON, Option
+from duly.model.schedule_options import Kind as OptionKind
 from duly.model.stored import read
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.model.trigger import decode as decode_trigger
@@ -51,7 +53,6 @@ log = logging.getLogger(__name__)
 Said = dict[str, Any]
 """What code says of a schedule, as data; what is left out is as usual."""
 
-POLICIES = frozenset(Policies.__struct_fields__)
 TIMES = frozenset({"trigger", "start_at", "end_at"})
 USUAL: Said = {
     **{name: msgspec.to_builtins(getattr(Policies(), name)) for name in POLICIES},
@@ -414,8 +415,8 @@ class Declarations:
     def _value(self, said: Mapping[str, Any], name: str) -> Any:
         """One thing that code says, for people."""
         value = said.get(name, USUAL.get(name))
-        if value is None:
-            return None
+        if not value:
+            return value
         if name == "trigger":
             return in_words(decode_trigger(value))
         if name == "args":
@@ -424,11 +425,16 @@ class Declarations:
             entries = read(value, list[msgspec.Raw], [])
             texts = [bytes(entry).decode() for entry in entries]
             return [self._core.redaction.shown_arguments(said["function"], text) for text in texts]
-        if name in ("condition", "options", "expect"):
+        if name == "options":
             return from_json(value)
-        if name in ("start_at", "end_at"):
-            return from_ms(value)
-        return value / 1000 if name in ("jitter", "catch_up_window") else value
+        return _for_people(BY_NAME[name], value) if name in BY_NAME else value
+
+
+def _for_people(option: Option, said: Any) -> Any:
+    if option.kind is OptionKind.INSTANT:
+        return from_ms(said)
+    # Some records are said as text, as they are stored.
+    return from_json(said) if option.kind in JSON and isinstance(said, str) else option.shown(said)
 
 
 def in_words(trigger: Trigger) -> str:

@@ -39,13 +39,13 @@ from duly.model.expect import Expect
 from duly.model.rotation import parse as parse_rotation
 from duly.model.schedule import (
     CODE_FLOOR_MS,
-    DAY_MS,
     ONE_BY_ONE,
+    POLICIES,
     Budget,
     Policies,
-    Shift,
     check_interval,
 )
+from duly.model.schedule_options import BY_NAME, DAY_MS, Kind, Shift
 from duly.model.stored import read
 from duly.model.trigger import At, Cron, Every, Trigger
 from duly.store.schedules.calendars import read_calendar
@@ -283,11 +283,10 @@ def _fitting(call: Call[Any], entries: Sequence[Mapping[str, Any]]) -> list[Any]
 
 
 def _policies(given: Mapping[str, Any], trigger: Trigger, now: int) -> Policies:
-    names = ("overlap", "catch_up", "shift", "budget")
-    chosen = {name: given[name] for name in names if given.get(name) is not None}
-    for name in ("catch_up_window", "jitter"):
-        if given.get(name) is not None:
-            chosen[name] = _milliseconds(name, given[name])
+    chosen = {name: given[name] for name in POLICIES if given.get(name) is not None}
+    for name in chosen:
+        if BY_NAME[name].kind is Kind.LENGTH:
+            chosen[name] = _milliseconds(name, chosen[name])
     if "budget" in chosen and not isinstance(chosen["budget"], Budget):
         raise InvalidOption("budget", f"give a Budget(…), not {chosen['budget']!r}")
     if "shift" in chosen:
@@ -333,9 +332,8 @@ def instant(option: str, value: Any, now: int) -> int:
 def _remaining(value: object) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or not 1 <= value <= 1_000_000_000:
-        raise InvalidOption("remaining", f"must be a whole number from 1, not {value!r}")
-    return value
+    BY_NAME["remaining"].check(value)
+    return cast(int, value)
 
 
 def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from duly.model.decide import (
 )
 from duly.model.expect import Promise, read_expect
 from duly.model.schedule import (
+    POLICIES,
     Plan,
     Policies,
     ScheduleRecord,
@@ -32,6 +33,7 @@ from duly.model.schedule import (
     read_trigger,
     write_trigger,
 )
+from duly.model.schedule_options import JSON, OPTIONS, Kind, Option
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.schedules.define import Definition, detail_of, from_json, to_json
 
@@ -182,6 +184,8 @@ def adopted(record: ScheduleRecord) -> ScheduleRecord:
 # Changing ----------------------------------------------------------------------------------------
 
 
+NOT_GIVEN_AGAIN = ("remaining", "note")
+"""A change that does not name them leaves them as they are."""
 TIMING = ("cron", "every", "at", "trigger", "tz", "start_at", "end_at", "remaining")
 
 
@@ -265,26 +269,26 @@ def as_given(record: ScheduleRecord, without: Collection[str] = ()) -> dict[str,
 
     What cannot be read is left out, so that giving it anew repairs the schedule.
     """
-    calendar = record.calendar
-    stored = {
-        "trigger": _trigger_of(record),
-        "calendar": calendar,
-        "start_at": record.start_at,
-        "end_at": record.end_at,
-        "alert": record.alert,
-    } | _policies_of(record)
-    if calendar is None:
+    policies = policies_of(record)
+    if record.calendar is None:
         # A calendar that was removed has left it behind.
-        stored["shift"] = None
-    readers: dict[str, Callable[[str], Any]] = {
-        "condition": from_json,
-        "rotation": from_json,
-        "expect": read_expect,
+        policies = msgspec.structs.replace(policies, shift=None)
+    stored = {
+        option.name: value_of(option, record, policies)
+        for option in OPTIONS
+        if option.name not in (*NOT_GIVEN_AGAIN, *without)
     }
-    for name in readers.keys() - without:
-        text = getattr(record, name)
-        stored[name] = None if text is None else readers[name](text)
-    return {name: value for name, value in stored.items() if name not in without}
+    return stored if "trigger" in without else stored | {"trigger": _trigger_of(record)}
+
+
+def value_of(option: Option, record: ScheduleRecord, policies: Policies) -> Any:
+    """An option of a stored schedule, as users give it; an error if it makes no sense."""
+    if option.name in POLICIES:
+        return option.shown(getattr(policies, option.name))
+    stored = getattr(record, option.name)
+    if stored is None or option.kind not in JSON:
+        return stored
+    return read_expect(stored) if option.kind is Kind.RECORD else from_json(stored)
 
 
 def _trigger_of(record: ScheduleRecord) -> Trigger | None:
@@ -294,20 +298,11 @@ def _trigger_of(record: ScheduleRecord) -> Trigger | None:
         return None
 
 
-def _policies_of(record: ScheduleRecord) -> dict[str, Any]:
+def policies_of(record: ScheduleRecord) -> Policies:
     try:
-        policies = read_policies(record.policies)
+        return read_policies(record.policies)
     except Exception:  # whatever is wrong with them, the usual ones are better
-        policies = Policies()
-    window, jitter = policies.catch_up_window, policies.jitter
-    return {
-        "overlap": policies.overlap,
-        "catch_up": policies.catch_up,
-        "catch_up_window": None if window is None else window / 1000,
-        "jitter": jitter / 1000 if jitter else None,
-        "shift": policies.shift,
-        "budget": policies.budget,
-    }
+        return Policies()
 
 
 def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:

@@ -10,31 +10,35 @@ from typing import Any
 
 import click
 
-from duly.cli.ask import all_of
+from duly.cli.ask import Decorator, all_of
 from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.out import Item
 from duly.cli.values import Json, together
 from duly.cli.when import Length, Moment, tz_option
 from duly.model.lengths import write_length
+from duly.model.schedule_options import JSON, OPTIONS, Kind, Option
 
-OVERLAPS = ["skip", "allow", "buffer_one", "buffer_all", "cancel_other"]
-CLEARABLE = {
-    "calendar": "calendar",
-    "shift": "shift",
-    "condition": "condition",
-    "rotation": "rotation",
-    "catch-up-window": "catch_up_window",
-    "jitter": "jitter",
-    "budget": "budget",
-    "start": "start_at",
-    "end": "end_at",
-    "remaining": "remaining",
-    "expect": "expect",
-    "alert": "alert",
-    "note": "note",
-}
+CLEARABLE = {option.flag: option.name for option in OPTIONS if option.usual is None}
 OF_JOBS = ("queue", "priority", "timeout")
 ENDPOINT = "endpoint:"
+
+
+def _option(option: Option) -> Decorator:
+    flag, help = f"--{option.flag}", option.help
+    match option.kind:
+        case Kind.CHOICE:
+            kind: Any = click.Choice([str(choice) for choice in option.choices])
+        case Kind.WHOLE:
+            kind = click.IntRange(option.least)
+        case Kind.LENGTH:
+            kind = Length()
+        case Kind.INSTANT:
+            kind = Moment()
+        case Kind.OBJECT | Kind.LIST | Kind.RECORD:
+            return click.option(flag, option.name, type=Json(), metavar="JSON|@FILE", help=help)
+        case _:
+            return click.option(flag, option.name, metavar=option.kind.upper(), help=help)
+    return click.option(flag, option.name, type=kind, help=help)
 
 
 schedule_options = all_of(
@@ -43,31 +47,7 @@ schedule_options = all_of(
     click.option("--at", type=Moment(), help="When: once, then."),
     tz_option("The zone of --cron (UTC by default), and of times without an offset."),
     click.option("--anchor", "anchor_at", type=Moment(), help="One tick of --every."),
-    click.option("--calendar", metavar="NAME", help="It decides on which dates there are ticks."),
-    click.option(
-        "--shift",
-        type=click.Choice(["next", "previous", "nearest"]),
-        help="Where a tick goes whose date the calendar forbids.",
-    ),
-    click.option("--condition", type=Json(), metavar="JSON", help="What must hold; or @FILE."),
-    click.option("--rotation", type=Json(), metavar="JSON", help="Arguments in turn; or @FILE."),
-    click.option(
-        "--overlap",
-        type=click.Choice(OVERLAPS),
-        help="What a tick does while a job is unfinished; skip is usual.",
-    ),
-    click.option("--catch-up", type=click.IntRange(0), help="How many missed ticks still run."),
-    click.option("--catch-up-window", type=Length(), help="How old these may be."),
-    click.option("--jitter", type=Length(), help="A delay up to so long, fixed for each tick."),
-    click.option(
-        "--budget", type=Json(), metavar="JSON", help='As {"runs": 5, "per": 86400}: seconds.'
-    ),
-    click.option("--start", "start_at", type=Moment(), help="No tick before."),
-    click.option("--end", "end_at", type=Moment(), help="No tick later."),
-    click.option("--remaining", type=click.IntRange(1), help="End after so many dispatches."),
-    click.option("--expect", type=Json(), metavar="JSON", help='A promise, as {"by": "07:00"}.'),
-    click.option("--alert", metavar="NAME", help="Who is told of a broken one: function or URL."),
-    click.option("--note", metavar="TEXT", help="Others see it."),
+    *(_option(option) for option in OPTIONS),
     click.option("--queue", metavar="NAME", help="Of its jobs."),
     click.option("--priority", type=click.IntRange(0, 9), help="Of its jobs."),
     click.option("--timeout", type=Length(), help="How long an attempt of its jobs may take."),
@@ -128,21 +108,7 @@ def _options_of(schedule: Item) -> dict[str, str | None]:
         "at": schedule["at"],
         "tz": None if schedule["at"] or schedule["tz"] == "UTC" else schedule["tz"],
         "anchor": schedule["anchor_at"],
-        "calendar": schedule["calendar"],
-        "shift": schedule["shift"],
-        "condition": _json(schedule["condition"]),
-        "rotation": _json(schedule["rotation"]),
-        "overlap": schedule["overlap"],
-        "catch-up": str(schedule["catch_up"]),
-        "catch-up-window": _length(schedule["catch_up_window"]),
-        "jitter": _length(schedule["jitter"]),
-        "budget": _json(schedule["budget"]),
-        "start": schedule["start_at"],
-        "end": schedule["end_at"],
-        "remaining": None if schedule["remaining"] is None else str(schedule["remaining"]),
-        "expect": _json(schedule["expect"]),
-        "alert": schedule["alert"],
-        "note": schedule["note"],
+        **{option.flag: _written(option, schedule[option.name]) for option in OPTIONS},
         "queue": jobs.get("queue"),
         "priority": None if jobs.get("priority") is None else str(jobs["priority"]),
         # Of a job's options it is stored in milliseconds.
@@ -151,9 +117,10 @@ def _options_of(schedule: Item) -> dict[str, str | None]:
     }
 
 
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
-
-
-def _length(seconds: float | None) -> str | None:
-    return None if seconds is None else write_length(round(seconds * 1000))
+def _written(option: Option, value: Any) -> str | None:
+    """A value as its option takes it; None if there is none."""
+    if value is None:
+        return None
+    if option.kind in JSON:
+        return json.dumps(value)
+    return write_length(round(value * 1000)) if option.kind is Kind.LENGTH else str(value)

@@ -15,6 +15,7 @@ from duly.cli.out import STATES, Column, Item, Out, brief, pretty
 from duly.cli.root import Root
 from duly.cli.schedules.group import on_one, overridden, schedules, words
 from duly.cli.when import Moment, length
+from duly.model.schedule_options import OPTIONS, Kind, Option
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -205,8 +206,7 @@ def _fields(out: Out, schedule: Item) -> list[tuple[str, Any]]:
     return [
         *_of_call(schedule),
         *_of_state(out, schedule),
-        *_of_times(out, schedule),
-        *_of_rules(schedule),
+        *_of_options(out, schedule),
         ("declared", "by code" if schedule["declared"] else None),
         ("version", schedule["version"]),
         ("created", out.moment(schedule["created_at_ms"])),
@@ -228,7 +228,6 @@ def _of_state(out: Out, schedule: Item) -> list[tuple[str, Any]]:
     override = schedule["override"]
     return [
         ("status", schedule["status"]),
-        ("note", schedule["note"]),
         ("changed by", schedule["changed_by"]),
         ("error", schedule["error"]),
         ("late", schedule["late"]),
@@ -245,48 +244,37 @@ def _if_other(out: Out, one: int | None, other: int | None) -> str | None:
     return None if one == other else out.moment(one)
 
 
-def _of_times(out: Out, schedule: Item) -> list[tuple[str, Any]]:
+def _of_options(out: Out, schedule: Item) -> list[tuple[str, Any]]:
+    options = [(option.flag, _value(out, option, schedule)) for option in OPTIONS]
     return [
         ("when", schedule["description"]),
         ("cron", schedule["cron"]),
         ("zone", schedule["tz"]),
-        ("starts", out.moment(schedule["start_at_ms"])),
-        ("ends", out.moment(schedule["end_at_ms"])),
-        ("remaining", schedule["remaining"]),
-        ("jitter", _length(schedule["jitter"])),
-        ("calendar", _calendar(schedule)),
+        *((flag.replace("-", " "), value) for flag, value in options),
     ]
 
 
-def _calendar(schedule: Item) -> str | None:
-    name = schedule["calendar"] or schedule["calendar_id"]
-    return f"{name}, shifts to {schedule['shift']}" if schedule["shift"] else name
-
-
-def _of_rules(schedule: Item) -> list[tuple[str, Any]]:
-    rotation = schedule["rotation"]
-    window = _length(schedule["catch_up_window"])
-    return [
-        ("condition", None if schedule["condition"] is None else pretty(schedule["condition"])),
-        ("rotation", rotation and f"{len(rotation)} entries, the next is {turn(schedule)}"),
-        ("overlap", schedule["overlap"]),
-        ("catch up", f"{schedule['catch_up']}" + (f" within {window}" if window else "")),
-        ("budget", _given(schedule["budget"])),
-        ("expect", _given(schedule["expect"])),
-        ("alert", schedule["alert"]),
-    ]
+def _value(out: Out, option: Option, schedule: Item) -> Any:
+    value = schedule[option.name]
+    if option.name == "calendar":
+        return value or schedule["calendar_id"]
+    if not value:
+        return value
+    if option.name == "rotation":
+        return f"{len(value)} entries, the next is {turn(schedule)}"
+    match option.kind:
+        case Kind.INSTANT:
+            return out.moment(schedule[f"{option.name}_ms"])
+        case Kind.LENGTH:
+            return length(value)
+        case Kind.OBJECT | Kind.LIST:
+            return pretty(value)
+        case Kind.RECORD:
+            return ", ".join(f"{name} {brief(each)}" for name, each in value.items() if each)
+        case _:
+            return value
 
 
 def turn(schedule: Item) -> int:
     """Whose turn it is in a rotation."""
     return int(schedule["rotation_index"]) % len(schedule["rotation"])
-
-
-def _given(options: Item | None) -> str | None:
-    if options is None:
-        return None
-    return ", ".join(f"{name} {brief(value)}" for name, value in options.items() if value)
-
-
-def _length(seconds: float | None) -> str | None:
-    return None if seconds is None else length(seconds)

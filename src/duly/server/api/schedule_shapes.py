@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AwareDatetime, BeforeValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
 from duly.app import Duly, operations
@@ -16,28 +17,28 @@ from duly.endpoints.alerts import is_address
 from duly.errors import InvalidOption
 from duly.model.calendar import SEEDS
 from duly.model.condition import Explanation
-from duly.model.expect import Expect, read_expect
+from duly.model.expect import Expect
 from duly.model.job import FIVE_YEARS_MS
 from duly.model.lengths import read_length, write_length
 from duly.model.schedule import (
     Budget,
     Outcome,
-    Overlap,
-    Policies,
     Reason,
     TickKind,
-    read_policies,
     read_trigger,
 )
+from duly.model.schedule_options import OPTIONS, Kind, Option
 from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState
+from duly.schedules.rows import policies_of, value_of
 from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import Note
 from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
 
+T = TypeVar("T")
 Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
 
 
@@ -80,9 +81,7 @@ class ExpectShape(Shape):
     every: float | None = Field(None, description="Seconds between two successes.")
 
 
-class ScheduleOptionsBody(Shape):
-    """What a schedule can be given. `cron`, `every` or `at`: exactly one of them."""
-
+class TriggerBody(Shape):
     cron: str | None = Field(None, max_length=1_000)
     tz: str | None = Field(
         None, description="The zone of `cron`; UTC by default. No effect with `every`."
@@ -93,21 +92,52 @@ class ScheduleOptionsBody(Shape):
     )
     anchor_at: AwareDatetime | None = Field(None, description="One tick of `every`.")
     at: AwareDatetime | None = None
-    calendar: str | None = Field(None, description="Its name, or its id.")
-    shift: Literal["next", "previous", "nearest"] | None = None
-    condition: dict[str, Any] | None = None
-    rotation: list[dict[str, Any]] | None = None
-    overlap: Overlap | None = None
-    catch_up: int | None = Field(None, ge=0)
-    catch_up_window: Seconds | None = None
-    jitter: Seconds | None = None
-    budget: BudgetShape | None = None
-    start_at: AwareDatetime | None = None
-    end_at: AwareDatetime | None = None
-    remaining: int | None = Field(None, ge=1, description="After so many dispatches it ends.")
-    expect: ExpectShape | None = None
-    alert: str | None = Field(None, description="A function, or an address, that is told.")
-    note: Note | None = None
+
+
+RECORDS: dict[str, Any] = {"budget": BudgetShape, "expect": ExpectShape}
+TAKEN: dict[Kind, Any] = {
+    Kind.NAME: str,
+    Kind.TEXT: Note,
+    Kind.WHOLE: int,
+    Kind.LENGTH: Seconds,
+    Kind.INSTANT: AwareDatetime,
+    Kind.OBJECT: dict[str, Any],
+    Kind.LIST: list[dict[str, Any]],
+}
+"""What a body has for an option."""
+
+
+def _type(option: Option, types: Mapping[Kind, Any]) -> Any:
+    if option.kind is Kind.CHOICE and isinstance(option.choices, tuple):
+        return types.get(Kind.CHOICE, Literal[option.choices])
+    return RECORDS.get(option.name) or option.choices or types[option.kind]
+
+
+def _or_none(kind: Any) -> Any:
+    return kind if kind is Any else kind | None
+
+
+def _taken(option: Option) -> tuple[Any, Any]:
+    """The field of a body for an option: its type, and what else is said of it."""
+    least = option.least if option.kind is Kind.WHOLE else None
+    return _or_none(_type(option, TAKEN)), Field(None, ge=least, description=option.help)
+
+
+if TYPE_CHECKING:
+
+    class _OptionsBody(TriggerBody):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _OptionsBody = create_model(
+        "_OptionsBody",
+        __base__=TriggerBody,
+        **{option.name: _taken(option) for option in OPTIONS},
+    )
+
+
+class ScheduleOptionsBody(_OptionsBody):
+    """What a schedule can be given. `cron`, `every` or `at`: exactly one of them."""
 
 
 class NewScheduleBody(ScheduleOptionsBody):
@@ -187,7 +217,9 @@ class OverrideShape(Shape):
     to_at_ms: Ms | None
 
 
-class ScheduleShape(Shape):
+class CallShape(Shape):
+    """What a schedule calls, and when."""
+
     id: str
     key: str
     owner: str | None
@@ -204,27 +236,48 @@ class ScheduleShape(Shape):
     anchor_at_ms: Ms | None
     at: Time | None
     at_ms: Ms | None
-    calendar: str | None
-    calendar_id: str | None
-    shift: str | None
-    condition: Any
-    rotation: list[dict[str, Any]] | None
-    rotation_index: int
-    overlap: Overlap
-    catch_up: int
-    catch_up_window: float | None
-    jitter: float | None
-    budget: BudgetShape | None
-    start_at: Time | None
-    start_at_ms: Ms | None
-    end_at: Time | None
-    end_at_ms: Ms | None
-    remaining: int | None
-    expect: ExpectShape | None
-    alert: str | None
-    enabled: bool
-    status: Literal["enabled", "disabled", "parked", "orphaned", "ended"]
-    note: str | None
+
+
+SHOWN: dict[Kind, Any] = TAKEN | {
+    Kind.TEXT: str,
+    Kind.CHOICE: str,
+    Kind.LENGTH: float,
+    Kind.INSTANT: Time,
+    Kind.OBJECT: Any,
+}
+"""What an answer has for an option."""
+STATUS = Literal["enabled", "disabled", "parked", "orphaned", "ended"]
+BESIDE: dict[str, dict[str, Any]] = {
+    "calendar": {"calendar_id": str | None},
+    "rotation": {"rotation_index": int},
+    "alert": {"enabled": bool, "status": STATUS},
+}
+"""What an answer has behind an option."""
+
+
+def _shown(option: Option) -> dict[str, Any]:
+    """The fields of an answer for an option."""
+    kind = _type(option, SHOWN)
+    fields = {option.name: _or_none(kind) if option.usual is None else kind}
+    if option.kind is Kind.INSTANT:
+        fields[f"{option.name}_ms"] = _or_none(Ms)
+    return fields | BESIDE.get(option.name, {})
+
+
+if TYPE_CHECKING:
+
+    class _OptionsShape(CallShape):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _OptionsShape = create_model(
+        "_OptionsShape",
+        __base__=CallShape,
+        **{name: (kind, ...) for option in OPTIONS for name, kind in _shown(option).items()},
+    )
+
+
+class ScheduleShape(_OptionsShape):
     changed_by: str | None
     error: str | None = Field(description="Why it is parked.")
     late: str | None = Field(description="How it has broken its promise.")
@@ -362,9 +415,6 @@ class Shown:
 
     def _shape(self, schedule: Schedule, last_status: str | None) -> ScheduleShape:
         record = schedule.record
-        policies: Policies = _readable(read_policies, record.policies) or Policies()
-        budget = policies.budget
-        expect = None if record.expect is None else _readable(read_expect, record.expect)
         return ScheduleShape(
             id=record.id,
             key=record.key,
@@ -374,32 +424,14 @@ class Shown:
             args=_arguments(schedule),
             options=_readable(from_json, record.options) or {},
             **_trigger(_readable(read_trigger, record.trigger)),
-            calendar=self._calendar(schedule),
-            calendar_id=record.calendar,
-            shift=policies.shift,
-            condition=None if record.condition is None else _readable(from_json, record.condition),
-            rotation=_rotation(schedule),
-            rotation_index=record.rotation_index,
-            overlap=policies.overlap,
-            catch_up=policies.catch_up,
-            catch_up_window=_seconds(policies.catch_up_window),
-            jitter=_seconds(policies.jitter),
-            budget=None if budget is None else BudgetShape(**msgspec.structs.asdict(budget)),
+            **self._options(schedule),
             **_instants(
-                start=record.start_at,
-                end=record.end_at,
                 next_tick=record.next_tick_at,
                 due=record.due_at,
                 last_dispatch=record.last_dispatch_at,
                 created=record.created_at,
                 updated=record.updated_at,
             ),
-            remaining=record.remaining,
-            expect=ExpectShape(**msgspec.structs.asdict(expect)) if expect else None,
-            alert=record.alert,
-            enabled=record.enabled,
-            status=schedule.status,  # type: ignore[arg-type]
-            note=record.note,
             changed_by=record.changed_by,
             error=record.error,
             late=schedule.late,
@@ -408,6 +440,26 @@ class Shown:
             last_status=last_status,
             version=record.version,
         )
+
+    def _options(self, schedule: Schedule) -> dict[str, Any]:
+        record, fields = schedule.record, dict[str, Any]()
+        policies = policies_of(record)
+        for option in OPTIONS:
+            value = _readable(partial(value_of, option, record), policies)
+            if option.kind is Kind.INSTANT:
+                fields |= {option.name: time_of(value), f"{option.name}_ms": value}
+            elif option.kind is Kind.RECORD and value is not None:
+                fields[option.name] = RECORDS[option.name](**msgspec.structs.asdict(value))
+            else:
+                fields[option.name] = value
+        return fields | {
+            "calendar": self._calendar(schedule),
+            "calendar_id": record.calendar,
+            "rotation": _rotation(schedule),
+            "rotation_index": record.rotation_index,
+            "enabled": record.enabled,
+            "status": schedule.status,
+        }
 
     def _calendar(self, schedule: Schedule) -> str | None:
         calendar = schedule.record.calendar
@@ -432,7 +484,7 @@ def _rotation(schedule: Schedule) -> list[dict[str, Any]] | None:
         return None
 
 
-def _readable(read: Callable[[str], Any], text: str) -> Any:
+def _readable(read: Callable[[T], Any], text: T) -> Any:
     """What is stored, understood; None of what makes no sense, which parks its schedule."""
     try:
         return read(text)
@@ -466,10 +518,6 @@ def _instants(**instants: int | None) -> dict[str, Any]:
         field = "at" if name == "at" else f"{name}_at"
         fields |= {field: time_of(instant), f"{field}_ms": instant}
     return fields
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return milliseconds / 1000 if milliseconds else None
 
 
 def _override(text: str) -> OverrideShape:

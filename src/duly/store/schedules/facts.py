@@ -9,7 +9,8 @@ import msgspec
 
 from duly.model.condition import Stats, prior_run_result
 from duly.model.decide import Facts, InFlight, Prior, Signal, needs_prior
-from duly.model.schedule import DAY_MS, Overlap, Plan
+from duly.model.schedule import Plan
+from duly.model.schedule_options import DAY_MS, Overlap
 from duly.store.functions import statuses
 from duly.store.schedules.calendars import calendars_of
 from duly.store.schedules.kill_switch import KILL_SWITCH

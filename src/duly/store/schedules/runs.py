@@ -10,16 +10,8 @@ import msgspec
 from duly.ids import is_id
 from duly.model.decide import Decided, Facts, Standing, Verdict, standing_of, tick_row
 from duly.model.job import NewJob
-from duly.model.schedule import (
-    Outcome,
-    Overlap,
-    Plan,
-    Reason,
-    TickFilter,
-    TickKind,
-    TickRecord,
-    plan_of,
-)
+from duly.model.schedule import Outcome, Plan, Reason, TickFilter, TickKind, TickRecord, plan_of
+from duly.model.schedule_options import Overlap
 from duly.store.schedules.audit import audit, detail_of
 from duly.store.schedules.data import LOCK_SCHEDULE, ticks
 from duly.store.schedules.facts import Range, gather

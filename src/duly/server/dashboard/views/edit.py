@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from duly.app import operations
 from duly.clock import from_ms
+from duly.model.schedule_options import OPTIONS, Kind, Option
 from duly.schedules import Foreseen
 from duly.server.answers import Refused, readable
 from duly.server.api import schedules as api
@@ -17,42 +17,64 @@ from duly.server.api.schedule_shapes import ForeseenShape, ScheduleChangesBody, 
 from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import Viewer
 
+TRIGGERS = ("cron", "every", "at")
 LOCAL = "%Y-%m-%dT%H:%M:%S"
 COMPARED = 12
 """So many ticks are foreseen, as it is and as it would be."""
 
 
+class Field(NamedTuple):
+    """A field of the form: an option, or a part of one."""
+
+    name: str
+    option: Option
+
+
+def fields_of(option: Option) -> list[Field]:
+    """The fields that an option has in the form."""
+    if option.kind is not Kind.RECORD:
+        return [Field(option.name, option)]
+    return [Field(f"{option.name}_{part.name}", part) for part in option.parts]
+
+
+GROUPS = {
+    group: [field for option in OPTIONS if option.group == group for field in fields_of(option)]
+    for group in ("When", "Unless", "With", "How")
+}
+
+
 def values_of(shape: ScheduleShape, zone: ZoneInfo) -> dict[str, str]:
     """The fields of the form as the schedule is now."""
     kind = "cron" if shape.cron is not None else "every" if shape.every is not None else "at"
-    budget, expect = shape.budget, shape.expect
-    return {
+    values = {
         "kind": kind,
         "cron": shape.cron or "",
         "tz": shape.tz,
         "every": shape.every or "",
         "at": local(shape.at_ms, zone),
-        "calendar": shape.calendar or "",
-        "shift": shape.shift or "",
-        "condition": _json(shape.condition),
         "args": _json(shape.args) or "{}",
-        "rotation": _json(shape.rotation),
-        "overlap": str(shape.overlap),
-        "catch_up": str(shape.catch_up),
-        "catch_up_window": _plain(shape.catch_up_window),
-        "jitter": _plain(shape.jitter),
-        "budget_runs": "" if budget is None or budget.runs is None else str(budget.runs),
-        "budget_cost": "" if budget is None else _plain(budget.cost),
-        "budget_per": "" if budget is None else _plain(budget.per),
-        "start_at": local(shape.start_at_ms, zone),
-        "end_at": local(shape.end_at_ms, zone),
-        "remaining": "" if shape.remaining is None else str(shape.remaining),
-        "expect_by": "" if expect is None else expect.by or "",
-        "expect_within": "" if expect is None else _plain(expect.within),
-        "expect_every": "" if expect is None else _plain(expect.every),
-        "alert": shape.alert or "",
-        "note": shape.note or "",
     }
+    for option in OPTIONS:
+        of = shape if option.kind is not Kind.RECORD else getattr(shape, option.name)
+        for name, part in fields_of(option):
+            values[name] = "" if of is None else _text(part, of, zone)
+    return values
+
+
+def _text(option: Option, of: Any, zone: ZoneInfo) -> str:
+    """An option of a schedule, or a part of one, as its field has it."""
+    value = getattr(of, option.name)
+    if value is None:
+        return ""
+    match option.kind:
+        case Kind.INSTANT:
+            return local(getattr(of, f"{option.name}_ms"), zone)
+        case Kind.LENGTH | Kind.NUMBER:
+            return f"{value:.15g}"
+        case Kind.OBJECT | Kind.LIST:
+            return _json(value)
+        case _:
+            return str(value)
 
 
 def local(ms: int | None, zone: ZoneInfo) -> str:
@@ -73,39 +95,31 @@ def instant(form: Form, name: str, zone: ZoneInfo) -> datetime | None:
     return given if given.tzinfo is not None else given.replace(tzinfo=zone)
 
 
-def _plain(number: float | None) -> str:
-    return "" if number is None else f"{number:.15g}"
-
-
 def _json(value: Any) -> str:
     return "" if value is None else json.dumps(readable(value), indent=2, ensure_ascii=False)
 
 
 # What was changed --------------------------------------------------------------------------------
 
-Read = Callable[[Form, ZoneInfo], Any]
-PLAIN: dict[str, Read] = {
-    "tz": lambda form, zone: form.given("tz"),
-    "calendar": lambda form, zone: form.given("calendar"),
-    "shift": lambda form, zone: form.given("shift"),
-    "condition": lambda form, zone: form.object("condition"),
-    "args": lambda form, zone: form.object("args") or {},
-    "rotation": lambda form, zone: form.json("rotation"),
-    "overlap": lambda form, zone: form.given("overlap"),
-    "catch_up": lambda form, zone: form.whole("catch_up"),
-    "catch_up_window": lambda form, zone: form.number("catch_up_window"),
-    "jitter": lambda form, zone: form.number("jitter"),
-    "start_at": lambda form, zone: instant(form, "start_at", zone),
-    "end_at": lambda form, zone: instant(form, "end_at", zone),
-    "remaining": lambda form, zone: form.whole("remaining"),
-    "alert": lambda form, zone: form.given("alert"),
-    "note": lambda form, zone: form.given("note"),
-}
-TRIGGERS: dict[str, Read] = {
-    "cron": lambda form, zone: form.given("cron"),
-    "every": lambda form, zone: form.given("every"),
-    "at": lambda form, zone: instant(form, "at", zone),
-}
+
+def _read(option: Option, name: str, form: Form, zone: ZoneInfo) -> Any:
+    """What a field says; None if it was left empty."""
+    match option.kind:
+        case Kind.INSTANT:
+            return instant(form, name, zone)
+        case Kind.LENGTH | Kind.NUMBER:
+            return form.number(name)
+        case Kind.WHOLE:
+            return form.whole(name)
+        case Kind.OBJECT:
+            return form.object(name)
+        case Kind.LIST:
+            return form.json(name)
+        case Kind.RECORD:
+            parts = {part.name: _read(part, field, form, zone) for field, part in fields_of(option)}
+            return parts if any(value is not None for value in parts.values()) else None
+        case _:
+            return form.given(name)
 
 
 def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChangesBody:
@@ -113,33 +127,19 @@ def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChan
     before = values_of(shape, zone)
     after = {name: form.text(name) for name in before}
     changed = {name for name in before if before[name] != after[name]}
-    fields = {name: read(form, zone) for name, read in PLAIN.items() if name in changed}
+    fields = {
+        option.name: _read(option, option.name, form, zone)
+        for option in OPTIONS
+        if any(field.name in changed for field in fields_of(option))
+    }
+    if "args" in changed:
+        fields["args"] = form.object("args") or {}
     kind = after["kind"] if after["kind"] in TRIGGERS else before["kind"]
     if "kind" in changed or kind in changed:
-        fields[kind] = TRIGGERS[kind](form, zone)
-    if kind == "at":
-        fields.pop("tz", None)
-    if changed & {"budget_runs", "budget_cost", "budget_per"}:
-        fields["budget"] = _budget(form)
-    if changed & {"expect_by", "expect_within", "expect_every"}:
-        fields["expect"] = _expect(form)
+        fields[kind] = instant(form, "at", zone) if kind == "at" else form.given(kind)
+    if "tz" in changed and kind != "at":
+        fields["tz"] = form.given("tz")
     return body_of(ScheduleChangesBody, version=form.whole("version") or 0, **fields)
-
-
-def _budget(form: Form) -> dict[str, Any] | None:
-    runs, cost = form.whole("budget_runs"), form.number("budget_cost")
-    per = form.number("budget_per")
-    if runs is None and cost is None and per is None:
-        return None
-    return {"runs": runs, "cost": cost, "per": per}
-
-
-def _expect(form: Form) -> dict[str, Any] | None:
-    by, within = form.given("expect_by"), form.number("expect_within")
-    every = form.number("expect_every")
-    if by is None and within is None and every is None:
-        return None
-    return {"by": by, "within": within, "every": every}
 
 
 # What that would change --------------------------------------------------------------------------

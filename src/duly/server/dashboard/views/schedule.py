@@ -14,7 +14,7 @@ from duly.clock import from_ms
 from duly.errors import DulyError
 from duly.model.calendar import SEEDS
 from duly.model.history import Day
-from duly.model.schedule import SHIFTS, Overlap
+from duly.model.schedule_options import OPTIONS
 from duly.server.answers import Refused
 from duly.server.api import schedules as api
 from duly.server.api.common import NoteBody
@@ -59,6 +59,7 @@ def _page(
         viewer,
         "schedule.html",
         schedule=shape,
+        options=OPTIONS,
         health=api.health(app, who, schedule_id),
         preview=preview,
         zones=list(dict.fromkeys((shape.tz, "UTC", viewer.tz))),
@@ -177,9 +178,8 @@ def _edit_page(
         status,
         schedule=shape,
         values=values,
-        calendars=names,
-        overlaps=list(Overlap),
-        shifts=SHIFTS,
+        groups=edit.GROUPS,
+        known={"calendar": names},
         **{"compared": None, "error": None, "changed": [], "version": shape.version} | more,
     )
 

@@ -1,0 +1,213 @@
+"""The options of a schedule, each described once.
+
+Request bodies, answers, the dashboard's forms and the command line are made from this table, and
+the policies check themselves by it. To add an option, add a row here, a line to `ScheduleOptions`,
+which is for type checkers, a field to `Policies`, which is where it is stored, and its meaning to
+`decide`.
+
+What says when a schedule ticks (cron, every, at and their zone) is written in several ways, and is
+not in the table.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
+
+from duly.errors import InvalidOption
+from duly.model.lengths import UNITS_MS
+
+DAY_MS = UNITS_MS["d"]
+LONGEST_MS = 366 * DAY_MS
+DEFAULT_CATCH_UP = 10
+MAX_CATCH_UP = 1_000
+MAX_REMAINING = 1_000_000_000
+
+
+class Overlap(StrEnum):
+    """What a tick does while a job of its schedule is unfinished."""
+
+    SKIP = "skip"
+    ALLOW = "allow"
+    BUFFER_ONE = "buffer_one"
+    BUFFER_ALL = "buffer_all"
+    CANCEL_OTHER = "cancel_other"
+
+
+Shift = Literal["next", "previous", "nearest"]
+SHIFTS = ("next", "previous", "nearest")
+
+
+class Kind(StrEnum):
+    """What the values of an option are."""
+
+    NAME = "name"
+    TEXT = "text"
+    CHOICE = "choice"
+    WHOLE = "whole"
+    NUMBER = "number"
+    LENGTH = "length"
+    """Given and shown in seconds, stored in milliseconds."""
+    INSTANT = "instant"
+    """Stored in milliseconds since 1970."""
+    OBJECT = "object"
+    LIST = "list"
+    """A list of JSON objects."""
+    RECORD = "record"
+    """A struct of several `parts`."""
+
+
+JSON = (Kind.OBJECT, Kind.LIST, Kind.RECORD)
+
+
+class Option(NamedTuple):
+    """One option, or one part of a record."""
+
+    name: str
+    kind: Kind
+    label: str
+    """In the form of the dashboard."""
+    help: str = ""
+    group: Literal["When", "Unless", "With", "How"] = "How"
+    """The heading under which the form has it."""
+    usual: Any = None
+    """What holds if it is not given; an option with a usual value cannot be cleared."""
+    choices: type[StrEnum] | tuple[str, ...] = ()
+    least: int = 1
+    most: int = LONGEST_MS
+    parts: tuple[Option, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return self.name.removesuffix("_at").replace("_", "-")
+
+    def check(self, value: Any) -> None:
+        """Refuse a value, as it is stored, that the option cannot have."""
+        if self.kind is Kind.CHOICE and value not in tuple(self.choices):
+            raise InvalidOption(self.name, f"give one of {', '.join(self.choices)}: {value!r}")
+        if self.kind is Kind.WHOLE and (
+            type(value) is not int or not self.least <= value <= self.most
+        ):
+            limits = f"{self.least} to {self.most:,}"
+            raise InvalidOption(self.name, f"must be {limits}: {value!r}")
+        if self.kind is Kind.LENGTH and not is_number(value, self.least, self.most):
+            limits = f"at least {self.least} ms and at most {self.most / 1000:g} s"
+            raise InvalidOption(self.name, f"must be {limits}")
+
+    def shown(self, stored: Any) -> Any:
+        """The stored value in the unit in which users give it."""
+        if self.kind is Kind.LENGTH:
+            return stored / 1000 if stored else None
+        return stored
+
+
+def is_number(value: object, low: float, high: float) -> bool:
+    """Whether it is a number from one to another."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+OPTIONS = (
+    Option(
+        "calendar",
+        Kind.NAME,
+        "Calendar",
+        "The calendar that decides on which dates it ticks: its name, or its id.",
+        "Unless",
+    ),
+    Option(
+        "shift",
+        Kind.CHOICE,
+        "Move to another day",
+        "Where to move a tick on a date that the calendar forbids.",
+        "Unless",
+        choices=SHIFTS,
+    ),
+    Option(
+        "condition",
+        Kind.OBJECT,
+        "Condition",
+        "A filter over the last results that must hold.",
+        "Unless",
+    ),
+    Option(
+        "rotation",
+        Kind.LIST,
+        "Rotation",
+        "A list of arguments that successive dispatches take in turn.",
+        "With",
+    ),
+    Option(
+        "overlap",
+        Kind.CHOICE,
+        "If the last run has not ended",
+        "What a tick does while a job of the schedule is unfinished.",
+        "Unless",
+        usual=Overlap.SKIP,
+        choices=Overlap,
+    ),
+    Option(
+        "catch_up",
+        Kind.WHOLE,
+        "Catch up so many",
+        "How many missed ticks still run.",
+        usual=DEFAULT_CATCH_UP,
+        least=0,
+        most=MAX_CATCH_UP,
+    ),
+    Option(
+        "catch_up_window",
+        Kind.LENGTH,
+        "Catch up within",
+        "How old a missed tick may be to still run.",
+    ),
+    Option(
+        "jitter",
+        Kind.LENGTH,
+        "Jitter",
+        "A delay of at most this long, fixed for each tick.",
+        least=0,
+        most=DAY_MS,
+    ),
+    Option(
+        "budget",
+        Kind.RECORD,
+        "Budget",
+        'The most runs, or cost, in a window of so many seconds: {"runs": 5, "per": 86400}.',
+        "Unless",
+        parts=(
+            Option("runs", Kind.WHOLE, "Budget: runs"),
+            Option("cost", Kind.NUMBER, "Budget: cost"),
+            Option("per", Kind.LENGTH, "Budget: window"),
+        ),
+    ),
+    Option("start_at", Kind.INSTANT, "From", "No tick before this time.", "When"),
+    Option("end_at", Kind.INSTANT, "Until", "No tick after this time.", "When"),
+    Option(
+        "remaining",
+        Kind.WHOLE,
+        "Dispatches that remain",
+        "End after this many dispatches.",
+        "When",
+        most=MAX_REMAINING,
+    ),
+    Option(
+        "expect",
+        Kind.RECORD,
+        "Promise",
+        'What must be true of it, by, within or every: {"by": "07:00"}.',
+        parts=(
+            Option("by", Kind.NAME, "Promise: done by", "A time of day such as 07:00."),
+            Option("within", Kind.LENGTH, "Promise: within"),
+            Option("every", Kind.LENGTH, "Promise: every"),
+        ),
+    ),
+    Option(
+        "alert",
+        Kind.NAME,
+        "Alert",
+        "The function, or the address, to call when the promise is broken.",
+    ),
+    Option("note", Kind.TEXT, "Note", "A note that others see."),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
