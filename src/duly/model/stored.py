@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+Other = TypeVar("Other")
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -16,6 +18,14 @@ def read(text: str | bytes, kind: type[T], otherwise: T) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return otherwise
+
+
+def attempt(read: Callable[[], T], otherwise: Other) -> T | Other:
+    """What `read` makes of stored values; `otherwise` if they make no sense to it."""
+    try:
+        return read()
+    except Exception:  # whatever is wrong with them
         return otherwise
 
 

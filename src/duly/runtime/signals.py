@@ -19,6 +19,7 @@ from duly.clock import os_monotonic
 from duly.model import plain
 from duly.model.decide import Signal, needs_signal
 from duly.model.schedule import ScheduleRecord, plan_of
+from duly.model.stored import attempt
 from duly.model.text import storable
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,8 @@ def ask_for_signal(program: AnswersSignals, record: ScheduleRecord) -> Mapping[s
 def _needs_signal(record: ScheduleRecord) -> bool:
     if record.condition is None:
         return False
-    try:
-        return needs_signal(plan_of(record))
-    except Exception:  # whatever is wrong with it, it will be parked for
-        return False
+    # One that makes no sense will be parked for that.
+    return attempt(lambda: needs_signal(plan_of(record)), False)
 
 
 class _Round:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 
@@ -11,6 +12,7 @@ from duly.model.decide import GRACE_MS
 from duly.model.expect import read_late
 from duly.model.function import Status
 from duly.model.schedule import Outcome, Plan, ScheduleRecord, TickRecord, plan_of
+from duly.model.stored import attempt
 
 
 class HealthState(StrEnum):
@@ -75,8 +77,5 @@ def understood(records: Iterable[ScheduleRecord]) -> Iterator[Plan]:
     for record in records:
         if record.parked_at is not None or record.next_tick_at is None:
             continue
-        try:
-            plan = plan_of(record)
-        except Exception:  # whatever is wrong with it
-            continue
-        yield plan
+        if (plan := attempt(partial(plan_of, record), None)) is not None:
+            yield plan

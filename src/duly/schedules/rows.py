@@ -34,6 +34,7 @@ from duly.model.schedule import (
     write_trigger,
 )
 from duly.model.schedule_options import JSON, OPTIONS, Kind, Option
+from duly.model.stored import attempt
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.schedules.define import Definition, detail_of, from_json, to_json
 
@@ -292,17 +293,13 @@ def value_of(option: Option, record: ScheduleRecord, policies: Policies) -> Any:
 
 
 def _trigger_of(record: ScheduleRecord) -> Trigger | None:
-    try:
-        return read_trigger(record.trigger)
-    except Exception:  # whatever is wrong with it, it can be replaced
-        return None
+    """Its trigger; None if it cannot be read, but it can be replaced."""
+    return attempt(lambda: read_trigger(record.trigger), None)
 
 
 def policies_of(record: ScheduleRecord) -> Policies:
-    try:
-        return read_policies(record.policies)
-    except Exception:  # whatever is wrong with them, the usual ones are better
-        return Policies()
+    """Its policies; the usual ones if they cannot be read."""
+    return attempt(lambda: read_policies(record.policies), Policies())
 
 
 def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from pydantic import AwareDatetime, BeforeValidator, Field, create_model
@@ -28,6 +28,7 @@ from duly.model.schedule import (
     read_trigger,
 )
 from duly.model.schedule_options import OPTIONS, Kind, Option
+from duly.model.stored import attempt
 from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
@@ -38,7 +39,6 @@ from duly.server.answers import Ms, Shape, Time, time_of
 from duly.server.api.common import Note
 from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
 
-T = TypeVar("T")
 Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
 
 
@@ -421,9 +421,9 @@ class Shown:
             owner=schedule.owner,
             declared=schedule.declared,
             function=record.function,
-            args=_arguments(schedule),
-            options=_readable(from_json, record.options) or {},
-            **_trigger(_readable(read_trigger, record.trigger)),
+            args=attempt(lambda: schedule.arguments, dict[str, Any]()),
+            options=from_json(record.options) or {},
+            **_trigger(attempt(lambda: read_trigger(record.trigger), None)),
             **self._options(schedule),
             **_instants(
                 next_tick=record.next_tick_at,
@@ -435,7 +435,7 @@ class Shown:
             changed_by=record.changed_by,
             error=record.error,
             late=schedule.late,
-            override=_readable(_override, record.override) if record.override else None,
+            override=attempt(lambda: _override(record.override), None),
             last_job_id=record.last_job_id,
             last_status=last_status,
             version=record.version,
@@ -445,7 +445,7 @@ class Shown:
         record, fields = schedule.record, dict[str, Any]()
         policies = policies_of(record)
         for option in OPTIONS:
-            value = _readable(partial(value_of, option, record), policies)
+            value = attempt(partial(value_of, option, record, policies), None)
             if option.kind is Kind.INSTANT:
                 fields |= {option.name: time_of(value), f"{option.name}_ms": value}
             elif option.kind is Kind.RECORD and value is not None:
@@ -455,7 +455,7 @@ class Shown:
         return fields | {
             "calendar": self._calendar(schedule),
             "calendar_id": record.calendar,
-            "rotation": _rotation(schedule),
+            "rotation": attempt(lambda: schedule.rotation, None),
             "rotation_index": record.rotation_index,
             "enabled": record.enabled,
             "status": schedule.status,
@@ -468,28 +468,6 @@ class Shown:
         if calendar not in self._names:
             self._names[calendar] = schedule.calendar
         return self._names[calendar]
-
-
-def _arguments(schedule: Schedule) -> dict[str, Any]:
-    try:
-        return schedule.arguments
-    except Exception:  # whatever is wrong with them
-        return {}
-
-
-def _rotation(schedule: Schedule) -> list[dict[str, Any]] | None:
-    try:
-        return schedule.rotation
-    except Exception:  # whatever is wrong with it
-        return None
-
-
-def _readable(read: Callable[[T], Any], text: T) -> Any:
-    """What is stored, understood; None of what makes no sense, which parks its schedule."""
-    try:
-        return read(text)
-    except Exception:  # whatever is wrong with it
-        return None
 
 
 def _trigger(trigger: Trigger | None) -> dict[str, Any]:
@@ -520,7 +498,9 @@ def _instants(**instants: int | None) -> dict[str, Any]:
     return fields
 
 
-def _override(text: str) -> OverrideShape:
+def _override(text: str | None) -> OverrideShape | None:
+    if text is None:
+        return None
     said: Mapping[str, Any] = msgspec.json.decode(text)
     return OverrideShape(by=said.get("by"), **_instants(tick=said["tick_at"], to=said.get("to")))
 
