@@ -8,7 +8,7 @@ from functools import partial
 
 from duly import clock
 from duly.clock import LASTS, Belief, SystemClock
-from duly.model import decide
+from duly.model import due
 from duly.model.calendar import Calendar
 from duly.model.schedule import Plan
 from duly.runtime.ticker import Ticker
@@ -81,7 +81,7 @@ def aims_at_taken() -> AbstractContextManager[None]:
     ) -> int | None:
         return plain(plan, now, (), calendars)
 
-    plain = decide.re_aimed
+    plain = due.re_aimed
     return patched(ahead, "re_aimed", re_aimed)
 
 
@@ -90,8 +90,8 @@ def aims_later() -> AbstractContextManager[None]:
     def re_aimed(
         plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
     ) -> int | None:
-        tick = decide.first_tick(plan, max(now, plan.record.next_tick_at or 0))
+        tick = due.first_tick(plan, max(now, plan.record.next_tick_at or 0))
         return tick or plain(plan, now, taken, calendars)
 
-    plain = decide.re_aimed
+    plain = due.re_aimed
     return patched(ahead, "re_aimed", re_aimed)

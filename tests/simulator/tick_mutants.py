@@ -12,9 +12,10 @@ from unittest import mock
 import msgspec
 
 from duly.app.program import AppProgram
-from duly.model import decide, trigger
+from duly.model import decide, due, trigger
 from duly.model.cron import Expression
-from duly.model.decide import Due, Facts, Missed, Standing, Verdict
+from duly.model.decide import Facts, Standing, Verdict
+from duly.model.due import Due, Missed
 from duly.model.job import NewJob
 from duly.model.schedule import ONE_BY_ONE, Plan, ScheduleRecord, TickRecord, plan_of
 from duly.model.trigger import Cron, Every
@@ -244,7 +245,7 @@ def from_now() -> AbstractContextManager[None]:
 def one_left_out() -> AbstractContextManager[None]:
     def change(verdict: Verdict, now: int) -> Verdict:
         upcoming = verdict.next_tick_at
-        after = None if upcoming is None else decide.first_tick(verdict.plan, upcoming)
+        after = None if upcoming is None else due.first_tick(verdict.plan, upcoming)
         if after is None:
             return verdict
         return verdict._replace(next_tick_at=after, due_at=after)
@@ -270,7 +271,7 @@ def chain_broken() -> AbstractContextManager[None]:
 @mutant("ticks come before their time", seed=12)
 def early() -> AbstractContextManager[None]:
     soon = ("due_at <= :now", "due_at <= :now + 5000")
-    real = decide.ticks_due
+    real = due.ticks_due
 
     def ticks_due(plan: Plan, now: int, calendars: Mapping[str, Any]) -> Due:
         return real(plan, now + 5000, calendars)
@@ -327,10 +328,10 @@ def endless() -> AbstractContextManager[None]:
         record = msgspec.structs.replace(plan.record, end_at=None)
         return REAL_FIRST(msgspec.structs.replace(plan, record=record), after)
 
-    return patched(decide, "first_tick", first_tick)
+    return patched(due, "first_tick", first_tick)
 
 
-REAL_FIRST = decide.first_tick
+REAL_FIRST = due.first_tick
 
 
 @mutant("a schedule begins before its start", seed=47)
@@ -339,7 +340,7 @@ def too_soon() -> AbstractContextManager[None]:
         record = msgspec.structs.replace(plan.record, start_at=None)
         return REAL_FIRST(msgspec.structs.replace(plan, record=record), after)
 
-    return patched(decide, "first_tick", first_tick)
+    return patched(due, "first_tick", first_tick)
 
 
 @mutant("a fixed time that comes twice fires twice", seed=14)
@@ -373,13 +374,13 @@ def dst_skipped() -> AbstractContextManager[None]:
 
 def missing(change: Callable[[Missed], Missed | None]) -> AbstractContextManager[None]:
     """Another row for those that were missed."""
-    real = decide._missed
+    real = due._missed
 
     def missed(*args: Any) -> Missed | None:
         found = real(*args)
         return None if found is None else change(found)
 
-    return patched(decide, "_missed", missed)
+    return patched(due, "_missed", missed)
 
 
 @mutant("one more is missed than there were", seed=2)
@@ -408,12 +409,12 @@ def all_caught_up() -> AbstractContextManager[None]:
     def kept(plan: Plan, first: int, last: int, *_: Any) -> list[int]:
         return list(plan.trigger.between(first, last + 1))[-500:]
 
-    return patched(decide, "_kept", kept)
+    return patched(due, "_kept", kept)
 
 
 @mutant("the oldest are caught up, not the newest", seed=2)
 def oldest_kept() -> AbstractContextManager[None]:
-    real = decide._kept
+    real = due._kept
 
     def kept(plan: Plan, first: int, last: int, *args: Any) -> list[int]:
         count = len(real(plan, first, last, *args))
@@ -424,12 +425,12 @@ def oldest_kept() -> AbstractContextManager[None]:
             found.append(tick)
         return found
 
-    return patched(decide, "_kept", kept)
+    return patched(due, "_kept", kept)
 
 
 @mutant("a tick that is a bit late is missed where nothing is caught up", seed=1)
 def no_grace() -> AbstractContextManager[None]:
-    return patched(decide, "GRACE_MS", -1)
+    return patched(due, "GRACE_MS", -1)
 
 
 # Guards -------------------------------------------------------------------------------------------
@@ -534,13 +535,13 @@ def rotation_on_inputs() -> AbstractContextManager[None]:
 
 @mutant("a tick that is too old for its window is caught up", seed=13)
 def window_ignored() -> AbstractContextManager[None]:
-    real = decide._kept
+    real = due._kept
 
     def kept(plan: Plan, *args: Any) -> list[int]:
         policies = msgspec.structs.replace(plan.policies, catch_up_window=None)
         return real(msgspec.structs.replace(plan, policies=policies), *args)
 
-    return patched(decide, "_kept", kept)
+    return patched(due, "_kept", kept)
 
 
 @mutant("a dispatch does not take its turn of the rotation", seed=1)

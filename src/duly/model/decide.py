@@ -1,4 +1,4 @@
-"""Which ticks of a schedule are due, and what becomes of each?
+"""What becomes of the ticks of a schedule?
 
 The ticker and the preview call the same functions, so that what was foreseen is what happens. All
 of it is decided from values: a Plan, the Facts that were gathered for a whole page, and a Standing,
@@ -8,15 +8,15 @@ which is what the ticks of one schedule change from one to the next.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from duly.model.calendar import FURTHEST_SHIFT, Calendar, shift
+from duly.model.calendar import Calendar
 from duly.model.condition import Stats, context
+from duly.model.due import Missed, due_at, shifted, ticks_due
 from duly.model.function import Status
 from duly.model.schedule import (
     ONE_BY_ONE,
@@ -32,11 +32,7 @@ from duly.model.schedule_options import DAY_MS, MAX_CATCH_UP, Overlap
 from duly.model.text import storable
 from duly.model.trigger import Cron
 
-GRACE_MS = 60_000
-"""A tick that is looked at no later than this is on time, also where nothing is caught up."""
 FOREVER = 2**63 - 1
-FURTHEST_MS = (FURTHEST_SHIFT + 1) * DAY_MS
-"""Further is no tick moved to another day."""
 
 
 # What is known ------------------------------------------------------------------------------------
@@ -118,187 +114,6 @@ def standing_of(plan: Plan) -> Standing:
     return Standing(
         record.rotation_index, record.remaining, last_dispatch_at=record.last_dispatch_at
     )
-
-
-# When ---------------------------------------------------------------------------------------------
-
-
-def due_at(plan: Plan, tick_at: int, calendars: Mapping[str, Calendar]) -> int:
-    """When a tick is looked at: an operator, a shift to another day or jitter may move it."""
-    if plan.override is not None and plan.override.tick_at == tick_at and plan.override.to:
-        return plan.override.to
-    return shifted(plan, tick_at, calendars) + jitter_of(plan, tick_at)
-
-
-def shifted(plan: Plan, tick_at: int, calendars: Mapping[str, Calendar]) -> int:
-    """The tick on the nearest day that its calendar allows, if it is to be moved there."""
-    direction, name = plan.policies.shift, plan.record.calendar
-    if direction is None or name is None or name not in calendars:
-        return tick_at
-    moved = shift(tick_at, plan.zone, calendars[name], direction)
-    return tick_at if moved is None else moved
-
-
-def jitter_of(plan: Plan, tick_at: int) -> int:
-    """A delay that looks random and is always the same for one tick."""
-    most = plan.policies.jitter
-    if not most:
-        return 0
-    digest = hashlib.blake2b(f"{plan.id} {tick_at}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % (most + 1)
-
-
-def first_tick(plan: Plan, after: int) -> int | None:
-    """The first tick later than an instant that lies between start and end."""
-    start, end = plan.record.start_at, plan.record.end_at
-    if start is not None and start > after:
-        after = start - 1
-    tick = plan.trigger.next_after(after)
-    return None if tick is None or (end is not None and tick > end) else tick
-
-
-def first_coming(plan: Plan, after: int, calendars: Mapping[str, Calendar]) -> int | None:
-    """The first tick later than an instant that is also looked at later than that.
-
-    One that a calendar moves to an earlier day may be past although its time is still to come.
-    """
-    tick = first_tick(plan, after)
-    while tick is not None and due_at(plan, tick, calendars) <= after:
-        tick = first_tick(plan, tick)
-    return tick
-
-
-def re_aimed(
-    plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
-) -> int | None:
-    """The tick at which a schedule should stand that was moved on by a clock ahead of this one.
-
-    The first that is still to come and has no row in the ledger (`taken`), unless it stands at an
-    earlier one.
-    """
-    tick = first_coming(replace(plan, override=None), now, calendars)
-    while tick is not None and tick in taken:
-        tick = first_tick(plan, tick)
-    stands_at = plan.record.next_tick_at
-    if tick is None or (stands_at is not None and stands_at <= tick):
-        return stands_at
-    return tick
-
-
-class Missed(msgspec.Struct, frozen=True):
-    """Ticks that nobody will dispatch any more."""
-
-    first: int
-    last: int
-    count: int
-
-
-class Due(NamedTuple):
-    """The ticks to decide now, oldest first; those that are too many; and what comes next."""
-
-    ticks: tuple[int, ...]
-    missed: Missed | None
-    next_tick_at: int | None
-
-
-def ticks_due(plan: Plan, now: int, calendars: Mapping[str, Calendar]) -> Due:
-    """The ticks that are due; only the newest ones of too many (`catch_up`)."""
-    first = plan.record.next_tick_at
-    if first is None or due_at(plan, first, calendars) > now:
-        return Due((), None, first)
-    last, following = _reached(plan, first, now, calendars)
-    kept = _kept(plan, first, last, now, calendars)
-    return Due(tuple(kept), _missed(plan, first, last, kept), following)
-
-
-def _reached(
-    plan: Plan, first: int, now: int, calendars: Mapping[str, Calendar]
-) -> tuple[int, int | None]:
-    """The last tick that has come, and the one after it, which has not.
-
-    Ticks are looked at in order: one that jitter makes late keeps back those behind it.
-    """
-    last, following = first, first_tick(plan, first)
-    if following is None or due_at(plan, following, calendars) > now:
-        return last, following
-    # What lies further back than a tick can be moved has come, however much it is.
-    certain = plan.trigger.prev_before(_certainly_due(plan, now) + 1)
-    if certain is not None and certain > last:
-        last, following = certain, first_tick(plan, certain)
-    while following is not None and due_at(plan, following, calendars) <= now:
-        last, following = following, first_tick(plan, following)
-    return last, following
-
-
-def furthest(plan: Plan) -> int:
-    """How far its policies may move a tick."""
-    policies = plan.policies
-    return policies.jitter + (FURTHEST_MS if policies.shift is not None else 0)
-
-
-def _certainly_due(plan: Plan, now: int) -> int:
-    end = plan.record.end_at
-    latest = now - furthest(plan)
-    return latest if end is None else min(latest, end)
-
-
-def _kept(
-    plan: Plan, first: int, last: int, now: int, calendars: Mapping[str, Calendar]
-) -> list[int]:
-    """The newest ticks, as many as still count, oldest first."""
-    policies = plan.policies
-    kept = _on_time(plan, first, last, now, calendars)
-    since = None if policies.catch_up_window is None else now - policies.catch_up_window
-    tick = _before(plan, kept[-1], first) if kept else last
-    while tick is not None and len(kept) < policies.catch_up:
-        if since is not None and due_at(plan, tick, calendars) < since:
-            break
-        kept.append(tick)
-        tick = _before(plan, tick, first)
-    return kept[::-1]
-
-
-def _on_time(
-    plan: Plan, first: int, last: int, now: int, calendars: Mapping[str, Calendar]
-) -> list[int]:
-    """The ticks that nobody could have decided much earlier, newest first: these are not caught up.
-
-    Where ticks are moved, whatever stands behind one that has just become due is on time with it.
-    """
-    policies = plan.policies
-    late = now - GRACE_MS
-    if not policies.jitter and policies.shift is None:
-        window = policies.catch_up_window
-        if window is not None:
-            late = max(late, now - window)
-        return [last] if due_at(plan, last, calendars) >= late else []
-    earliest = _certainly_due(plan, late)
-    seen: list[int] = []
-    count = 0
-    tick: int | None = last
-    # The last one may have been moved by hand, however far.
-    while tick is not None and (tick >= earliest or tick == last) and len(seen) < MAX_CATCH_UP:
-        seen.append(tick)
-        if due_at(plan, tick, calendars) >= late:
-            count = len(seen)
-        tick = _before(plan, tick, first)
-    return seen[:count]
-
-
-def _before(plan: Plan, tick: int, first: int) -> int | None:
-    """The tick before one, if it is not before the first of all."""
-    if tick <= first:
-        return None
-    before = plan.trigger.prev_before(tick)
-    # The first one stands as it is stored, even if its zone has other rules by now.
-    return first if before is None else max(before, first)
-
-
-def _missed(plan: Plan, first: int, last: int, kept: Sequence[int]) -> Missed | None:
-    newest = _before(plan, kept[0], first) if kept else last
-    if newest is None:
-        return None
-    return Missed(first, newest, max(1, plan.trigger.count_between(first, newest + 1)))
 
 
 # Whether ------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import msgspec
 
 from duly.errors import InvalidOption
 from duly.model.calendar import Calendar
-from duly.model.decide import due_at, first_coming, first_tick, furthest, shifted
+from duly.model.due import due_at, first_coming, first_tick, furthest, shifted
 from duly.model.schedule import Outcome, Plan, Reason, TickKind, TickRecord
 from duly.model.schedule_options import LONGEST_MS, is_number
 from duly.model.stored import read

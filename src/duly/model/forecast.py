@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from duly.model.calendar import Calendar
-from duly.model.decide import FURTHEST_MS, due_at, first_tick, shifted, ticks_due
+from duly.model.due import FURTHEST_MS, due_at, first_tick, shifted, ticks_due
 from duly.model.schedule import Plan
 from duly.model.trigger import Every, Trigger
 

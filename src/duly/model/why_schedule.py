@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from duly.clock import from_ms
-from duly.model.decide import GRACE_MS, Decided, Skip
+from duly.model.decide import Decided, Skip
+from duly.model.due import GRACE_MS
 from duly.model.function import FunctionInfo, Status
 from duly.model.job import JobRecord
 from duly.model.schedule import Outcome, Reason, ScheduleRecord, TickRecord

@@ -22,12 +22,10 @@ from duly.model.decide import (
     Standing,
     after_dispatch,
     decide,
-    due_at,
-    first_coming,
-    first_tick,
     judge,
     standing_of,
 )
+from duly.model.due import due_at, first_coming, first_tick
 from duly.model.function import Status
 from duly.model.schedule import Plan, Reason, TickKind
 from duly.model.schedule_options import DAY_MS

@@ -24,7 +24,7 @@ from duly.errors import BadInput, CalendarNotFound, InvalidOption, ScheduleExist
 from duly.functions.checks import check_flag
 from duly.functions.function import Call, Function
 from duly.model.calendar import Calendar
-from duly.model.decide import due_at
+from duly.model.due import due_at
 from duly.model.function import Status
 from duly.model.rotation import parse as parse_rotation
 from duly.model.schedule import POLICIES, Policies, ScheduleRecord, plan_of, write_trigger

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from duly.model.decide import GRACE_MS
+from duly.model.due import GRACE_MS
 from duly.model.expect import read_late
 from duly.model.function import Status
 from duly.model.schedule import Outcome, Plan, ScheduleRecord, TickRecord, plan_of

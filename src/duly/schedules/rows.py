@@ -17,10 +17,7 @@ from duly.errors import (
 )
 from duly.ids import new_id
 from duly.model.calendar import Calendar
-from duly.model.decide import (
-    due_at,
-    first_coming,
-)
+from duly.model.due import due_at, first_coming
 from duly.model.expect import Promise, read_expect
 from duly.model.schedule import (
     POLICIES,

@@ -16,16 +16,8 @@ from duly.errors import InvalidOption, ScheduleNotFound
 from duly.functions.checks import check_flag
 from duly.functions.times import Instant
 from duly.model.calendar import Calendar
-from duly.model.decide import (
-    Decided,
-    Dispatch,
-    Facts,
-    decide,
-    due_at,
-    first_tick,
-    standing_of,
-    tick_row,
-)
+from duly.model.decide import Decided, Dispatch, Facts, decide, standing_of, tick_row
+from duly.model.due import due_at, first_tick
 from duly.model.measure import TICKS
 from duly.model.schedule import Override, Plan, Reason, ScheduleRecord, TickKind
 from duly.runtime.reports import current_job

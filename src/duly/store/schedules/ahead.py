@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from duly.model.decide import due_at, re_aimed
+from duly.model.due import due_at, re_aimed
 from duly.model.expect import Promise, read_expect
 from duly.model.schedule import Plan
 from duly.store.expectations import CHECKED

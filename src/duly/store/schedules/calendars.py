@@ -13,7 +13,7 @@ from duly import fault
 from duly.errors import BadInput, CalendarExists
 from duly.ids import FIRST_ID, is_id, new_id
 from duly.model.calendar import SEEDS, Calendar
-from duly.model.decide import due_at
+from duly.model.due import due_at
 from duly.model.schedule import Plan
 from duly.store.schedules.audit import audit
 from duly.store.schedules.rows import of_schedules, schedule_of, understand

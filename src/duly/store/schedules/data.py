@@ -10,7 +10,7 @@ import msgspec
 from duly.errors import CalendarNotFound
 from duly.ids import is_id
 from duly.model.calendar import SEEDS
-from duly.model.decide import due_at
+from duly.model.due import due_at
 from duly.model.schedule import (
     Reason,
     ScheduleFilter,

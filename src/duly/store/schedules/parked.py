@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from duly.model.decide import due_at
+from duly.model.due import due_at
 from duly.model.schedule import ScheduleRecord
 from duly.store.schedules.audit import audit
 from duly.store.schedules.calendars import calendars_of

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from duly.model.calendar import Calendar
-from duly.model.decide import first_coming, first_tick
+from duly.model.due import first_coming, first_tick
 from duly.model.schedule import Plan, ScheduleRecord, TickRecord, plan_of
 from duly.store.statements import Statement, each
 from duly.store.steps import Row, named

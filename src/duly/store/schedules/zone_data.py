@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from duly.ids import FIRST_ID
 from duly.model.calendar import Calendar
-from duly.model.decide import due_at
+from duly.model.due import due_at
 from duly.model.schedule import Plan
 from duly.store.migrate import READ_META
 from duly.store.schedules.audit import audit
