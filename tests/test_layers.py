@@ -83,6 +83,9 @@ SERVER_CLOCK = re.compile(r"\bclock_timestamp\b", re.IGNORECASE)
 MAY_READ_SERVER_CLOCK = ("store/postgres/store.py", "store/feed.py")
 
 
+DECIDES = ("decide", "GUARDS")
+
+
 def modules(folder: Path = PACKAGE) -> list[Path]:
     found = sorted(folder.rglob("*.py"))
     assert found, f"no modules in {folder}"
@@ -200,6 +203,24 @@ def sql_clock_reads(text: str, place: str) -> Iterator[str]:
         yield f"{place} says clock_timestamp"
 
 
+def decisions(tree: ast.AST, path: Path) -> Iterator[str]:
+    """Where ticks are decided apart from `walk`, from which all others are to take decisions."""
+    here = where(path) == "model/decide.py"
+    nodes = list(ast.walk(tree))
+    walks = [n for n in nodes if here and isinstance(n, ast.FunctionDef) and n.name == "walk"]
+    in_walk = {id(node) for walk in walks for node in ast.walk(walk)}
+    for line, name in imports(tree, path):
+        if name.startswith("duly.model.decide.") and name.endswith(DECIDES):
+            yield f"{where(path)}:{line} imports {name}"
+    for node in nodes:
+        if id(node) in in_walk or not isinstance(node, ast.Attribute | ast.Name):
+            continue
+        if isinstance(node, ast.Attribute) and node.attr in DECIDES:
+            yield f"{where(path)}:{node.lineno} uses {node.attr}"
+        elif here and isinstance(node, ast.Name) and node.id == "decide":
+            yield f"{where(path)}:{node.lineno} uses decide"
+
+
 def strings(tree: ast.AST) -> Iterator[str]:
     """The string constants of a module, docstrings left out."""
     nodes = list(ast.walk(tree))
@@ -248,6 +269,10 @@ def test_the_model_is_pure():
 def test_only_the_clock_reads_the_time():
     found = [fault for path in modules() for fault in clock_reads(parse(path), path)]
     assert [fault for fault in found if not fault.startswith("clock.py:")] == []
+
+
+def test_ticks_are_decided_in_one_walk():
+    assert [fault for path in modules() for fault in decisions(parse(path), path)] == []
 
 
 def test_no_statement_reads_the_databases_clock():
@@ -365,6 +390,32 @@ def test_an_impure_model_is_found(source):
 )
 def test_a_read_of_the_clock_is_found(source):
     assert len(list(clock_reads(ast.parse(source), PACKAGE / "app.py"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("schedules/running.py", "from duly.model.decide import decide"),
+        ("schedules/running.py", "from duly.model.decide import decide as judge"),
+        ("schedules/running.py", "from duly.model.decide import GUARDS"),
+        ("schedules/running.py", "from duly.model import decide\ndecide.decide(tick, guards)"),
+        ("schedules/running.py", "import duly.model.decide as model\nmodel.GUARDS"),
+        ("model/forecast.py", "from .decide import decide"),
+        ("model/forecast.py", "def walk():\n    from duly.model.decide import decide"),
+        ("model/decide.py", "def judge():\n    decide(tick, guards)"),
+        ("model/decide.py", "def walk():\n    decide(tick, guards)\nagain = decide"),
+    ],
+)
+def test_a_tick_that_is_decided_elsewhere_is_found(file, source):
+    assert len(list(decisions(ast.parse(source), PACKAGE / file))) == 1
+
+
+def test_the_walk_decides():
+    path = PACKAGE / "model/decide.py"
+    source = "def walk():\n    decide(tick, guards)"
+    assert list(decisions(ast.parse(source), path)) == []
+    named = [node.id for node in ast.walk(parse(path)) if isinstance(node, ast.Name)]
+    assert named.count("decide") == 1
 
 
 def test_asking_the_clock_is_no_read_of_the_time():

@@ -14,12 +14,12 @@ import msgspec
 from duly.app.program import AppProgram
 from duly.model import decide, due, trigger
 from duly.model.cron import Expression
-from duly.model.decide import Facts, Standing, Verdict
+from duly.model.decide import Decided, Dispatch, Facts, Purpose, Standing, Verdict
 from duly.model.due import Due, Missed
 from duly.model.job import NewJob
 from duly.model.schedule import ONE_BY_ONE, Plan, ScheduleRecord, TickRecord, plan_of
 from duly.model.trigger import Cron, Every
-from duly.schedules import ahead, rows, running, verbs
+from duly.schedules import rows, running, verbs
 from duly.store.limits import QUEUE_RULES
 from duly.store.schedules import facts, ledger, runs, ticking
 from duly.store.schedules.data import DELETE_SCHEDULE
@@ -100,12 +100,7 @@ def slot_twice() -> AbstractContextManager[None]:
 
 @mutant("a backfill ignores the slots that are there", seed=29)
 def backfill_again() -> AbstractContextManager[None]:
-    real = ahead.fill
-
-    def fill(plan: Plan, facts: Facts, *times: int) -> Any:
-        return real(plan, msgspec.structs.replace(facts, slots={}), *times)
-
-    return patched(running, "fill", fill)
+    return unguarded("_taken", Purpose.BACKFILL)
 
 
 @mutant("a job that says when it was stored, not which tick it is of", seed=1)
@@ -436,30 +431,28 @@ def no_grace() -> AbstractContextManager[None]:
 # Guards -------------------------------------------------------------------------------------------
 
 
-def unguarded(name: str, *lists: str) -> AbstractContextManager[None]:
-    """One guard less, for some kinds of ticks."""
-    guard = getattr(decide, name)
-    plants = []
-    for each in lists:
-        guards = getattr(decide, each)
-        assert guard in guards
-        plants.append(patched(decide, each, tuple(g for g in guards if g is not guard)))
-    return both(*plants)
+def unguarded(name: str, *purposes: Purpose) -> AbstractContextManager[None]:
+    """One guard less, for some purposes."""
+    guard, fewer = getattr(decide, name), dict(decide.GUARDS)
+    for purpose in purposes:
+        assert guard in fewer[purpose]
+        fewer[purpose] = tuple(g for g in fewer[purpose] if g is not guard)
+    return patched(decide, "GUARDS", fewer)
 
 
 @mutant("ticks ignore the kill switch", seed=12)
 def ticks_unkilled() -> AbstractContextManager[None]:
-    return unguarded("_kill_switch", "_SLOT")
+    return unguarded("_kill_switch", Purpose.TICK)
 
 
 @mutant("runs by hand ignore the kill switch", seed=13)
 def runs_unkilled() -> AbstractContextManager[None]:
-    return unguarded("_kill_switch", "_MANUAL")
+    return unguarded("_kill_switch", Purpose.RUN)
 
 
 @mutant("backfills ignore the kill switch", seed=12)
 def backfills_unkilled() -> AbstractContextManager[None]:
-    return unguarded("_kill_switch", "_BACKFILL")
+    return unguarded("_kill_switch", Purpose.BACKFILL)
 
 
 @mutant("jobs start in spite of the kill switch", seed=4)
@@ -470,12 +463,12 @@ def claims_unkilled() -> AbstractContextManager[None]:
 
 @mutant("ticks ignore that their function is paused", seed=1)
 def target_ignored() -> AbstractContextManager[None]:
-    return unguarded("_target", "_SLOT", "_MANUAL", "_BACKFILL")
+    return unguarded("_target", Purpose.TICK, Purpose.RUN, Purpose.BACKFILL)
 
 
 @mutant("ticks ignore that an operator skips one", seed=2)
 def operator_ignored() -> AbstractContextManager[None]:
-    return unguarded("_operator", "_SLOT")
+    return unguarded("_operator", Purpose.TICK)
 
 
 @mutant("ticks ignore the budget", seed=4)
@@ -485,15 +478,15 @@ def budget_ignored() -> AbstractContextManager[None]:
 
 @mutant("ticks ignore what runs", seed=1)
 def overlap_ignored() -> AbstractContextManager[None]:
-    return unguarded("_overlap", "_SLOT")
+    return unguarded("_overlap", Purpose.TICK)
 
 
 @mutant("a budget does not count what the same pass has dispatched", seed=28)
 def budget_of_before() -> AbstractContextManager[None]:
     real: Callable[..., float] = decide._spent
 
-    def spent(*args: Any) -> float:
-        return real(*args[:-1], args[-1]._replace(dispatched=()))
+    def spent(tick: decide.Tick, *args: Any) -> float:
+        return real(tick._replace(dispatched=()), *args)
 
     return patched(decide, "_spent", spent)
 
@@ -502,11 +495,11 @@ def budget_of_before() -> AbstractContextManager[None]:
 def buffers_more() -> AbstractContextManager[None]:
     real = decide._overlap
 
-    def overlap(plan: Plan, tick_at: int, facts: Facts, standing: Standing) -> Any:
-        return real(plan, tick_at, facts, standing._replace(buffered=None))
+    def overlap(tick: decide.Tick) -> Any:
+        return real(tick._replace(beside=None))
 
-    guards = tuple(overlap if g is real else g for g in decide._SLOT)
-    return patched(decide, "_SLOT", guards)
+    guards = tuple(overlap if g is real else g for g in decide.GUARDS[Purpose.TICK])
+    return patched(decide, "GUARDS", {**decide.GUARDS, Purpose.TICK: guards})
 
 
 # What a dispatch changes --------------------------------------------------------------------------
@@ -515,22 +508,24 @@ def buffers_more() -> AbstractContextManager[None]:
 @mutant("a tick that is skipped takes a turn of the rotation", seed=1)
 def rotation_on_skip() -> AbstractContextManager[None]:
     def change(verdict: Verdict, now: int) -> Verdict:
+        if not verdict.ticks:
+            return verdict
+        *before, last = verdict.ticks
         skipped = len(verdict.ticks) - len(verdict.dispatches)
-        standing = verdict.standing
-        index = standing.rotation_index + skipped
-        return verdict._replace(standing=standing._replace(rotation_index=index))
+        index = last.standing.rotation_index + skipped
+        turned = last._replace(standing=last.standing._replace(rotation_index=index))
+        return verdict._replace(ticks=(*before, turned))
 
     return judged(change)
 
 
 @mutant("a run with inputs of its own takes a turn of the rotation", seed=15)
 def rotation_on_inputs() -> AbstractContextManager[None]:
-    real = Standing.after_dispatch
+    def with_inputs(tick: Decided, args: str, plan: Plan) -> Decided:
+        given = isinstance(tick.decision, Dispatch)
+        return tick._replace(decision=Dispatch(args)) if given else tick
 
-    def after_dispatch(self: Standing, *times: int, rotates: bool = True) -> Standing:
-        return real(self, *times)
-
-    return patched(Standing, "after_dispatch", after_dispatch)
+    return patched(running, "with_inputs", with_inputs)
 
 
 @mutant("a tick that is too old for its window is caught up", seed=13)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,9 +13,9 @@ from duly.calendars.views import CalendarContent, TickChange
 from duly.clock import from_ms
 from duly.errors import InvalidCalendar, InvalidOption
 from duly.model.calendar import Calendar, read_dates
-from duly.model.decide import Decided, Dispatch, Facts
-from duly.model.schedule import Plan, ScheduleRecord, plan_of
-from duly.schedules.ahead import foresee
+from duly.model.decide import Decided, Dispatch, Facts, walk
+from duly.model.due import ticks_to_come
+from duly.model.schedule import Overlap, Plan, ScheduleRecord, plan_of
 from duly.schedules.views import time_of
 from duly.zones import zone
 
@@ -82,12 +83,11 @@ def compare(
 def _foreseen(plan: Plan, calendar: Calendar, n: int, now: int) -> dict[int, Decided]:
     """The next ticks, as if nothing but the calendar could stop them."""
     assert plan.record.calendar is not None
-    assert plan.record.next_tick_at is not None
-    policies = msgspec.structs.replace(plan.policies, budget=None)
+    policies = msgspec.structs.replace(plan.policies, budget=None, overlap=Overlap.ALLOW)
     free = msgspec.structs.replace(plan, condition=None, policies=policies)
     facts = Facts(calendars={plan.record.calendar: calendar})
-    ticks = foresee(free, facts, plan.record.next_tick_at - 1, n, now)
-    return {tick.tick_at: tick for tick in ticks}
+    ticks = ticks_to_come(free, now, facts.calendars)
+    return {tick.tick_at: tick for tick in islice(walk(free, facts, ticks, now), n)}
 
 
 def _decision(tick: Decided | None) -> str | None:

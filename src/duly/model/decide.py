@@ -1,14 +1,15 @@
 """What becomes of the ticks of a schedule?
 
-The ticker and the preview call the same functions, so that what was foreseen is what happens. All
-of it is decided from values: a Plan, the Facts that were gathered for a whole page, and a Standing,
-which is what the ticks of one schedule change from one to the next.
+`walk` decides all of them, for whatever purpose: ticker, preview, backfill, forecast and `why` take
+from it, so that what was foreseen is what happens. It decides from values: a Plan, and the Facts
+that were gathered for a whole page.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from duly.model.calendar import Calendar
 from duly.model.condition import Stats, context
-from duly.model.due import Missed, due_at, shifted, ticks_due
+from duly.model.due import FOREVER, Missed, due_at, shifted, ticks_due
 from duly.model.function import Status
 from duly.model.schedule import (
     ONE_BY_ONE,
@@ -28,12 +29,8 @@ from duly.model.schedule import (
     TickKind,
     TickRecord,
 )
-from duly.model.schedule_options import DAY_MS, MAX_CATCH_UP, Overlap
+from duly.model.schedule_options import Overlap
 from duly.model.text import storable
-from duly.model.trigger import Cron
-
-FOREVER = 2**63 - 1
-
 
 # What is known ------------------------------------------------------------------------------------
 
@@ -86,34 +83,41 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Standing(NamedTuple):
-    """What the ticks of one schedule leave behind for the next one."""
+    """What the ticks of a schedule leave behind for the next one."""
 
-    rotation_index: int = 0
-    remaining: int | None = None
-    dispatched: tuple[int, ...] = ()
-    last_dispatch_at: int | None = None
-    buffered: int | None = None
-    """The tick of this pass whose job waits, where only one may (`buffer_one`)."""
+    rotation_index: int
+    remaining: int | None
+    last_dispatch_at: int | None
 
     @property
     def is_over(self) -> bool:
         return self.remaining == 0
 
-    def after_dispatch(self, tick_at: int, now: int, *, rotates: bool = True) -> Standing:
-        return Standing(
-            self.rotation_index + (1 if rotates else 0),
-            # An operator may run one that has ended.
-            None if self.remaining is None else max(0, self.remaining - 1),
-            (*self.dispatched, tick_at),
-            now,
-        )
+    def after_dispatch(self, now: int) -> Standing:
+        # An operator may run one that has ended.
+        remaining = None if self.remaining is None else max(0, self.remaining - 1)
+        return Standing(self.rotation_index + 1, remaining, now)
 
 
-def standing_of(plan: Plan) -> Standing:
+def standing_of(plan: Plan, ticks: Sequence[Decided] = ()) -> Standing:
+    """How things stand, after these ticks."""
+    if ticks:
+        return ticks[-1].standing
     record = plan.record
-    return Standing(
-        record.rotation_index, record.remaining, last_dispatch_at=record.last_dispatch_at
-    )
+    return Standing(record.rotation_index, record.remaining, record.last_dispatch_at)
+
+
+class Tick(NamedTuple):
+    """One tick, with all that it is decided by."""
+
+    plan: Plan
+    at: int
+    facts: Facts
+    standing: Standing
+    dispatched: Sequence[int] = ()
+    """The ticks before it that were dispatched and are not among the facts."""
+    beside: int | None = None
+    """The last one of those that were dispatched in the same pass."""
 
 
 # Whether ------------------------------------------------------------------------------------------
@@ -134,68 +138,78 @@ class Skip(NamedTuple):
 
 
 Decision = Dispatch | Skip
-Guard = Callable[[Plan, int, Facts, Standing], Skip | None]
+Guard = Callable[[Tick], Skip | None]
 
 
-def decide(
-    plan: Plan,
-    tick_at: int,
-    facts: Facts,
-    standing: Standing,
-    kind: TickKind = TickKind.SLOT,
-    *,
-    backfill: bool = False,
-) -> Decision:
+class Purpose(Enum):
+    """What ticks are decided for."""
+
+    TICK = auto()
+    RUN = auto()
+    BACKFILL = auto()
+    FORECAST = auto()
+
+
+def decide(tick: Tick, guards: Sequence[Guard]) -> Decision:
     """What becomes of one tick: the first guard that objects decides."""
-    for guard in _guards(kind, backfill):
-        skip = guard(plan, tick_at, facts, standing)
+    for guard in guards:
+        skip = guard(tick)
         if skip is not None:
             return skip
-    if plan.rotation is None:
-        return Dispatch(plan.record.args)
-    position = standing.rotation_index % len(plan.rotation)
-    return Dispatch(plan.rotation.entries[position], position)
+    rotation = tick.plan.rotation
+    if rotation is None:
+        return Dispatch(tick.plan.record.args)
+    position = tick.standing.rotation_index % len(rotation)
+    return Dispatch(rotation.entries[position], position)
 
 
-def _kill_switch(_: Plan, __: int, facts: Facts, ___: Standing) -> Skip | None:
-    if facts.killed is None:
+def _taken(tick: Tick) -> Skip | None:
+    return Skip(Reason.SLOT_EXISTS) if tick.at in taken_slots(tick.plan, tick.facts) else None
+
+
+def taken_slots(plan: Plan, facts: Facts) -> frozenset[int]:
+    return facts.slots.get(plan.id, frozenset())
+
+
+def _kill_switch(tick: Tick) -> Skip | None:
+    killed = tick.facts.killed
+    if killed is None:
         return None
-    return Skip(Reason.KILL_SWITCH, {"by": facts.killed} if facts.killed else {})
+    return Skip(Reason.KILL_SWITCH, {"by": killed} if killed else {})
 
 
-def _target(plan: Plan, _: int, facts: Facts, __: Standing) -> Skip | None:
-    status = facts.statuses.get(plan.record.function)
+def _target(tick: Tick) -> Skip | None:
+    function = tick.plan.record.function
+    status = tick.facts.statuses.get(function)
     if status == Status.PAUSED:
-        return Skip(Reason.TARGET_PAUSED, {"function": plan.record.function})
+        return Skip(Reason.TARGET_PAUSED, {"function": function})
     if status == Status.DEPRECATED:
-        return Skip(Reason.TARGET_DEPRECATED, {"function": plan.record.function})
+        return Skip(Reason.TARGET_DEPRECATED, {"function": function})
     return None
 
 
-def _operator(plan: Plan, tick_at: int, _: Facts, __: Standing) -> Skip | None:
-    override = plan.override
-    if override is None or override.tick_at != tick_at or override.to is not None:
+def _operator(tick: Tick) -> Skip | None:
+    override = tick.plan.override
+    if override is None or override.tick_at != tick.at or override.to is not None:
         return None
     return Skip(Reason.OPERATOR, {"by": override.by} if override.by else {})
 
 
-def _budget(plan: Plan, tick_at: int, facts: Facts, standing: Standing) -> Skip | None:
-    return _within_budget(plan, tick_at, tick_at, facts, standing)
+def _budget(tick: Tick) -> Skip | None:
+    return _within_budget(tick, tick.at)
 
 
-def _budget_of_run(plan: Plan, tick_at: int, facts: Facts, standing: Standing) -> Skip | None:
+def _budget_of_run(tick: Tick) -> Skip | None:
     """A run comes after all that was dispatched, also after ticks whose time is still to come: an
     operator or a calendar may have moved them."""
-    return _within_budget(plan, tick_at, FOREVER, facts, standing)
+    return _within_budget(tick, FOREVER)
 
 
-def _within_budget(
-    plan: Plan, tick_at: int, until: int, facts: Facts, standing: Standing
-) -> Skip | None:
-    budget = plan.policies.budget
+def _within_budget(tick: Tick, until: int) -> Skip | None:
+    budget = tick.plan.policies.budget
     if budget is None:
         return None
-    spent = _spent(plan, budget, tick_at - budget.window_ms, until, facts, standing)
+    spent = _spent(tick, budget, until)
     most = budget.cost if budget.runs is None else budget.runs
     assert most is not None
     if spent < most:
@@ -204,30 +218,29 @@ def _within_budget(
     return Skip(Reason.BUDGET_EXCEEDED, {what: most, "spent": spent, "per": budget.per})
 
 
-def _spent(
-    plan: Plan, budget: Budget, since: int, until: int, facts: Facts, standing: Standing
-) -> float:
+def _spent(tick: Tick, budget: Budget, until: int) -> float:
+    since, schedule_id = tick.at - budget.window_ms, tick.plan.id
     if budget.runs is None:
-        costs = facts.costs.get(plan.id, ())
-        return sum(amount for tick, amount in costs if since < tick <= until)
+        costs = tick.facts.costs.get(schedule_id, ())
+        return sum(amount for at, amount in costs if since < at <= until)
     # Two may have the same time: a run, and the slot beside it.
-    ticks = (*facts.dispatched.get(plan.id, ()), *standing.dispatched)
-    return sum(1 for tick in ticks if since < tick <= until)
+    ticks = (*tick.facts.dispatched.get(schedule_id, ()), *tick.dispatched)
+    return sum(1 for at in ticks if since < at <= until)
 
 
-def _cycle(plan: Plan, _: int, facts: Facts, __: Standing) -> Skip | None:
-    if plan.id not in facts.ancestors:
+def _cycle(tick: Tick) -> Skip | None:
+    if tick.plan.id not in tick.facts.ancestors:
         return None
-    return Skip(Reason.CYCLE_DETECTED, {"schedule": plan.record.key})
+    return Skip(Reason.CYCLE_DETECTED, {"schedule": tick.plan.record.key})
 
 
-def _overlap(plan: Plan, _: int, facts: Facts, standing: Standing) -> Skip | None:
-    if standing.buffered is not None:
-        return Skip(Reason.OVERLAP_IN_FLIGHT, {"tick_at": standing.buffered})
-    flight = facts.in_flight.get(plan.id, NOTHING_IN_FLIGHT)
-    match plan.policies.overlap:
+def _overlap(tick: Tick) -> Skip | None:
+    flight = tick.facts.in_flight.get(tick.plan.id, NOTHING_IN_FLIGHT)
+    match tick.plan.policies.overlap:
         case Overlap.SKIP:
             job = flight.running or flight.pending
+        case Overlap.BUFFER_ONE if tick.beside is not None:
+            return Skip(Reason.OVERLAP_IN_FLIGHT, {"tick_at": tick.beside})
         case Overlap.BUFFER_ONE:
             job = flight.pending
         case _:
@@ -235,14 +248,14 @@ def _overlap(plan: Plan, _: int, facts: Facts, standing: Standing) -> Skip | Non
     return None if job is None else Skip(Reason.OVERLAP_IN_FLIGHT, {"job": job})
 
 
-def _calendar(plan: Plan, tick_at: int, facts: Facts, _: Standing) -> Skip | None:
-    name = plan.record.calendar
+def _calendar(tick: Tick) -> Skip | None:
+    name, calendars = tick.plan.record.calendar, tick.facts.calendars
     if name is None:
         return None
-    calendar = facts.calendars.get(name)
+    calendar = calendars.get(name)
     if calendar is None:
         return Skip(Reason.CALENDAR, {"calendar": name, "error": "the calendar cannot be read"})
-    verdict = calendar.verdict(shifted(plan, tick_at, facts.calendars))
+    verdict = calendar.verdict(shifted(tick.plan, tick.at, calendars))
     if verdict.allowed:
         return None
     detail: dict[str, Any] = {"calendar": verdict.calendar, "why": verdict.detail}
@@ -260,46 +273,98 @@ def context_of(plan: Plan, facts: Facts) -> dict[str, Any]:
     return context(prior.result, prior.stats, signal.value)
 
 
-def _condition(plan: Plan, _: int, facts: Facts, __: Standing) -> Skip | None:
-    condition = plan.condition
+def _condition(tick: Tick) -> Skip | None:
+    condition = tick.plan.condition
     if condition is None:
         return None
     if isinstance(condition, Malformed):
         return Skip(Reason.CONDITION_FAILED, {"error": condition.error})
-    signal = facts.signals.get(plan.id, Signal())
+    signal = tick.facts.signals.get(tick.plan.id, Signal())
     if signal.error is not None:
         return Skip(Reason.CONDITION_FAILED, {"error": signal.error})
-    explanation = condition.explain(context_of(plan, facts))
+    explanation = condition.explain(context_of(tick.plan, tick.facts))
     if explanation.passes:
         return None
     checks = [check._asdict() for check in explanation.checks]
     return Skip(Reason.CONDITION_FAILED, {"why": explanation.detail, "checks": checks})
 
 
-_SLOT = (_kill_switch, _target, _operator, _budget, _cycle, _overlap, _calendar, _condition)
-_MANUAL = (_kill_switch, _target, _budget_of_run, _cycle, _overlap)
-_BACKFILL = (_kill_switch, _target, _cycle, _calendar)
+GUARDS: Mapping[Purpose, Sequence[Guard]] = {
+    Purpose.TICK: (
+        *(_kill_switch, _target, _operator, _budget),
+        *(_cycle, _overlap, _calendar, _condition),
+    ),
+    # An operator who runs a schedule now has seen the calendar and the condition.
+    Purpose.RUN: (_kill_switch, _target, _budget_of_run, _cycle, _overlap),
+    # How things stand now says nothing about ticks of the past.
+    Purpose.BACKFILL: (_taken, _kill_switch, _target, _cycle, _calendar),
+    # What the others will say, nobody knows yet.
+    Purpose.FORECAST: (_operator, _calendar),
+}
+"""The guards in their fixed order."""
 
 
-def _guards(kind: TickKind, backfill: bool) -> tuple[Guard, ...]:
-    """The guards in their fixed order. An operator who runs a schedule now has seen the calendar
-    and the condition; a backfill is about ticks of the past, and how things stand now says nothing
-    about those."""
-    if backfill:
-        return _BACKFILL
-    return _SLOT if kind == TickKind.SLOT else _MANUAL
-
-
-# What is written down -----------------------------------------------------------------------------
+# One after the other ------------------------------------------------------------------------------
 
 
 class Decided(NamedTuple):
-    """One tick with what became of it."""
+    """One tick with what becomes of it, and how things stand after it."""
 
     tick_at: int
     due_at: int
     decision: Decision
-    dst_adjusted: bool = False
+    standing: Standing
+
+
+def walk(
+    plan: Plan,
+    facts: Facts,
+    ticks: Iterable[int],
+    now: int,
+    purpose: Purpose = Purpose.TICK,
+    *,
+    assume: Callable[[Tick], Facts] | None = None,
+) -> Iterator[Decided]:
+    """Decide ticks of a schedule, each after what those before it leave behind.
+
+    It ends when nothing remains. `assume`: the facts as they would be at a tick.
+    """
+    # What somebody asks for stands at its own time; ticks of the trigger may be moved, and are
+    # passed over if their slot was taken before.
+    asked_for = purpose in (Purpose.RUN, Purpose.BACKFILL)
+    taken = frozenset[int]() if asked_for else taken_slots(plan, facts)
+    guards, standing = GUARDS[purpose], standing_of(plan)
+    dispatched: list[int] = []
+    passed_at, beside = now, None
+    for tick_at in ticks:
+        # An operator may run one that has ended.
+        if standing.is_over and purpose is not Purpose.RUN:
+            return
+        if tick_at in taken:
+            continue
+        due = tick_at if asked_for else due_at(plan, tick_at, facts.calendars)
+        if due > passed_at:
+            # All that is due when somebody looks is one pass.
+            passed_at, beside = due, None
+        tick = Tick(plan, tick_at, facts, standing, dispatched, beside)
+        if assume is not None:
+            tick = tick._replace(facts=assume(tick))
+        decision = decide(tick, guards)
+        if isinstance(decision, Dispatch):
+            standing, beside = standing.after_dispatch(now), tick_at
+            dispatched.append(tick_at)
+        yield Decided(tick_at, due, decision, standing)
+
+
+def with_inputs(tick: Decided, args: str, plan: Plan) -> Decided:
+    """A run with inputs of its own: it takes no turn of the rotation."""
+    if isinstance(tick.decision, Skip):
+        return tick
+    standing = tick.standing._replace(rotation_index=plan.record.rotation_index)
+    return tick._replace(decision=Dispatch(args), standing=standing)
+
+
+# What is written down -----------------------------------------------------------------------------
 
 
 class Verdict(NamedTuple):
@@ -310,10 +375,13 @@ class Verdict(NamedTuple):
     missed: Missed | None = None
     next_tick_at: int | None = None
     due_at: int | None = None
-    standing: Standing = Standing()
     taken: tuple[int, ...] = ()
     """Slots that a backfill has dispatched before."""
     remove: bool = False
+
+    @property
+    def standing(self) -> Standing:
+        return standing_of(self.plan, self.ticks)
 
     @property
     def dispatches(self) -> list[tuple[Decided, Dispatch]]:
@@ -332,36 +400,22 @@ class Verdict(NamedTuple):
         return len(self.ticks) > 1 and overlap == Overlap.SKIP and len(self.dispatches) > 1
 
 
-def after_dispatch(plan: Plan, standing: Standing, tick_at: int, now: int) -> Standing:
-    """How things stand when a tick of this pass was dispatched."""
-    after = standing.after_dispatch(tick_at, now)
-    if plan.policies.overlap == Overlap.BUFFER_ONE:
-        return after._replace(buffered=tick_at)
-    return after
-
-
 def judge(plan: Plan, facts: Facts, now: int) -> Verdict:
     """Decide all ticks of a schedule that are due."""
     if facts.statuses.get(plan.record.function) == Status.DELETED:
         return Verdict(plan, remove=True)
     due = ticks_due(plan, now, facts.calendars)
-    standing = standing_of(plan)
-    slots = facts.slots.get(plan.id, frozenset())
-    taken = tuple(tick_at for tick_at in due.ticks if tick_at in slots)
-    decided: list[Decided] = []
-    for tick_at in due.ticks:
-        if tick_at in slots:
-            continue
-        if standing.is_over:
-            break
-        decision = decide(plan, tick_at, facts, standing)
-        decided.append(_decided(plan, tick_at, decision, facts))
-        if isinstance(decision, Dispatch):
-            standing = after_dispatch(plan, standing, tick_at, now)
-    upcoming = None if standing.is_over else due.next_tick_at
-    at = None if upcoming is None else due_at(plan, upcoming, facts.calendars)
-    missed = None if due.missed is None else _really_missed(plan, due.missed, slots)
-    return Verdict(plan, tuple(decided), missed, upcoming, at, standing, taken)
+    ticks = tuple(walk(plan, facts, due.ticks, now))
+    upcoming = None if standing_of(plan, ticks).is_over else due.next_tick_at
+    slots = taken_slots(plan, facts)
+    return Verdict(
+        plan,
+        ticks,
+        None if due.missed is None else _really_missed(plan, due.missed, slots),
+        upcoming,
+        None if upcoming is None else due_at(plan, upcoming, facts.calendars),
+        tuple(tick_at for tick_at in due.ticks if tick_at in slots),
+    )
 
 
 def _really_missed(plan: Plan, missed: Missed, slots: frozenset[int]) -> Missed | None:
@@ -380,11 +434,6 @@ def _really_missed(plan: Plan, missed: Missed, slots: frozenset[int]) -> Missed 
     return Missed(first, last, count)
 
 
-def _decided(plan: Plan, tick_at: int, decision: Decision, facts: Facts) -> Decided:
-    adjusted = isinstance(plan.trigger, Cron) and plan.trigger.adjusted(tick_at)
-    return Decided(tick_at, due_at(plan, tick_at, facts.calendars), decision, adjusted)
-
-
 def ledger_rows(verdict: Verdict, jobs: Mapping[int, str], now: int) -> Iterator[TickRecord]:
     """The rows of a verdict; `jobs` are the ids of the dispatched ones by tick."""
     if verdict.missed is not None:
@@ -400,21 +449,19 @@ def ledger_rows(verdict: Verdict, jobs: Mapping[int, str], now: int) -> Iterator
             count=missed.count,
         )
     for tick in verdict.ticks:
-        yield tick_row(verdict.plan.id, TickKind.SLOT, tick, jobs.get(tick.tick_at), now)
+        yield tick_row(verdict.plan, TickKind.SLOT, tick, jobs.get(tick.tick_at), now)
 
 
-def tick_row(
-    schedule_id: str, kind: TickKind, tick: Decided, job_id: str | None, now: int
-) -> TickRecord:
+def tick_row(plan: Plan, kind: TickKind, tick: Decided, job_id: str | None, now: int) -> TickRecord:
     """One tick as the ledger has it."""
     row = TickRecord(
-        schedule_id,
+        plan.id,
         kind,
         tick.tick_at,
         Outcome.DISPATCHED,
         due_at=tick.due_at,
         decided_at=now,
-        dst_adjusted=tick.dst_adjusted,
+        dst_adjusted=kind == TickKind.SLOT and plan.trigger.adjusted(tick.tick_at),
     )
     decision = tick.decision
     if isinstance(decision, Dispatch):

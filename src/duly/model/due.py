@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from duly.model.schedule import DAY_MS, MAX_CATCH_UP, Plan
 
 GRACE_MS = 60_000
 """A tick that is looked at no later than this is on time, also where nothing is caught up."""
+FOREVER = 2**63 - 1
 FURTHEST_MS = (FURTHEST_SHIFT + 1) * DAY_MS
 """Further is no tick moved to another day."""
 
@@ -104,6 +105,41 @@ def ticks_due(plan: Plan, now: int, calendars: Mapping[str, Calendar]) -> Due:
     last, following = _reached(plan, first, now, calendars)
     kept = _kept(plan, first, last, now, calendars)
     return Due(tuple(kept), _missed(plan, first, last, kept), following)
+
+
+def ticks_to_come(
+    plan: Plan,
+    now: int,
+    calendars: Mapping[str, Calendar],
+    start: int = 0,
+    end: int = FOREVER,
+) -> Iterator[int]:
+    """The ticks that nobody has decided yet, oldest first, but for those that will be missed.
+
+    Only those before an end, and where nothing is counted only those that may be due at `start` or
+    later; the next one in any case, for an operator may have moved it anywhere.
+    """
+    due = ticks_due(plan, now, calendars)
+    yield from due.ticks
+    if due.next_tick_at is None:
+        return
+    yield due.next_tick_at
+    since = due.next_tick_at
+    if plan.record.remaining is None:
+        since = max(since, start - 1 - furthest(plan))
+    following = first_tick(plan, since)
+    if following is not None:
+        until = end if plan.record.end_at is None else min(end, plan.record.end_at + 1)
+        yield from plan.trigger.between(following, until)
+
+
+def within(plan: Plan, first: int, last: int) -> tuple[int, int]:
+    """The part of [first, last) that lies between the schedule's start and end."""
+    start, end = plan.record.start_at, plan.record.end_at
+    return (
+        first if start is None else max(first, start),
+        last if end is None else min(last, end + 1),
+    )
 
 
 def _reached(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 
 from duly.model.calendar import Calendar
-from duly.model.due import FURTHEST_MS, due_at, first_tick, shifted, ticks_due
+from duly.model.decide import Decided, Dispatch, Facts, Purpose, walk
+from duly.model.due import ticks_to_come
 from duly.model.schedule import Plan
-from duly.model.trigger import Every, Trigger
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -66,13 +66,13 @@ def forecast(
         if not complete:
             break
         seen += 1
-        for dispatch in dispatches(plan, calendars, start, end, now):
+        for tick in outlook(plan, calendars, start, end, now):
             ticks += 1
             if ticks > most_ticks:
                 complete = False
                 break
-            if dispatch is not None and start <= dispatch[1] < end:
-                minutes[dispatch[1] - dispatch[1] % MINUTE_MS] += 1
+            if isinstance(tick.decision, Dispatch) and start <= tick.due_at < end:
+                minutes[tick.due_at - tick.due_at % MINUTE_MS] += 1
     by_hour = [0] * hours
     for minute, count in minutes.items():
         by_hour[(minute - start) // HOUR_MS] += count
@@ -81,56 +81,10 @@ def forecast(
     return Forecast(start, end, tuple(by_hour), busiest, seen, complete)
 
 
-def dispatches(
+def outlook(
     plan: Plan, calendars: Mapping[str, Calendar], start: int, end: int, now: int
-) -> Iterator[tuple[int, int] | None]:
-    """The ticks of a schedule and when their jobs become due, as far as that is known; also before
-    the start, where they use up what remains. None for a tick that brings no job."""
-    record = plan.record
-    left = record.remaining
-    calendar = None if record.calendar is None else calendars.get(record.calendar)
-    for tick in _to_come(plan, calendars, start, end, now):
-        if left == 0:
-            return
-        if _is_skipped(plan, tick) or (
-            record.calendar is not None
-            and (calendar is None or not calendar.allows(shifted(plan, tick, calendars)))
-        ):
-            yield None
-            continue
-        left = None if left is None else left - 1
-        yield tick, due_at(plan, tick, calendars)
-
-
-def _is_skipped(plan: Plan, tick: int) -> bool:
-    """Whether an operator has said so."""
-    override = plan.override
-    return override is not None and override.tick_at == tick and override.to is None
-
-
-def _to_come(
-    plan: Plan, calendars: Mapping[str, Calendar], start: int, end: int, now: int
-) -> Iterator[int]:
-    """The ticks that nobody has decided yet, but for those that will be missed."""
-    due = ticks_due(plan, now, calendars)
-    yield from due.ticks
-    if due.next_tick_at is None:
-        return
-    # An operator may have moved this one anywhere.
-    yield due.next_tick_at
-    since = due.next_tick_at
-    if plan.record.remaining is None:
-        # What is over by then, however it was moved, changes nothing.
-        furthest = FURTHEST_MS if plan.policies.shift is not None else 0
-        since = max(since, start - 1 - plan.policies.jitter - furthest)
-    following = first_tick(plan, since)
-    if following is not None:
-        until = end if plan.record.end_at is None else min(end, plan.record.end_at + 1)
-        yield from _ticks(plan.trigger, following, until)
-
-
-def _ticks(trigger: Trigger, first: int, end: int) -> Iterator[int]:
-    if isinstance(trigger, Every):
-        yield from range(first, end, trigger.milliseconds)
-    else:
-        yield from trigger.between(first, end)
+) -> Iterator[Decided]:
+    """What becomes of the ticks of a schedule, as far as that is known; also of those before the
+    start, where they use up what remains."""
+    ticks = ticks_to_come(plan, now, calendars, start, end)
+    return walk(plan, Facts(calendars=calendars), ticks, now, Purpose.FORECAST)

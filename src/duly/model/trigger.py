@@ -80,6 +80,10 @@ class _Fires(msgspec.Struct, frozen=True):
         """Whether there is a tick at exactly this instant."""
         return self.next_after(instant - 1) == instant
 
+    def adjusted(self, instant: int) -> bool:
+        """Whether the tick at this instant stands for a time that clocks were set forward over."""
+        return False
+
 
 # Cron --------------------------------------------------------------------------------------------
 
@@ -119,7 +123,6 @@ class Cron(_Fires, frozen=True):
         return _count(self._parsed(), zone(self.tz), *seconds)
 
     def adjusted(self, instant: int) -> bool:
-        """Whether the tick at this instant stands for a time that clocks were set forward over."""
         second = instant // 1000
         start, _, offset, _ = zone(self.tz).span(second)
         # Such a tick comes with the new offset, and most ticks do not.
@@ -275,6 +278,9 @@ class Every(_Fires, frozen=True):
         anchor = self._anchor()
         past, before = (max(0, -((anchor - t) // self.milliseconds)) for t in (end, start))
         return max(0, past - before)
+
+    def between(self, start: int, end: int) -> Iterator[int]:
+        return iter(range(self.next_after(start - 1), end, self.milliseconds))
 
     def anchored(self, at: int) -> Every:
         """The same with an anchor, unless it has one."""

@@ -20,9 +20,9 @@ from duly.gateway.registered import ASK_SECONDS, MOST_ASKED, Gateways, Registere
 from duly.ids import is_id
 from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.model.trigger import At, Cron, Every, Trigger
-from duly.schedules.ahead import zone_info
 from duly.schedules.views import Schedule
 from duly.store.table import Store
+from duly.zones import zone
 
 MAX_PAGE = 1_000
 MOST_DIGITS = 15
@@ -135,7 +135,7 @@ class Observe:
         """
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
             raise InvalidOption("limit", f"must be 1 to {MAX_PAGE:,}, not {limit!r}")
-        viewer = zone_info(tz)
+        viewer = zone(tz).info
         store = self._core.ready()
         chosen = _filter(which, after, self._core.now())._replace(owner=owner, limit=limit + 1)
         found = store.schedules(chosen)

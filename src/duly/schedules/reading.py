@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
@@ -22,6 +21,7 @@ from duly.model.condition import Explanation
 from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
 from duly.model.forecast import MOST_TICKS, Forecast, forecast
+from duly.model.preview import preview
 from duly.model.schedule import (
     Malformed,
     Outcome,
@@ -33,7 +33,6 @@ from duly.model.schedule import (
     TickRecord,
 )
 from duly.runtime.signals import ask_for_signal
-from duly.schedules.ahead import decided_until, foresee, zone_info
 from duly.schedules.checks import check_after, check_limit, check_result, check_word, in_time, read
 from duly.schedules.define import find_calendar, from_json, instant
 from duly.schedules.found import Found, Key, Ticks
@@ -41,6 +40,7 @@ from duly.schedules.health import Health, health_of, understood
 from duly.schedules.views import Foreseen, Schedule, Tick
 from duly.schedules.why import ScheduleWhy, explain_schedule
 from duly.store.table import Store
+from duly.zones import zone
 
 MAX_PREVIEW = 10_000
 MAX_FORECAST_DAYS = 92
@@ -198,11 +198,7 @@ class Reading(Found):
     def _coming(self, record: ScheduleRecord) -> Decisions:
         """The next ticks of one that ticks and makes sense."""
         plan = next(understood([record]), None)
-        return (
-            []
-            if plan is None
-            else in_time(_walk(self._core, plan, self._core.now()), LOOK_AHEAD, None)
-        )
+        return [] if plan is None else in_time(_coming(self._core, plan), LOOK_AHEAD, None)
 
     def _pages(self, enabled: bool | None = None) -> Iterator[Sequence[ScheduleRecord]]:
         """All schedules, a page at a time."""
@@ -228,33 +224,22 @@ def ahead(
     result: Mapping[str, Any] | None = None,
 ) -> Foresight:
     """What the next ticks of a schedule would come to, stored as it is or not."""
-    viewer = zone_info(plan.trigger.tz if tz is None else tz)
-    walk = _walk(core, plan, core.now(), simulate=simulate, result=result)
-    return [_foreseen(core, plan, tick, viewer) for tick in in_time(walk, n, after)]
+    viewer = zone(plan.trigger.tz if tz is None else tz).info
+    coming = _coming(core, plan, simulate=simulate, result=result)
+    return [_foreseen(core, plan, tick, viewer) for tick in in_time(coming, n, after)]
 
 
-def _walk(
+def _coming(
     core: Core,
     plan: Plan,
-    now: int,
     *,
     simulate: bool = False,
     result: Mapping[str, Any] | None = None,
 ) -> Iterator[Decided]:
     """The coming ticks, each decided as things stand now."""
-    signals = ask_for_signal(core, plan.record)
-    facts = core.ready().facts([plan], now, signals)
-    since, standing = decided_until(plan, facts, now)
-    return foresee(
-        plan,
-        facts,
-        since,
-        sys.maxsize,
-        now,
-        simulate=simulate,
-        result=result,
-        standing=standing,
-    )
+    now = core.now()
+    facts = core.ready().facts([plan], now, ask_for_signal(core, plan.record))
+    return preview(plan, facts, now, simulate=simulate, result=result)
 
 
 def _foreseen(core: Core, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen:
@@ -262,10 +247,10 @@ def _foreseen(core: Core, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen
     return Foreseen(
         tick_ms=tick.tick_at,
         utc=utc,
-        local=utc.astimezone(zone_info(plan.trigger.tz)),
+        local=utc.astimezone(zone(plan.trigger.tz).info),
         viewer=utc.astimezone(viewer),
         due=from_ms(tick.due_at),
-        dst_adjusted=tick.dst_adjusted,
+        dst_adjusted=plan.trigger.adjusted(tick.tick_at),
         **_decided(core, plan, tick.decision),
     )
 

@@ -16,13 +16,12 @@ from duly.errors import InvalidOption, ScheduleNotFound
 from duly.functions.checks import check_flag
 from duly.functions.times import Instant
 from duly.model.calendar import Calendar
-from duly.model.decide import Decided, Dispatch, Facts, decide, standing_of, tick_row
-from duly.model.due import due_at, first_tick
+from duly.model.decide import Facts, Purpose, tick_row, walk, with_inputs
+from duly.model.due import due_at, first_tick, within
 from duly.model.measure import TICKS
 from duly.model.schedule import Override, Plan, Reason, ScheduleRecord, TickKind
 from duly.runtime.reports import current_job
 from duly.runtime.transaction_guard import refuse_inside_mutation
-from duly.schedules.ahead import fill, within
 from duly.schedules.checks import check_by, check_ledger, check_size, read
 from duly.schedules.define import instant, to_json
 from duly.schedules.found import Found, Key, Ticks, name_of
@@ -58,15 +57,10 @@ class Running(Found):
         parent, ancestors = self._lineage()
 
         def choose(plan: Plan, facts: Facts, instant: int) -> Run:
-            standing = standing_of(plan)
-            decision = decide(plan, instant, facts, standing, TickKind.MANUAL)
-            if isinstance(decision, Dispatch):
-                rotates = args is None
-                standing = standing.after_dispatch(instant, now, rotates=rotates)
-                decision = decision if args is None else Dispatch(args)
+            [tick] = walk(plan, facts, [instant], now, Purpose.RUN)
+            tick = tick if args is None else with_inputs(tick, args, plan)
             detail = {} if inputs is None else {"inputs": sorted(inputs)}
-            ticks = [Decided(instant, instant, decision)]
-            return Run(TickKind.MANUAL, ticks, standing, None, detail)
+            return Run(TickKind.MANUAL, [tick], detail)
 
         ticks = self._core.ready().run_schedule(
             record.id,
@@ -118,7 +112,8 @@ class Running(Found):
             check_size(plan.trigger.count_between(since, until))
             if not without_ledger:
                 check_ledger(plan, facts, since, until)
-            return fill(plan, facts, since, until, now)
+            ticks = plan.trigger.between(since, until)
+            return Run(TickKind.SLOT, [*walk(plan, facts, ticks, now, Purpose.BACKFILL)])
 
         if dry_run:
             return self._would_fill(record, (first, last), choose, now)
@@ -212,5 +207,5 @@ class Running(Found):
     ) -> Ticks:
         plan = read(record)
         would = choose(plan, self._core.ready().facts([plan], now, slots=slots), now)
-        rows = [tick_row(plan.id, TickKind.SLOT, tick, None, now) for tick in would.ticks]
+        rows = [tick_row(plan, TickKind.SLOT, tick, None, now) for tick in would.ticks]
         return [Tick(self._core, row) for row in rows]

@@ -16,8 +16,9 @@ from duly.clock import from_ms, to_ms
 from duly.errors import InvalidOption
 from duly.functions.times import at
 from duly.model.access import Principal
+from duly.model.decide import Dispatch
 from duly.model.fires import Fire, fires
-from duly.model.forecast import HOUR_MS, dispatches
+from duly.model.forecast import HOUR_MS, outlook
 from duly.model.ical_feed import Event, feed
 from duly.model.schedule import Plan, ScheduleFilter
 from duly.model.trigger import Cron
@@ -212,13 +213,14 @@ class Coming:
     def _of(self, plan: Plan) -> Iterator[Event]:
         record = plan.record
         description = f"{record.function}: {plan.trigger.describe()}"
-        for dispatch in dispatches(plan, self._calendars, self._start, self._end, self._start):
+        for tick in outlook(plan, self._calendars, self._start, self._end, self._start):
             self._left -= 1
             if self._left < 0:
                 return
-            if dispatch is not None and self._start <= dispatch[1] < self._end:
-                uid = f"{record.id}-{dispatch[0]}@duly"
-                yield Event(dispatch[1], uid, record.key, description)
+            dispatched = isinstance(tick.decision, Dispatch)
+            if dispatched and self._start <= tick.due_at < self._end:
+                uid = f"{record.id}-{tick.tick_at}@duly"
+                yield Event(tick.due_at, uid, record.key, description)
 
 
 def _fire(fire: Fire) -> FireShape:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from duly.ids import is_id
-from duly.model.decide import Decided, Facts, Standing, Verdict, standing_of, tick_row
+from duly.model.decide import Decided, Facts, Verdict, standing_of, tick_row
 from duly.model.job import NewJob
 from duly.model.schedule import Outcome, Plan, Reason, TickFilter, TickKind, TickRecord, plan_of
 from duly.model.schedule_options import Overlap
@@ -55,8 +55,6 @@ class Run(NamedTuple):
 
     kind: TickKind
     ticks: Sequence[Decided]
-    standing: Standing
-    filled_until: int | None = None
     detail: Mapping[str, Any] = {}
     """What the audit says of it."""
 
@@ -116,7 +114,7 @@ def run(
         )
         for tick, dispatch in verdict.dispatches
     }
-    asked = [_row_of(plan.id, chosen.kind, tick, made, now) for tick in chosen.ticks]
+    asked = [_row_of(plan, chosen.kind, tick, made, now) for tick in chosen.ticks]
     left = {row.tick_at for row in asked if is_backfill and row.reason in NOT_FILLED}
     stored = insert_ticks(session, [row for row in asked if row.tick_at not in left])
     if stored and verdict.cancels_others and not is_backfill:
@@ -161,14 +159,14 @@ def _audit_run(
 
 
 def _row_of(
-    schedule_id: str,
+    plan: Plan,
     kind: TickKind,
     tick: Decided,
     made: Mapping[Slot, Sequence[NewJob]],
     now: int,
 ) -> TickRecord:
-    jobs = made.get((schedule_id, str(kind), tick.tick_at))
-    return tick_row(schedule_id, kind, tick, jobs[0].id if jobs else None, now)
+    jobs = made.get((plan.id, str(kind), tick.tick_at))
+    return tick_row(plan, kind, tick, jobs[0].id if jobs else None, now)
 
 
 def _noted(
@@ -179,14 +177,15 @@ def _noted(
 ) -> dict[str, Any]:
     dispatched = list(written.values())
     # A slot that was taken after all is no dispatch.
-    standing = chosen.standing if dispatched else standing_of(plan)
+    standing = chosen.ticks[-1].standing if dispatched else standing_of(plan)
+    filled = chosen.ticks[-1].tick_at if chosen.kind == TickKind.SLOT and chosen.ticks else None
     return {
         "id": plan.id,
         "rotation_index": standing.rotation_index,
         "remaining": standing.remaining,
         "last_dispatch_at": standing.last_dispatch_at,
         "last_job_id": job_of(dispatched[-1], existing) if dispatched else plan.record.last_job_id,
-        "filled_until": later(plan.record.filled_until, chosen.filled_until),
+        "filled_until": later(plan.record.filled_until, filled),
         "over": standing.is_over,
     }
 

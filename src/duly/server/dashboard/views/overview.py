@@ -9,7 +9,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from duly.app import operations
-from duly.model.forecast import dispatches
+from duly.model.decide import Dispatch
+from duly.model.forecast import outlook
 from duly.model.schedule import Plan, ScheduleFilter
 from duly.observe.health import LATE_MS, HealthReport
 from duly.schedules.health import understood
@@ -83,8 +84,9 @@ def _coming(viewer: Viewer) -> dict[str, Any]:
     )
 
     def lane(plan: Plan) -> svg.Lane:
-        found = dispatches(plan, calendars, start, end, start)
-        ticks = [each[1] for each in islice(found, DENSE + 1) if each is not None]
+        found = outlook(plan, calendars, start, end, start)
+        decided = islice(found, DENSE + 1)
+        ticks = [tick.due_at for tick in decided if isinstance(tick.decision, Dispatch)]
         shown = sorted(tick for tick in ticks if start <= tick < end)
         record = plan.record
         return svg.Lane(record.id, record.key, record.function, shown, len(ticks) > DENSE)

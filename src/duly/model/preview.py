@@ -1,0 +1,60 @@
+"""What will become of the ticks that are still to come, as things stand now?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from duly.model.condition import Stats
+from duly.model.decide import Decided, Facts, Prior, Tick, walk
+from duly.model.due import first_coming, ticks_due, ticks_to_come
+from duly.model.function import Status
+from duly.model.schedule import DAY_MS, Plan
+
+
+def preview(
+    plan: Plan,
+    facts: Facts,
+    now: int,
+    *,
+    simulate: bool = False,
+    result: Mapping[str, Any] | None = None,
+) -> Iterator[Decided]:
+    """The coming ticks, each decided as the ticker would decide it.
+
+    Those of a schedule that does not tick are what would come if it were enabled now. What is due
+    already is as good as decided: it is not shown, but leaves behind what it will. One whose time
+    has passed may still be to come, if it waits for its jitter or was moved to later.
+    """
+    if facts.statuses.get(plan.record.function) == Status.DELETED:
+        return iter(())
+    calendars, upcoming = facts.calendars, plan.record.next_tick_at
+    if upcoming is None:
+        upcoming = first_coming(plan, now, calendars)
+        plan = replace(plan, record=replace(plan.record, next_tick_at=upcoming))
+    first = upcoming
+    if upcoming is not None and upcoming <= now:
+        first = ticks_due(plan, now, calendars).next_tick_at
+    if first is None:
+        return iter(())
+
+    def assume(tick: Tick) -> Facts:
+        return simulated(tick, result) if tick.at > first else tick.facts
+
+    ticks = ticks_to_come(plan, now, calendars)
+    walked = walk(plan, facts, ticks, now, assume=assume if simulate else None)
+    return (tick for tick in walked if tick.tick_at >= first)
+
+
+def simulated(tick: Tick, result: Mapping[str, Any] | None) -> Facts:
+    """The facts as they would be at a tick if every dispatch before it had succeeded."""
+    facts, function = tick.facts, tick.plan.record.function
+    prior = facts.priors.get(function, Prior())
+    recent = sum(1 for dispatched in tick.dispatched if dispatched > tick.at - DAY_MS)
+    stats = Stats(prior.stats.succeeded + recent, prior.stats.failed, prior.stats.total + recent)
+    seen = prior.result
+    if tick.dispatched:
+        seen = {"status": "completed"} | dict(result or {})
+    return replace(facts, priors={**facts.priors, function: Prior(seen, stats)}, in_flight={})
