@@ -272,6 +272,28 @@ def test_a_tick_that_was_moved_to_an_earlier_day_is_not_shown_again(
     assert [tick.at.day for tick in app.schedules.ticks("early")] == [4, 3, 2, 1]
 
 
+@pytest.mark.parametrize(("catch_up", "decisions"), [(5, ["dispatch", "skip"]), (1, ["dispatch"])])
+def test_ticks_of_coming_days_that_are_overdue_are_foreseen_as_one_pass(
+    app: Duly, clock: ManualClock, post: Any, catch_up: int, decisions: list[str]
+):
+    app.calendars.create("off", "skip_dates", dates=["2026-07-04", "2026-07-05", "2027-01-01"])
+    moved: dict[str, Any] = {"calendar": "off", "shift": "previous", "jitter": HOUR}
+    late: dict[str, Any] = {"overlap": "buffer_one", "catch_up": catch_up}
+    # Which of both is due first differs by the schedule.
+    keys = [f"early {n}" for n in range(8)]
+    for key in keys:
+        app.schedules.create(key, post, cron="0 9 4,5 * *", **moved, **late)
+    # Nobody has looked since both were due.
+    at(clock, utc(2026, 7, 3, 16))
+    foreseen = {key: app.schedules.preview(key, len(decisions)) for key in keys}
+    tick_all(app)
+    for key in keys:
+        assert [row.decision for row in foreseen[key]] == decisions
+        happened = [tick for tick in app.schedules.ticks(key)[::-1] if tick.outcome != "missed"]
+        rows = [(row.utc, row.due, row.reason, row.detail) for row in foreseen[key]]
+        assert [(tick.at, tick.due, tick.reason, tick.detail) for tick in happened] == rows
+
+
 @pytest.mark.spec("R155")
 def test_nobody_previews_what_belongs_to_others(app: Duly, post: Any):
     mine = app.schedules.of("anna").create("digest", post, cron="0 9 * * *")
