@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from duly.errors import InvalidOption, ScheduleNotFound
 from duly.functions.checks import check_flag
 from duly.functions.times import Instant
 from duly.model.calendar import Calendar
-from duly.model.decide import Facts, Purpose, tick_row, walk, with_inputs
+from duly.model.decide import Decided, Facts, Purpose, tick_row, walk, with_inputs
 from duly.model.due import due_at, first_tick, within
 from duly.model.measure import TICKS
 from duly.model.schedule import Override, Plan, Reason, ScheduleRecord, TickKind
@@ -28,7 +28,7 @@ from duly.schedules.found import Found, Key, Ticks, name_of
 from duly.schedules.rows import next_of
 from duly.schedules.tick_jobs import jobs_of_tick
 from duly.schedules.views import Schedule, Tick
-from duly.store.schedules.runs import Choose, Run
+from duly.store.schedules.runs import Asked, Choose
 
 MAX_ANCESTORS = 100
 
@@ -54,24 +54,15 @@ class Running(Found):
         read(record)
         now = self._core.now()
         args = None if inputs is None else self._fit(record, inputs)
-        parent, ancestors = self._lineage()
+        names = None if inputs is None else sorted(inputs)
+        asked = Asked(by, *self._lineage(), self._fixed_id, names)
 
-        def choose(plan: Plan, facts: Facts, instant: int) -> Run:
-            [tick] = walk(plan, facts, [instant], now, Purpose.RUN)
-            tick = tick if args is None else with_inputs(tick, args, plan)
-            detail = {} if inputs is None else {"inputs": sorted(inputs)}
-            return Run(TickKind.MANUAL, [tick], detail)
+        def choose(plan: Plan, facts: Facts, instant: int) -> Iterator[Decided]:
+            decided = walk(plan, facts, [instant], now, Purpose.RUN)
+            return decided if args is None else (with_inputs(t, args, plan) for t in decided)
 
-        ticks = self._core.ready().run_schedule(
-            record.id,
-            choose,
-            partial(jobs_of_tick, self._core),
-            now,
-            by=by,
-            parent_id=parent,
-            ancestors=ancestors,
-            run_id=self._fixed_id,
-        )
+        make_jobs = partial(jobs_of_tick, self._core)
+        ticks = self._core.ready().run_schedule(record.id, choose, make_jobs, now, asked)
         if not ticks:
             raise ScheduleNotFound(name_of(key))
         self._core.wake()
@@ -107,26 +98,19 @@ class Running(Found):
         if last > now:
             raise InvalidOption("end", "lies in the future", "those ticks will come by themselves")
 
-        def choose(plan: Plan, facts: Facts, _: int) -> Run:
+        def choose(plan: Plan, facts: Facts, _: int) -> Iterator[Decided]:
             since, until = within(plan, first, last)
             check_size(plan.trigger.count_between(since, until))
             if not without_ledger:
                 check_ledger(plan, facts, since, until)
             ticks = plan.trigger.between(since, until)
-            return Run(TickKind.SLOT, [*walk(plan, facts, ticks, now, Purpose.BACKFILL)])
+            return walk(plan, facts, ticks, now, Purpose.BACKFILL)
 
         if dry_run:
             return self._would_fill(record, (first, last), choose, now)
-        parent, ancestors = self._lineage()
+        asked, make_jobs = Asked(by, *self._lineage()), partial(jobs_of_tick, self._core)
         ticks = self._core.ready().run_schedule(
-            record.id,
-            choose,
-            partial(jobs_of_tick, self._core),
-            now,
-            by=by,
-            parent_id=parent,
-            ancestors=ancestors,
-            slots=(first, last),
+            record.id, choose, make_jobs, now, asked, slots=(first, last)
         )
         if ticks is None:
             raise ScheduleNotFound(name_of(key))
@@ -207,5 +191,5 @@ class Running(Found):
     ) -> Ticks:
         plan = read(record)
         would = choose(plan, self._core.ready().facts([plan], now, slots=slots), now)
-        rows = [tick_row(plan, TickKind.SLOT, tick, None, now) for tick in would.ticks]
+        rows = [tick_row(plan, TickKind.SLOT, tick, None, now) for tick in would]
         return [Tick(self._core, row) for row in rows]

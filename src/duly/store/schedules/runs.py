@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -50,16 +50,21 @@ FREE_INSTANT = both(
 )
 
 
-class Run(NamedTuple):
-    """Ticks of one schedule that somebody asks for: now, or for a time that has passed."""
+class Asked(NamedTuple):
+    """Who asks for ticks beside those of the trigger, and how."""
 
-    kind: TickKind
-    ticks: Sequence[Decided]
-    detail: Mapping[str, Any] = {}
-    """What the audit says of it."""
+    by: str | None = None
+    parent_id: str | None = None
+    """The job that asks, if a job does."""
+    ancestors: frozenset[str] = frozenset()
+    """The schedules that it descends from."""
+    run_id: str | None = None
+    """Under this id a run is made once."""
+    inputs: Sequence[str] | None = None
+    """The names of those that are given for a run."""
 
 
-Choose = Callable[[Plan, Facts, int], Run]
+Choose = Callable[[Plan, Facts, int], Iterable[Decided]]
 """What is to be run, decided while the schedule is locked; a run now stands at the instant given.
 """
 NOT_FILLED = frozenset({Reason.SLOT_EXISTS, Reason.CYCLE_DETECTED, Reason.KILL_SWITCH}) | {
@@ -75,56 +80,34 @@ def run(
     choose: Choose,
     make_jobs: MakeJobs,
     now: int,
-    *,
-    by: str | None = None,
-    parent_id: str | None = None,
-    ancestors: frozenset[str] = frozenset(),
+    asked: Asked,
     slots: Range | None = None,
-    run_id: str | None = None,
 ) -> list[TickRecord] | None:
     """Run ticks that no trigger asks for, while the schedule is locked: what became of each.
 
-    None if there is no such schedule. A slot that has a row is answered with the reason
-    `schedule_slot_exists`, and audited; `slots` is where those are looked for first. Under a
-    `run_id` a run is made once: asked for again, it is what became of it, or nothing if the
-    ledger keeps that no longer.
+    None if there is no such schedule. `slots`: where those of a backfill are; without, it is one
+    run now. A slot that has a row is answered with the reason `schedule_slot_exists`, and audited.
+    A run that was made before is answered with what became of it, or with nothing if the ledger
+    keeps that no longer.
     """
-    if not is_id(schedule_id):
-        return None
-    rows = session.run(LOCK_SCHEDULE, {"id": schedule_id})
+    rows = session.run(LOCK_SCHEDULE, {"id": schedule_id}) if is_id(schedule_id) else ()
     if not rows:
         return None
-    if run_id is not None and (done := detail_of(session, run_id)) is not None:
+    if asked.run_id is not None and (done := detail_of(session, asked.run_id)) is not None:
         return _ran(session, schedule_id, done["tick_at"])
     plan = plan_of(schedule_of(rows[0]))
-    facts = gather(session, [plan], now, ancestors=ancestors, slots=slots)
-    instant = now
-    if slots is None:
-        # Two may be run in the same millisecond, and each has a row of its own.
-        [(free,)] = session.run(FREE_INSTANT, {"id": plan.id, "now": now})
-        instant = now if free is None else free
-    chosen = choose(plan, facts, instant)
-    verdict = Verdict(plan, tuple(chosen.ticks))
-    # Ticks that are filled in must not overlap, and are no reason to cancel what runs now.
-    is_backfill = chosen.kind == TickKind.SLOT
-    serial = plan.policies.overlap != Overlap.ALLOW if is_backfill else verdict.is_serial
-    made = {
-        (plan.id, str(chosen.kind), tick.tick_at): make_jobs(
-            Order(plan, tick, dispatch, serial, chosen.kind, parent_id), now
-        )
-        for tick, dispatch in verdict.dispatches
-    }
-    asked = [_row_of(plan, chosen.kind, tick, made, now) for tick in chosen.ticks]
-    left = {row.tick_at for row in asked if is_backfill and row.reason in NOT_FILLED}
-    stored = insert_ticks(session, [row for row in asked if row.tick_at not in left])
-    if stored and verdict.cancels_others and not is_backfill:
-        cancel_others(session, plan, now)
-    written = {slot: jobs for slot, jobs in made.items() if slot in stored}
-    existing = insert_jobs_of(session, written)
-    session.run(NOTE_RUN, _noted(plan, chosen, written, existing))
-    answers = [_answer(row, stored, left, existing) for row in asked]
-    taken = [row.tick_at for row in answers if row.reason == Reason.SLOT_EXISTS]
-    _audit_run(session, plan, chosen, len(stored), taken, by, now, run_id)
+    facts = gather(session, [plan], now, ancestors=asked.ancestors, slots=slots)
+    kind = TickKind.SLOT if slots else TickKind.MANUAL
+    instant = now if slots else _free_instant(session, plan, now)
+    verdict = Verdict(plan, tuple(choose(plan, facts, instant)))
+    # Ticks that are filled in must not overlap.
+    serial = plan.policies.overlap != Overlap.ALLOW if slots else verdict.is_serial
+    jobs: dict[Slot, Sequence[NewJob]] = {}
+    for tick, dispatch in verdict.dispatches:
+        order = Order(plan, tick, dispatch, serial, kind, asked.parent_id)
+        jobs[plan.id, kind, tick.tick_at] = make_jobs(order, now)
+    answers = _write(session, verdict, kind, jobs, now)
+    _audit_run(session, answers, asked, now)
     return answers
 
 
@@ -134,70 +117,77 @@ def _ran(session: Session, schedule_id: str, tick_at: int) -> list[TickRecord]:
     return [tick for tick in found if tick.kind == TickKind.MANUAL]
 
 
-def _audit_run(
+def _free_instant(session: Session, plan: Plan, now: int) -> int:
+    """Two may be run in the same millisecond, and each has a row of its own."""
+    [(free,)] = session.run(FREE_INSTANT, {"id": plan.id, "now": now})
+    return now if free is None else int(free)
+
+
+def _write(
     session: Session,
-    plan: Plan,
-    chosen: Run,
-    new: int,
-    taken: Sequence[int],
-    by: str | None,
-    now: int,
-    run_id: str | None,
-) -> None:
-    """Who has asked for a run, or for ticks to be filled in; and each slot that was taken."""
-    target = f"schedule:{plan.id}"
-    instants = [tick.tick_at for tick in chosen.ticks]
-    if chosen.kind == TickKind.MANUAL:
-        detail = {"tick_at": instants[0], **chosen.detail}
-        audit(session, "schedule.run", target, by, detail, now, entry_id=run_id)
-    elif instants:
-        detail = {"first": instants[0], "last": instants[-1], "ticks": len(instants), "new": new}
-        audit(session, "schedule.backfill", target, by, detail, now)
-    if taken:
-        detail = {"tick_at": taken[0], "last": taken[-1], "count": len(taken)}
-        audit(session, Reason.SLOT_EXISTS, target, by, detail, now)
-
-
-def _row_of(
-    plan: Plan,
+    verdict: Verdict,
     kind: TickKind,
-    tick: Decided,
-    made: Mapping[Slot, Sequence[NewJob]],
+    jobs: Mapping[Slot, Sequence[NewJob]],
     now: int,
-) -> TickRecord:
-    jobs = made.get((plan.id, str(kind), tick.tick_at))
-    return tick_row(plan, kind, tick, jobs[0].id if jobs else None, now)
+) -> list[TickRecord]:
+    """Write down what was decided, but for slots that stay as they are; what became of each."""
+    plan, rows = verdict.plan, list[TickRecord]()
+    for tick in verdict.ticks:
+        made = jobs.get((plan.id, kind, tick.tick_at))
+        rows.append(tick_row(plan, kind, tick, made[0].id if made else None, now))
+    is_run = kind == TickKind.MANUAL
+    stored = insert_ticks(session, [r for r in rows if is_run or r.reason not in NOT_FILLED])
+    # Ticks that are filled in are no reason to cancel what runs now.
+    if stored and is_run and verdict.cancels_others:
+        cancel_others(session, plan, now)
+    written = {slot: made for slot, made in jobs.items() if slot in stored}
+    existing = insert_jobs_of(session, written)
+    last_job = job_of([*written.values()][-1], existing) if written else None
+    session.run(NOTE_RUN, _noted(verdict, last_job, fills=not is_run))
+    return [_answer(row, stored, existing) for row in rows]
 
 
-def _noted(
-    plan: Plan,
-    chosen: Run,
-    written: Mapping[Slot, Sequence[NewJob]],
-    existing: Mapping[str, str],
-) -> dict[str, Any]:
-    dispatched = list(written.values())
+def _noted(verdict: Verdict, last_job: str | None, *, fills: bool) -> dict[str, Any]:
+    record = verdict.plan.record
     # A slot that was taken after all is no dispatch.
-    standing = chosen.ticks[-1].standing if dispatched else standing_of(plan)
-    filled = chosen.ticks[-1].tick_at if chosen.kind == TickKind.SLOT and chosen.ticks else None
+    standing = standing_of(verdict.plan, verdict.ticks if last_job else ())
+    filled_until = verdict.ticks[-1].tick_at if fills and verdict.ticks else None
     return {
-        "id": plan.id,
-        "rotation_index": standing.rotation_index,
-        "remaining": standing.remaining,
-        "last_dispatch_at": standing.last_dispatch_at,
-        "last_job_id": job_of(dispatched[-1], existing) if dispatched else plan.record.last_job_id,
-        "filled_until": later(plan.record.filled_until, filled),
+        "id": record.id,
+        **standing._asdict(),
+        "last_job_id": last_job or record.last_job_id,
+        "filled_until": later(record.filled_until, filled_until),
         "over": standing.is_over,
     }
 
 
-def _answer(
-    row: TickRecord, stored: set[Slot], left: Collection[int], existing: Mapping[str, str]
-) -> TickRecord:
+def _answer(row: TickRecord, stored: set[Slot], existing: Mapping[str, str]) -> TickRecord:
     if (row.schedule_id, row.kind, row.tick_at) in stored:
         job_id = None if row.job_id is None else existing.get(row.job_id, row.job_id)
         return msgspec.structs.replace(row, job_id=job_id)
-    if row.tick_at in left:
+    if row.reason in NOT_FILLED:
         return row
     return msgspec.structs.replace(
         row, outcome=Outcome.SKIPPED, reason=Reason.SLOT_EXISTS, job_id=None, detail=None
     )
+
+
+def _audit_run(session: Session, answers: Sequence[TickRecord], asked: Asked, now: int) -> None:
+    """Who has asked for a run, or for ticks to be filled in; and each slot that was taken."""
+    if not answers:
+        return
+    first, last = answers[0], answers[-1]
+    target = f"schedule:{first.schedule_id}"
+    detail: dict[str, Any]
+    if first.kind == TickKind.MANUAL:
+        inputs = {} if asked.inputs is None else {"inputs": asked.inputs}
+        detail = {"tick_at": first.tick_at, **inputs}
+        audit(session, "schedule.run", target, asked.by, detail, now, entry_id=asked.run_id)
+    else:
+        new = sum(row.reason not in NOT_FILLED for row in answers)
+        detail = {"first": first.tick_at, "last": last.tick_at, "ticks": len(answers), "new": new}
+        audit(session, "schedule.backfill", target, asked.by, detail, now)
+    taken = [row.tick_at for row in answers if row.reason == Reason.SLOT_EXISTS]
+    if taken:
+        detail = {"tick_at": taken[0], "last": taken[-1], "count": len(taken)}
+        audit(session, Reason.SLOT_EXISTS, target, asked.by, detail, now)
