@@ -823,6 +823,19 @@ def test_a_tick_whose_time_has_passed_is_among_those_that_change(app: Duly, cloc
     )
 
 
+def test_changes_are_of_the_calendar_alone_not_of_ticks_that_overlap(app: Duly, work):
+    app.calendars.create("days off", "skip_dates", rules=["weekends"])
+    moved: Any = {"calendar": "days off", "shift": "next", "overlap": "buffer_one"}
+    app.schedules.create("rent", work, cron="0 9 4,5 * *", **moved)
+
+    found = app.calendars.changes("days off", 2, add=["2026-07-06"])
+
+    assert [(change.at, change.before, change.after) for change in found] == [
+        (SATURDAY, "dispatch", "dispatch"),
+        (SUNDAY, "dispatch", "dispatch"),
+    ]
+
+
 @pytest.mark.spec("N11")
 def test_a_calendar_that_ends_soon_is_warned_of_and_one_that_has_is_refused(
     app: Duly, clock, work, caplog

@@ -291,8 +291,14 @@ def _condition(tick: Tick) -> Skip | None:
 
 GUARDS: Mapping[Purpose, Sequence[Guard]] = {
     Purpose.TICK: (
-        *(_kill_switch, _target, _operator, _budget),
-        *(_cycle, _overlap, _calendar, _condition),
+        _kill_switch,
+        _target,
+        _operator,
+        _budget,
+        _cycle,
+        _overlap,
+        _calendar,
+        _condition,
     ),
     # An operator who runs a schedule now has seen the calendar and the condition.
     Purpose.RUN: (_kill_switch, _target, _budget_of_run, _cycle, _overlap),

@@ -50,7 +50,7 @@ PAGE = 1_000
 
 
 # Inside the class, `list` is a verb.
-Foresight = list[Foreseen]
+Preview = list[Foreseen]
 Healths = list[Health]
 Decisions = list[Decided]
 
@@ -130,7 +130,7 @@ class Reading(Found):
         tz: str | None = None,
         simulate: bool = False,
         result: Mapping[str, Any] | None = None,
-    ) -> Foresight:
+    ) -> Preview:
         """What the next `n` ticks would come to, as things stand now; nothing is changed.
 
         A schedule that is disabled or parked shows what would come if it were enabled now. `after`:
@@ -222,7 +222,7 @@ def ahead(
     *,
     simulate: bool = False,
     result: Mapping[str, Any] | None = None,
-) -> Foresight:
+) -> list[Foreseen]:
     """What the next ticks of a schedule would come to, stored as it is or not."""
     viewer = zone(plan.trigger.tz if tz is None else tz).info
     coming = _coming(core, plan, simulate=simulate, result=result)
