@@ -15,7 +15,8 @@ from duly.errors import InvalidCalendar, InvalidOption
 from duly.model.calendar import Calendar, read_dates
 from duly.model.decide import Decided, Dispatch, Facts, walk
 from duly.model.due import ticks_to_come
-from duly.model.schedule import Overlap, Plan, ScheduleRecord, plan_of
+from duly.model.schedule import Plan, ScheduleRecord, plan_of
+from duly.model.schedule_options import Overlap
 from duly.schedules.views import time_of
 from duly.zones import zone
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from duly.model.calendar import FURTHEST_SHIFT, Calendar, shift
-from duly.model.schedule import DAY_MS, MAX_CATCH_UP, Plan
+from duly.model.schedule import Plan
+from duly.model.schedule_options import DAY_MS, MAX_CATCH_UP
 
 GRACE_MS = 60_000
 """A tick that is looked at no later than this is on time, also where nothing is caught up."""

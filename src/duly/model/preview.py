@@ -11,7 +11,8 @@ from duly.model.condition import Stats
 from duly.model.decide import Decided, Facts, Prior, Tick, walk
 from duly.model.due import first_coming, ticks_due, ticks_to_come
 from duly.model.function import Status
-from duly.model.schedule import DAY_MS, Plan
+from duly.model.schedule import Plan
+from duly.model.schedule_options import DAY_MS
 
 
 def preview(
