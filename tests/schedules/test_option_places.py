@@ -40,7 +40,7 @@ LAG = (
     Edit("schedules/define.py", "    jitter: Delay | None\n", "    lag: Delay | None\n"),
     Edit("model/schedule.py", "    jitter: int = 0\n", "    lag: int | None = None\n"),
     Edit(
-        "model/decide.py",
+        "model/due.py",
         "    return shifted(plan, tick_at, calendars) + jitter_of(plan, tick_at)\n",
         "    tick_at += plan.policies.lag or 0\n",
     ),
