@@ -22,6 +22,8 @@ from tests.levels import FOLDERS, at_every_level, is_parametrized
 from tests.loopback import sitecustomize as loopback
 from tests.postgres import fresh_database, join_server, server_folder
 
+pytest_plugins = ["tests.fixtures"]
+
 HERE = Path(__file__).parent
 TORTURE = "torture"
 POSTGRES_FIXTURES = {"postgres_server", "postgres_url"}

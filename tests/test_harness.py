@@ -1,5 +1,6 @@
 """The tests' own ground: the PostgreSQL server, the stores' fixtures and the rule about skips."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from tests.postgres import fresh_database, join_server, server_folder, temporary
 
 TOP = Path(__file__).parent.parent
 PATIENCE = 60.0
+CONFTESTS = sorted((TOP / "tests").rglob("conftest.py"))
+Fixture = type(pytest.fixture(lambda: None))
 
 USE_A_SERVER_FOR_EVER = """
 import time
@@ -159,3 +162,13 @@ def test_elsewhere_a_skipped_test_passes(tmp_path):
     source = f"{PASSES.format(long=False)}\n{IS_SKIPPED}"
     run = run_pytest(tmp_path, source, ci=False)
     assert run.returncode == pytest.ExitCode.OK, run.stdout
+
+
+@pytest.mark.parametrize("file", CONFTESTS, ids=lambda file: file.parent.name)
+def test_a_conftest_has_only_fixtures_of_its_own(file):
+    """Those that several folders use are in tests/fixtures.py."""
+    name = ".".join(file.relative_to(TOP).with_suffix("").parts)
+    conftest = vars(importlib.import_module(name))
+    fixtures = [value for value in conftest.values() if isinstance(value, Fixture)]
+    assert [fixture.__name__ for fixture in fixtures if fixture.__module__ != name] == []
+    assert "__all__" not in conftest

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from duly import Ctx, Duly, Retry
-from tests.jobs.conftest import migrated_database, postgres_url, reused_database
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
-
-__all__ = ["migrated_database", "postgres_url", "reused_database"]
 
 HERE = Path(__file__).parent
 HOSTILE = "<img src=x onerror=alert(1)>\"'&</textarea>"
@@ -36,6 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(skip)
+
+
+@pytest.fixture
+def postgres_url(postgres_with_notes: str) -> str:
+    return postgres_with_notes
 
 
 @pytest.fixture(scope="package")
@@ -126,6 +128,22 @@ def page(context: BrowserContext) -> Iterator[Page]:
     errors = watch(page)
     yield page
     assert errors == []
+
+
+@pytest.fixture(params=["scripts", "no scripts"])
+def visitor(request: pytest.FixtureRequest, chromium: Browser, address: str) -> Iterator[Page]:
+    """A page, with scripts or without."""
+    context = chromium.new_context(
+        base_url=address,
+        timezone_id="UTC",
+        java_script_enabled=request.param == "scripts",
+        viewport={"width": 1280, "height": 900},
+    )
+    context.set_default_timeout(TIMEOUT)
+    page = context.new_page()
+    page.on("dialog", lambda dialog: dialog.accept())
+    yield page
+    context.close()
 
 
 @pytest.fixture(scope="package")

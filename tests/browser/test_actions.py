@@ -15,22 +15,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
 
 
-@pytest.fixture(params=["scripts", "no scripts"])
-def visitor(request: pytest.FixtureRequest, chromium: Any, address: str) -> Any:
-    """A page, with scripts or without."""
-    context = chromium.new_context(
-        base_url=address,
-        timezone_id="UTC",
-        java_script_enabled=request.param == "scripts",
-        viewport={"width": 1280, "height": 900},
-    )
-    context.set_default_timeout(TIMEOUT)
-    page = context.new_page()
-    page.on("dialog", lambda dialog: dialog.accept())
-    yield page
-    context.close()
-
-
 def flash(page: Page) -> str:
     return page.inner_text("#flash .flash")
 

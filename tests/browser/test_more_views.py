@@ -16,14 +16,12 @@ from duly.gateway import Gateway
 from duly.webhooks import GitHub
 from tests.browser.conftest import HOSTILE, TIMEOUT
 from tests.browser.serving import check_whole, wait_for_rows
-from tests.browser.test_actions import flash, visitor
+from tests.browser.test_actions import flash
 from tests.browser.test_views import until
 from tests.server.hooked import SECRET, send
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-__all__ = ["visitor"]
 
 ICAL = """BEGIN:VCALENDAR
 VERSION:2.0

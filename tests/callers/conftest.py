@@ -7,35 +7,7 @@ import pytest
 from duly import Ctx, Duly
 from duly.calls.kinds import Action
 from tests.callers.handles import ON_POSTGRES, ON_SQLITE, Caller
-from tests.jobs.conftest import (
-    app,
-    clock,
-    db,
-    hire,
-    migrated_database,
-    migrated_file,
-    postgres_repeatable_read_url,
-    postgres_serializable_url,
-    postgres_url,
-    reused_database,
-    stricter_databases,
-)
 from tests.levels import is_parametrized
-
-__all__ = [
-    "app",
-    "clock",
-    "db",
-    "hire",
-    "migrated_database",
-    "migrated_file",
-    "postgres_repeatable_read_url",
-    "postgres_serializable_url",
-    "postgres_url",
-    "reused_database",
-    "stricter_databases",
-]
-
 
 POSTGRES = pytest.mark.postgres
 
@@ -58,6 +30,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def name(database: str, kind: type[Caller]) -> str:
     return f"{database}-{kind.__name__}"
+
+
+@pytest.fixture
+def postgres_url(postgres_with_notes: str) -> str:
+    return postgres_with_notes
 
 
 @pytest.fixture

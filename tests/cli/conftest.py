@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from duly import Duly, Job
-from tests.cli.places import place as place
+from tests.cli.places import Place
 from tests.cli.processes import TOP, Process, duly, environment, wait_until
 from tests.cli.shop import make
 from tests.cli.terminal import Terminal
@@ -136,3 +136,15 @@ def terminal() -> Iterator[Terminal]:
     terminal = Terminal()
     yield terminal
     terminal.close()
+
+
+@pytest.fixture(params=["here", "server"])
+def place(
+    request: pytest.FixtureRequest, terminal: Terminal, url: str, tmp_path: Path
+) -> Iterator[Place]:
+    """On SQLite and on PostgreSQL, the commands on the app itself and on its server."""
+    place = Place(terminal, url, tmp_path)
+    if request.param == "server":
+        place.move_to_a_server()
+    yield place
+    place.close()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from duly import Duly
 from tests.cli.shop import make
@@ -54,15 +52,3 @@ class Place:
             started.end()
         self.db.close()
         self.app.close()
-
-
-@pytest.fixture(params=["here", "server"])
-def place(
-    request: pytest.FixtureRequest, terminal: Terminal, url: str, tmp_path: Path
-) -> Iterator[Place]:
-    """On SQLite and on PostgreSQL, the commands on the app itself and on its server."""
-    place = Place(terminal, url, tmp_path)
-    if request.param == "server":
-        place.move_to_a_server()
-    yield place
-    place.close()

@@ -13,16 +13,13 @@ import pytest
 
 from tests.cli.conftest import Shop
 from tests.cli.processes import Process, environment
-from tests.store.conftest import migrated_postgres, migrated_template, reused_templates
-
-__all__ = ["migrated_postgres", "migrated_template", "reused_templates"]
 
 PATIENCE = 60.0
 
 
 @pytest.fixture
 def postgres_url(migrated_postgres: str) -> str:
-    """The DSN of a database with duly's tables and no others."""
+    """The DSN of a migrated database."""
     return migrated_postgres
 
 

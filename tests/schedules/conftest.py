@@ -1,29 +1,8 @@
-"""The tests of schedules stand on the fixtures of those of jobs."""
+"""The databases of these tests are migrated and have a table `notes`."""
 
-from tests.jobs.conftest import (
-    app,
-    clock,
-    db,
-    hire,
-    migrated_database,
-    migrated_file,
-    postgres_repeatable_read_url,
-    postgres_serializable_url,
-    postgres_url,
-    reused_database,
-    stricter_databases,
-)
+import pytest
 
-__all__ = [
-    "app",
-    "clock",
-    "db",
-    "hire",
-    "migrated_database",
-    "migrated_file",
-    "postgres_repeatable_read_url",
-    "postgres_serializable_url",
-    "postgres_url",
-    "reused_database",
-    "stricter_databases",
-]
+
+@pytest.fixture
+def postgres_url(postgres_with_notes: str) -> str:
+    return postgres_with_notes

@@ -1,25 +1,8 @@
-"""The server and its clients, as the tests of the server have them."""
+"""The databases of these tests are migrated and have a table `notes`."""
 
-from tests.server.conftest import (
-    app,
-    clock,
-    db,
-    hire,
-    migrated_database,
-    migrated_file,
-    postgres_url,
-    reused_database,
-    shop,
-)
+import pytest
 
-__all__ = [
-    "app",
-    "clock",
-    "db",
-    "hire",
-    "migrated_database",
-    "migrated_file",
-    "postgres_url",
-    "reused_database",
-    "shop",
-]
+
+@pytest.fixture
+def postgres_url(postgres_with_notes: str) -> str:
+    return postgres_with_notes

@@ -6,50 +6,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from duly import Ctx, Duly, Tx
+from duly import Duly
 from duly.server import make_asgi
-from tests.jobs.conftest import (
-    app,
-    clock,
-    db,
-    hire,
-    migrated_database,
-    migrated_file,
-    postgres_url,
-    reused_database,
-)
-
-__all__ = [
-    "app",
-    "clock",
-    "db",
-    "hire",
-    "migrated_database",
-    "migrated_file",
-    "postgres_url",
-    "reused_database",
-]
 
 Client = TestClient
 
 
 @pytest.fixture
-def shop(app: Duly) -> Duly:
-    """The app with some functions, published as by a worker."""
-
-    @app.action
-    def greet(ctx: Ctx, name: str, times: int = 1) -> str:
-        return f"hello, {name}" * times
-
-    @app.mutation
-    def note(tx: Tx, text: str) -> None:
-        tx.execute("INSERT INTO notes (text) VALUES (?)", (text,))
-
-    @app.action(internal=True)
-    def secretly(ctx: Ctx) -> None: ...
-
-    app.functions.publish()
-    return app
+def postgres_url(postgres_with_notes: str) -> str:
+    return postgres_with_notes
 
 
 @pytest.fixture
@@ -75,3 +40,36 @@ def bearer(shop: Duly) -> Callable[..., dict[str, Any]]:
         return {"Authorization": f"Bearer {made.secret}"}
 
     return make
+
+
+class Surfer:
+    """Somebody with a browser that keeps cookies and sends forms as pages have them."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+
+    def get(self, path: str, **more: Any) -> Any:
+        return self.client.get(path, follow_redirects=False, **more)
+
+    def post(self, path: str, **fields: Any) -> Any:
+        if "duly_csrf" not in self.client.cookies:
+            self.client.get("/login")
+        token = self.client.cookies.get("duly_csrf") or ""
+        return self.client.post(path, data={"csrf": token, **fields}, follow_redirects=False)
+
+    def log_in(self, secret: str) -> Any:
+        return self.post("/login", token=secret, next="/schedules")
+
+    def done(self, path: str, **fields: Any) -> str:
+        """Do it, and give the page that follows."""
+        answer = self.post(path, **fields)
+        assert answer.status_code == 303, answer.text
+        page = self.client.get(answer.headers["location"])
+        assert page.status_code == 200
+        return str(page.text)
+
+
+@pytest.fixture
+def surfer(shop: Duly) -> Iterator[Surfer]:
+    with TestClient(make_asgi(shop)) as client:
+        yield Surfer(client)

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from duly.server.dashboard.exports import export
 from duly.webhooks import Bearer
 from tests.jobs.support import on_sqlite
 from tests.schedules.support import tick_all
+from tests.server.conftest import Surfer
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
 ROUTES = [
@@ -42,39 +43,6 @@ def scope_of(route: APIRoute) -> str:
     """The scope that a route needs: of several that are asked for, the one that allows most."""
     found = [str(scope) for scope in _scopes(route.dependant)]
     return next((scope for scope in ("admin", "operate", "enqueue", "read") if scope in found), "")
-
-
-class Surfer:
-    """Somebody with a browser that keeps cookies and sends forms as pages have them."""
-
-    def __init__(self, client: TestClient) -> None:
-        self.client = client
-
-    def get(self, path: str, **more: Any) -> Any:
-        return self.client.get(path, follow_redirects=False, **more)
-
-    def post(self, path: str, **fields: Any) -> Any:
-        if "duly_csrf" not in self.client.cookies:
-            self.client.get("/login")
-        token = self.client.cookies.get("duly_csrf") or ""
-        return self.client.post(path, data={"csrf": token, **fields}, follow_redirects=False)
-
-    def log_in(self, secret: str) -> Any:
-        return self.post("/login", token=secret, next="/schedules")
-
-    def done(self, path: str, **fields: Any) -> str:
-        """Do it, and give the page that follows."""
-        answer = self.post(path, **fields)
-        assert answer.status_code == 303, answer.text
-        page = self.client.get(answer.headers["location"])
-        assert page.status_code == 200
-        return str(page.text)
-
-
-@pytest.fixture
-def surfer(shop: Duly) -> Iterator[Surfer]:
-    with TestClient(make_asgi(shop)) as client:
-        yield Surfer(client)
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from duly import Ctx, Duly, Redact
 from duly.server import make_asgi
 from duly.webhooks import GitHub
 from tests.jobs.support import on_sqlite
+from tests.server.conftest import Surfer
 from tests.server.hooked import SECRET, send
-from tests.server.test_dashboard import HOSTILE, Surfer, surfer
-
-__all__ = ["surfer"]
+from tests.server.test_dashboard import HOSTILE
 
 PATHS = (
     *("/functions", "/functions/greet", "/calendars", "/webhooks", "/queues", "/workers"),
