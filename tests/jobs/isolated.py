@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -25,11 +26,22 @@ PATIENCE = 60.0
 def make(url: str | None, folder: Path) -> Duly:
     app = Duly(url)
     trace = Trace(folder)
+    add_answers(app)
+    add_endless(app, trace)
+    add_deaths(app, trace)
+    add_reports(app, trace)
+    add_waits(app, trace)
+    return app
 
-    def wait_for(file: str) -> None:
-        give_up_at = time.monotonic() + PATIENCE
-        while not (folder / file).exists() and time.monotonic() < give_up_at:
-            time.sleep(0.005)
+
+def wait_for(file: Path) -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    while not file.exists() and time.monotonic() < give_up_at:
+        time.sleep(0.005)
+
+
+def add_answers(app: Duly) -> None:
+    """They return or raise."""
 
     @app.action(isolate="process")
     def add(ctx: Ctx, a: int, b: int) -> list[int]:
@@ -62,6 +74,10 @@ def make(url: str | None, folder: Path) -> Duly:
     @app.mutation
     def note(tx: Tx, text: str) -> None:
         tx.execute("INSERT INTO notes VALUES (?)", (text,))
+
+
+def add_endless(app: Duly, trace: Trace) -> None:
+    """They go on until they are stopped."""
 
     @app.action(isolate="process")
     def spin(ctx: Ctx) -> None:
@@ -107,6 +123,24 @@ def make(url: str | None, folder: Path) -> Duly:
         trace.append("began", os.getpid())
         time.sleep(PATIENCE)
 
+    @app.action
+    def endless(ctx: Ctx) -> None:
+        """In a thread of the worker."""
+        while True:
+            pass
+
+    @app.action
+    def look(ctx: Ctx) -> None:
+        """Looks whether it was canceled."""
+        trace.append("began", os.getpid())
+        while not ctx.canceled:
+            time.sleep(0.005)
+        trace.append("told", os.getpid())
+
+
+def add_deaths(app: Duly, trace: Trace) -> None:
+    """They end their process."""
+
     @app.action(isolate="process")
     def die(ctx: Ctx, number: int) -> None:
         trace.append("began", os.getpid())
@@ -121,6 +155,10 @@ def make(url: str | None, folder: Path) -> Duly:
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return ctx.attempt
+
+
+def add_reports(app: Duly, trace: Trace) -> None:
+    """They log and say how far they are."""
 
     @app.action(isolate="process")
     def speak(ctx: Ctx) -> None:
@@ -138,7 +176,7 @@ def make(url: str | None, folder: Path) -> Duly:
         ctx.progress(0.5, "half")
         ctx.log("began")
         logging.getLogger("shop.mail").warning("sent one")
-        wait_for("go")
+        wait_for(trace.folder / "go")
         if last:
             ctx.progress(1, "done")
             raise ValueError("at the end")
@@ -148,39 +186,25 @@ def make(url: str | None, folder: Path) -> Duly:
         await ctx.progress(0.5, "half")
         ctx.log("began")
         logging.getLogger("shop.mail").warning("sent one")
-        await asyncio.to_thread(wait_for, "go")
+        await asyncio.to_thread(wait_for, trace.folder / "go")
         await ctx.progress(1, "done")
+
+
+def add_waits(app: Duly, trace: Trace) -> None:
+    """They wait for a file of the test's."""
 
     @app.action(isolate="process", name="wait.for")
     def wait(ctx: Ctx, file: str) -> str:
         trace.append("began", os.getpid())
-        wait_for(file)
+        wait_for(trace.folder / file)
         return "waited"
 
     @app.action(isolate="process")
     def linger(ctx: Ctx) -> str:
         """Returns, and leaves a thread that keeps its process from ending."""
-        import threading
-
-        threading.Thread(target=wait_for, args=["never"]).start()
+        threading.Thread(target=wait_for, args=[trace.folder / "never"]).start()
         trace.append("began", os.getpid())
         return "done"
-
-    @app.action
-    def endless(ctx: Ctx) -> None:
-        """In a thread of the worker."""
-        while True:
-            pass
-
-    @app.action
-    def look(ctx: Ctx) -> None:
-        """Looks whether it was canceled."""
-        trace.append("began", os.getpid())
-        while not ctx.canceled:
-            time.sleep(0.005)
-        trace.append("told", os.getpid())
-
-    return app
 
 
 IGNORES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
