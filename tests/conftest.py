@@ -106,16 +106,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("postgres")
     if not config.getoption("--long"):
         _thin_out(config, items)
-    items.sort(key=lambda item: _place(item) not in BEGUN_FIRST)
+    items[:] = _dealt(items, int((_worker_input(config) or {}).get("workercount", 1)))
 
 
-# Each has a test that takes long: begun last, all others would be waiting for it.
-BEGUN_FIRST = {
-    "server/test_schema.py",
-    "store/test_plans.py",
-    "test_bench.py",
-    "test_typing.py",
-}
+# They take long, most of them by waiting: begun last, they would run when nothing else does.
+BEGUN_FIRST = (
+    ("torture/",),
+    ("browser/",),
+    ("cli/",),
+    ("server/test_schema.py", "store/test_plans.py", "test_bench.py", "test_typing.py"),
+)
+
+
+def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker begins with others of them; xdist gives it the next share of the list."""
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    others: list[pytest.Item] = []
+    for item in items:
+        place = _place(item)
+        group = next((n for n, begun in enumerate(BEGUN_FIRST) if place.startswith(begun)), None)
+        (others if group is None else shares[group % workers]).append(item)
+    for number, share in enumerate(shares):
+        end = len(items) * (number + 1) // workers - sum(map(len, shares[:number]))
+        missing = max(0, end - len(share))
+        share += others[:missing]
+        del others[:missing]
+    return [item for share in shares for item in share]
 
 
 # What is asked of SQLite with thirty values is asked of PostgreSQL with three of them: a refusal is

@@ -1,4 +1,4 @@
-"""Which interpreters `make test-all` finds."""
+"""Which interpreters `make test-all` finds, and what runs beside a part."""
 
 from pathlib import Path
 
@@ -38,3 +38,14 @@ def test_a_stand_in_for_what_is_not_installed_is_passed_over(machine: Path):
     put(machine / "bin/python3.12", 127)
     kept = put(machine / "pyenv/versions/3.12.1/bin/python3.12")
     assert run_tests.interpreter("3.12") == kept
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_runs_beside_a_part_is_shown_after_it_and_fails_it(
+    code: int, capfd: pytest.CaptureFixture[str]
+):
+    beside = ["sh", "-c", f"echo meanwhile; exit {code}"]
+    timing = run_tests.run(run_tests.Part("both", [["echo", "first"]], beside))
+    assert timing.passed == (code == 0)
+    shown = capfd.readouterr().out
+    assert shown.index("\nfirst\n") < shown.index("\nmeanwhile\n")

@@ -9,8 +9,9 @@ Runs before the environment exists, so it needs only the standard library.
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +26,7 @@ class Part(NamedTuple):
     name: str
     commands: list[list[str]]
     beside: list[str] | None = None
-    """Runs meanwhile, in silence; what comes of it is not asked."""
+    """Runs meanwhile; what it prints comes afterwards."""
 
 
 class Timing(NamedTuple):
@@ -36,42 +37,23 @@ class Timing(NamedTuple):
 
 def parts(venv: str, python: str) -> list[Part]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
-    cores = os.cpu_count() or 1
-    # Two for each core, as most tests wait for something; those that measure life and death by
-    # beats need a core each.
-    pytest = with_workers(venv, min(2 * cores, MOST_WORKERS))
-    unhurried = with_workers(venv, min(max(2, cores), MOST_WORKERS))
-    web = ["tests/lifecycle", "tests/frameworks", "tests/server", "tests/gateway"]
-    elsewhere = [
-        f"--ignore={folder}"
-        for folder in ("tests/torture", "tests/docs", "tests/cli", "tests/browser", *web)
-    ]
+    # Two for each core, as most tests wait for something.
+    workers = min(2 * (os.cpu_count() or 1), MOST_WORKERS)
+    pytest = [f"{venv}/bin/python", "-m", "pytest"]
+    slowest = ["--durations=10", "--durations-min=1"]
     return [
         Part("set-up", [[*make, "setup"]]),
         # In a new tree every test has to be compiled: here once, and not by all workers at once.
-        Part("check", [[*make, "check"]], beside=[*collecting(venv), "tests"]),
-        Part("tests", [[*pytest, "tests", *elsewhere]]),
-        Part("web", [[*pytest, *web]]),
-        Part("browser", [[*pytest, "tests/browser"]]),
-        Part("torture", [[*unhurried, "tests/torture"]]),
         Part(
-            "docs-cli-demo",
-            [
-                [*make, "docs"],
-                [*pytest, "tests/docs", "tests/cli"],
-                [*make, "demo", "ARGS=--for 10s"],
-            ],
+            "check", [[*make, "check", "docs"]], beside=[*pytest, "--collect-only", "-qq", "tests"]
+        ),
+        # In one run, tests that wait leave their core to tests that compute.
+        Part(
+            "tests",
+            [[*pytest, "-n", str(workers), "--dist=worksteal", *slowest, "tests"]],
+            beside=[*make, "demo", "ARGS=--for 60s"],
         ),
     ]
-
-
-def collecting(venv: str) -> list[str]:
-    return [f"{venv}/bin/python", "-m", "pytest", "--collect-only", "--quiet"]
-
-
-def with_workers(venv: str, workers: int) -> list[str]:
-    pytest = [f"{venv}/bin/python", "-m", "pytest", "-n", str(workers), "--dist=worksteal"]
-    return [*pytest, "--durations=5", "--durations-min=1"]
 
 
 def run(part: Part, prefix: str = "") -> Timing:
@@ -79,22 +61,35 @@ def run(part: Part, prefix: str = "") -> Timing:
     name = f"{prefix}{part.name}"
     print(f"\n=== {name}", flush=True)
     began = time.monotonic()
-    with running(part.beside):
+    with running(part.beside) as succeeded:
         passed = all(succeeds(command) for command in part.commands)
+        passed = succeeded() and passed
     timing = Timing(name, time.monotonic() - began, passed)
     print(f"=== {name}: {outcome(timing)} in {timing.seconds:.1f} s", flush=True)
     return timing
 
 
 @contextmanager
-def running(command: Sequence[str] | None) -> Iterator[None]:
-    """Run a command beside the block, to its end."""
+def running(command: Sequence[str] | None) -> Iterator[Callable[[], bool]]:
+    """Run a command beside the block, which gets a function that waits for its success."""
     if command is None:
-        yield
+        yield lambda: True
         return
-    nowhere = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=nowhere, stderr=nowhere):
-        yield
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+
+        def succeeded() -> bool:
+            code = process.wait()
+            output.seek(0)
+            print("$", *command)
+            print(output.read(), flush=True)
+            return code == 0
+
+        yield succeeded
 
 
 def succeeds(command: Sequence[str]) -> bool:
