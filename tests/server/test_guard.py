@@ -376,10 +376,10 @@ def test_brackets_in_strings_and_beside_each_other_are_not_deep(door, context):
 def test_looking_at_the_depth_takes_no_longer_than_reading(door, text):
     hostile = b"[]" * 100 + b'"'
     hostile += text * ((MAX_BODY - len(hostile)) // len(text))
-    began = time.monotonic()
+    began = time.process_time()
     answer = door.post(JOBS, content=hostile, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 # Addresses ---------------------------------------------------------------------------------------
