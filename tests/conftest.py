@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("postgres")
     if not config.getoption("--long"):
         _thin_out(config, items)
-    items[:] = _dealt(items, int((_worker_input(config) or {}).get("workercount", 1)))
+    items[:] = dealt(items, int((_worker_input(config) or {}).get("workercount", 1)))
 
 
 # They take long, most of them by waiting: begun last, they would run when nothing else does.
@@ -118,7 +118,7 @@ BEGUN_FIRST = (
 )
 
 
-def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Each worker begins with others of them; xdist gives it the next share of the list."""
     shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
     others: list[pytest.Item] = []

@@ -8,10 +8,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
 
+from tests import conftest
 from tests.postgres import fresh_database, join_server, server_folder, temporary_postgres
 
 TOP = Path(__file__).parent.parent
@@ -168,7 +171,18 @@ def test_elsewhere_a_skipped_test_passes(tmp_path):
 def test_a_conftest_has_only_fixtures_of_its_own(file):
     """Those that several folders use are in tests/fixtures.py."""
     name = ".".join(file.relative_to(TOP).with_suffix("").parts)
-    conftest = vars(importlib.import_module(name))
-    fixtures = [value for value in conftest.values() if isinstance(value, Fixture)]
+    names = vars(importlib.import_module(name))
+    fixtures = [value for value in names.values() if isinstance(value, Fixture)]
     assert [fixture.__name__ for fixture in fixtures if fixture.__module__ != name] == []
-    assert "__all__" not in conftest
+    assert "__all__" not in names
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_each_worker_begins_with_other_long_tests(workers):
+    long = ["torture/test_kill.py", "browser/test_live.py", "cli/test_dev.py", "test_typing.py"]
+    places = [*(f"jobs/test_{n}.py" for n in range(12)), *long]
+    items: list[Any] = [SimpleNamespace(path=TOP / "tests" / place) for place in places]
+    dealt = conftest.dealt(items, workers)
+    assert sorted(map(id, dealt)) == sorted(map(id, items))
+    begun = [dealt[start] for start in range(0, len(items), len(items) // workers)]
+    assert [items.index(item) for item in begun] == list(range(12, 12 + workers))
