@@ -1,1 +1,1 @@
-"""What does duly cost over the bare database, and does it slow down as the store grows?"""
+"""Measures what duly costs over the bare database, and whether it slows down as the store grows."""

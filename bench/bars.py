@@ -1,4 +1,4 @@
-"""Which figures are promised, and does this run keep the promises?"""
+"""The figures that are promised, and whether a run meets them."""
 
 from __future__ import annotations
 

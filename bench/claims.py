@@ -1,4 +1,4 @@
-"""How long does one claim take, while something stands in its way?
+"""Measures how long one claim takes while something stands in its way.
 
 A worker in this process makes its passes one by one, so that each can be timed: under a transaction
 that somebody holds open on PostgreSQL, while the janitor forgets a day of finished jobs, and beside

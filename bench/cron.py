@@ -1,4 +1,4 @@
-"""How fast is the next tick of a cron expression found, beside croniter?
+"""Measures how fast the next tick of a cron expression is found, compared with croniter.
 
 Both go on from tick to tick; croniter keeps its parsed expression, and gets aware datetimes. It is
 the processor time that counts: nothing here waits.

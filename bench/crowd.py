@@ -1,4 +1,4 @@
-"""Who is disturbed by what else goes on?
+"""Measures how much other work disturbs a caller.
 
 On SQLite a lone caller, and a connection that knows nothing of duly, beside a worker process that
 has a backlog to work off. On both stores, jobs beside others that report progress all the time.

@@ -1,4 +1,4 @@
-"""How fast does the dashboard list what a grown database holds?
+"""Measures how fast the dashboard lists the contents of a large database.
 
     make bench ARGS="--only dashboard"                   5,000,000 jobs, 100,000 schedules
     python -m bench.dashboard --jobs 50000 --schedules 1000

@@ -1,4 +1,4 @@
-"""Does a store that has grown slow down the jobs that are due?
+"""Measures whether a grown store slows down the jobs that are due.
 
 The same end-to-end measurement on an empty database and on one that holds a million jobs which
 cannot start, or have finished, in turns.

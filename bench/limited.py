@@ -1,4 +1,4 @@
-"""How fast do jobs of one key follow each other, and what do others notice of it?"""
+"""Measures how fast jobs of one key follow each other, and the effect on other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What were the figures measured on?"""
+"""Describes the machine that the figures were measured on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does one process see what the bodies in another have done?
+"""Lets one process see what the bodies in another have done.
 
 A few bytes of a file that both have mapped: how many bodies ran, and when the first one did; and
 for the latency a list of times. Only the standard library, since peers use it too.

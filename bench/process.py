@@ -1,4 +1,4 @@
-"""What does a worker process weigh, and how long does it take to be there?"""
+"""Measures the memory and the start time of a worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast is duly itself? Its public verbs here, its workers in processes of their own."""
+"""Measures duly itself: its public verbs here, its workers in processes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast is the bare database at the same work?
+"""Measures the bare database at the same work.
 
 duly's own schema and statements, a driver and a loop: no function is called, nothing is encoded,
 nobody is woken. Every figure of duly is divided by the best of these.

@@ -1,4 +1,4 @@
-"""How far does one PostgreSQL go, and what do two databases behind one configuration do?
+"""Measures how far one PostgreSQL goes, and two databases behind one configuration.
 
     python -m bench.scale                       32 worker processes, then two databases
     python -m bench.scale --workers 1,8,32 --jobs 100000

@@ -1,4 +1,4 @@
-"""How fast are due schedules decided, beside the same statements in a bare loop?
+"""Measures how fast due schedules are decided, compared with the same statements in a bare loop.
 
 A million schedules wait; ten thousand of them are due, and every second one of these has a calendar
 and a condition, both of which let it pass. The bare loop locks the same pages, asks for the same

@@ -1,4 +1,4 @@
-"""How soon does a server answer over a connection that is kept open?
+"""Measures how soon a server answers over a connection that is kept open.
 
 A real socket: what the operating system adds between two writes is seen by no test client.
 """

@@ -1,4 +1,4 @@
-"""Do type checkers see what users write as the documentation says?
+"""Type checkers see users' code as the documentation says.
 
 The modules in tests/typing are written as users write them. A line that a checker must refuse ends
 in `# error`; both checkers must report exactly those lines.

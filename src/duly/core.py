@@ -1,4 +1,4 @@
-"""What the parts of an app stand on: settings, functions, a store, a clock, threads, waking.
+"""The core that all parts of an app share: settings, functions, store, clock, threads, waking.
 
 Nothing here is public; users meet it through `Duly`, `Tx`, `Ctx` and `Job`.
 """

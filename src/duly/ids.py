@@ -1,4 +1,4 @@
-"""How ids are made: UUIDv7 strings that sort in the order in which a process made them.
+"""Generates ids: UUIDv7 strings that sort in the order in which a process created them.
 
     48 bits of milliseconds | version | 12 bits of counter | variant | 62 random bits
 

@@ -1,4 +1,4 @@
-"""Where each public name is at home. `duly` itself loads this when it is first asked for one."""
+"""The module of each public name. `duly` imports this when a name is first used."""
 
 from duly.app import Duly as Duly
 from duly.app.aio import AsyncApp as AsyncApp

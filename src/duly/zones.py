@@ -1,4 +1,4 @@
-"""Which time do clocks show in a zone?
+"""Time zones: the local time at an instant, and the instants of a local time.
 
 The zone data is the newer of the system's and that of the `tzdata` package: common images carry
 system data that is a year old and wrong for several zones. The host's search path is only read.

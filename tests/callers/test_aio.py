@@ -1,4 +1,4 @@
-"""Does async code call an app without its event loop ever standing still?"""
+"""Async code calls an app without blocking its event loop."""
 
 import asyncio
 import contextvars

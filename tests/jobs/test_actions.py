@@ -1,4 +1,4 @@
-"""What is promised to a function with side effects?"""
+"""Actions: what is guaranteed to a function with side effects."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Whose failure is it: the body's, another transaction's, or the database's?"""
+"""Blame: failures of the body, of another transaction and of the database are told apart."""
 
 import sqlite3
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who can cancel what, and what happens to the rest of the family?"""
+"""Canceling: which jobs can be canceled, and what happens to their descendants."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""How does running code see that its job was canceled, and who may still write after an end?"""
+"""Canceling as running code sees it, and which writes are refused after the end."""
 
 import asyncio
 import threading

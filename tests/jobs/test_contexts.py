@@ -1,4 +1,4 @@
-"""What does a function get and give: context, arguments, results, and nothing of its caller?"""
+"""Contexts: what a function receives and returns, and nothing of its caller."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""When do repeated calls become one job, due when, and with which arguments?"""
+"""Debounce: repeated calls become one job, with a due time and arguments."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Which functions can be called, and what happens to jobs of those that are gone?"""
+"""Functions: which can be called, and what happens to the jobs of removed ones."""
 
 from typing import Any
 

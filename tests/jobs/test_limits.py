@@ -1,4 +1,4 @@
-"""How much may one job carry, and one mutation schedule?"""
+"""Size limits: of one job, and of the jobs that one mutation enqueues."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How many jobs of a key run at once, how many start in a time, and who comes next?"""
+"""Limits by key: how many jobs run at once, how many start in a period, and which is next."""
 
 import multiprocessing
 import random

@@ -1,4 +1,4 @@
-"""On PostgreSQL anybody's transaction can hold the row of a job; who waits for that?"""
+"""Rows of jobs that another PostgreSQL transaction has locked delay only those jobs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

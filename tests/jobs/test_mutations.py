@@ -1,4 +1,4 @@
-"""Is a mutation one transaction, exactly once, whatever happens around it?"""
+"""A mutation is one transaction, exactly once, whatever happens around it."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Which due job starts first, how many run at once, and what does a pause hold back?"""
+"""Priorities and queues: which due job starts first, how many run at once, and pauses."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""How long are finished jobs kept, and which of them longer? When does a waiting job expire?"""
+"""Retention of finished jobs, and expiry of waiting ones."""
 
 from datetime import timedelta
 from functools import partial

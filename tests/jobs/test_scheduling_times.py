@@ -1,4 +1,4 @@
-"""When is a job due, and which times are refused?"""
+"""When a job is due, and which times are refused."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any

@@ -1,4 +1,4 @@
-"""Mutations that share a commit: does one ever change another?
+"""Mutations that share a commit do not affect each other.
 
 On SQLite waiting mutations share a transaction, a savepoint each; on PostgreSQL they do with
 `group=True`. Each test puts a troublemaker between members that behave.

@@ -1,4 +1,4 @@
-"""Which states does a job pass through, and what can be read of it in each?"""
+"""The states of a job, and what can be read in each."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Does a scheduled job share the fate of the transaction that scheduled it?"""
+"""A job that is enqueued in a transaction commits or rolls back with it."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which calls are stored as no other job, for how long, and who finds out?"""
+"""Unique keys: which calls return an existing job, and for how long."""
 
 import asyncio
 import multiprocessing

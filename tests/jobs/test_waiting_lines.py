@@ -1,4 +1,4 @@
-"""Who gets a free slot of a key, when some of those that wait for it cannot start?"""
+"""Waiting lines: which job gets a free slot when jobs ahead of it cannot start."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Why has it not run yet? In order, as data and as a sentence."""
+"""Why a job has not run: the reasons in order, as data and as a sentence."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Why has a schedule not run? In order, as data and as a sentence."""
+"""Why a schedule has not run: the reasons in order, as data and as a sentence."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What does a schedule owe, and is it kept?
+"""Checks that every schedule does exactly what it must.
 
 Triggers write every change of schedules, of their ledger and of their jobs into `sim_book`, in the
 transaction that makes it, between two marks that say which verb of the store it was. The almanac

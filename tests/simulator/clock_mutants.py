@@ -1,4 +1,4 @@
-"""Does the simulator notice when a guard against wrong clocks is taken away?"""
+"""Mutants without a guard against wrong clocks; the simulator must notice each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the statements of one process?"""
+"""Faults of the statements of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the users' functions do, and how may a job of each end?
+"""The users' functions, and how a job of each may end.
 
 Every mutation writes one row into `effects`: exactly one must be there if and only if its job has
 succeeded. Actions only say when they begin.

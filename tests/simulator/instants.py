@@ -1,4 +1,4 @@
-"""When does a trigger tick? Found by trying every minute, not by the code under test.
+"""Finds the ticks of a trigger by trying every minute, without the code under test.
 
 The rule for clocks that are set forward or back is that of docs/dst.md: an expression whose minute
 or hour starts with `*` follows the clock; any other fires once for each local time that matches,

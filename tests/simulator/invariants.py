@@ -1,4 +1,4 @@
-"""What must be true of every history?
+"""The invariants of every history.
 
 The ledger replays the log that the database writes: it sees what was committed, in order, and
 nothing else.

@@ -1,4 +1,4 @@
-"""Does the simulator notice when a guard of the protocol is taken away?
+"""Mutants without a guard of the protocol; the simulator must notice each.
 
 A mutant is the product without one of its guards. Each must be convicted, by the simulator within
 a bounded number of seeds, or by a probe that tries what the guard forbids. A mutant that survives

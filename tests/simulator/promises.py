@@ -1,4 +1,4 @@
-"""What do limits, keys, debounce and hooks promise, and is it kept?
+"""Checks the guarantees of limits, keys, debounce and hooks.
 
 What a call asked for stands in the tags of its job ("limit:one", "pending:a"), which the product
 only carries along: none of this believes the columns and tables that are under test.

@@ -1,4 +1,4 @@
-"""Does paused work in front of a key keep those behind it from its free slot?"""
+"""Paused work in front of a key must not keep jobs behind it from a free slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen, and how often?"""
+"""The steps of a simulation, and how often each occurs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the simulator notice when a guard of the tick is taken away?"""
+"""Mutants without a guard of the tick; the simulator must notice each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is hit next, and how? The director's choices follow from a seed; the moments do not."""
+"""Chooses the next victim and fault. The choices follow from a seed; the moments do not."""
 
 from __future__ import annotations
 

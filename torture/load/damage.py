@@ -1,4 +1,4 @@
-"""What does the database itself say of its files?
+"""Asks the database itself whether its files are intact.
 
 On SQLite its own `integrity_check`. On PostgreSQL amcheck where the server has it; else every row
 is read, which checks the page's checksum, and every table is counted again through its indexes.

@@ -1,4 +1,4 @@
-"""Does a process that lives long take more and more memory?"""
+"""Checks that a long-lived process does not use more and more memory."""
 
 from __future__ import annotations
 

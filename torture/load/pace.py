@@ -1,4 +1,4 @@
-"""How fast did things go on? Read from the log, not measured by those who were busy."""
+"""Measures the pace of work from the log, not in the busy processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process passes which fault point, and what happens there?"""
+"""Chooses which process passes which fault point, and what happens there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the ledger hold every tick, once, of schedules that tick each second?
+"""Checks that the ledger holds every tick once, for schedules that tick each second.
 
 The instants follow from the intervals alone: nothing here believes the code that computes them.
 """

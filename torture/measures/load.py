@@ -1,4 +1,4 @@
-"""Kills, restarts and broken connections under load: is anything lost, doubled or let in?"""
+"""Kills, restarts and broken connections under load: nothing may be lost or doubled."""
 
 from __future__ import annotations
 

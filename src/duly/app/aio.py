@@ -1,4 +1,4 @@
-"""How does async code call an app without blocking its event loop?
+"""`app.aio`: the app's verbs for async code, without blocking the event loop.
 
 The drivers are synchronous, so every question to the store is asked in a thread of duly's own. A
 transaction lives on one thread from its beginning to its end.

@@ -1,4 +1,4 @@
-"""The functions of an app, and what operators decide about them."""
+"""`app.functions`: list the functions of an app and change their status."""
 
 from __future__ import annotations
 

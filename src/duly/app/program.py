@@ -1,4 +1,4 @@
-"""An app as the runtime runs it: its functions with their bodies, and the jobs of its schedules."""
+"""An app as the runtime sees it: functions with their bodies, and the jobs of its schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `app.queues`."""
+"""`app.queues`: pause, resume and limit queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `app.tokens`: who may use the server."""
+"""`app.tokens`: create, list, check and revoke API tokens."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""Calendars: on which dates schedules tick, as data that is made and changed while the app runs."""
+"""Calendars: the dates on which schedules may tick, stored and changed while the app runs."""
 
 from duly.calendars.twin import AsyncCalendars
 from duly.calendars.verbs import Calendars

@@ -1,4 +1,4 @@
-"""A calendar with changes, and which ticks those would change."""
+"""Applies changes to a calendar, and lists the ticks that those changes would affect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which holidays does a country have in a year? The `holidays` package knows, an extra."""
+"""Looks up the public holidays of a country with the optional `holidays` package."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

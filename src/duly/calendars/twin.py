@@ -1,4 +1,4 @@
-"""`app.aio.calendars`: the verbs of `app.calendars`, awaited."""
+"""`app.aio.calendars`: the verbs of `app.calendars` for async code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `app.calendars`: calendars as data, shared by any number of schedules."""
+"""`app.calendars`: create, change and attach calendars, each shared by any number of schedules."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""What of a calendar users write and hold, and how a row becomes that."""
+"""The calendar values that users read and write, converted from and to rows."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

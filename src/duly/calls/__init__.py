@@ -1,1 +1,1 @@
-"""Calling functions: decorators, contexts, verbs, and handles on the jobs that come of them."""
+"""Calling functions: decorators, contexts, verbs, and handles on the resulting jobs."""

@@ -1,4 +1,4 @@
-"""Several jobs that belong together: their progress as a whole, one call when all have ended."""
+"""Batches: jobs that are enqueued together, their progress, and one hook when all have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many jobs canceled, run again or rescheduled by filter, as one job that can be watched.
+"""Bulk changes: cancel, retry or reschedule all jobs that match a filter, in one job.
 
 `app.bulk` stores a job of a function of duly's own, which every worker has. It takes the jobs that
 match in the order of their ids, a page in a transaction, and with each page its own arguments are

@@ -1,4 +1,4 @@
-"""What a function gets as its first argument, and what it can do with it.
+"""The contexts `Tx`, `Ctx` and `AsyncCtx` that functions receive as their first argument.
 
 `Tx` is the transaction of a mutation, `Ctx` and `AsyncCtx` belong to actions. All of them, and the
 app itself, share one set of verbs.

@@ -1,4 +1,4 @@
-"""A job as its caller holds it."""
+"""`Job` and `AsyncJob`: the handles that callers get on jobs."""
 
 from __future__ import annotations
 

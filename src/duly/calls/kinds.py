@@ -1,4 +1,4 @@
-"""The kinds of functions: mutations, actions and async actions, and how each is called at once."""
+"""The kinds of functions: mutations, actions and async actions, each callable directly."""
 
 from __future__ import annotations
 

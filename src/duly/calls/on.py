@@ -1,4 +1,4 @@
-"""The verbs in a transaction of the caller's own: `app.on(handle)`."""
+"""`app.on(handle)`: the app's verbs inside a transaction that the caller manages."""
 
 from __future__ import annotations
 

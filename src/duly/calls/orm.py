@@ -1,4 +1,4 @@
-"""`tx.session`: SQLAlchemy's ORM on the connection of a transaction of duly's.
+"""`tx.session`: a SQLAlchemy ORM session on the connection of a duly transaction.
 
 SQLAlchemy is given the driver's connection, but cannot end its transaction. The session lives in a
 savepoint: its commit releases that one, its rollback goes back to it, and either opens another.

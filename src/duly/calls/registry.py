@@ -1,4 +1,4 @@
-"""Where functions are registered: `@app.action`, `@app.mutation`, and the same on a Group."""
+"""Registers functions: `@app.action`, `@app.mutation`, and the same on a `Group`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: jobs that have used up their attempts, and how they are run again."""
+"""Dead letters: jobs that have used up their attempts, and how to retry them."""
 
 from __future__ import annotations
 

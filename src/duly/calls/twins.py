@@ -1,4 +1,4 @@
-"""How is a class for async code written? From the sync one, a line for each verb.
+"""Builds the class for async code from the sync one, with one line per verb.
 
     class AsyncSchedules(Twin[Schedules]):
         create: Final = awaited(Schedules.create)

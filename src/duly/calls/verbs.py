@@ -1,4 +1,4 @@
-"""Calling functions later, and looking after the calls: one set of verbs for everybody.
+"""The verbs that enqueue, read and cancel jobs, shared by apps, contexts and handles.
 
 `Verbs` is what the app, `Tx`, `Ctx` and `app.on(...)` have in common; `AsyncVerbs` is the same,
 awaited. Each says only how jobs are stored, read and canceled in the transaction it stands for.

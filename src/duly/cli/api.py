@@ -1,4 +1,4 @@
-"""What the commands ask: the HTTP API, over the wire or within this process.
+"""The HTTP API as commands call it, over the network or in this process.
 
 Every command that operates is written once, against the API. So it means the same for the app of
 this folder as for a server far away, follows the same rules, and prints the same JSON.

@@ -1,4 +1,4 @@
-"""Things by the names that people have for them, and questions before what cannot be undone."""
+"""Finds things by the names that people use, and asks before a change that cannot be undone."""
 
 from __future__ import annotations
 

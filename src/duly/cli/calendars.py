@@ -1,4 +1,4 @@
-"""`duly calendars`: on which dates schedules tick."""
+"""`duly calendars`: manage the dates on which schedules may tick."""
 
 from __future__ import annotations
 

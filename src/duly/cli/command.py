@@ -1,6 +1,4 @@
-"""How commands behave: they load when they are used, guess what was meant, and never show a
-traceback unless asked to.
-"""
+"""Commands load when used, suggest corrections, and print no traceback unless asked to."""
 
 from __future__ import annotations
 

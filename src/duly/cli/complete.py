@@ -1,4 +1,4 @@
-"""What shells offer for names: quickly or not at all, and never with a message."""
+"""Shell completion for names: fast or not at all, and never with an error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duly cron`: what an expression means. It needs no app and no database."""
+"""`duly cron`: explain a cron expression. Needs no app and no database."""
 
 from __future__ import annotations
 

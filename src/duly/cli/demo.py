@@ -1,4 +1,4 @@
-"""Messages that destroy themselves, an album that survives its printer, news, and a shop.
+"""The demo app: self-destructing messages, a photo album, news and a shop.
 
 duly dev     runs this file and shows what happens
 duly init    writes a copy of it, for you to change

@@ -1,4 +1,4 @@
-"""`duly doctor`: what is wrong, and what to do."""
+"""`duly doctor`: report problems and how to fix them."""
 
 from __future__ import annotations
 

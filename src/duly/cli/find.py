@@ -1,4 +1,4 @@
-"""Where is the app?"""
+"""Finds the app or gateway that a command works on."""
 
 from __future__ import annotations
 

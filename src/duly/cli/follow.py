@@ -1,4 +1,4 @@
-"""Follow a job to its end, with its progress."""
+"""Follows a job until it ends, and shows its progress."""
 
 from __future__ import annotations
 

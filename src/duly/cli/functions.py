@@ -1,4 +1,4 @@
-"""`duly functions`: what can be called, and what operators have decided about it."""
+"""`duly functions`: list, pause and deprecate functions."""
 
 from __future__ import annotations
 

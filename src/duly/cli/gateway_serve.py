@@ -1,4 +1,4 @@
-"""`duly gateways serve`: run a gateway and its REST API until told to stop."""
+"""`duly gateways serve`: run a gateway and its REST API until stopped."""
 
 from __future__ import annotations
 

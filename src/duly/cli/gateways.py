@@ -1,4 +1,4 @@
-"""`duly gateways`: runtimes with crons of their own."""
+"""`duly gateways`: manage gateways and their crons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duly jobs`: calls and what became of them."""
+"""`duly jobs`: list, inspect, retry and cancel jobs."""
 
 from __future__ import annotations
 

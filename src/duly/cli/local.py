@@ -1,4 +1,4 @@
-"""The API of an app in this process: no socket, and whoever started the command may do all."""
+"""The app's API in this process: no socket, and the user of the command may do everything."""
 
 from __future__ import annotations
 

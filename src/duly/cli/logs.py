@@ -1,4 +1,4 @@
-"""What the command line logs on standard error."""
+"""Logging of the command line on standard error."""
 
 from __future__ import annotations
 

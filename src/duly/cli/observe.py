@@ -1,4 +1,4 @@
-"""`duly observe`: schedules and the crons of gateways in one view."""
+"""`duly observe`: schedules and gateway crons in one view."""
 
 from __future__ import annotations
 

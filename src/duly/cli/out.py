@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, tables that fit the terminal for people."""
+"""Output of commands: JSON for programs, tables that fit the terminal for people."""
 
 from __future__ import annotations
 

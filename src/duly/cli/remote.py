@@ -1,4 +1,4 @@
-"""The API of a server somewhere else, with a token."""
+"""The API of a remote server, with a token."""
 
 from __future__ import annotations
 

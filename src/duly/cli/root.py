@@ -1,4 +1,4 @@
-"""The root command: what is operated, how things are shown, how to log."""
+"""The root command, with the options for the app, the output and the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duly run`: call a function and wait for what it gives."""
+"""`duly run`: run a function and wait for its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from data for terminals: shown, and never obeyed."""
+"""Makes text from data safe to print on a terminal."""
 
 from __future__ import annotations
 

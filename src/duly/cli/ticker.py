@@ -1,4 +1,4 @@
-"""`duly ticker`: tick schedules until told to stop, and run no jobs."""
+"""`duly ticker`: process the ticks of schedules until stopped, without running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duly tokens`: who may use the HTTP API."""
+"""`duly tokens`: manage the API tokens of the server."""
 
 from __future__ import annotations
 

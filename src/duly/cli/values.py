@@ -1,4 +1,4 @@
-"""Arguments on the command line: `name=text` and `name:=json`."""
+"""Function arguments on the command line: `name=text` and `name:=json`."""
 
 from __future__ import annotations
 

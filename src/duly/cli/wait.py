@@ -1,4 +1,4 @@
-"""Waiting for a database that is down when a long-running command starts."""
+"""Waits for a database that is down when a long-running command starts."""
 
 from __future__ import annotations
 

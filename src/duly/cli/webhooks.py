@@ -1,4 +1,4 @@
-"""`duly webhooks`: what others have sent, and what became of it."""
+"""`duly webhooks`: list received webhooks and what became of them."""
 
 from __future__ import annotations
 

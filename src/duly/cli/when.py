@@ -1,4 +1,4 @@
-"""Times as people write and read them."""
+"""Reads and prints times and durations as people write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duly why`: in words, why a job or a schedule has not run."""
+"""`duly why`: explain why a job or a schedule has not run."""
 
 from __future__ import annotations
 

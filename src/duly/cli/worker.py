@@ -1,4 +1,4 @@
-"""`duly worker`: run jobs until told to stop.
+"""`duly worker`: run jobs until stopped.
 
 The command is a small parent: it starts the processes that do the work, beats for them, kills one
 that is stuck, and starts another in place of one that died.

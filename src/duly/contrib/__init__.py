@@ -1,1 +1,1 @@
-"""duly inside frameworks. Nothing else of duly imports what is here."""
+"""Integrations with frameworks. No other part of duly imports them."""

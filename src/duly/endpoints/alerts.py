@@ -1,4 +1,4 @@
-"""Telling somebody outside that a schedule is late: a POST, as a job that every worker can run."""
+"""Sends the alert of a late schedule: a POST, as a job that every worker can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other end of an endpoint: somebody else's clock calls a function here, once per fire.
+"""Receives dispatches: an external schedule calls a function here, once per fire.
 
 A call is known by its idempotency key, or by its schedule and nominal time. Both are kept with the
 job, in the transaction that stores it, so a call that is repeated finds the first one's job: after

@@ -1,4 +1,4 @@
-"""Where do secrets come from? Rows and code hold references, which a process resolves at use."""
+"""Resolves secrets at use; rows and code only hold references to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job behind an endpoint: one attempt, told to all who want to know."""
+"""The function that POSTs to an endpoint: one request per attempt, reported to observers."""
 
 from __future__ import annotations
 

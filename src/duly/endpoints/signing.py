@@ -1,4 +1,4 @@
-"""Standard Webhooks: who has sent this, and when, so that nobody else can have."""
+"""Signs requests as Standard Webhooks describes, so that the receiver can verify them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An endpoint as something to call: it stands wherever a function may."""
+"""An endpoint as a target: it can be called and scheduled like a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `app.endpoints`: addresses as data, for jobs and schedules to POST to."""
+"""`app.endpoints`: create, change and remove the addresses that jobs and schedules POST to."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""What of an endpoint users hold, and what they are told of each attempt."""
+"""The endpoint values that users read, and the report on each attempt."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What can be called: functions, what workers publish of them, and the jobs that calls become."""
+"""Functions: registration, what workers publish about them, and the jobs that calls become."""

@@ -1,4 +1,4 @@
-"""What can be decorated, and what can be a name?"""
+"""Checks which callables can be registered, and which names are valid."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""What is a function, how is it called later, and with which options?"""
+"""`Function`: a registered callable, its options, and how it is called later."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""The functions that an app knows, and which calls of them may be made.
+"""The functions that an app knows, and which calls to them are allowed.
 
 They are registered here, declared here while their code is in another service, or published by the
 workers that have the code. Operators may have paused, deprecated or deleted any of them.

@@ -1,4 +1,4 @@
-"""How does a call become the row of a job?"""
+"""Converts calls to job rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions as their workers have published them, and options as data."""
+"""Published functions and their options, as data."""
 
 from __future__ import annotations
 

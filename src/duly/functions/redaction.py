@@ -1,4 +1,4 @@
-"""Job records and arguments without the values that nobody is shown."""
+"""Removes redacted values from job records and arguments."""
 
 from __future__ import annotations
 

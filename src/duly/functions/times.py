@@ -1,4 +1,4 @@
-"""What may be given as a time or a length of time, and which instant it is."""
+"""Reads the instants and durations that callers pass."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""Gateways: runtimes with crons of their own, and the bridge by which others manage those.
+"""Gateways: runtimes with crons of their own, and the bridge that manages those crons.
 
 `Gateway` is the one end: handlers, a store and a REST API, run by `duly gateways serve`.
 `BridgeClient` is the other; `app.gateways` knows gateways by name.

@@ -1,4 +1,4 @@
-"""Ask many gateways at the same time, and wait for none longer than for all."""
+"""Asks many gateways at the same time, under one deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`BridgeClient`: ask a gateway over HTTP for its crons, and manage them."""
+"""`BridgeClient`: list and manage a gateway's crons over HTTP."""
 
 from __future__ import annotations
 

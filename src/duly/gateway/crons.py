@@ -1,4 +1,4 @@
-"""What is a cron of a gateway, when does it run next, and what does the end of a run change?
+"""Gateway crons as values: when they run next, and how the end of a run changes them.
 
 Nothing here touches a database, a clock or the network. Instants are integer milliseconds.
 """

@@ -1,4 +1,4 @@
-"""What a gateway calls when a cron runs, and how a call is ended when it takes too long."""
+"""The handlers that a gateway calls when a cron runs, with their time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of `app.gateways`: gateways by name, what they said last, and their crons."""
+"""`app.gateways`: registered gateways, their last known state, and their crons."""
 
 from __future__ import annotations
 

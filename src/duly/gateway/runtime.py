@@ -1,4 +1,4 @@
-"""`Gateway`: a runtime with crons of its own, which it keeps, runs and lets others manage.
+"""`Gateway`: a runtime that stores and runs its own crons, and lets others manage them.
 
 A cron runs at most once at a time. What was due while the gateway was down runs once, late; what
 was running when it ended is recorded as interrupted and not run again.

@@ -1,4 +1,4 @@
-"""Where a gateway keeps its crons: a small SQLite file that one process has at a time."""
+"""A gateway's own store: a small SQLite file that one process uses at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule index: which schedules, of all users, are due now?
+"""The schedule index: finds the schedules of all users that are due.
 
 A table with one row per active schedule, an atomic claim that advances what it takes, a collection
 that keeps the table true, and a handler that POSTs what is due. At most once.

@@ -1,4 +1,4 @@
-"""How does code without an event loop use an index?"""
+"""The schedule index for code without an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are due rows claimed, once each, and bad ones passed over?"""
+"""Claims due rows, once each, and skips rows that cannot be read."""
 
 from __future__ import annotations
 

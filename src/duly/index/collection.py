@@ -1,4 +1,4 @@
-"""Where do users' schedules live, so that the index always says the same?
+"""Stores users' schedules and keeps the index consistent with them.
 
 A record is {cron, timezone, enabled, …} under a user and a key. Whatever changes when it fires is
 written to the index in the record's own transaction.

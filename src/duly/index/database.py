@@ -1,4 +1,4 @@
-"""In which transactions does the index work? In its own, and in those of a user's connection.
+"""The transactions in which the index works: its own, and those of a user's connection.
 
 An index that is given a path or a DSN opens connections of its own. Given a connection, it uses
 that, one transaction at a time. What the database refuses is an error of duly's on connections of

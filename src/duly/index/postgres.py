@@ -1,4 +1,4 @@
-"""The index in PostgreSQL: rows that another claim has locked are skipped."""
+"""The index in PostgreSQL: a claim skips rows that another claim has locked."""
 
 from __future__ import annotations
 

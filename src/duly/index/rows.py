@@ -1,4 +1,4 @@
-"""What is a schedule index? One row per active schedule, and three verbs.
+"""The schedule index as a protocol: one row per active schedule, and three verbs.
 
 Every instant is integer milliseconds since 1970 UTC.
 """

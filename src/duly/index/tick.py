@@ -1,4 +1,4 @@
-"""Claim the rows of an index that are due, and POST each of them once.
+"""Claims the due rows of an index and POSTs each of them once.
 
 At most once: a row is advanced before it is sent, and a request that fails is not repeated. The
 request is what `POST /api/v1/dispatch/{function}` takes.

@@ -1,1 +1,1 @@
-"""The pure part: values and decisions. No I/O, no clock, no randomness of its own."""
+"""The pure part: values and decisions, without I/O, a clock or randomness."""

@@ -1,4 +1,4 @@
-"""Who may do what through the server."""
+"""Scopes, principals and API tokens: who may do what through the server."""
 
 from __future__ import annotations
 

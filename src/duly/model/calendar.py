@@ -1,4 +1,4 @@
-"""On which dates may a schedule fire?
+"""Calendars: the dates on which a schedule may fire.
 
 A calendar lists dates, in a zone of its own, on which ticks are skipped (`skip_dates`) or outside
 of which they are (`only_dates`). The date of a tick is the one in the calendar's zone, whatever

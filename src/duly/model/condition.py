@@ -1,4 +1,4 @@
-"""May this tick dispatch, going by what became of the jobs before it?
+"""Conditions: whether a tick may dispatch, given the results of earlier jobs.
 
 A condition is an object: JSON Pointers into a context, each with one operator, all of which must
 hold.

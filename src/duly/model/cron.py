@@ -1,4 +1,4 @@
-"""Which local times does a cron expression name?
+"""Cron expressions, and the local times that they match.
 
 An expression knows dates and times of day, no zones: it is asked in *local seconds*, the seconds
 since 1970 that a local clock shows, as if it showed UTC. `trigger.py` says which instants they are.

@@ -1,4 +1,4 @@
-"""The message by which a schedule elsewhere calls a function: written and read in this one form."""
+"""The message with which an external schedule calls a function."""
 
 from __future__ import annotations
 

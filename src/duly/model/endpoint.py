@@ -1,4 +1,4 @@
-"""An address that jobs and schedules POST to, as it is stored."""
+"""Endpoints as they are stored."""
 
 from __future__ import annotations
 

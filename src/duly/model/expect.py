@@ -1,4 +1,4 @@
-"""What does a schedule promise, and when was the promise broken?
+"""Expectations of schedules, and when they were missed.
 
 An `Expect` is looked at when it could have been broken, whether or not anything ticks. Ticks that
 a calendar forbids or an operator has skipped promise nothing; all others count, also those that

@@ -1,4 +1,4 @@
-"""When does a cron expression fire next, and what do changes of the clocks do to it?"""
+"""The next fires of a cron expression, with notes on daylight saving changes."""
 
 from __future__ import annotations
 

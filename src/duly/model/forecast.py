@@ -1,4 +1,4 @@
-"""How much is to come: dispatches by the hour, and the busiest minutes.
+"""Forecasts: dispatches per hour, and the busiest minutes.
 
 Triggers and calendars are asked, conditions are not: what they will say nobody knows yet.
 """

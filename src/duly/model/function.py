@@ -1,4 +1,4 @@
-"""What is known of a function beyond its code: its published form, and its status.
+"""Functions beyond their code: their published form and their status.
 
 active ⇄ paused        paused: jobs wait, ticks skip
 active → deprecated    deprecated: pending jobs finish, callers are warned

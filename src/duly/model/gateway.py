@@ -1,4 +1,4 @@
-"""What is known of a gateway: where it is, what it said last, since when it has said nothing."""
+"""Registered gateways: their address, and their last answer or failure."""
 
 from __future__ import annotations
 

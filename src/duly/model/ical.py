@@ -1,4 +1,4 @@
-"""Which dates does an iCalendar file name?
+"""Reads iCalendar files and lists the dates of their events.
 
 Events become the dates that they touch, in the zone of the calendar that they are imported into.
 Repeating events are expanded within a window that the caller gives. What this cannot expand

@@ -1,4 +1,4 @@
-"""Coming ticks as an iCalendar feed (RFC 5545) that calendar programs subscribe to."""
+"""Writes upcoming ticks as an iCalendar feed (RFC 5545) for calendar programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a webhook that was received, and what became of it?"""
+"""Inbox events: received webhooks, and the state of each."""
 
 from __future__ import annotations
 

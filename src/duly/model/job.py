@@ -1,4 +1,4 @@
-"""What is a job, which changes of its state are legal, and what follows from an outcome?
+"""Jobs: their states, the legal transitions, and what follows from an outcome.
 
     pending ──claim──▶ running ──▶ succeeded | failed | canceled
        ▲                 │

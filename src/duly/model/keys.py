@@ -1,4 +1,4 @@
-"""Which jobs exclude each other, and how many of a key may run or start?
+"""Unique keys and limits: which jobs exclude each other, and how many of a key may run or start.
 
 `Unique` keeps a call from being stored twice, `Limit` keeps stored jobs from starting. Both go by
 keys. Nothing here asks a database: a store says who holds a key and who started when, and `Room`

@@ -1,4 +1,4 @@
-"""Lengths of time as text: `5m`, `1h30m`."""
+"""Durations as text: `5m`, `1h30m`."""
 
 from __future__ import annotations
 

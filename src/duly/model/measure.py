@@ -1,4 +1,4 @@
-"""What is measured: how much waits where, and counts that only grow."""
+"""Measures: queue depths, and counters that only grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How deep is JSON nested? Known without reading it: whoever reads it may not get back."""
+"""Measures how deeply JSON text is nested, without parsing it: parsing could exhaust the stack."""
 
 from __future__ import annotations
 

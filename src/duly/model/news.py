@@ -1,4 +1,4 @@
-"""What happens, as those see it who look on."""
+"""Live events: the changes that followers of a store see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a value strict JSON, and not too deep?
+"""Checks that a value is strict JSON and not nested too deeply.
 
 Conditions and rotations are stored as JSON. What JSON cannot say is refused when it is written,
 with the place where it stands, instead of coming back as something else.

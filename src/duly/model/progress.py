@@ -1,4 +1,4 @@
-"""How far is a job, what did it say, and which of two looks at it is the newer one?
+"""Progress and log lines of jobs, and the revision that orders two views of a job.
 
 A *revision* is one number that grows with whatever a watcher is shown: the token, which moves on
 with every change of state, then the count of progress reports of that attempt; the end comes after

@@ -1,4 +1,4 @@
-"""Arguments that nobody is shown: `Annotated[str, Redact]`.
+"""Redacted arguments: `Annotated[str, Redact]`.
 
 The store holds them, for the function needs them; whatever is made for people shows a mask. Workers
 mark them in the published schema (`writeOnly`), so that those without the code hide them too.

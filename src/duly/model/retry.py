@@ -1,4 +1,4 @@
-"""When does a failed attempt run again?"""
+"""Retry policies: when a failed attempt runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which inputs does the next dispatch get?
+"""Rotations: the inputs that each dispatch gets in turn.
 
 The stored index only ever grows, by one with each dispatch; the entry is the index modulo the
 length, so a rotation that was shortened is still in range.

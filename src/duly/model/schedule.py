@@ -1,4 +1,4 @@
-"""What is a schedule, what may become of a tick, and which policies shape it?
+"""Schedules: their policies, and the possible outcomes of a tick.
 
 A schedule is stored as a `ScheduleRecord`; a `Plan` is the same, understood: trigger, condition,
 rotation and policies decoded. Whatever a ticker or a preview decides, it decides from a Plan.

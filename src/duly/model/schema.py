@@ -1,4 +1,4 @@
-"""Does a JSON value fit a JSON Schema, and if not, where and why?
+"""Checks a JSON value against a JSON Schema, and says where and why it does not fit.
 
 Workers publish the schema of each function's arguments, so that a service without the code can
 check a call before it is stored. Only what msgspec and pydantic write is judged; a keyword that is

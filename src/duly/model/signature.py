@@ -1,4 +1,4 @@
-"""What a job's arguments look like in the store, and whether they fit the function.
+"""Encodes a job's arguments for the store, and checks that they fit the function.
 
 Arguments are one JSON object with the parameter names as keys. It holds what the caller gave and
 no defaults, so a default that changes also changes for jobs that wait. The text is read back

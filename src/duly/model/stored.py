@@ -1,4 +1,4 @@
-"""Reading what is stored: a value that cannot be read must not keep others from being read."""
+"""Reads stored values leniently: one unreadable value must not hide the others."""
 
 from __future__ import annotations
 

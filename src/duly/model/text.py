@@ -1,4 +1,4 @@
-"""Which text does every database take?"""
+"""Checks that text can be stored in every database."""
 
 from __future__ import annotations
 

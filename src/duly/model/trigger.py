@@ -1,4 +1,4 @@
-"""When is a schedule due? `Cron`, `Every` and `At` know the next instant after any other.
+"""Triggers: `Cron`, `Every` and `At` give the next instant after any other.
 
 Instants are integer milliseconds since 1970 UTC. The rule for days on which clocks are set forward
 or back is Debian's cron's; docs/dst.md shows what it does.

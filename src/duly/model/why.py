@@ -1,4 +1,4 @@
-"""Why has a job not run yet? The reasons in the order in which they would have to go away."""
+"""Explains why a job has not run yet, with the reasons in the order in which they must go away."""
 
 from __future__ import annotations
 

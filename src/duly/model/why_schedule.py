@@ -1,4 +1,4 @@
-"""Why has a schedule not run? The reasons in the order in which they would have to go away."""
+"""Explains why a schedule has not run, with the reasons in the order in which they must go away."""
 
 from __future__ import annotations
 

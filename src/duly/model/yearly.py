@@ -1,4 +1,4 @@
-"""Which days of a year does a rule name?
+"""The days of a year that a rule names.
 
 The rules behind the calendars that need no new list every year. Holidays are those of today's law:
 a year long ago had others.

@@ -1,1 +1,1 @@
-"""Looking at a running system: health, metrics, the doctor, why a job waits, the Observe view."""
+"""Observing a running system: health, metrics, the doctor, why a job waits, the Observe view."""

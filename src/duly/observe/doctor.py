@@ -1,4 +1,4 @@
-"""What is wrong, and what is to be done about it?
+"""`duly doctor`: finds problems and suggests what to do about them.
 
 What there is to know is read first; what that means is said by functions of values.
 """

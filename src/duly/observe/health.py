@@ -1,4 +1,4 @@
-"""How does duly do: does it reach its database, and does everything happen in time?
+"""The health report: whether the database can be reached, and whether work is done in time.
 
 Nothing here takes long, however much there is: lags are looked up, and what is counted is counted
 up to a limit.

@@ -1,4 +1,4 @@
-"""What is measured, as Prometheus reads it (text format 0.0.4)."""
+"""Metrics in the Prometheus text format (0.0.4)."""
 
 from __future__ import annotations
 

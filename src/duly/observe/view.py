@@ -1,4 +1,4 @@
-"""`app.observe`: one view across schedules and the crons of gateways, in six columns."""
+"""`app.observe`: one view over schedules and gateway crons, in six columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`app.why(job_id)`: the facts about one job, gathered and judged."""
+"""`app.why(job_id)`: gathers the facts about a job and explains why it has not run."""
 
 from __future__ import annotations
 

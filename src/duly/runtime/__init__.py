@@ -1,1 +1,1 @@
-"""The loops that run jobs and keep the store in order."""
+"""The loops that run jobs and maintain the store."""

@@ -1,4 +1,4 @@
-"""How does a job that crashed two workers get a process of its own?
+"""Runs a job that crashed two workers in a process of its own.
 
 The process is started from the program's own code, never from stored data, and is there for one
 job. If it dies by itself while the worker that started it lives on, only that job can be the

@@ -1,4 +1,4 @@
-"""How does a process prove that it lives, and notice who does not?"""
+"""Sends heartbeats, and rescues the jobs of workers that no longer send any."""
 
 from __future__ import annotations
 

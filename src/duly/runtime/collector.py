@@ -1,7 +1,7 @@
-"""How often does Python look for cycles, in a process that is there for jobs alone?
+"""Tunes Python's cycle collector in processes that only run jobs.
 
-By default after every few hundred new objects. A worker makes dozens for each job and keeps them
-for a moment; nearly all of them are freed without being looked for.
+By default it looks for cycles after every few hundred new objects. A worker makes dozens for each
+job and keeps them for a moment; nearly all of them are freed without being looked for.
 """
 
 from __future__ import annotations

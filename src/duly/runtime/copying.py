@@ -1,4 +1,4 @@
-"""How does a store move to another database while others use it, with nothing lost?
+"""Moves a store to another database while other processes use it, without losing anything.
 
     target refuses everybody  →  source drains  →  source refuses everybody  →  rows are copied
     →  both are compared  →  source is given up for good  →  target is opened

@@ -1,4 +1,4 @@
-"""What a process counts, and how it reaches the store.
+"""Counts what a process does, and adds the counts to those in the store.
 
 Whoever counts only adds to numbers in memory. They are added to those of the other processes about
 once a second, in one statement, and when the process stops; one that is killed loses what it has

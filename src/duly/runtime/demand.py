@@ -1,4 +1,4 @@
-"""What is due, as a worker last saw it, and what does it ask for next?"""
+"""Tracks the due jobs that a worker has last seen, and decides what it requests next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does an attempt get its end?
+"""Decides the outcome of each attempt and writes it to the store.
 
 Its first outcome is decided and posted here. A pass writes whatever was posted, and only what is
 durable, or was refused by the fence, is forgotten.

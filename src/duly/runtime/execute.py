@@ -1,4 +1,4 @@
-"""How is one attempt run, and what does its end mean?
+"""Runs one attempt and turns its end into an outcome.
 
 An action runs outside any transaction. Mutations run inside one that also holds the fenced finish;
 on SQLite several share it, a savepoint each.

@@ -1,4 +1,4 @@
-"""Who looks on, and what is new for them?
+"""The live feed: tells every follower in this process what has changed in the store.
 
 One thread looks for everybody in this process who follows what happens, and only while somebody
 does. What it finds goes to all of them; what it has shown before does not. A follower that cannot

@@ -1,4 +1,4 @@
-"""How does a function run in a process of its own, and how is it stopped there?
+"""Runs a function in a process of its own, and stops it there.
 
 The worker that claimed the job keeps it: its row, its fence, its beats and its slot. A thread of
 the worker starts the process, waits for it and hands in what it answers; the process only runs the

@@ -1,4 +1,4 @@
-"""What needs doing now and then: expiry, time limits, holds, retention.
+"""The janitor: expiry, time limits, holds and retention.
 
 Every process may run a janitor; all of it is safe side by side, and nothing needs a leader.
 """

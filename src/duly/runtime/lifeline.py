@@ -1,4 +1,4 @@
-"""How does a parent process see that a worker process is stuck, and who it is?
+"""Shared memory by which a parent process sees that a worker process is stuck.
 
 A few bytes of memory that both share: the child writes the id of its worker, when it last made
 progress and until when its current mutation may hold the database; the parent only reads, so

@@ -1,4 +1,4 @@
-"""A loop is `one_pass() -> delay`: do what there is to do, say when to come again."""
+"""A loop is `one_pass() -> delay`: do the work there is, and say when to come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is dead? Decided by counting rounds, never by comparing clocks."""
+"""Decides which workers are dead by counting rounds, never by comparing clocks."""
 
 from __future__ import annotations
 

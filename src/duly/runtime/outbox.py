@@ -1,4 +1,4 @@
-"""How does every ended attempt reach the store, whatever happens on the way?"""
+"""Writes the settlements of ended attempts to the store, despite errors and outages."""
 
 from __future__ import annotations
 

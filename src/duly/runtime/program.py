@@ -1,4 +1,4 @@
-"""What the runtime has to know of an application, and nothing more."""
+"""The protocol of an application as the runtime needs it, and nothing more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What do running jobs say of themselves, and how does it reach the store?
+"""Collects progress and log lines of running jobs and writes them to the store.
 
-Bodies only put it into memory. It is written once for all jobs of a process, a few times a second,
-and before the end of a job is, so that the last word of a job always arrives. What a mutation logs
-waits for its end: if it succeeds, the lines are part of its transaction.
+Bodies only put them into memory. They are written once for all jobs of a process, a few times a
+second, and before the end of a job is, so that the last word of a job always arrives. What a
+mutation logs waits for its end: if it succeeds, the lines are part of its transaction.
 """
 
 from __future__ import annotations

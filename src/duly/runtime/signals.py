@@ -1,4 +1,4 @@
-"""What does the user's signal hook say, and for how long is it waited for?
+"""Calls the user's signal hook, with a time limit.
 
 It is asked before the tick's transaction, for the schedules whose condition looks at it. It runs in
 threads that nobody has to wait for: one that never returns delays its ticks, and not the end of the

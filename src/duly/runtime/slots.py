@@ -1,4 +1,4 @@
-"""Which bodies here hold slots of limits, and when do those become free?"""
+"""Tracks which running bodies hold slots of limits, and releases those slots."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does a parent look after worker processes?
+"""The parent process that starts, watches and restarts worker processes.
 
-It beats for them, so that code which holds the interpreter for long costs nobody the proof of life.
-It kills one that is stuck, settles at once what a dead one left behind, and starts another.
+It sends heartbeats on their behalf, so that code which holds the GIL does not make a worker look
+dead. It kills one that is stuck, settles at once what a dead one left behind, and starts another.
 """
 
 from __future__ import annotations

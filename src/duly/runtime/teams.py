@@ -1,4 +1,4 @@
-"""Where do bodies run? Async actions on one event loop, sync ones and mutations in threads."""
+"""Runs bodies: async actions on one event loop, sync actions and mutations in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which threads does duly wait for the database on behalf of async code?
+"""The threads in which duly waits for the database on behalf of async code.
 
 Not in those of the loop's default executor: they are few, and whatever else the program does there
 would wait behind duly's writes. Reads have threads of their own, since they never wait for a lock

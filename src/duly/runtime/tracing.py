@@ -1,4 +1,4 @@
-"""Spans from the call of a function to its run, where the program uses OpenTelemetry.
+"""OpenTelemetry spans from the call of a function to its run.
 
 duly asks for no package: whoever has not imported `opentelemetry` cannot have a span, and without
 a configured provider nothing happens at all.

@@ -1,4 +1,4 @@
-"""Is this code inside a transaction, where only `tx` may touch the store?
+"""Detects code inside a transaction, where only `tx` may use the store.
 
 The answer goes with the context, not with the thread: an async transaction belongs to the task that
 opened it and to the tasks which that starts, not to the others of the same event loop.

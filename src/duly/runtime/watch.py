@@ -1,4 +1,4 @@
-"""Who watches which jobs, and what is new about them?
+"""Watches jobs, and tells subscribers what is new about them.
 
 One thread looks for everybody in this process who watches a job, in one statement for all of them,
 and only while somebody does. It compares what it sees with what each was shown last: states in

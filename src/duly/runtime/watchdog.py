@@ -1,4 +1,4 @@
-"""Which running attempt has passed its time limit?"""
+"""Tells running attempts that have passed their time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which due jobs does this process run?
+"""The worker: claims due jobs and hands them out to run.
 
 One pass settles what has ended and claims what can start now, in one transaction where the store
 gains from it. A claim is durable before any body starts, and nothing is claimed that cannot start.

@@ -1,4 +1,4 @@
-"""Schedules: rules that say when a function is called, made and changed while the app runs."""
+"""Schedules: rules for when a function is called, created and changed while the app runs."""
 
 from duly.schedules.declared import DeclaredSchedule, PlanEntry, SchedulePlan
 from duly.schedules.define import ScheduleOptions

@@ -1,4 +1,4 @@
-"""What the verbs of schedules refuse before they do anything."""
+"""Checks the arguments of schedule verbs before anything is done."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

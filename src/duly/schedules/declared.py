@@ -1,4 +1,4 @@
-"""Schedules that code declares: `app.schedule(…)`, and how a set of them comes into the store.
+"""Declared schedules: `app.schedule(…)`, and how a set of them is applied to the store.
 
 What code says is kept beside each schedule as it was applied last. The next set is compared with
 that and not with the schedule as it is, so only what has changed in the code changes in the store:

@@ -1,4 +1,4 @@
-"""What a user writes of a schedule, and what is refused."""
+"""Reads and checks the options with which users define schedules."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""How is a schedule named and found, by whom, and how is it changed in the store?"""
+"""Finds schedules by key and owner, and edits them in the store."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

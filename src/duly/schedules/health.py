@@ -1,4 +1,4 @@
-"""How schedules do."""
+"""The health of schedules."""
 
 from __future__ import annotations
 

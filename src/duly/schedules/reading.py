@@ -1,4 +1,4 @@
-"""The verbs of `app.schedules` that change nothing: what there is, what was, what will come."""
+"""The verbs of `app.schedules` that only read: lists, ledgers, previews, health."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

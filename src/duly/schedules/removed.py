@@ -1,4 +1,4 @@
-"""The schedules that were removed with their function, as they were."""
+"""The schedules that were removed together with their function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a definition to a row, and from a row to a changed one."""
+"""Converts definitions to rows, and rows to changed rows."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""The verbs of `app.schedules` about single ticks: run now, backfilled, skipped or moved."""
+"""The verbs of `app.schedules` for single ticks: run, backfill, skip, move."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

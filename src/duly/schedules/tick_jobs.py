@@ -1,4 +1,4 @@
-"""The jobs that schedules call for: those of a tick, and those that tell of a broken promise."""
+"""Builds the jobs of ticks, and the jobs that send alerts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`app.aio.schedules`: the verbs of `app.schedules`, awaited."""
+"""`app.aio.schedules`: the verbs of `app.schedules` for async code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change makes of a schedule: defined, and foreseen before it is made."""
+"""Applies an update to a schedule, and previews it before it is made."""
 
 from __future__ import annotations
 

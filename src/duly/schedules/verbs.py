@@ -1,4 +1,4 @@
-"""The verbs of `app.schedules`: here those that make and change schedules."""
+"""`app.schedules`: the verbs that create and change schedules."""
 
 from __future__ import annotations
 

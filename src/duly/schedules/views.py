@@ -1,4 +1,4 @@
-"""What users hold of schedules and their ticks."""
+"""The schedule and tick values that users read."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""`app.schedules.why(key)`: the facts about one schedule, gathered and judged."""
+"""`app.schedules.why(key)`: gathers the facts about a schedule and explains why it has not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How answers look: one shape for every error, and JSON that every client reads as it was meant."""
+"""Responses: one shape for every error, and JSON that every client reads alike."""
 
 from __future__ import annotations
 

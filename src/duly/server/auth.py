@@ -1,4 +1,4 @@
-"""Who asks, and may they? Tokens, or what the application around says."""
+"""Authentication and scopes: by API tokens, or by the surrounding application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /api/v1/dispatch/{function}`: somebody else's schedule calls a function here."""
+"""`POST /api/v1/dispatch/{function}`: an external schedule calls a function here."""
 
 from __future__ import annotations
 

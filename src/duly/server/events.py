@@ -1,4 +1,4 @@
-"""Live events: what happens, as a stream of server-sent events.
+"""Live events as a stream of server-sent events.
 
 Every event of a feed has an id. A client that comes back with the last one it has seen (browsers do
 so by themselves) gets everything that happened meanwhile, some of it perhaps once more; where that

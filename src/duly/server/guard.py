@@ -1,4 +1,4 @@
-"""What every request has to pass before anything looks at it: host, origin, size, depth."""
+"""Checks every request before it is routed: host, origin, size and depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics: for those who watch over the process."""
+"""/healthz, /readyz and /metrics, for probes and monitoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks in over HTTP: the raw body, read up to its limit, and a terse answer."""
+"""The webhook routes: read the raw body up to its limit, and answer tersely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait for somebody else: few at a time, and never in the threads of all others."""
+"""Limits requests that wait for other services, so that they do not use up the server's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one server serves: its app, and what belongs to it alone.
+"""The app that a server serves, and the state that belongs to that server alone.
 
 Servers of the same parts share their routes, which cost far more to build than to call. A route
 finds out for which of them a request came by looking here.

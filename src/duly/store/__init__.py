@@ -1,1 +1,1 @@
-"""The only place that speaks SQL."""
+"""The store: the only place with SQL."""

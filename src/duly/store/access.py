@@ -1,4 +1,4 @@
-"""Tokens, and requests that may be repeated, in the store."""
+"""API tokens and idempotent requests in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs of the store take and answer."""
+"""The values that store verbs take and return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do duly's statements run on a connection of the user's, inside a transaction of theirs?
+"""Runs duly's statements on a user's connection, inside the user's transaction.
 
 Drivers and frameworks are recognised by the names of a handle's classes, so that none of them is
 imported, or needed, by those who do not use it. No setting of a handle reaches what duly reads, and

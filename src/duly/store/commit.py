@@ -1,4 +1,4 @@
-"""How do writes that wait at the same moment share one commit?
+"""Group commit: writes that wait at the same moment share one commit.
 
 A caller that finds nobody writing writes at once, in its own thread. Callers that arrive meanwhile
 wait; the first of them then writes for all. Each returns only when its own write is durable, and an

@@ -1,4 +1,4 @@
-"""Which store does a database URL mean?"""
+"""Creates the store that a database URL names."""
 
 from __future__ import annotations
 

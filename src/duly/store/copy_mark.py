@@ -1,4 +1,4 @@
-"""What a store says of itself while it is copied, and after it was."""
+"""The mark that a store carries while it is copied, and afterwards."""
 
 from __future__ import annotations
 

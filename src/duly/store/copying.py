@@ -1,4 +1,4 @@
-"""How is a store closed, filled from another one, and opened again?
+"""Closes a store, fills it from another one, and opens it again.
 
 Each end of a copy carries a mark, which is changed under its own lock, and triggers that refuse
 every write: also those of processes that opened the store before, or that run earlier code. They

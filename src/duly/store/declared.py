@@ -1,4 +1,4 @@
-"""What is stored of the schedules that code declares, and how a set of them is applied.
+"""Stores the schedules that code declares, and applies a set of them.
 
 A set is one transaction: all of it, or nothing. Those who apply sets of one app do it in turn, so
 whoever comes second sees what the first has done.

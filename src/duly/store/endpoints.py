@@ -1,4 +1,4 @@
-"""Endpoints: addresses that jobs and schedules POST to, as rows."""
+"""Endpoints in the store."""
 
 from __future__ import annotations
 

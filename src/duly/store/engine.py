@@ -1,4 +1,4 @@
-"""What differs by database: how a store connects, reads and writes, and a few verbs of its own."""
+"""The part of a store that differs by database: connecting, reading, writing, and a few verbs."""
 
 from __future__ import annotations
 

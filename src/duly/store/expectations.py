@@ -1,4 +1,4 @@
-"""Looking whether schedules do what they promise, and telling somebody if they do not."""
+"""Checks whether schedules meet their expectations, and enqueues alerts if they do not."""
 
 from __future__ import annotations
 

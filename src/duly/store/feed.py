@@ -1,4 +1,4 @@
-"""What has changed since a look.
+"""Reads the changes since an earlier look.
 
 Transactions do not end in the order of the times that they write. A look therefore begins again
 where the oldest transaction began that was still writing when the last look was taken, and shows

@@ -1,4 +1,4 @@
-"""How does a process fork without handing SQLite connections to its child?
+"""Closes SQLite connections before a fork, so that no child process inherits one.
 
 SQLite keeps its file locks in memory, by file: a child that inherits an open connection believes to
 hold locks that the kernel never gave it. Connections that it opens itself then protect nothing, and

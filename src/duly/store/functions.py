@@ -1,4 +1,4 @@
-"""The functions that apps have published, and their status."""
+"""Published functions and their status in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways in the store: where they are, and what they said last."""
+"""Gateways in the store: their address, and their last answer or failure."""
 
 from __future__ import annotations
 

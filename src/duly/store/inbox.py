@@ -1,4 +1,4 @@
-"""Received webhooks in the store: one row each, and its job in the same transaction."""
+"""Received webhooks in the store: one row each, with its job in the same transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the picked jobs may start under their limits, and who follows when one has ended?
+"""Decides which picked jobs may start under their limits, and which job gets a freed slot.
 
 A slot is a row, taken in the transaction that claims the job and deleted when its body has ended.
 A due job that gets none is held, so that it costs nothing. Whoever frees a slot starts the first

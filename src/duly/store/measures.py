@@ -1,4 +1,4 @@
-"""What is measured in the store."""
+"""Reads and writes measures: queue depths and counters."""
 
 from __future__ import annotations
 

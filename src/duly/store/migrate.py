@@ -1,4 +1,4 @@
-"""Which steps does a store's schema still need, and may this code use it?
+"""Schema migrations: which are still to be applied, and whether this code may use the store.
 
 The store holds `version` (the newest step applied) and `min_code` (the oldest code that may still
 use it): a step first expands the schema, and only the next release contracts it, so that old and

@@ -1,4 +1,4 @@
-"""How the parameters in a statement are written for each driver.
+"""Converts the parameter placeholders of statements for each driver.
 
 Only code is translated: literals, quoted identifiers and comments stay as they are. psycopg looks
 for `%` in the whole text, also there, so every literal `%` is doubled; its `execute` must then be

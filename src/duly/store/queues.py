@@ -1,4 +1,4 @@
-"""Queues that an operator has paused, or limited."""
+"""Paused and limited queues."""
 
 from __future__ import annotations
 

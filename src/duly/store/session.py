@@ -1,4 +1,4 @@
-"""One connection inside one transaction."""
+"""A session: one connection inside one transaction."""
 
 from __future__ import annotations
 

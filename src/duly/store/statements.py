@@ -1,4 +1,4 @@
-"""How is a statement written? Each stands once, under one name, in the module of its verb.
+"""SQL statements: each is written once, under one name, in the module of its verb.
 
 A statement is one text for both databases where that serves, two where one would be slow or wrong.
 `@jobs`, `@history` … stand for the tables, `@id`, `@state` … for a job's columns as they are read

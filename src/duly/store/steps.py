@@ -1,4 +1,4 @@
-"""The verbs that also work in somebody else's transaction, without the I/O.
+"""The verbs that also work in a user's transaction, without the I/O.
 
 Each is a generator: it yields what to ask the database and is sent the rows. duly's own sessions
 run it on their connection, `borrow.py` on the user's, whatever its driver and colour.

@@ -1,4 +1,4 @@
-"""Every verb of the store, a line each. It is defined in the module of its noun.
+"""The table of store verbs, one line each; a verb is defined in the module of its noun.
 
 A verb either happens as a whole or, if it raises, not at all; those that are given the store and
 not a session take several transactions. Two stores have them, SQLite and PostgreSQL;

@@ -1,4 +1,4 @@
-"""How do all writers of one SQLite file, in all processes, take turns?
+"""Makes all writers of one SQLite file take turns, across processes.
 
 SQLite's own busy handler sleeps and polls, so a lone writer starves beside a hot one. Here every
 writer passes two locks: take *next*, take *write*, let *next* go. Whoever holds *next* is served

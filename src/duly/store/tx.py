@@ -1,4 +1,4 @@
-"""What duly does in a transaction that is in the hands of user code."""
+"""The verbs of a transaction that user code works in."""
 
 from __future__ import annotations
 

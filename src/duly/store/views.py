@@ -1,4 +1,4 @@
-"""What the dashboard shows at one glance: figures that are counted up to a limit."""
+"""Figures for the dashboard, counted up to a limit."""
 
 from __future__ import annotations
 

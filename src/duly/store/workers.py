@@ -1,4 +1,4 @@
-"""The processes that run jobs."""
+"""Workers: registration, heartbeats and the jobs they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of applications, and of stores, need."""
+"""Tools for testing applications and stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that has to be done in one thread, whichever thread asks for it.
+"""Runs work in one thread, whichever thread asks for it.
 
 The connection of a test belongs to the test's thread; async code has its questions asked in others.
 """

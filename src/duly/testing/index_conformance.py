@@ -1,4 +1,4 @@
-"""What must every schedule index do? Each test is a sentence of `duly.index.ScheduleIndex`.
+"""The index conformance suite: each test is a sentence of `duly.index.ScheduleIndex`.
 
 Run it on an index of your own with pytest:
 

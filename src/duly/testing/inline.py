@@ -1,4 +1,4 @@
-"""Runs due jobs here and now, one after the other, in the thread that asks for it.
+"""Runs due jobs one after the other in the calling thread.
 
 The store, the claims and the fences are the real ones; only the worker's threads are missing. So a
 debugger stops in the body, and what a body raises is raised by nobody else.

@@ -1,4 +1,4 @@
-"""A store inside a transaction of the user's: whatever happens in it vanishes with a rollback.
+"""A store inside a user's transaction: a rollback undoes everything done through it.
 
 Jobs are claimed, run and finished by the usual statements, each in a savepoint, on the connection
 that the user's test will roll back.

@@ -1,4 +1,4 @@
-"""What tests of an application need: another store, another clock, and jobs that run when told."""
+"""Test tools for an application: another store, another clock, and jobs that run on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: `duly_app`, the app under test with a store and a clock of its own.
+"""The pytest plugin: `duly_app`, the app under test with its own store and clock.
 
 Name the app in the configuration (`duly_app = "shop.tasks:app"`), or override the fixture
 `duly_app_under_test`. Without DULY_TEST_URL each test has a private SQLite file; with that of a

@@ -1,4 +1,4 @@
-"""Webhooks in: who may send them, and what becomes of them.
+"""Webhooks: which senders are accepted, and what happens to their events.
 
 app.webhook("github", source=GitHub(secrets=["env:GITHUB_SECRET"]), process=on_github)
 """

@@ -1,4 +1,4 @@
-"""What does an app do with the webhooks of one sender?"""
+"""Declared webhooks: what an app does with the events of one sender."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

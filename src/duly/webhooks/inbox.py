@@ -1,4 +1,4 @@
-"""Webhooks that were received: verified, stored with their job, and answered at once."""
+"""Receives webhooks: verifies them, stores each with its job, and answers at once."""
 
 from __future__ import annotations
 

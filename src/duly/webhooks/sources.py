@@ -1,4 +1,4 @@
-"""Was this request sent by who it says? One class for each way in which senders prove it.
+"""Sources: one class for each way in which senders sign their requests.
 
 Nothing here reads a clock, a store or a variable: secrets and time are given. Whatever the bytes
 are, the answer is a `Delivery`, or the verdict `Refused`.

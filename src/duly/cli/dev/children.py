@@ -1,4 +1,4 @@
-"""The processes that `duly dev` starts. However it ends, they end with it."""
+"""The processes that `duly dev` starts; they always end together with it."""
 
 from __future__ import annotations
 

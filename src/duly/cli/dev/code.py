@@ -1,7 +1,7 @@
-"""Has the code of an app changed, and can it be loaded?
+"""Watches an app's code for changes, and tests whether the new code loads.
 
-It is tried in a process of its own before anything is stopped: whoever saves a file in the middle
-of a thought keeps the workers that run the last good code.
+New code is loaded in a process of its own before anything is stopped: if a saved file has an error,
+the workers that run the last good code keep running.
 """
 
 from __future__ import annotations

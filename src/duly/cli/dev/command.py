@@ -1,4 +1,4 @@
-"""`duly dev`: run everything of an app on this machine, and see what happens."""
+"""`duly dev`: run all parts of an app on this machine and show what happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo shows without a person: the main job of duly, in ten seconds.
+"""The scripted part of the demo: duly's main features in ten seconds.
 
 Told by a generator that gives way while it waits, so that everything else goes on meanwhile.
 """

@@ -1,4 +1,4 @@
-"""What happens, as `duly dev` shows it: live on a terminal, as lines anywhere else."""
+"""The output of `duly dev`: a live view on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 

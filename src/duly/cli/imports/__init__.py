@@ -1,4 +1,4 @@
-"""`duly import`: take over schedules from cron and other systems."""
+"""`duly import`: import schedules from cron and other systems."""
 
 from __future__ import annotations
 

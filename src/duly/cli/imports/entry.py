@@ -1,4 +1,4 @@
-"""What the readers of other systems find: schedules, and what cannot become one."""
+"""The results of reading another system: schedules, and entries that cannot be imported."""
 
 from __future__ import annotations
 

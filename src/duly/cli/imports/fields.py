@@ -1,4 +1,4 @@
-"""Values of a cron field, and the text of a field that duly reads as just those values."""
+"""Converts between the values of a cron field and its text."""
 
 from __future__ import annotations
 

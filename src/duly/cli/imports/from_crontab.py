@@ -1,4 +1,4 @@
-"""Reads crontabs: those of users, and with a column for the user those of the system.
+"""Reads crontabs: those of users, and system crontabs, which have a user column.
 
 A line means what Debian's cron and cronie take it to mean. That is how duly reads expressions too,
 with one difference: where the day of the month or of the week begins with `*`, cron wants both to

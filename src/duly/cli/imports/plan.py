@@ -1,4 +1,4 @@
-"""What taking over would change: looked at as a whole, and then written as a whole.
+"""Plans an import as a whole, then writes it as a whole.
 
 The API is asked about every schedule first, and makes none. So whatever it would refuse is known
 before anything is written, and what stands already is compared with what it would say itself.

@@ -1,4 +1,4 @@
-"""`duly schedules`: rules that say when a function is called."""
+"""`duly schedules`: manage schedules."""
 
 from duly.cli.schedules import ahead, changing, declared, looking, parts
 from duly.cli.schedules.group import schedules

@@ -1,4 +1,4 @@
-"""Looking ahead: what the next ticks come to, and how many jobs that makes."""
+"""`duly schedules preview` and `forecast`: upcoming ticks and the number of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making, changing and running schedules."""
+"""Commands that create, change and run schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules that code declares: what applying them would change, and doing it."""
+"""Commands for declared schedules: show what applying them would change, and apply them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a schedule on the command line, and what of them goes to the API."""
+"""The schedule options of the command line, converted for the API."""
 
 from __future__ import annotations
 

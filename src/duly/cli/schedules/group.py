@@ -1,4 +1,4 @@
-"""The group that the commands of schedules belong to, and what they have in common."""
+"""The `schedules` command group, and what its commands have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at schedules: which there are, how they do, and what became of their ticks."""
+"""Commands that show schedules: the list, their health and their ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule is made of: its condition, its rotation and its calendar."""
+"""Commands for the parts of a schedule: its condition, rotation and calendar."""
 
 from __future__ import annotations
 

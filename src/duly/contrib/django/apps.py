@@ -1,4 +1,4 @@
-"""What INSTALLED_APPS gets. There are no models: duly's tables are none of Django's business."""
+"""The `AppConfig` for INSTALLED_APPS. It has no models: duly manages its own tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which database does an alias of DATABASES mean, in duly's words?"""
+"""Converts an alias of Django's DATABASES to a duly store."""
 
 # Django comes without types.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""Imported when a worker starts: the `tasks` modules of all installed apps."""
+"""Imports the `tasks` modules of all installed apps when a worker starts."""
 
 # Django comes without types.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false

@@ -1,4 +1,4 @@
-"""How does Django's ORM take part in the transaction of a mutation?
+"""Runs Django's ORM inside the transaction of a mutation.
 
 For the length of a block, the thread's connection of that alias is another object, which holds the
 driver's connection of the transaction and believes that it is inside `transaction.atomic()`. So it

@@ -1,4 +1,4 @@
-"""How does the project's app come out of Django's settings?"""
+"""Builds the project's app from Django's settings."""
 
 # Django comes without types.
 # pyright: reportMissingTypeStubs=false

@@ -1,4 +1,4 @@
-"""Requests to addresses that users of the user's may have written: nothing inside is reached.
+"""Outbound requests to addresses from untrusted users, which never reach internal addresses.
 
 An address is looked up once, every answer must be a public one, and the connection goes to what was
 checked. There are no redirects, no proxies, and one deadline over all of it.

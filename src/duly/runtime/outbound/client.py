@@ -1,4 +1,4 @@
-"""One POST: looked up once, checked, and over by a deadline.
+"""Sends one POST: the name is looked up once and checked, and a deadline ends the request.
 
 Built on the standard library: a client that follows redirects, reads proxies from the environment
 or looks hosts up by itself would have to be kept from each of these.

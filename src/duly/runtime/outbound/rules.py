@@ -1,4 +1,4 @@
-"""Which addresses may be sent to: public ones, and what the app allows beside them."""
+"""The rules for outbound addresses: public ones, and those that the app allows."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""Which host, port and path does an address name? Whatever could be read in two ways is refused."""
+"""Splits a URL into host, port and path, and refuses anything ambiguous."""
 
 # What callers without a type checker hand in is not always what the types say.
 # pyright: reportUnnecessaryIsInstance=false

@@ -1,4 +1,4 @@
-"""Calendars: on which dates schedules tick."""
+"""Calendars: the dates on which schedules may tick."""
 
 from __future__ import annotations
 

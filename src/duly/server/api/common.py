@@ -1,4 +1,4 @@
-"""What the routes have in common: the app, pages, and requests that may be repeated."""
+"""Shared by all routes: the app, pages, and idempotent requests."""
 
 from __future__ import annotations
 

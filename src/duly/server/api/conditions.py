@@ -1,4 +1,4 @@
-"""Conditions: do they make sense, and what do they come to?"""
+"""Conditions: validate and evaluate them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to come: dispatches by the hour, a feed for calendar programs, and cron in words."""
+"""Forecasts: dispatches by the hour, an iCalendar feed, and cron expressions explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions: what can be called, with which arguments, and what operators decide about it."""
+"""Functions: list them, with their arguments, and change their status."""
 
 from __future__ import annotations
 

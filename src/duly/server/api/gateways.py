@@ -1,4 +1,4 @@
-"""Gateways: other runtimes with crons of their own, and the view across all schedules."""
+"""Gateways: other runtimes and their crons, and the view over all schedules."""
 
 from __future__ import annotations
 

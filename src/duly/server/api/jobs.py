@@ -1,4 +1,4 @@
-"""Jobs: call functions by name, look at what became of the calls, cancel and repeat them."""
+"""Jobs: call functions by name; list, inspect, cancel and retry jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues, workers, the kill switch and the audit log: what operators look at and turn."""
+"""Operator controls: queues, workers, the kill switch and the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules and their ticks as they go over the wire."""
+"""The JSON shapes of schedules and their ticks."""
 
 from __future__ import annotations
 

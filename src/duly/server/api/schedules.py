@@ -1,4 +1,4 @@
-"""Schedules: rules that say when a function is called, with all that operators do to them."""
+"""Schedules: create, change and run them, and everything else that operators do with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""duly's own tables, to look at and not to touch."""
+"""duly's own tables, read-only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: who may use this server."""
+"""API tokens: create, list and revoke them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inbox: webhooks that were received, and what became of them."""
+"""The inbox: received webhooks, and the state of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard: pages for people, over the same functions that the HTTP API has.
+"""The dashboard: pages for people, over the same functions as the HTTP API.
 
 Every page is a plain GET and every action a plain form, so that all of it works without
 JavaScript. A view is a module in views/ with a router of its own; see pages.py for what they share.

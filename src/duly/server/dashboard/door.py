@@ -1,4 +1,4 @@
-"""Logging in and out, and what a browser remembers of how pages shall look."""
+"""Logging in and out, and the preferences that a browser remembers."""
 
 from __future__ import annotations
 

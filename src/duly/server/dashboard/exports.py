@@ -1,4 +1,4 @@
-"""Lists as files: CSV for spreadsheets, JSON for programs."""
+"""Exports lists as files: CSV for spreadsheets, JSON for programs."""
 
 from __future__ import annotations
 

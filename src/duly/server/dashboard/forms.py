@@ -1,4 +1,4 @@
-"""Forms: what they say, and whether they come from a page of ours."""
+"""Reads submitted forms, and checks that they come from the dashboard's own pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live events for pages: those of the API, also where the API is not served."""
+"""Live events for pages: those of the API, even where the API is not served."""
 
 from fastapi import APIRouter
 from starlette.responses import StreamingResponse

@@ -1,4 +1,4 @@
-"""What all pages share: who looks, in which zone, how it is shown, and how it is refused."""
+"""Shared by all pages: the viewer, the time zone, rendering and error pages."""
 
 from __future__ import annotations
 

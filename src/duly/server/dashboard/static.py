@@ -1,4 +1,4 @@
-"""What the pages load: style, scripts and icons, from the package itself."""
+"""The static files of the pages: styles, scripts and icons, from the package itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures made on the server. Every state has a colour and a shape, for not all see colours.
+"""SVG charts rendered on the server. Every state has a color and a shape.
 
 Positions along time are in percent, so that a picture is as wide as there is room for it and its
 shapes keep their proportions.

@@ -1,4 +1,4 @@
-"""Instants as people read them: how far away, and exactly when in which zone."""
+"""Formats instants for people: how far away, and exactly when in which zone."""
 
 from __future__ import annotations
 

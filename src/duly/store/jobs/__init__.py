@@ -1,1 +1,1 @@
-"""What the store does with jobs, from the call to the last trace."""
+"""Jobs in the store, from enqueue to retention."""

@@ -1,4 +1,4 @@
-"""What a bulk job does to one page of jobs."""
+"""Applies a bulk change to one page of jobs."""
 
 from __future__ import annotations
 

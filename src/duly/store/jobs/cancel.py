@@ -1,4 +1,4 @@
-"""Jobs that are called off, with what descends from them."""
+"""Cancels jobs and their descendants."""
 
 from __future__ import annotations
 

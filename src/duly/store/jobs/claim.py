@@ -1,4 +1,4 @@
-"""The statements by which due jobs are claimed; each database has its own way to run them."""
+"""The statements that claim due jobs; each database runs them in its own way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that come in."""
+"""Inserts jobs."""
 
 from __future__ import annotations
 

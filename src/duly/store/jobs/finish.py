@@ -1,4 +1,4 @@
-"""The statements by which an attempt ends; each database has its own way to run them."""
+"""The statements that end an attempt; each database runs them in its own way."""
 
 from __future__ import annotations
 

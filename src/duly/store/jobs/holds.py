@@ -1,4 +1,4 @@
-"""Jobs that nobody may start, and why."""
+"""Holds: due jobs that cannot start, and why."""
 
 from __future__ import annotations
 

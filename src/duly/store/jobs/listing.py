@@ -1,4 +1,4 @@
-"""Jobs that match a filter, in the order of a list."""
+"""Lists the jobs that match a filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of jobs, live or finished."""
+"""Reads jobs, live or finished."""
 
 from __future__ import annotations
 

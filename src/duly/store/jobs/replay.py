@@ -1,4 +1,4 @@
-"""Finished jobs that are run again, each once."""
+"""Retries finished jobs, each once."""
 
 from __future__ import annotations
 

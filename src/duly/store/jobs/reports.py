@@ -1,4 +1,4 @@
-"""Progress and log lines: what bodies say."""
+"""Stores the progress and log lines of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker leaves behind that goes, or that is dead."""
+"""Rescues the jobs of workers that have stopped or died."""
 
 from __future__ import annotations
 

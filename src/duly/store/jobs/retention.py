@@ -1,4 +1,4 @@
-"""Finished jobs that are old; each database has its own way to remove them."""
+"""Removes old finished jobs; each database runs the statements in its own way."""
 
 from __future__ import annotations
 

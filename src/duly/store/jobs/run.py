@@ -1,4 +1,4 @@
-"""Jobs that are due, start, or took too long."""
+"""Due jobs, started bodies, expiry and time limits."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Numbered, checksummed steps of the schema; `duly.store.migrate` applies them."""
+"""Numbered, checksummed migrations of the schema; `duly.store.migrate` applies them."""

@@ -1,4 +1,4 @@
-"""Lists as PostgreSQL reads arrays.
+"""Writes lists as PostgreSQL array literals.
 
 psycopg looks at every item to find its type; the statements say the type of each array themselves,
 and a batch of a thousand jobs has a dozen of them. Written like this they cost a tenth.

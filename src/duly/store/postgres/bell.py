@@ -1,4 +1,4 @@
-"""Wake-ups for other processes, not too many of them."""
+"""Sends wake-ups to other processes, at a limited rate."""
 
 from __future__ import annotations
 

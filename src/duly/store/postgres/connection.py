@@ -1,4 +1,4 @@
-"""A connection, and cursors that no setting of a user's reaches."""
+"""A connection with cursors that ignore the user's psycopg settings."""
 
 from __future__ import annotations
 

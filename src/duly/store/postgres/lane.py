@@ -1,4 +1,4 @@
-"""The lane that runs mutation bodies."""
+"""The mutation lane: runs mutation bodies in a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections that a process lends to its callers: at most so many, and none idle for long."""
+"""The connection pool of a process: of limited size, with no connection idle for long."""
 
 from __future__ import annotations
 

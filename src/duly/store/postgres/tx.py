@@ -1,4 +1,4 @@
-"""A transaction in the hands of user code."""
+"""A transaction that user code works in."""
 
 from __future__ import annotations
 

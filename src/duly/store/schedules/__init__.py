@@ -1,4 +1,4 @@
-"""What the store does with schedules and their calendars.
+"""Schedules and their calendars in the store.
 
 `ticking` decides the schedules that are due, by `facts`; `runs` are those that no trigger asked
 for. Both write to the `ledger`. `parked` holds what cannot be decided, `data` and `calendars` what

@@ -1,4 +1,4 @@
-"""Schedules that were moved on by a clock that was ahead: they go back to what is still to come."""
+"""Corrects schedules that were advanced under a clock that was ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who did what to what."""
+"""The audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calendars: as they are stored, as ticks are decided by them, and what an edit of one changes."""
+"""Calendars in the store, and how an edit moves the ticks of attached schedules."""
 
 from __future__ import annotations
 

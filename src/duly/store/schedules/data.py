@@ -1,4 +1,4 @@
-"""Schedules as data: stored, changed, removed and found."""
+"""Creates, changes, removes and finds schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which schedules are due, and who may decide them?"""
+"""Finds due schedules that a ticker may decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ticks are decided by, looked up for many schedules at once."""
+"""Gathers the facts by which ticks are decided, for many schedules at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tick leaves behind: its row in the ledger, and its jobs."""
+"""Writes the ledger: the row of each tick, and its jobs."""
 
 from __future__ import annotations
 

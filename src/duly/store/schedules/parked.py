@@ -1,4 +1,4 @@
-"""Schedules that cannot be decided: they rest, and go on where they stood once they can be."""
+"""Parks schedules that cannot be decided, and revives them once they can be."""
 
 from __future__ import annotations
 

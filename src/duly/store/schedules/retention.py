@@ -1,4 +1,4 @@
-"""How long ticks and costs are kept, and what is left of them by day."""
+"""Retention of ticks and costs, and their daily totals."""
 
 from __future__ import annotations
 

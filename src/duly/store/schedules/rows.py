@@ -1,4 +1,4 @@
-"""Rows of the tables as values, and what a schedule's own row says of it."""
+"""Converts between table rows and values."""
 
 from __future__ import annotations
 

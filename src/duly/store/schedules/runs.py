@@ -1,4 +1,4 @@
-"""Runs that no trigger asked for: by hand, and of ticks that are filled in."""
+"""Runs without a trigger: manual runs and backfills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ticker does in the store: lock a page of due schedules, decide, write everything down.
+"""One pass of a ticker: lock a page of due schedules, decide, and write everything down.
 
 All of it is one transaction a page. A schedule that cannot be decided, whatever the reason, is
 parked with its error and blocks nobody.

@@ -1,4 +1,4 @@
-"""Newer zone data: who may decide about zoned schedules, and their ticks computed anew."""
+"""Newer time zone data: which tickers may decide zoned schedules, and their ticks recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One commit for the writes of many callers: all of them together, or one by one."""
+"""One commit for the writes of many callers: all together, or one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection, and the words by which duly begins and ends transactions on it."""
+"""A connection, and the statements with which duly begins and ends transactions on it."""
 
 from __future__ import annotations
 

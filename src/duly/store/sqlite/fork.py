@@ -1,4 +1,4 @@
-"""What happens to the stores of a process when it is forked, and when it ends."""
+"""Handles forks and process exit for the stores of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that user code may touch, and the lane that runs mutation bodies on one."""
+"""The connections that user code may use, and the lane that runs mutation bodies on one."""
 
 from __future__ import annotations
 

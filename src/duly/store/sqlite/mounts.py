@@ -1,4 +1,4 @@
-"""On which file system is a file? SQLite's locks cannot be trusted over a network."""
+"""Finds the file system of a file. SQLite's locks cannot be trusted over a network."""
 
 from __future__ import annotations
 

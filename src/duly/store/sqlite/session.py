@@ -1,4 +1,4 @@
-"""duly's statements on one connection."""
+"""A session: duly's statements on one connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must every store do? Each test is a sentence of the contract in `duly.store.table`.
+"""The conformance suite: each test is a sentence of the contract in `duly.store.table`.
 
 Run it on a store of your own with pytest:
 

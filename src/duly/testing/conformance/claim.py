@@ -1,4 +1,4 @@
-"""Claiming: which due jobs a worker gets, in which order, and that nobody else does."""
+"""Claiming: which due jobs a worker gets, in which order, and that no other worker gets them."""
 
 from __future__ import annotations
 

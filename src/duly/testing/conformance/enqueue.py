@@ -1,4 +1,4 @@
-"""Storing jobs: as they were given, all of a call or none, and children of running jobs."""
+"""Enqueuing: jobs are stored as given, all of a call or none, and children of running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways: where they are, and what they said last."""
+"""Gateways: their address, and their last answer or failure."""
 
 from __future__ import annotations
 

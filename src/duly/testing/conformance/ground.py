@@ -1,4 +1,4 @@
-"""What a suite provides of its store, and the words that the tests are written in."""
+"""The base of the suite: what it needs from a store, and the helpers of its tests."""
 
 from __future__ import annotations
 

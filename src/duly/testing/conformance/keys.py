@@ -1,4 +1,4 @@
-"""Unique keys and limits: who holds what, and until when."""
+"""Unique keys and limits: which job holds a key or slot, and until when."""
 
 from __future__ import annotations
 

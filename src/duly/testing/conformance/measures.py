@@ -1,4 +1,4 @@
-"""Measures: how much waits where, counts that only grow, traces, and duly's own tables."""
+"""Measures: queue depths, counters, traces, and duly's own tables."""
 
 from __future__ import annotations
 

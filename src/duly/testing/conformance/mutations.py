@@ -1,4 +1,4 @@
-"""Mutations: the lane in which a job and what it writes commit together."""
+"""Mutations: the lane in which a job and its writes commit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading: what is found, counted and listed."""
+"""Reading: finding, counting and listing jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: what running jobs say, and who may look."""
+"""Reports: the progress and log lines of running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that may be repeated: the first fixes what is made, until it is given up."""
+"""Idempotent requests: the first request fixes the id, until its key is given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settling: how a job gets its end, and what the database itself refuses to store."""
+"""Settling: how an attempt ends, and what the database itself refuses to store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upkeep: what is settled, held and freed from time to time, and how long ends are kept."""
+"""Upkeep: expiry, time limits, holds and retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waking: whoever waits hears of another handle's work."""
+"""Waking: a waiting process hears of another handle's work."""
 
 from __future__ import annotations
 

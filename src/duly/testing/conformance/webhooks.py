@@ -1,4 +1,4 @@
-"""Received webhooks: each once, with its job, and in the order of arrival of what it is about."""
+"""Received webhooks: each once, with its job, and in order of arrival per entity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: registered, beating, dead, and rescued."""
+"""Workers: registration, heartbeats, death and rescue."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What Django finds here are its commands."""
+"""The package where Django looks for commands."""

@@ -1,1 +1,1 @@
-"""One module for each view."""
+"""The views, one module each."""

@@ -1,4 +1,4 @@
-"""The form in which a function is called: a field for each parameter, from its JSON Schema."""
+"""The form for calling a function: one field per parameter, from its JSON Schema."""
 
 from __future__ import annotations
 

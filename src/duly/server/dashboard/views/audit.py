@@ -1,4 +1,4 @@
-"""The audit log: who did what to what."""
+"""The audit log."""
 
 from __future__ import annotations
 

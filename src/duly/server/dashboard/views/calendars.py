@@ -1,4 +1,4 @@
-"""Calendars: the dates on which schedules tick, as a year of checkboxes."""
+"""Calendars: the dates on which schedules may tick, as a year of checkboxes."""
 
 from __future__ import annotations
 

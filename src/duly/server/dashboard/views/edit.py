@@ -1,4 +1,4 @@
-"""The form in which a schedule is edited: what it shows, and what of it was changed."""
+"""The form for editing a schedule: its values, and which of them were changed."""
 
 from __future__ import annotations
 

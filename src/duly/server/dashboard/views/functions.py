@@ -1,4 +1,4 @@
-"""Functions: what can be called, how it does, and what operators decide about it."""
+"""Functions: the list with recent figures, and one function with its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways: other runtimes, and all that may be done to their crons."""
+"""Gateways: other runtimes, and the controls for their crons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: the list with what is done to many, and one job with all that is known of it."""
+"""Jobs: the list with bulk changes, and one job with all its details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overview: is all well, what runs, what comes within a day."""
+"""Overview: warnings, running jobs, and the next day."""
 
 from __future__ import annotations
 

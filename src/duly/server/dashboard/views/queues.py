@@ -1,4 +1,4 @@
-"""Queues: how much waits in them, and the switches that stop one of them or everything."""
+"""Queues: their depths, and the switches that pause one of them or everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One schedule: what it is, what will come, what became of its ticks, and what may be done."""
+"""One schedule: its settings, upcoming ticks, ledger and controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observe > Schedules: every schedule, and every cron of a gateway, in one list."""
+"""Observe > Schedules: every schedule and every gateway cron in one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks: what was received, and what became of it."""
+"""Webhooks: received events, and the state of each."""
 
 from __future__ import annotations
 
