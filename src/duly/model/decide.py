@@ -1,4 +1,4 @@
-"""What becomes of the ticks of a schedule?
+"""Decides what happens to each tick of a schedule.
 
 `walk` decides all of them, for whatever purpose: ticker, preview, backfill, forecast and `why` take
 from it, so that what was foreseen is what happens. It decides from values: a Plan, and the Facts
