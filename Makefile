@@ -117,6 +117,10 @@ docs: $(READY) ## check every link in the documentation and print its index
 pictures: $(READY) ## draw the pictures of the documentation anew
 	$(BIN)/python tools/pictures.py
 
+.PHONY: walks
+walks: $(READY) ## the functions on six ways through the code; ARGS=--write updates docs/architecture.md
+	$(BIN)/python -m tools.walks $(ARGS)
+
 .PHONY: fresh
 fresh: ## try the goals in ARGS on a new Debian (DEBIAN=12 or 13) with only python3, make and git; needs root
 	@sh tools/fresh-machine.sh $(DEBIAN) $(ARGS)
