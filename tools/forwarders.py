@@ -44,13 +44,17 @@ def _is_super(waited: ast.expr) -> bool:
     return ast.unparse(waited).startswith("super()")
 
 
-def main(arguments: Sequence[str]) -> int:
-    folder = Path(arguments[0]) if arguments else PACKAGE
-    found = [
+def find(folder: Path) -> list[str]:
+    """Those in a folder, each with its place."""
+    return [
         f"{path.relative_to(folder)}:{line} {name}"
         for path in sorted(folder.rglob("*.py"))
         for line, name in forwarders(path.read_text(encoding="utf-8"))
     ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    found = find(Path(arguments[0]) if arguments else PACKAGE)
     print(*found, len(found), sep="\n")
     return 0
 
