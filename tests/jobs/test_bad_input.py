@@ -164,6 +164,19 @@ def test_an_option_that_makes_no_sense_is_refused(app: Duly, db: Database, act: 
     assert db.count("@jobs") == 0
 
 
+def test_an_option_that_does_not_exist_is_refused(app: Duly, act: Any):
+    verbs: list[tuple[Any, str, list[str]]] = [
+        (app.action, "action", ["retries", "alone", "group", "idempotency_key"]),
+        (app.mutation, "mutation", ["retries", "idempotency_key"]),
+        (act.using, "using", ["retries", "name", "aliases", "internal", "retry_on"]),
+    ]
+    for verb, name, options in verbs:
+        for option in options:
+            message = rf"^{name}\(\) got an unexpected keyword argument '{option}'$"
+            with pytest.raises(TypeError, match=message):
+                verb(**{option: None})
+
+
 @pytest.mark.parametrize(
     "policy",
     [

@@ -89,3 +89,23 @@ def wrong_option(tx: Tx) -> None: ...
 
 @app.action(retry=5)  # error
 def wrong_retry(ctx: Ctx) -> None: ...
+
+
+@app.action(idempotency_key="k")  # error: for a call, not for all of them
+def wrong_for_all_calls(ctx: Ctx) -> None: ...
+
+
+@app.mutation(isolate="process")  # error
+def wrong_isolation(tx: Tx) -> None: ...
+
+
+@app.action(alone=True)  # error
+def wrong_commit(ctx: Ctx) -> None: ...
+
+
+def use() -> None:
+    function: Function[[int], bool] = move_slowly.using(idempotency_key="k", tags=["a"])
+    app.run(function.using(expires=60), 1)
+    move_slowly.using(retries=3)  # error
+    move_slowly.using(name="other")  # error
+    move_slowly.using(priority="9")  # error

@@ -24,8 +24,9 @@ from duly.calls.replay import REMEMBERED_MS, all_again, within_bytes
 from duly.calls.verbs import job_filter, name_of_function
 from duly.errors import Canceled, InvalidOption, NonRetryable, QueryTooBroad
 from duly.functions.checks import check_text
-from duly.functions.function import Function, Options
+from duly.functions.function import Function
 from duly.functions.new_job import new_job, tracked
+from duly.functions.options import Options
 from duly.functions.times import Delay, Instant, after, at
 from duly.ids import FIRST_ID, is_id, new_id
 from duly.model.audit import Deed

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar, Unpack, overload
 
 from duly.calls.kinds import (
     Action,
@@ -17,12 +16,9 @@ from duly.calls.kinds import (
     MutationBody,
 )
 from duly.errors import InvalidFunction, InvalidOption
-from duly.functions.checks import check_body, check_text, name_of, words_of
-from duly.functions.function import Function, Isolate, Options, P, R, RetryOn, Traits, retry_on_of
-from duly.functions.times import Delay
-from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
-from duly.model.keys import Limit, Unique
-from duly.model.retry import Retry
+from duly.functions.checks import check_body, check_text, name_of
+from duly.functions.function import Function, P, R
+from duly.functions.options import ActionOptions, MutationOptions, decorated, refuse_unknown
 
 F = TypeVar("F", bound=Function[..., Any])
 MUTATIONS_STAY = "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"
@@ -43,51 +39,11 @@ class Registry(ABC):
 
     @overload
     def mutation(
-        self,
-        /,
-        *,
-        name: str | None = ...,
-        aliases: Sequence[str] = ...,
-        queue: str = ...,
-        priority: int = ...,
-        timeout: Delay | None = ...,
-        expires: Delay | datetime | None = ...,
-        owner: str | None = ...,
-        tags: Sequence[str] = ...,
-        retry: Retry | None = ...,
-        retry_on: RetryOn = ...,
-        on_complete: Function[..., Any] | None = ...,
-        unique: Unique | None = ...,
-        limit: Limit | None = ...,
-        debounce: Delay | None = ...,
-        internal: bool = ...,
-        alone: bool = ...,
-        group: bool = ...,
+        self, /, **options: Unpack[MutationOptions]
     ) -> Callable[[MutationBody[P, R]], Mutation[P, R]]: ...
 
     def mutation(
-        self,
-        body: MutationBody[P, R] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: str = DEFAULT_QUEUE,
-        priority: int = DEFAULT_PRIORITY,
-        timeout: Delay | None = None,
-        expires: Delay | datetime | None = None,
-        owner: str | None = None,
-        tags: Sequence[str] = (),
-        retry: Retry | None = None,
-        retry_on: RetryOn = (),
-        on_complete: Function[..., Any] | None = None,
-        unique: Unique | None = None,
-        limit: Limit | None = None,
-        debounce: Delay | None = None,
-        internal: bool = False,
-        alone: bool = False,
-        group: bool = False,
-        isolate: None = None,
+        self, body: MutationBody[P, R] | None = None, /, **options: Any
     ) -> Mutation[P, R] | Callable[[MutationBody[P, R]], Mutation[P, R]]:
         """Register a function that is one database transaction, run exactly once.
 
@@ -98,24 +54,10 @@ class Registry(ABC):
         `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
         only for bodies that insert and do not update common rows.
         """
-        if isolate is not None:
+        if options.pop("isolate", None) is not None:
             raise InvalidOption("isolate", MUTATIONS_STAY)
-        words = words_of("tags", tags)
-        options = Options(
-            queue,
-            priority,
-            timeout,
-            expires,
-            owner,
-            words,
-            retry,
-            on_complete,
-            unique,
-            limit,
-            debounce,
-        )
-        only = retry_on_of(retry_on)
-        traits = Traits(words_of("aliases", aliases), internal, alone, group, only)
+        refuse_unknown("mutation", options, MutationOptions)
+        job_options, traits = decorated(options)
 
         def register(body: MutationBody[P, R]) -> Mutation[P, R]:
             checked = check_body(body, "Tx", "app.mutation")
@@ -123,8 +65,8 @@ class Registry(ABC):
                 raise InvalidFunction(
                     f"{checked.__qualname__}: a mutation is a plain def; use @app.action for async"
                 )
-            full_name = self._full_name(name_of(checked, name))
-            return self._register(Mutation(checked, full_name, options, traits))
+            full_name = self._full_name(name_of(checked, options.get("name")))
+            return self._register(Mutation(checked, full_name, job_options, traits))
 
         return register if body is None else register(body)
 
@@ -135,50 +77,9 @@ class Registry(ABC):
     def action(self, body: ActionBody[P, R], /) -> Action[P, R]: ...
 
     @overload
-    def action(
-        self,
-        /,
-        *,
-        name: str | None = ...,
-        aliases: Sequence[str] = ...,
-        queue: str = ...,
-        priority: int = ...,
-        timeout: Delay | None = ...,
-        expires: Delay | datetime | None = ...,
-        owner: str | None = ...,
-        tags: Sequence[str] = ...,
-        retry: Retry | None = ...,
-        retry_on: RetryOn = ...,
-        on_complete: Function[..., Any] | None = ...,
-        unique: Unique | None = ...,
-        limit: Limit | None = ...,
-        debounce: Delay | None = ...,
-        internal: bool = ...,
-        isolate: Isolate | None = ...,
-    ) -> ActionDecorator: ...
+    def action(self, /, **options: Unpack[ActionOptions]) -> ActionDecorator: ...
 
-    def action(
-        self,
-        body: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: str = DEFAULT_QUEUE,
-        priority: int = DEFAULT_PRIORITY,
-        timeout: Delay | None = None,
-        expires: Delay | datetime | None = None,
-        owner: str | None = None,
-        tags: Sequence[str] = (),
-        retry: Retry | None = None,
-        retry_on: RetryOn = (),
-        on_complete: Function[..., Any] | None = None,
-        unique: Unique | None = None,
-        limit: Limit | None = None,
-        debounce: Delay | None = None,
-        internal: bool = False,
-        isolate: Isolate | None = None,
-    ) -> Any:
+    def action(self, body: Any = None, /, **options: Any) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given.
 
         `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
@@ -187,29 +88,15 @@ class Registry(ABC):
         `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
         `isolate="process"`: run every job in a process of its own, which can be stopped.
         """
-        words = words_of("tags", tags)
-        options = Options(
-            queue,
-            priority,
-            timeout,
-            expires,
-            owner,
-            words,
-            retry,
-            on_complete,
-            unique,
-            limit,
-            debounce,
-        )
-        only = retry_on_of(retry_on)
-        traits = Traits(words_of("aliases", aliases), internal, retry_on=only, isolate=isolate)
+        refuse_unknown("action", options, ActionOptions)
+        job_options, traits = decorated(options)
 
         def register(body: Any) -> Function[..., Any]:
             is_async = inspect.iscoroutinefunction(body)
             kind = AsyncAction[..., Any] if is_async else Action[..., Any]
             checked = check_body(body, "AsyncCtx" if is_async else "Ctx", "app.action")
-            full_name = self._full_name(name_of(checked, name))
-            return self._register(kind(checked, full_name, options, traits))
+            full_name = self._full_name(name_of(checked, options.get("name")))
+            return self._register(kind(checked, full_name, job_options, traits))
 
         return register if body is None else register(body)
 

@@ -7,7 +7,7 @@ import msgspec
 from duly.calls.context import Ctx
 from duly.calls.kinds import Action
 from duly.errors import AddressRefused, InvalidOption, NonRetryable
-from duly.functions.function import Options
+from duly.functions.options import Options
 from duly.model.retry import Retry
 from duly.runtime.outbound import Client, parse_url
 

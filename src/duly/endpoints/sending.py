@@ -16,7 +16,7 @@ from duly.endpoints.signing import signed
 from duly.endpoints.target import NAME, QUEUE
 from duly.endpoints.views import Delivered, is_reserved
 from duly.errors import DeliveryFailed, EndpointNotFound, NonRetryable, RetryAfter
-from duly.functions.function import Options
+from duly.functions.options import Options
 from duly.model.endpoint import Dispatch, EndpointRecord
 from duly.model.job import JobRecord, Trigger
 from duly.runtime.outbound import Answer

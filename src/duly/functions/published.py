@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from duly.errors import InvalidOption, UnknownFunction
-from duly.functions.function import Function, Options, P, R_co, published_options
+from duly.functions.function import Function, P, R_co
+from duly.functions.options import (
+    CHANGEABLE,
+    FIXED,
+    CallOptions,
+    Options,
+    published_options,
+    read_options,
+)
 from duly.model.function import FunctionInfo, PublishedOptions
 from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Kind
-from duly.model.keys import Limit, Unique
-from duly.model.retry import decode_retry
 from duly.model.signature import PublishedSignature, Signature
 from duly.model.stored import read
 
 NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
-CHANGEABLE = ("queue", "priority", "timeout", "expires", "owner", "tags", "retry")
-FIXED = ("unique", "limit", "debounce", "idempotency_key", "on_complete")
 
 
 class Declared(Function[P, R_co]):
@@ -65,8 +69,9 @@ class Declared(Function[P, R_co]):
         known = Declared[P, R_co](
             self.body, self.name, self.signature, Kind(info.kind), self.changes
         )
-        published = _options_from(options_of(info), hook)
-        known.options = msgspec.structs.replace(published, **self.changes)
+        given = read_options(msgspec.structs.asdict(options_of(info)))
+        given["on_complete"] = hook
+        known.options = Options(**given | self.changes)
         return known
 
 
@@ -90,22 +95,6 @@ def by_name(info: FunctionInfo) -> Declared[..., Any]:
 
     schema = schema_of(info)
     return Declared(stub, info.name, PublishedSignature(info.name, schema), Kind(info.kind))
-
-
-def _options_from(published: PublishedOptions, hook: Function[..., Any] | None) -> Options:
-    return Options(
-        queue=published.queue,
-        priority=published.priority,
-        timeout=None if published.timeout is None else published.timeout / 1000,
-        expires=None if published.expires is None else published.expires / 1000,
-        owner=published.owner,
-        tags=published.tags,
-        retry=decode_retry(published.retry),
-        on_complete=hook,
-        unique=None if published.unique is None else Unique(**published.unique),
-        limit=None if published.limit is None else Limit(**published.limit),
-        debounce=None if published.debounce is None else published.debounce / 1000,
-    )
 
 
 def option_changes(
@@ -138,12 +127,4 @@ def with_changes(function: Function[..., Any], changes: Mapping[str, Any]) -> Fu
     """The function with options that `option_changes` has written down."""
     if not changes:
         return function
-    given = dict(changes)
-    for name in ("timeout", "expires"):
-        if given.get(name) is not None:
-            given[name] /= 1000
-    if "retry" in given:
-        given["retry"] = decode_retry(given["retry"])
-    if "tags" in given:
-        given["tags"] = tuple(given["tags"])
-    return function.using(**given)
+    return function.using(**cast(CallOptions, read_options(changes)))

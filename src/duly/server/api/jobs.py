@@ -17,6 +17,7 @@ from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
 from duly.errors import FunctionDeleted, InvalidArgument, JobNotFound, UnknownFunction
 from duly.functions.function import Call, Function
+from duly.functions.options import CallOptions
 from duly.functions.times import after as in_seconds
 from duly.functions.times import at
 from duly.ids import is_id, new_id
@@ -66,6 +67,9 @@ class JobOptions(Shape):
     timeout: float | None = Field(default=None, gt=0, description="Seconds.")
     expires: float | None = Field(default=None, gt=0, description="Seconds after it is due.")
     tags: list[str] | None = None
+
+    def given(self) -> CallOptions:
+        return cast(CallOptions, self.model_dump(exclude_none=True))
 
 
 Arguments = Annotated[
@@ -411,10 +415,8 @@ def called(app: Duly, who: Principal, once: Repeatable, body: NewJobBody) -> Job
     function = callee(app, who, body.function, body.endpoint, owner)
     if isinstance(function, EndpointTarget):
         owner = owner or function.owner or None
-    options: dict[str, Any] = {
-        name: value for name, value in body.options.model_dump().items() if value is not None
-    }
-    function = function.using(owner=owner, **options)
+    options: CallOptions = {**body.options.given(), "owner": owner}
+    function = function.using(**options)
     return run_once(app, who, once, body, function, body.args, _due(app, body))
 
 

@@ -199,11 +199,6 @@ def _interval(body: ScheduleOptionsBody) -> int | None:
     return milliseconds
 
 
-def job_options(options: JobOptions | None) -> dict[str, Any]:
-    given = {} if options is None else options.model_dump()
-    return {name: value for name, value in given.items() if value is not None}
-
-
 # What goes out -----------------------------------------------------------------------------------
 
 

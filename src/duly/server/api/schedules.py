@@ -53,7 +53,6 @@ from duly.server.api.schedule_shapes import (
     TickShape,
     explanation_shape,
     foreseen_shape,
-    job_options,
     options_of,
     plan_shape,
     tick_shape,
@@ -448,7 +447,7 @@ def _asked_for(
 ) -> tuple[Call[Any], dict[str, Any]]:
     """What a new schedule is to call, and its other options."""
     function = callee(app, who, body.function, body.endpoint, owner)
-    function = function.using(**job_options(body.options))
+    function = function.using(**body.options.given())
     options = options_of(app, body)
     if body.rotation is not None:
         options["rotation"] = _entries(function, body.rotation, None)
@@ -506,8 +505,8 @@ def _call(
         function = _endpoint_of(app, who, schedule)
     else:
         function = callable_by_http(app, schedule.function)
-    if another or body.options is not None:
-        function = function.using(**job_options(body.options))
+    if body.options is not None:
+        function = function.using(**body.options.given())
     if not another and body.args is None:
         return Call(function, before.args)
     stored = before.args if function.name == before.function.name else "{}"
