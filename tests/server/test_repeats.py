@@ -9,9 +9,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Limit, ManualClock, Unique
-from duly.errors import StoreUnavailable
+from duly.errors import InvalidOption, StoreUnavailable
 from duly.ids import new_id
-from duly.schedules import Schedules
 from duly.server import make_asgi
 from tests.jobs.support import Database, Gate, Hire
 from tests.schedules.support import tick_all
@@ -183,12 +182,28 @@ def test_the_same_run_asked_for_at_once_is_one(shop: Duly):
     run_id = new_id(shop.clock.now())
 
     def run(_: int) -> str | None:
-        return Schedules(shop.core, None, run_id).run(made).job_id
+        return shop.schedules.run(made, id=run_id).job_id
 
     with ThreadPoolExecutor(4) as threads:
         jobs = set(threads.map(run, range(8)))
 
     assert len(jobs) == len(shop.schedules.ticks(made)) == 1
+
+
+def test_what_is_made_gets_the_id_that_was_chosen_for_it(shop: Duly):
+    greet = shop.functions["greet"].bind("ann")
+    makers: list[Callable[[str], Any]] = [
+        lambda id: shop.schedules.create("s", greet, every=3600, id=id),
+        lambda id: shop.calendars.create("c", "skip_dates", id=id),
+        lambda id: shop.endpoints.create("e", "https://example.org", id=id),
+        lambda id: shop.gateways.add("g", "https://example.org", id=id),
+        lambda id: shop.tokens.create("t", id=id).token,
+    ]
+    for make in makers:
+        with pytest.raises(InvalidOption, match="id: must be an id as duly makes them"):
+            make("mine")
+        chosen = new_id(shop.clock.now())
+        assert make(chosen).id == chosen
 
 
 @pytest.mark.parametrize(("path", "body"), [*MADE, ("/gateways", GATEWAY)])

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from duly.app.duly import Duly
 from duly.calendars import Calendars
+from duly.calls import bulk
 from duly.calls.jobs import Job, job_from
 from duly.calls.replay import replay_one
 from duly.core import Core
@@ -116,6 +117,11 @@ find_jobs = _of(lambda core: core.find_by_any_name)
 stored_job = _of(lambda core: core.ready().get)
 tally = _of(lambda core: core.ready().tally)
 throughput = _of(lambda core: core.ready().throughput)
+cancel_order = _over(bulk.cancel_order)
+retry_order = _over(bulk.retry_order)
+reschedule_order = _over(bulk.reschedule_order)
+look_at_bulk = _over(bulk.look)
+enqueue_bulk = _over(bulk.enqueue)
 
 
 def run(

@@ -11,16 +11,14 @@ import secrets
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Self
 
 import msgspec
 
 from duly.clock import from_ms
 from duly.core import Core
 from duly.errors import InvalidOption, StoreError, TokenNotFound
-from duly.functions.checks import check_text
+from duly.functions.checks import check_text, id_for
 from duly.functions.times import Instant, at, length_ms
-from duly.ids import new_id
 from duly.model.access import Principal, Scope, TokenRecord, scopes_of, stored_scopes
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.zones import zone
@@ -67,14 +65,9 @@ class NewToken(msgspec.Struct, frozen=True):
 class Tokens:
     """The tokens of an app's server. Only a digest of each is stored."""
 
-    def __init__(self, core: Core, fixed_id: str | None = None) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._fixed_id = fixed_id
         self._noting: set[str] = set()
-
-    def under(self, token_id: str) -> Self:
-        """The same, where the next token gets this id; for requests that may be repeated."""
-        return type(self)(self._core, token_id)
 
     def create(
         self,
@@ -85,11 +78,12 @@ class Tokens:
         expires: Instant | timedelta | None = None,
         tz: str | None = None,
         by: str | None = None,
+        id: str | None = None,
     ) -> NewToken:
         """Make a token with scopes out of read, enqueue, operate and admin.
 
         With an owner it is for that owner's things only. `tz`: the zone in which the dashboard
-        shows times to whoever has it and has not chosen another.
+        shows times to whoever has it and has not chosen another. `id`: the id of the new token.
         """
         refuse_inside_mutation("tokens.create")
         check_text("name", name)
@@ -100,7 +94,7 @@ class Tokens:
         now = self._core.now()
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         record = TokenRecord(
-            id=self._fixed_id or new_id(now),
+            id=id_for(id, now),
             name=name,
             digest=digest_of(secret),
             scopes=" ".join(sorted(_checked(scopes))),

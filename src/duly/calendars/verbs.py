@@ -37,8 +37,8 @@ from duly.errors import (
     ReadOnlyCalendar,
     StaleVersion,
 )
-from duly.functions.checks import check_text
-from duly.ids import is_id, new_id
+from duly.functions.checks import check_text, id_for
+from duly.ids import is_id
 from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates, Day, read_date
 from duly.model.ical import MAX_TEXT, dates_of
 from duly.model.schedule import ScheduleFilter, ScheduleRecord
@@ -62,11 +62,9 @@ class Calendars:
     the same verbs for one owner, who sees and changes nothing of others.
     """
 
-    def __init__(self, core: Core, owner: str | None = None, fixed_id: str | None = None) -> None:
+    def __init__(self, core: Core, owner: str | None = None) -> None:
         self._core = core
         self._owner = owner
-        self._fixed_id = fixed_id
-        """What the next one that is made is called; for requests that may be repeated."""
 
     def of(self, owner: str) -> Calendars:
         """The calendars of one owner."""
@@ -107,8 +105,12 @@ class Calendars:
         dates: Dates = (),
         rules: Iterable[str] = (),
         by: str | None = None,
+        id: str | None = None,
     ) -> StoredCalendar:
-        """Make a calendar: `create("plant closed", "skip_dates", dates=[…])`, or of a Calendar."""
+        """Make a calendar: `create("plant closed", "skip_dates", dates=[…])`, or of a Calendar.
+
+        `id`: the id of the new calendar.
+        """
         refuse_inside_mutation("calendars.create")
         check_by(by)
         if not isinstance(calendar, Calendar):
@@ -117,9 +119,8 @@ class Calendars:
             raise InvalidOption("calendar", "give a Calendar, or what it is made of, not both")
         check_name(calendar.name)
         now = self._core.now()
-        definition = to_json(calendar.encode())
-        chosen = self._fixed_id or new_id(now)
-        record = CalendarRecord(chosen, self._for(), calendar.name, definition, 1, now, now)
+        definition, made_id = to_json(calendar.encode()), id_for(id, now)
+        record = CalendarRecord(made_id, self._for(), calendar.name, definition, 1, now, now)
         if not self._core.ready().add_calendar(record, by, now):
             raise CalendarExists(calendar.name)
         return as_stored(record)

@@ -120,14 +120,8 @@ class Bulk:
     why. Jobs that are stored later are left alone. `dry_run=True` only says what matches now.
     """
 
-    def __init__(self, core: Core, fixed_id: str | None = None, deed: Deed | None = None) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._fixed_id = fixed_id
-        self._deed = deed
-
-    def under(self, job_id: str, deed: Deed) -> Bulk:
-        """The same, where the next job gets this id, and is written down; for HTTP requests."""
-        return Bulk(self._core, job_id, deed)
 
     @overload
     def cancel(
@@ -220,7 +214,7 @@ class Bulk:
     def _do(self, order: Order, dry_run: bool) -> Job[Result] | BulkPreview:
         if dry_run:
             return look(self._core, order)
-        job_id = enqueue(self._core, order, self._fixed_id, self._deed)
+        job_id = enqueue(self._core, order)
         return Job(self._core, job_id, _decoder(self._core), self._core.get)
 
 
@@ -340,14 +334,14 @@ def count(core: Core, order: Order) -> int:
     return sum(store.count(part, live=live) for part in order.parts)
 
 
-def enqueue(core: Core, order: Order, fixed_id: str | None = None, deed: Deed | None = None) -> str:
+def enqueue(core: Core, order: Order, *, id: str | None = None, deed: Deed | None = None) -> str:
     """Store the job that does it; its id. It belongs to whose jobs it is about."""
     function = core.functions.builtins[NAME]
     call = function.bind(order)
     now = core.now()
     job = tracked(new_job(call, now, now, None), actor=order.by, owner=order.parts[0].owner)
-    if fixed_id is not None:
-        job = msgspec.structs.replace(job, id=fixed_id)
+    if id is not None:
+        job = msgspec.structs.replace(job, id=id)
     core.insert([job], deed)
     return job.id
 

@@ -21,9 +21,9 @@ from duly.errors import (
     InvalidTime,
     StaleVersion,
 )
-from duly.functions.checks import check_text
+from duly.functions.checks import check_text, id_for
 from duly.functions.times import Delay, seconds_of
-from duly.ids import is_id, new_id
+from duly.ids import is_id
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import Retry, encode_retry
 from duly.runtime.outbound import Allow
@@ -62,19 +62,14 @@ class Endpoints:
     same verbs for one owner, who sees and changes nothing of others.
     """
 
-    def __init__(self, core: Core, owner: str | None = None, fixed_id: str | None = None) -> None:
+    def __init__(self, core: Core, owner: str | None = None) -> None:
         self._core = core
         self._owner = owner
-        self._fixed_id = fixed_id
 
     def of(self, owner: str) -> Endpoints:
         """The endpoints of one owner."""
         check_text("owner", owner)
         return Endpoints(self._core, owner)
-
-    def under(self, endpoint_id: str) -> Endpoints:
-        """The same, where the next endpoint gets this id; for requests that may be repeated."""
-        return Endpoints(self._core, self._owner, endpoint_id)
 
     # How this process sends
 
@@ -137,15 +132,17 @@ class Endpoints:
         retry: Retry | None = None,
         owner: str | None = None,
         by: str | None = None,
+        id: str | None = None,
     ) -> Endpoint:
         """Make an endpoint. What is sent there is signed if there is a `secret`.
 
         `secret`, and headers that let somebody in, are references: env:NAME or file:PATH.
+        `id`: the id of the new endpoint.
         """
         refuse_inside_mutation("endpoints.create")
         now = self._core.now()
         record = EndpointRecord(
-            id=self._fixed_id or new_id(now),
+            id=id_for(id, now),
             owner=self._owner_for(owner),
             name=_name(name),
             url=self._url(url),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from duly.errors import InvalidFunction, InvalidOption
+from duly.ids import is_id, new_id
 from duly.model import plain
 
 MAX_NAME = 200
@@ -68,6 +69,15 @@ def check_stored_text(option: str, value: object, what: str) -> None:
         raise InvalidOption(option, f"must be text, not {value!r}", f"give {what}")
     if wrong := plain.fault(str(value)):
         raise InvalidOption(option, f"{wrong.reason}: {value!r}", f"give {what}")
+
+
+def id_for(chosen: str | None, now: int) -> str:
+    """The id of something new: the one that was chosen for it, or any."""
+    if chosen is None:
+        return new_id(now)
+    if not is_id(chosen):
+        raise InvalidOption("id", f"must be an id as duly makes them, not {chosen!r}")
+    return chosen
 
 
 def check_flag(option: str, value: object) -> None:

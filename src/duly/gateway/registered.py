@@ -21,7 +21,7 @@ from duly.errors import (
     InvalidOption,
     SecretMissing,
 )
-from duly.functions.checks import check_text
+from duly.functions.checks import check_text, id_for
 from duly.gateway.ask import AskAll
 from duly.gateway.bridge import BridgeClient, ask_add, ask_get, check_url, is_link_local
 from duly.gateway.crons import (
@@ -32,7 +32,7 @@ from duly.gateway.crons import (
     RunAnswer,
     ScheduleData,
 )
-from duly.ids import is_id, new_id
+from duly.ids import is_id
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
 from duly.model.stored import read
 from duly.model.trigger import Trigger
@@ -91,21 +91,15 @@ class Gateways:
         core: Core,
         owner: str | None = None,
         ask_all: AskForCrons | None = None,
-        fixed_id: str | None = None,
     ) -> None:
         self._core = core
         self._owner = owner
-        self._fixed_id = fixed_id
         self._ask_all: AskForCrons = ask_all or AskAll(_all_crons)
 
     def of(self, owner: str) -> Gateways:
         """The gateways of one owner."""
         check_text("owner", owner)
         return Gateways(self._core, owner, self._ask_all)
-
-    def under(self, made_id: str) -> Gateways:
-        """The same, where what is made next gets this id; for requests that may be repeated."""
-        return Gateways(self._core, self._owner, self._ask_all, made_id)
 
     # Gateways
 
@@ -118,11 +112,13 @@ class Gateways:
         link_local: bool = False,
         owner: str | None = None,
         by: str | None = None,
+        id: str | None = None,
     ) -> RegisteredGateway:
         """Register a gateway: its address, and env:NAME or file:PATH of its bearer secret.
 
         It is not asked anything yet. A link-local address (169.254.0.0/16, fe80::/10), where cloud
-        providers serve credentials, is refused unless `link_local` is true.
+        providers serve credentials, is refused unless `link_local` is true. `id`: the id of the
+        new gateway.
         """
         refuse_inside_mutation("gateways.add")
         check_text("name", name)
@@ -133,7 +129,7 @@ class Gateways:
             reason = f"{url!r} is a link-local address, where cloud providers serve credentials"
             raise InvalidOption("url", reason, "pass link_local if the gateway really is there")
         record = GatewayRecord(
-            id=self._fixed_id or new_id(self._core.now()),
+            id=id_for(id, self._core.now()),
             owner=self._owner_for(owner),
             name=name,
             url=check_url(url),
@@ -219,12 +215,13 @@ class Gateways:
         payload: Mapping[str, Any] | None = None,
         enabled: bool = True,
         by: str | None = None,
+        id: str | None = None,
     ) -> GatewayCron:
-        """Make a cron on a gateway."""
+        """Make a cron on a gateway. `id`: the id of the new cron."""
 
         def add(bridge: BridgeClient) -> GatewayCron:
             given: dict[str, Any] = {"name": name, "payload": payload, "enabled": enabled}
-            return bridge.ask(ask_add(handler, schedule, cron_id=self._fixed_id, **given))
+            return bridge.ask(ask_add(handler, schedule, cron_id=id, **given))
 
         return self._pass_on(gateway, "cron_add", {"cron": name or handler}, by, add)
 

@@ -39,11 +39,9 @@ def name_of(key: Key) -> str:
 class Found:
     """What the verbs of schedules have in common: an app and, it may be, an owner."""
 
-    def __init__(self, core: Core, owner: str | None = None, fixed_id: str | None = None) -> None:
+    def __init__(self, core: Core, owner: str | None = None) -> None:
         self._core = core
         self._owner = owner
-        self._fixed_id = fixed_id
-        """The id of what is made or run next; for requests that may be repeated."""
 
     def _owner_for(self, owner: str | None) -> str:
         if owner is not None:

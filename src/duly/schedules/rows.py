@@ -15,7 +15,7 @@ from duly.errors import (
     InvalidOption,
     StaleVersion,
 )
-from duly.ids import new_id
+from duly.functions.checks import id_for
 from duly.model.calendar import Calendar
 from duly.model.due import due_at, first_coming
 from duly.model.expect import Promise, read_expect
@@ -56,12 +56,12 @@ def new_record(
     note: str | None = None,
     by: str | None = None,
     declared: str | None = None,
-    fixed_id: str | None = None,
+    id: str | None = None,
 ) -> ScheduleRecord:
     """The row of a new schedule; all its times count from one `now`."""
     fields: dict[str, Any] = dict.fromkeys(ScheduleRecord.__struct_fields__)
     fields |= {
-        "id": fixed_id or new_id(now),
+        "id": id_for(id, now),
         "app": app,
         "owner": owner,
         "key": key,

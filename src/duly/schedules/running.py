@@ -42,11 +42,13 @@ class Running(Found):
         *,
         inputs: Mapping[str, Any] | None = None,
         by: str | None = None,
+        id: str | None = None,
     ) -> Tick:
         """Run it now, beside its ticks, with other inputs if they are given.
 
         Calendar and condition are not asked; the kill switch, the function's status, the budget,
-        cycles and overlapping are. What became of it stands in the ledger.
+        cycles and overlapping are. What became of it stands in the ledger. `id`: the id of the run;
+        what was run under it before is not run again.
         """
         refuse_inside_mutation("schedules.run")
         check_by(by)
@@ -55,7 +57,7 @@ class Running(Found):
         now = self._core.now()
         args = None if inputs is None else self._fit(record, inputs)
         names = None if inputs is None else sorted(inputs)
-        asked = Asked(by, *self._lineage(), self._fixed_id, names)
+        asked = Asked(by, *self._lineage(), id, names)
 
         def choose(plan: Plan, facts: Facts, instant: int) -> Iterator[Decided]:
             decided = walk(plan, facts, [instant], now, Purpose.RUN)

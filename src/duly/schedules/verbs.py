@@ -43,7 +43,7 @@ def drafted(
     owner: str,
     *,
     by: str | None = None,
-    fixed_id: str | None = None,
+    id: str | None = None,
 ) -> ScheduleRecord:
     """The row that a schedule would have, with everything checked; nothing is stored."""
     check_key(key)
@@ -64,7 +64,7 @@ def drafted(
         fire_at_once=options.get("fire_at_once", False),
         note=options.get("note"),
         by=by,
-        fixed_id=fixed_id,
+        id=id,
     )
     check_times(record)
     return record
@@ -91,15 +91,17 @@ class Schedules(Reading, Running):
         *,
         owner: str | None = None,
         by: str | None = None,
+        id: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Make a schedule that calls a function, with the arguments that `bind` gave it."""
+        """Make a schedule that calls a function, with the arguments that `bind` gave it.
+
+        `id`: the id of the new schedule.
+        """
         refuse_inside_mutation("schedules.create")
         check_by(by)
         call = call if isinstance(call, Call) else bound(call)
-        record = drafted(
-            self._core, key, call, options, self._owner_for(owner), by=by, fixed_id=self._fixed_id
-        )
+        record = drafted(self._core, key, call, options, self._owner_for(owner), by=by, id=id)
         if not self._core.ready().add_schedule(record, by, record.created_at):
             raise ScheduleExists(key)
         self._core.wake_ticker()

@@ -166,8 +166,14 @@ def create(app: App, who: Operator, once: Once, body: NewCalendarBody) -> Calend
     owner = owner_of(who, body.owner)
 
     def make(calendar_id: str | None) -> StoredCalendar:
-        return operations.calendars(app, owner, calendar_id).create(
-            body.name, body.kind, tz=body.tz, dates=body.dates, rules=body.rules, by=who.name
+        return operations.calendars(app, owner).create(
+            body.name,
+            body.kind,
+            tz=body.tz,
+            dates=body.dates,
+            rules=body.rules,
+            by=who.name,
+            id=calendar_id,
         )
 
     return _shape(once.make(who, body, make, app.calendars.get))
@@ -239,7 +245,7 @@ def clone(app: App, who: Operator, once: Once, calendar: str, body: CloneBody) -
         source = _of(app, who.owner).get(calendar)
         owner = owner_of(who, body.owner) or source.owner
         copy = changed(source.calendar, {**body.given(), "name": body.name})
-        return operations.calendars(app, owner, calendar_id).create(copy, by=who.name)
+        return operations.calendars(app, owner).create(copy, by=who.name, id=calendar_id)
 
     return _shape(once.make(who, body, make, app.calendars.get))
 

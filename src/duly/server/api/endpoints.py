@@ -91,8 +91,7 @@ def create(app: App, who: Admin, once: Once, body: NewEndpointBody) -> EndpointS
         everybodys(who)
 
     def make(endpoint_id: str | None) -> Endpoint:
-        endpoints = _of(app, who)
-        return (endpoints if endpoint_id is None else endpoints.under(endpoint_id)).create(
+        return _of(app, who).create(
             body.name,
             body.url,
             secret=body.secret,
@@ -101,6 +100,7 @@ def create(app: App, who: Admin, once: Once, body: NewEndpointBody) -> EndpointS
             retry=_retry(body.retry),
             owner=owner_of(who, body.owner),
             by=who.name,
+            id=endpoint_id,
         )
 
     return _shape(once.make(who, body, make, _of(app, who).get))

@@ -159,14 +159,14 @@ def add(app: App, who: Admin, once: Once, body: NewGatewayBody) -> GatewayShape:
     everybodys(who)
 
     def make(gateway_id: str | None) -> RegisteredGateway:
-        gateways = app.gateways
-        return (gateways if gateway_id is None else gateways.under(gateway_id)).add(
+        return app.gateways.add(
             body.name,
             body.url,
             secret=body.secret,
             link_local=body.link_local,
             owner=body.owner,
             by=who.name,
+            id=gateway_id,
         )
 
     return _shape(who, once.make(who, body, make, app.gateways.get))
@@ -219,7 +219,7 @@ async def cron_add(
 
     def add(gateways: Gateways, known: str) -> GatewayCron:
         def make(cron_id: str | None) -> GatewayCron:
-            return (gateways if cron_id is None else gateways.under(cron_id)).cron_add(
+            return gateways.cron_add(
                 known,
                 body.handler,
                 body.schedule,
@@ -227,6 +227,7 @@ async def cron_add(
                 payload=body.payload,
                 enabled=body.enabled,
                 by=who.name,
+                id=cron_id,
             )
 
         return once.make(who, body, make, lambda cron_id: gateways.find_cron(known, cron_id))

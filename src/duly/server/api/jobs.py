@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from duly.app import Duly, operations
-from duly.calls.bulk import BulkPreview
+from duly.calls.bulk import Order, Which
 from duly.calls.jobs import MOST_CHILDREN, Job, JobFailure, failure_of
 from duly.calls.verbs import job_filter
 from duly.clock import from_ms
@@ -322,29 +322,32 @@ def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
     which["by"] = who.name
     if (owner := owner_of(who, body.owner)) is not None:
         which["owner"] = owner
-    given: dict[str, Any] = {"dry_run": body.dry_run, **which}
+    if body.dry_run:
+        preview = operations.look_at_bulk(app, _order(app, body, which))
+        once.made_nothing()
+        return BulkAnswer(job=None, matched=preview.matched, sample=list(preview.sample))
 
-    def make(fixed_id: str | None) -> Job[Any] | BulkPreview:
+    def make(job_id: str | None) -> Job[Any]:
         now = operations.now(app)
-        job_id = fixed_id or new_id(now)
+        job_id = job_id or new_id(now)
         detail = {name: str(value) for name, value in which.items()}
         deed = Deed(f"jobs.{body.verb}", f"job:{job_id}", who.name, detail, now)
-        bulk: Any = app.bulk.under(job_id, deed)
-        done: Job[Any] | BulkPreview
-        match body.verb:
-            case "cancel":
-                done = bulk.cancel(**given)
-            case "retry":
-                done = bulk.retry(dead=body.dead, **given)
-            case "reschedule":
-                done = bulk.reschedule(run_at=body.run_at, run_after=body.run_after, **given)
-        return done
+        return app.job(operations.enqueue_bulk(app, _order(app, body, which), id=job_id, deed=deed))
 
-    done = make(None) if body.dry_run else once.make(who, body, make, app.job)
-    if isinstance(done, BulkPreview):
-        once.made_nothing()
-        return BulkAnswer(job=None, matched=done.matched, sample=list(done.sample))
-    return BulkAnswer(job=shape_of(done.record), matched=None, sample=[])
+    return BulkAnswer(
+        job=shape_of(once.make(who, body, make, app.job).record), matched=None, sample=[]
+    )
+
+
+def _order(app: Duly, body: BulkBody, which: dict[str, Any]) -> Order:
+    words = {name: value for name, value in which.items() if name != "state"}
+    match body.verb:
+        case "cancel":
+            return operations.cancel_order(app, body.state, cast(Which, words))
+        case "retry":
+            return operations.retry_order(app, body.state, body.dead, cast(Which, words))
+        case "reschedule":
+            return operations.reschedule_order(app, body.run_at, body.run_after, cast(Which, words))
 
 
 def _check_words(body: BulkBody) -> None:

@@ -143,8 +143,8 @@ def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> Schedu
 
     def make(schedule_id: str | None) -> Schedule:
         call, options = _asked_for(app, who, body, owner)
-        schedules = operations.schedules(app, owner, schedule_id)
-        return schedules.create(body.key, call, by=who.name, **options)
+        schedules = operations.schedules(app, owner)
+        return schedules.create(body.key, call, by=who.name, id=schedule_id, **options)
 
     return Shown(app)(once.make(who, body, make, app.schedules.get))
 
@@ -252,8 +252,7 @@ def run(
         inputs = _inputs(app, found, inputs)
 
     def run_it(run_id: str | None) -> Tick:
-        schedules = operations.schedules(app, who.owner, run_id)
-        return schedules.run(found, inputs=inputs, by=who.name)
+        return _schedules(app, who).run(found, inputs=inputs, by=who.name, id=run_id)
 
     return tick_shape(once.do(who, body, run_it))
 

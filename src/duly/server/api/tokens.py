@@ -54,10 +54,14 @@ def create(app: App, who: Admin, once: Once, body: NewTokenBody) -> NewTokenShap
     owner = owner_of(who, body.owner)
 
     def make(token_id: str | None) -> NewToken | Token:
-        tokens = app.tokens if token_id is None else app.tokens.under(token_id)
-        scopes = [str(scope) for scope in body.scopes]
-        return tokens.create(
-            body.name, scopes, owner=owner, expires=body.expires_at, tz=body.tz, by=who.name
+        return app.tokens.create(
+            body.name,
+            [str(scope) for scope in body.scopes],
+            owner=owner,
+            expires=body.expires_at,
+            tz=body.tz,
+            by=who.name,
+            id=token_id,
         )
 
     made = once.make(who, body, make, app.tokens.get)
