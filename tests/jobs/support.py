@@ -165,7 +165,7 @@ class ManualWorker:
 
     def die(self) -> None:
         """End as a killed process would: no beat, no lock, no word to the store."""
-        self.worker._ends.take()
+        self.worker._outcomes.take()
         self.worker._held.clear()
         self.worker._slots._held.clear()
         self.worker._slots._ended.clear()

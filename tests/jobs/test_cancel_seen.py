@@ -12,7 +12,7 @@ import pytest
 from duly import AsyncCtx, Ctx, Duly, ErrorKind, Job, ManualClock, State, SystemClock
 from duly.errors import JobNotFound
 from duly.ids import new_id
-from duly.model.job import Again, Claim, Finish, Raised, settle
+from duly.model.job import Again, Claim, Finish, Raised, again, finished, settle
 from duly.model.progress import ProgressReport, revision_of
 from duly.runtime.beat import judge_lost
 from duly.runtime.execute import timeout_outcome
@@ -261,7 +261,7 @@ class Ended:
 
 
 def late_success(job: Ended) -> bool:
-    return job.exchange(Finish(job.claim.id, job.claim.token, State.SUCCEEDED, result='"late"'))
+    return job.exchange(finished(job.claim, State.SUCCEEDED, result='"late"'))
 
 
 def late_failure(job: Ended) -> bool:
@@ -270,8 +270,7 @@ def late_failure(job: Ended) -> bool:
 
 
 def give_back(job: Ended) -> bool:
-    claim = job.claim
-    return job.exchange(Again(claim.id, claim.token, claim.run_at, 0, 0, 0))
+    return job.exchange(again(job.claim))
 
 
 def timeout(job: Ended) -> bool:
@@ -344,7 +343,7 @@ def test_no_writer_changes_a_job_that_has_ended(
     if end == State.CANCELED:
         assert job.cancel()
     else:
-        assert ended.exchange(Finish(job.id, record.token, end))
+        assert ended.exchange(Finish(id=job.id, token=record.token, state=end))
     before = db.snapshot() | {"@progress": db.execute("SELECT * FROM @progress")}
     clock.advance(3600)
 

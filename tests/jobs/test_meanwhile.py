@@ -95,7 +95,7 @@ def test_the_children_of_a_child_that_succeeds_meanwhile_are_not_canceled(
     store: Any = app.store
 
     def end(session: Any) -> None:
-        session.settle([Finish(running.id, 1, "succeeded")], app.clock.now())
+        session.settle([Finish(id=running.id, token=1, state="succeeded")], app.clock.now())
         commit_gate.pass_through()
 
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"

@@ -44,7 +44,7 @@ def note(app: Duly) -> Any:
 @pytest.fixture
 def middle_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every random delay comes out in the middle of its range."""
-    monkeypatch.setattr("duly.runtime.ends.random.random", lambda: 0.5)
+    monkeypatch.setattr("duly.runtime.outcomes.random.random", lambda: 0.5)
 
 
 @pytest.mark.spec("R75")
@@ -430,7 +430,7 @@ def test_conflicts_are_retried_without_limit(
     longest: float,
 ):
     """On SQLite somebody else's transaction is in the way."""
-    monkeypatch.setattr("duly.runtime.ends.random.random", lambda: chance)
+    monkeypatch.setattr("duly.runtime.outcomes.random.random", lambda: chance)
     lose_patience(app, monkeypatch)
     runs, other = 0, db.connect()
 

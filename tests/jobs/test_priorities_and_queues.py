@@ -131,7 +131,7 @@ def test_an_idle_worker_starts_an_earlier_job_without_waiting_for_a_poll(
     url: str, monkeypatch: pytest.MonkeyPatch, from_elsewhere: bool
 ):
     """With a poll of ten minutes only the wake-up can bring the job in time."""
-    monkeypatch.setattr("duly.runtime.ends.POLL_SECONDS", 600.0)
+    monkeypatch.setattr("duly.runtime.outcomes.POLL_SECONDS", 600.0)
     monkeypatch.setattr("duly.runtime.demand.POLL_SECONDS", 600.0)
     app, elsewhere = Duly(url), Duly(url)
     app.migrate()

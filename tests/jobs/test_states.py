@@ -50,7 +50,7 @@ def test_a_job_passes_from_pending_through_running_to_its_end(app: Duly, hire: H
 def test_a_retry_is_pending_again_with_a_later_time(
     app: Duly, clock: ManualClock, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("duly.runtime.ends.random.random", lambda: 0.0)
+    monkeypatch.setattr("duly.runtime.outcomes.random.random", lambda: 0.0)
 
     @app.action(retry=Retry(attempts=2, base=10))
     def flaky(ctx: Ctx) -> int:

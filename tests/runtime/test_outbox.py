@@ -11,7 +11,7 @@ from duly.runtime.outbox import Outbox
 
 
 def finish(name: str) -> Finish:
-    return Finish(name, 1, State.SUCCEEDED, result='"fine"')
+    return Finish(id=name, token=1, state=State.SUCCEEDED, result='"fine"')
 
 
 class Picky:

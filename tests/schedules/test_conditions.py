@@ -188,7 +188,7 @@ def test_so_many_are_counted_and_no_more(app: Duly, clock: ManualClock, work: An
         return passes(app, {"/last_24h_stats": {"eq": expected}})
 
     def end(state: State, count: int) -> None:
-        ends = [Finish(jobs.popleft().id, 1, state) for _ in range(count)]
+        ends = [Finish(id=jobs.popleft().id, token=1, state=state) for _ in range(count)]
         settled, _ = app.store.exchange(ends, None, clock.now())
         assert len(settled) == count
 

@@ -36,12 +36,13 @@ from duly.model.job import (
     Raised,
     Settlement,
     TrackedJob,
+    finished,
     settle_lost,
 )
 from duly.model.keys import Room, Rules
-from duly.runtime import beat, ends, outbox, slots, worker
-from duly.runtime.ends import Ends
+from duly.runtime import beat, outbox, outcomes, slots, worker
 from duly.runtime.execute import Attempt, MutationRunner
+from duly.runtime.outcomes import Outcomes
 from duly.runtime.slots import Slots
 from duly.runtime.worker import Worker
 from duly.store import limits, migrate, steps
@@ -369,7 +370,7 @@ def autocommit() -> AbstractContextManager[None]:
 def finish_anyway() -> AbstractContextManager[None]:
     def finish(self: SqliteMutationLane, claim: Any, result: str | None, now: int) -> bool:
         with self._ours():
-            done = Finish(claim.id, claim.token, "succeeded", result)
+            done = finished(claim, "succeeded", result=result)
             return bool(self.session.settle([done], now))
 
     def commit(self: SqliteMutationLane) -> None:
@@ -426,7 +427,7 @@ def no_savepoints_for_writes() -> AbstractContextManager[None]:
     return patched(commits, "_one_of_many", one_of_many)
 
 
-# Ends ----------------------------------------------------------------------------------------
+# Outcomes ------------------------------------------------------------------------------------
 
 
 @mutant("a finished job keeps its live row")
@@ -471,17 +472,20 @@ def history_changes() -> AbstractContextManager[None]:
 
 @mutant("an ended attempt drops whatever attempt of its job is held now", seed=14)
 def note_by_id() -> AbstractContextManager[None]:
-    def note(self: Ends, batch: list[Settlement], settled: set[str]) -> None:
+    def note(self: Outcomes, batch: list[Settlement], settled: set[str]) -> None:
         for settlement in batch:
             self._held.pop(settlement.id, None)
 
-    return patched(Ends, "note", note)
+    return patched(Outcomes, "note", note)
 
 
 @mutant("a full disk is taken for a result that cannot be stored", seed=14)
 def full_disk() -> AbstractContextManager[None]:
     return both(
-        *(patched(module, "OUTAGE", StoreUnavailable) for module in (ends, outbox, slots, worker))
+        *(
+            patched(module, "OUTAGE", StoreUnavailable)
+            for module in (outbox, outcomes, slots, worker)
+        )
     )
 
 

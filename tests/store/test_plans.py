@@ -129,8 +129,15 @@ class Case(NamedTuple):
 def settlements(kind: type[Finish] | type[Again]) -> list[Any]:
     ids = [job_id(n) for n in range(7, 15_000, 100)]
     if kind is Finish:
-        return [Finish(each, 1, State.SUCCEEDED, "{}") for each in ids]
-    return [Again(each, 1, NOW, 1, 0, 0) for each in ids]
+        return [Finish(id=each, token=1, state=State.SUCCEEDED, result="{}") for each in ids]
+    values: dict[str, Any] = {
+        "token": 1,
+        "run_at": NOW,
+        "attempt": 1,
+        "crashes": 0,
+        "system_retries": 0,
+    }
+    return [Again(id=each, **values) for each in ids]
 
 
 def finish_mutation(session: PostgresSession) -> None:

@@ -61,7 +61,7 @@ while not over.is_set():
     request = ClaimRequest(worker, ("default",), ("send",), 200)
     settled, claims = store.exchange(done, request, NOW)
     finished += len(settled)
-    done = [Finish(claim.id, claim.token, "succeeded") for claim in claims]
+    done = [finished(claim, "succeeded") for claim in claims]
     if len(claims) < 200:
         fill()
 print(finished, flush=True)

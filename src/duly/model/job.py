@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -174,7 +175,7 @@ class Claim(msgspec.Struct, frozen=True):
     """Whether a limit counts it as running until the body has really ended."""
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True, kw_only=True):
     """The fenced move of a running job to a terminal state."""
 
     id: str
@@ -187,7 +188,7 @@ class Finish(msgspec.Struct, frozen=True):
     exhausted: bool = False
 
 
-class Again(msgspec.Struct, frozen=True):
+class Again(msgspec.Struct, frozen=True, kw_only=True):
     """The fenced return of a running job to pending, due at `run_at`."""
 
     id: str
@@ -341,6 +342,50 @@ class Interrupted(msgspec.Struct, frozen=True):
 Outcome = Succeeded | Raised | Conflicted | LockRefused | SystemFailed | NeverStarted | Interrupted
 
 
+class Ending(TypedDict, total=False):
+    """What a terminal state may come with."""
+
+    result: str | None
+    error_kind: str | None
+    error_message: str | None
+    error_traceback: str | None
+    exhausted: bool
+
+
+class Changes(TypedDict, total=False):
+    """In what a job that goes back to pending may differ from what it was when it was claimed."""
+
+    token: int
+    run_at: int
+    attempt: int
+    crashes: int
+    system_retries: int
+    hold: str | None
+    error_kind: str | None
+    error_message: str | None
+    error_traceback: str | None
+    lock_failures: int
+
+
+def finished(job: Claim | Lost, state: str, **ending: Unpack[Ending]) -> Finish:
+    """The end of an attempt and its job."""
+    return Finish(id=job.id, token=job.token, state=state, **ending)
+
+
+def again(job: Claim | Lost | JobRecord, **changes: Unpack[Changes]) -> Again:
+    """The end of an attempt that was none, apart from the changes: its job is as it was before."""
+    given: dict[str, Any] = {
+        "token": job.token,
+        "run_at": job.run_at,
+        "attempt": job.attempt - 1,
+        "crashes": job.crashes,
+        "system_retries": job.system_retries,
+        "hold": _hold_after(changes.get("crashes", job.crashes)),
+        **changes,
+    }
+    return Again(id=job.id, **given)
+
+
 def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
     """Say what an attempt's outcome means for its job. `chance` is drawn from [0, 1)."""
     match outcome:
@@ -359,22 +404,12 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
         case Interrupted():
             return _after_interruption(claim, now)
         case NeverStarted(hold, message):
-            return Again(
-                claim.id,
-                claim.token,
-                claim.run_at,
-                claim.attempt - 1,
-                claim.crashes,
-                claim.system_retries,
-                hold or _hold_after(claim),
-                None,
-                message,
-            )
+            return again(claim, hold=hold or _hold_after(claim.crashes), error_message=message)
 
 
 def settle_success(claim: Claim, outcome: Succeeded) -> Finish:
     """The same for most outcomes, which need neither the time nor chance."""
-    return Finish(claim.id, claim.token, State.SUCCEEDED, result=outcome.result)
+    return finished(claim, State.SUCCEEDED, result=outcome.result)
 
 
 def _after_interruption(claim: Claim, now: int) -> Settlement:
@@ -383,22 +418,13 @@ def _after_interruption(claim: Claim, now: int) -> Settlement:
     The stop was nobody's failure, so it costs no attempt.
     """
     if claim.kind == Kind.ACTION and claim.retry is None:
-        return Finish(
-            claim.id,
-            claim.token,
+        return finished(
+            claim,
             State.FAILED,
             error_kind=ErrorKind.WORKER_LOST,
             error_message="the worker stopped before the job had ended",
         )
-    return Again(
-        claim.id,
-        claim.token,
-        claim.run_at,
-        claim.attempt - 1,
-        claim.crashes,
-        claim.system_retries,
-        _hold_after(claim),
-    )
+    return again(claim)
 
 
 def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) -> Settlement:
@@ -415,51 +441,43 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
     alone = job.crashes >= CRASHES_BEFORE_ALONE
     crashes = job.crashes + (witnessed or not alone)
     if witnessed and crashes >= CRASHES_UNTIL_CONVICTED:
-        return Finish(
-            job.id,
-            job.token,
+        return finished(
+            job,
             State.FAILED,
             error_kind=ErrorKind.CRASH_LOOP,
             error_message=f"its process died {crashes} times, at last with no other job in it",
         )
-    hold = Hold.ALONE if crashes >= CRASHES_BEFORE_ALONE else None
     if job.kind == Kind.MUTATION:
-        again = Again(
-            job.id, job.token, job.run_at, job.attempt - 1, crashes, job.system_retries, hold
-        )
-        return _later(again, now, chance, witnessed) if alone else again
+        same = again(job, crashes=crashes)
+        return _later(same, now, chance, witnessed) if alone else same
     retry = decode_retry(job.retry)
     message = "the worker died while running this job"
     if retry is None or not retry.allows(job.attempt):
-        return Finish(
-            job.id,
-            job.token,
+        return finished(
+            job,
             State.FAILED,
             error_kind=ErrorKind.WORKER_LOST,
             error_message=message,
             exhausted=retry is not None,
         )
     run_at = now + round(retry.delay(job.attempt, chance) * 1000)
-    return Again(
-        job.id,
-        job.token,
-        run_at,
-        job.attempt,
-        crashes,
-        job.system_retries,
-        hold,
-        ErrorKind.WORKER_LOST,
-        message,
+    return again(
+        job,
+        run_at=run_at,
+        attempt=job.attempt,
+        crashes=crashes,
+        error_kind=ErrorKind.WORKER_LOST,
+        error_message=message,
     )
 
 
-def _later(again: Again, now: int, chance: float, witnessed: bool) -> Again:
+def _later(same: Again, now: int, chance: float, witnessed: bool) -> Again:
     """A process must not be started, and perhaps a machine taken down, again and again at once."""
     with_whom = "" if witnessed else ", and with it the worker that watched it"
     return msgspec.structs.replace(
-        again,
-        run_at=now + round(system_delay(again.system_retries, chance) * 1000),
-        system_retries=again.system_retries + 1,
+        same,
+        run_at=now + round(system_delay(same.system_retries, chance) * 1000),
+        system_retries=same.system_retries + 1,
         error_message=f"the process that it had for itself died{with_whom}",
     )
 
@@ -471,25 +489,21 @@ def _after_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Se
         delay = retry.delay(claim.attempt, chance)
         if failure.after is not None:
             delay = retry.within(failure.after)
-        return Again(
-            claim.id,
-            claim.token,
-            now + round(delay * 1000),
-            claim.attempt,
-            claim.crashes,
-            0,
-            _hold_after(claim),
-            failure.kind,
-            failure.message,
-            failure.traceback,
+        return again(
+            claim,
+            run_at=now + round(delay * 1000),
+            attempt=claim.attempt,
+            system_retries=0,
+            error_kind=failure.kind,
+            error_message=failure.message,
+            error_traceback=failure.traceback,
         )
     exhausted = retry is not None and not final
     message = failure.message
     if exhausted and claim.attempt > 1:
         message = f"{message} (after {claim.attempt} attempts)"
-    return Finish(
-        claim.id,
-        claim.token,
+    return finished(
+        claim,
         State.FAILED,
         error_kind=failure.kind,
         error_message=message,
@@ -511,20 +525,15 @@ def _again_without_counting(
     claim: Claim, now: int, delay: float, message: str, lock_failures: int = 0
 ) -> Again:
     """A failure that is not the function's own costs it no attempt."""
-    return Again(
-        claim.id,
-        claim.token,
-        now + round(delay * 1000),
-        claim.attempt - 1,
-        claim.crashes,
-        claim.system_retries + 1,
-        _hold_after(claim),
-        None,
-        message,
+    return again(
+        claim,
+        run_at=now + round(delay * 1000),
+        system_retries=claim.system_retries + 1,
+        error_message=message,
         lock_failures=lock_failures,
     )
 
 
-def _hold_after(claim: Claim) -> Hold | None:
+def _hold_after(crashes: int) -> Hold | None:
     """A job that crashed two workers stays in a process of its own."""
-    return Hold.ALONE if claim.crashes >= CRASHES_BEFORE_ALONE else None
+    return Hold.ALONE if crashes >= CRASHES_BEFORE_ALONE else None

@@ -111,9 +111,9 @@ def _first_line(error: Exception) -> str:
 
 def _unstorable(settlement: Settlement) -> Finish:
     return Finish(
-        settlement.id,
-        settlement.token,
-        State.FAILED,
+        id=settlement.id,
+        token=settlement.token,
+        state=State.FAILED,
         error_kind=ErrorKind.UNSTORABLE_RESULT,
         error_message="the database refused to store how this job ended",
     )

@@ -18,7 +18,6 @@ from duly.clock import os_monotonic, os_sleep
 from duly.errors import InvalidFunction, InvalidOption, StoreError
 from duly.ids import new_id
 from duly.model.job import (
-    Again,
     Claim,
     Hold,
     Interrupted,
@@ -27,15 +26,16 @@ from duly.model.job import (
     Outcome,
     State,
     SystemFailed,
+    again,
 )
 from duly.runtime import tracing
 from duly.runtime.demand import Demand
-from duly.runtime.ends import AFTER_OUTAGE, Ends, log_change
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Bells, Loop
 from duly.runtime.outbox import OUTAGE
+from duly.runtime.outcomes import AFTER_OUTAGE, Outcomes, log_change
 from duly.runtime.program import Program, Runnable
 from duly.runtime.reports import Reports, captured_logging
 from duly.runtime.slots import Slots
@@ -86,7 +86,7 @@ class Worker:
         self._claiming = threading.Lock()
         self._quiet = threading.Condition(self._guard)
         self._reports = Reports(self.store, self.clock)
-        self._ends = Ends(self.store, self.clock, self._held, self._reports, program.counts)
+        self._outcomes = Outcomes(self.store, self.clock, self._held, self._reports, program.counts)
         self._while_running = contextlib.ExitStack()
         self._stopping = False
         self._demand = Demand(self.store, self.clock, self.queues)
@@ -298,7 +298,7 @@ class Worker:
     @property
     def idle(self) -> bool:
         """Whether nothing is claimed and nothing waits to be settled."""
-        return not self._held and not self._ends and not self._slots.are_to_be_freed
+        return not self._held and not self._outcomes and not self._slots.are_to_be_freed
 
     # One pass
 
@@ -308,11 +308,12 @@ class Worker:
             self._lifeline.progress()
         with self._claiming:
             request = self._request()
-            batch = self._ends.take() if self.store.finishes_with_claim else []
+            batch = self._outcomes.take() if self.store.finishes_with_claim else []
             if not batch and request is None:
                 return self._delay(())
             try:
-                settled, claims = self._ends.write_and_claim(batch, request)
+                with self._outcomes.writing(batch):
+                    settled, claims = self.store.exchange(batch, request, self.clock.now())
             except OUTAGE as error:
                 self._slots.doubt()
                 log.warning("the store is not available: %s", error)
@@ -321,12 +322,12 @@ class Worker:
                 self._slots.doubt()
                 if not batch:
                     raise
-                return self._ends.write_in_halves(batch)
+                return self._outcomes.write_in_halves(batch)
             with self._slots.doubted_if_it_fails():
                 fault.point("worker.claimed")
                 if request is not None:
                     self._slots.are_free(request.freed)
-                self._ends.note(batch, settled)
+                self._outcomes.note(batch, settled)
                 self._start(claims)
         if self._demand.guessed and not claims:
             return self.one_pass()
@@ -344,14 +345,14 @@ class Worker:
 
     def finish_pass(self) -> float:
         """Settle what has ended, beside the claims."""
-        self._ends.bring_back()
+        self._outcomes.bring_back()
         held_back = self._too_many_wait()
-        batch = self._ends.take()
+        batch = self._outcomes.take()
         if held_back:
             # No body may be left to wake the claims.
             self.loop.wake()
         try:
-            delay = self._ends.write(batch)
+            delay = self._outcomes.write(batch)
         except OUTAGE as error:
             log.warning("the store is not available: %s", error)
             return AFTER_OUTAGE
@@ -380,7 +381,7 @@ class Worker:
 
     def _too_many_wait(self) -> bool:
         """Whether so many have ended that they have to be written before others are claimed."""
-        return len(self._ends) > 2 * self.concurrency
+        return len(self._outcomes) > 2 * self.concurrency
 
     def has_proved_life(self) -> None:
         """A beat has succeeded: a worker that had fallen silent may claim again, at once."""
@@ -396,7 +397,7 @@ class Worker:
     def _delay(self, claims: Sequence[Claim]) -> float:
         if self._demand.backlog and self._room() > 0 and not (self._stopping or self._is_silent()):
             return 0
-        if self.store.finishes_with_claim and self._ends:
+        if self.store.finishes_with_claim and self._outcomes:
             return 0
         # Behind what was just claimed something may be due that its lane did not show.
         if claims and self._room() > 0:
@@ -531,13 +532,13 @@ class Worker:
 
     def _resolved(self, attempt: Attempt, outcome: Outcome) -> None:
         """The first outcome of an attempt: decide what it means and post it."""
-        self._ends.post(attempt.claim, outcome)
+        self._outcomes.post(attempt.claim, outcome)
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
 
     def _forget(self, attempt: Attempt, committed: bool) -> None:
         """A mutation that has settled itself, or was taken away."""
         attempt.take_away()
-        self._ends.note_mutation(attempt, committed)
+        self._outcomes.note_mutation(attempt, committed)
         if committed and attempt.scheduled:
             self.store.ring()
 
@@ -569,16 +570,16 @@ class Worker:
         if not attempt.resolved:
             log.info("job %s was taken away from this worker", attempt.claim.id)
             attempt.take_away(stops=stops)
-            self._ends.forget(attempt)
+            self._outcomes.forget(attempt)
 
     def _give_back_unknown(self, unknown: dict[str, int]) -> None:
         if not unknown:
             return
         jobs = {job_id: self.store.get(job_id) for job_id in unknown}
         agains = [
-            Again(j.id, unknown[j.id], j.run_at, j.attempt - 1, j.crashes, j.system_retries, j.hold)
-            for j in jobs.values()
-            if j is not None
+            again(job, token=unknown[job.id], hold=job.hold)
+            for job in jobs.values()
+            if job is not None
         ]
         try:
             returned, _ = self.store.exchange(agains, None, self.clock.now())

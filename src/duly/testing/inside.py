@@ -19,13 +19,13 @@ from duly.core import Core
 from duly.errors import InvalidOption
 from duly.model.job import (
     Claim,
-    Finish,
     JobFilter,
     JobRecord,
     Lost,
     NewJob,
     Settlement,
     State,
+    finished,
 )
 from duly.model.progress import LogEntry
 from duly.runtime.threads import Threads
@@ -235,7 +235,7 @@ class InsideLane:
                 savepoint.__exit__(_Undo, undo, None)
 
     def finish(self, claim: Claim, result: str | None, now: int) -> bool:
-        end = Finish(claim.id, claim.token, State.SUCCEEDED, result=result)
+        end = finished(claim, State.SUCCEEDED, result=result)
         return bool(self._session.settle([end], now))
 
     def log(self, lines: Sequence[LogEntry]) -> None:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from duly import errors
-from duly.model.job import Claim, Finish, State
+from duly.model.job import Claim, Finish, State, finished
 from duly.model.progress import LogEntry
 from duly.store.base import MEMBER, Blame, blame, driver_error
 from duly.store.jobs.finish import CURRENT_XID, FINISH_MUTATION
@@ -87,7 +87,7 @@ class PostgresMutationLane:
     def _finish_later(self, claim: Claim, result: str | None, now: int) -> bool:
         if self.tx.was_kept_from_ending:
             raise errors.TransactionEnded("the body went on without what it was refused")
-        self._own = Finish(claim.id, claim.token, State.SUCCEEDED, result)
+        self._own = finished(claim, State.SUCCEEDED, result=result)
         self._now = now
         return True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from duly import errors
-from duly.model.job import Claim, Finish, State
+from duly.model.job import Claim, State, finished
 from duly.model.progress import LogEntry
 from duly.store.base import MEMBER, Blame, blame, driver_error
 from duly.store.jobs.reports import write_reports
@@ -167,7 +167,7 @@ class SqliteMutationLane(BodyConnection):
                 raise errors.TransactionEnded(ENDED_IN_BODY)
             if self.has_refused():
                 raise errors.TransactionEnded("the body went on without what it was refused")
-            done = Finish(claim.id, claim.token, State.SUCCEEDED, result)
+            done = finished(claim, State.SUCCEEDED, result=result)
             return bool(self.session.settle([done], now))
 
     def log(self, lines: Sequence[LogEntry]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from duly.model.job import Again, Finish, JobFilter, State, TrackedJob
+from duly.model.job import Again, JobFilter, State, TrackedJob, finished
 from duly.store.base import CancelJobs, Change, MoveJobs, RepeatJobs
 from duly.testing.conformance.ground import (
     DAY,
@@ -59,7 +59,7 @@ class Bulk(Ground):
 
     def test_what_retention_has_kept_is_among_the_finished(self) -> None:
         claim = self.claim_new()
-        self.settle(Finish(claim.id, claim.token, State.FAILED, exhausted=True))
+        self.settle(finished(claim, State.FAILED, exhausted=True))
         while self.store.retain(NOW + WEEK, NOW - MONTH, NOW + 2 * WEEK):
             pass
         (recent,) = self.finish_canceled(1)
@@ -140,6 +140,9 @@ class Bulk(Ground):
     def test_the_next_attempt_gets_the_checkpoint(self) -> None:
         running = self.start_bulk()
         self.change(running, MoveJobs([], NOW))
-        self.settle(Again(*running, NOW, 1, 0, 0))
+        job_id, token = running
+        self.settle(
+            Again(id=job_id, token=token, run_at=NOW, attempt=1, crashes=0, system_retries=0)
+        )
         (claim,) = self.claim(queues=["own"], functions=["keep"])
         assert claim.args == '{"changed":0}'

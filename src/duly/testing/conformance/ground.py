@@ -20,6 +20,7 @@ from duly.model.job import (
     NewJob,
     Settlement,
     State,
+    finished,
     settle_lost,
 )
 from duly.store.base import ClaimRequest, WorkerInfo
@@ -72,17 +73,17 @@ def new_job(**fields: Any) -> NewJob:
 
 
 def succeeded(claim: Claim, result: str | None = None) -> Finish:
-    return Finish(claim.id, claim.token, State.SUCCEEDED, result)
+    return finished(claim, State.SUCCEEDED, result=result)
 
 
-def again(claim: Claim, **fields: Any) -> Again:
+def again(claim: Claim | Lost | JobRecord, **fields: Any) -> Again:
     values: dict[str, Any] = {
         "run_at": NOW,
         "attempt": claim.attempt,
         "crashes": claim.crashes,
         "system_retries": claim.system_retries,
     }
-    return Again(claim.id, claim.token, **values | fields)
+    return Again(id=claim.id, token=claim.token, **values | fields)
 
 
 def judge_lost(lost: Lost) -> Settlement:

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from duly.model.job import Claim, Finish, KeyedJob, State, TrackedJob
+from duly.model.job import Claim, Finish, KeyedJob, State, TrackedJob, finished
 from duly.model.measure import Count, Depth
 from duly.testing.conformance.ground import NOW, SECOND, Ground, again, new_job, succeeded
 
 
 def failed(claim: Claim) -> Finish:
-    return Finish(claim.id, claim.token, State.FAILED)
+    return finished(claim, State.FAILED)
 
 
 class Measures(Ground):

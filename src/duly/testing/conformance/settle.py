@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from duly.errors import DulyError
-from duly.model.job import Again, ErrorKind, Finish, Hold, Settlement, State
+from duly.model.job import Ending, ErrorKind, Finish, Hold, Settlement, State, finished
 from duly.store.base import ClaimRequest
 from duly.testing.conformance.ground import (
     DAY,
@@ -34,7 +34,12 @@ class Settling(Ground):
 
     def test_a_failed_job_carries_its_error(self) -> None:
         claim = self.claim_new()
-        self.settle(Finish(claim.id, claim.token, State.FAILED, None, ErrorKind.USER, "no", "at 1"))
+        error: Ending = {
+            "error_kind": ErrorKind.USER,
+            "error_message": "no",
+            "error_traceback": "at 1",
+        }
+        self.settle(finished(claim, State.FAILED, **error))
         record = self.get(claim.id)
         assert record.state == State.FAILED
         assert (record.error_kind, record.error_message) == ("user", "no")
@@ -81,7 +86,7 @@ class Settling(Ground):
             self.store.cancel(stale.id, "operator", NOW)
         batch: list[Settlement] = [succeeded(claim) for claim in claims[:6]]
         batch += [again(claim) for claim in claims[6:]]
-        batch.append(Finish(NOBODY, 1, State.SUCCEEDED))
+        batch.append(Finish(id=NOBODY, token=1, state=State.SUCCEEDED))
         batch.append(msgspec.structs.replace(again(claims[8]), token=claims[8].token + 2))
 
         expected = {claim.id for claim in claims} - {claims[1].id, claims[4].id}
@@ -125,8 +130,8 @@ class Settling(Ground):
 
     def test_a_job_that_does_not_run_cannot_be_finished(self) -> None:
         job_id = self.enqueue_one()
-        assert not self.settles(Finish(job_id, 0, State.SUCCEEDED))
-        assert not self.settles(Again(job_id, 0, NOW, 0, 0, 0))
+        assert not self.settles(Finish(id=job_id, token=0, state=State.SUCCEEDED))
+        assert not self.settles(again(self.get(job_id)))
         assert (self.state(job_id), self.get(job_id).token) == (State.PENDING, 0)
 
     def settles(self, settlement: Settlement) -> bool:

@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 
 from duly.ids import new_id
-from duly.model.job import Claim, ErrorKind, Finish, Hold, JobFilter, Settlement, State, TrackedJob
+from duly.model.job import (
+    Claim,
+    ErrorKind,
+    Hold,
+    JobFilter,
+    Settlement,
+    State,
+    TrackedJob,
+    finished,
+)
 from duly.model.queue import QueuePause
 from duly.testing.conformance.ground import (
     DAY,
@@ -34,7 +43,7 @@ class Upkeep(Ground):
 
         def judge(claim: Claim) -> Settlement:
             seen.append(claim)
-            return Finish(claim.id, claim.token, State.FAILED, error_kind=ErrorKind.TIMEOUT)
+            return finished(claim, State.FAILED, error_kind=ErrorKind.TIMEOUT)
 
         assert self.store.time_out(NOW + 9, judge, NOW + 9) == 0
         assert self.store.time_out(NOW + 10, lambda _: None, NOW + 10) == 0
@@ -188,7 +197,7 @@ class Retention(Ground):
 
     def test_exhausted_jobs_outlive_retention_for_a_time_of_their_own(self) -> None:
         claim = self.claim_new()
-        self.settle(Finish(claim.id, claim.token, State.FAILED, error_kind="user", exhausted=True))
+        self.settle(finished(claim, State.FAILED, error_kind="user", exhausted=True))
         self.finish_new(now=NOW + 1)
         self.retain(NOW + 29 * DAY)
         assert self.state(claim.id) == State.FAILED

@@ -7,7 +7,7 @@ from functools import partial
 
 from duly.errors import DulyError
 from duly.ids import new_id
-from duly.model.job import Again, ErrorKind, Hold, Kind, Lost, Settlement, State
+from duly.model.job import ErrorKind, Hold, Kind, Lost, Settlement, State
 from duly.model.retry import Retry, encode_retry
 from duly.store.base import WorkerInfo
 from duly.store.table import Store
@@ -69,7 +69,7 @@ class Workers(Ground):
 
         def judge(job: Lost) -> Settlement:
             asked.append(job.id)
-            return Again(job.id, job.token, NOW, job.attempt, job.crashes + 1, job.system_retries)
+            return again(job, crashes=job.crashes + 1)
 
         assert self.store.rescue(self.worker, None, judge, NOW) == 2
         assert sorted(asked) == [claim.id for claim in lost]

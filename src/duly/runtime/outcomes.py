@@ -1,7 +1,7 @@
 """Decides the outcome of each attempt and writes it to the store.
 
-Its first outcome is decided and posted here. A pass writes whatever was posted, and only what is
-durable, or was refused by the fence, is forgotten.
+The first outcome of an attempt is decided and posted here. A pass writes whatever was posted, and
+only what is durable, or was refused by the fence, is forgotten.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from duly.clock import Clock
 from duly.model.job import (
@@ -21,6 +22,7 @@ from duly.model.job import (
     Settlement,
     State,
     Succeeded,
+    finished,
     settle,
     settle_success,
 )
@@ -29,7 +31,7 @@ from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.execute import Attempt
 from duly.runtime.outbox import OUTAGE, Outbox
 from duly.runtime.reports import Reports
-from duly.store.base import ClaimRequest, RowsLocked
+from duly.store.base import RowsLocked
 from duly.store.table import Store
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ UNCLEAR = "how it ended could not be understood"
 TOO_LATE = "its end came too late and was dropped"
 
 
-class Ends:
-    """What has ended in one worker, until that is stored."""
+class Outcomes:
+    """How attempts of one worker have ended, until that is stored."""
 
     def __init__(
         self,
@@ -76,9 +78,8 @@ class Ends:
             # Nobody would ever ask again what became of it.
             log.exception("how job %s goes on cannot be decided; it fails", claim.id)
             known = outcome if isinstance(outcome, Raised) else Raised(ErrorKind.USER, UNCLEAR)
-            return Finish(
-                claim.id,
-                claim.token,
+            return finished(
+                claim,
                 State.FAILED,
                 error_kind=known.kind,
                 error_message=known.message,
@@ -103,7 +104,8 @@ class Ends:
         if not batch:
             return POLL_SECONDS
         try:
-            settled, _ = self.write_and_claim(batch, None)
+            with self.writing(batch):
+                settled, _ = self._store.exchange(batch, None, self._clock.now())
         except RowsLocked as error:
             self._note_unlocked(batch, error)
         except OUTAGE:
@@ -114,10 +116,9 @@ class Ends:
             self.note(batch, settled)
         return 0 if self else POLL_SECONDS
 
-    def write_and_claim(
-        self, batch: Sequence[Settlement], request: ClaimRequest | None
-    ) -> tuple[set[str], Sequence[Claim]]:
-        """Which of a batch have ended now, and what was claimed in the same transaction.
+    @contextmanager
+    def writing(self, batch: Sequence[Settlement]) -> Generator[None]:
+        """Around the exchange that writes a batch.
 
         After an outage the batch is back where it came from. After any other error it is the
         caller's to write, in halves.
@@ -126,7 +127,7 @@ class Ends:
             if batch:
                 # Their last words have to be written before their end is.
                 self._reports.flush({settlement.id for settlement in batch})
-            return self._store.exchange(batch, request, self._clock.now())
+            yield
         except OUTAGE:
             self._outbox.put_back(batch)
             raise
