@@ -1,4 +1,4 @@
-"""Which ticks of a schedule are due, and when is each of them looked at?"""
+"""Finds the due ticks of a schedule, and when each of them is processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What will become of the ticks that are still to come, as things stand now?"""
+"""Previews the decisions about upcoming ticks, as things stand now."""
 
 from __future__ import annotations
 
