@@ -644,8 +644,8 @@ def test_triggers_are_values():
         (Cron("0 0 * * MON#2"), "At 00:00, on the second Monday of the month (UTC)"),
         (
             Cron("0 0 1,LW 6 1#2"),
-            "At 00:00, only in June, on day 1 of the month or on the last weekday of the month "
-            "or on the second Monday of the month (UTC)",
+            "At 00:00, on day 1 of the month, or on the last weekday of the month, "
+            "or on the second Monday of the month, only in June (UTC)",
         ),
         (Cron("0 H * * *", spread="morning digest"), "At 19:00 (UTC)"),
         (Every(300_000), "Every 5 minutes"),

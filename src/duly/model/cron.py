@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
 from functools import lru_cache
@@ -85,10 +84,10 @@ class Expression:
     """A parsed expression. It does not change, apart from what it remembers of its months."""
 
     __slots__ = (
-        "_any_day",
         "_by_month",
         "_first_time",
         "_last_time",
+        "any_day",
         "follows_clock",
         "hours",
         "minutes",
@@ -112,7 +111,8 @@ class Expression:
         """The six fields with values in the place of `H`."""
         # A field that is exactly `*` or `?` leaves the days to the other one.
         free_month, free_week = month_day.text in ("*", "?"), week_day.text in ("*", "?")
-        self._any_day = free_month and free_week
+        self.any_day = free_month and free_week
+        """Whether its days are all days."""
         if free_month:
             self.month_days = 0
         if free_week:
@@ -205,7 +205,7 @@ class Expression:
     # Days: numbered from 1970-01-01 ---------------------------------------------------------------
 
     def _day_from(self, day: int) -> int | None:
-        if self._any_day and self.months == 0x1FFE:
+        if self.any_day and self.months == 0x1FFE:
             return day
         year, month, number = _civil(day)
         first, length = day - number + 1, _length(year, month)
@@ -222,7 +222,7 @@ class Expression:
         return None
 
     def _day_until(self, day: int) -> int | None:
-        if self._any_day and self.months == 0x1FFE:
+        if self.any_day and self.months == 0x1FFE:
             return day
         year, month, number = _civil(day)
         first = day - number + 1
@@ -242,7 +242,7 @@ class Expression:
 
     def _days_between(self, start: int, end: int) -> int:
         """How many days in [start, end) match."""
-        if self._any_day and self.months == 0x1FFE:
+        if self.any_day and self.months == 0x1FFE:
             return end - start
         year, month, number = _civil(start)
         first, total = start - number + 1, 0
@@ -270,7 +270,7 @@ class Expression:
 
     def _match_month(self, weekday: int, length: int) -> int:
         within = (2 << length) - 2
-        if self._any_day:
+        if self.any_day:
             return within
         week = (self.week_days | self.week_days << 7) >> weekday & 0x7F
         days = self.month_days | week * (1 + (1 << 7) + (1 << 14) + (1 << 21) + (1 << 28)) << 1
@@ -588,8 +588,3 @@ def _short(text: str) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def words_of(expression: Expression) -> Iterator[str]:
-    """The resolved fields, without a seconds field that says nothing."""
-    yield from expression.resolved[1:] if expression.resolved[0] == "0" else expression.resolved

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -25,6 +23,7 @@ from duly.clock import from_ms, to_ms
 from duly.errors import InvalidCron, InvalidOption, InvalidTime
 from duly.model import cron
 from duly.model.cron import Expression
+from duly.model.cron_words import in_words
 from duly.model.job import FIVE_YEARS_MS
 from duly.zones import Zone, zone
 
@@ -131,7 +130,7 @@ class Cron(_Fires, frozen=True):
         return self.matches(instant)
 
     def describe(self) -> str:
-        return f"{_words(self._parsed())} ({self.tz})"
+        return f"{in_words(self._parsed())} ({self.tz})"
 
     def spread_by(self, seed: str) -> Cron:
         """The same with a seed for `H`, unless it has one."""
@@ -452,32 +451,3 @@ def _length(milliseconds: int) -> str:
             number = milliseconds // unit
             return name if number == 1 else f"{number:,} {name}s"
     return "second" if milliseconds == 1000 else f"{milliseconds / 1000:,.10g} seconds"
-
-
-def _words(expression: Expression) -> str:
-    *time, month_day, month, week_day = cron.words_of(expression)
-    lists = [text for text in (month_day, week_day) if "," in text]
-    if not (expression.specials and lists):
-        return _describe([*time, month_day, month, week_day])
-    # The library has no words for lists of `L`, `W` and `#`, but it has for each of their items.
-    days = [_describe_day("{} * *", item) for item in month_day.split(",") if item not in "*?"]
-    days += [_describe_day("* * {}", item) for item in week_day.split(",") if item not in "*?"]
-    return f"{_describe([*time, '*', month, '*'])}, {' or '.join(days)}"
-
-
-def _describe_day(pattern: str, item: str) -> str:
-    return _describe(["*", "*", *pattern.format(item).split()]).removeprefix("Every minute, ")
-
-
-def _describe(fields: list[str]) -> str:
-    return _description(" ".join(fields))
-
-
-@lru_cache(maxsize=1_024)
-def _description(text: str) -> str:
-    # A millisecond each time: the library loads its words anew.
-    library = import_module("cron_descriptor")
-    options = library.Options()
-    options.locale_code = "en_US"
-    options.use_24hour_time_format = True
-    return str(library.get_description(text, options))
