@@ -148,3 +148,11 @@ def place(
         place.move_to_a_server()
     yield place
     place.close()
+
+
+@pytest.fixture
+def home(terminal: Terminal, tmp_path: Path) -> Iterator[Place]:
+    """One of the places is enough for how commands behave."""
+    place = Place(terminal, f"sqlite:///{tmp_path}/shop.db", tmp_path)
+    yield place
+    place.close()

@@ -336,7 +336,8 @@ sys.meta_path[:] = map(Blocker, sys.meta_path)
 @pytest.mark.parametrize(
     ("blocked", "arguments", "says"),
     [
-        ("fastapi starlette pydantic", ["jobs", "list"], 'pip install "duly[server]"'),
+        ("click", ["jobs", "list"], "duly[cli] is missing; type: pip install 'duly[cli]'"),
+        ("rich", ["--version"], "duly[cli] is missing; type: pip install 'duly[cli]'"),
         ("fastapi starlette pydantic uvicorn", ["serve"], 'pip install "duly[server]"'),
         ("psycopg psycopg_pool", ["worker"], 'pip install "duly[postgres]"'),
         ("psycopg psycopg_pool", ["migrate"], 'pip install "duly[postgres]"'),

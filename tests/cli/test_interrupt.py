@@ -6,13 +6,14 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
 from duly import Duly
 from duly.cli.local import Local
+from duly.server.api import events
 from tests.cli.processes import environment
 
 IN_AN_IMPORT = """
@@ -54,57 +55,60 @@ def test_before_and_after_the_command(script: str, code: int, said: str) -> None
     assert (ended.returncode, ended.stderr) == (code, said)
 
 
-async def in_the_request(scope: Any, receive: Any, send: Any) -> None:
+async def in_the_stream() -> AsyncGenerator[str]:
     signal.raise_signal(signal.SIGINT)
-    await receive()
-    await receive()
+    await asyncio.Event().wait()
+    yield ""
 
 
-async def in_a_task(scope: Any, receive: Any, send: Any) -> None:
+async def in_a_task() -> AsyncGenerator[str]:
     async def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
 
-    await asyncio.gather(interrupt(), receive())
-    await receive()
+    await asyncio.gather(interrupt(), asyncio.Event().wait())
+    yield ""
 
 
-async def in_a_stream(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"x\n", "more_body": True})
+async def after_a_line() -> AsyncGenerator[str]:
+    yield "x\n"
     await asyncio.sleep(0)
-    await in_the_request(scope, receive, send)
+    async for text in in_the_stream():
+        yield text
 
 
-@pytest.mark.parametrize("application", [in_the_request, in_a_task, in_a_stream])
+def streaming(monkeypatch: pytest.MonkeyPatch, stream: Callable[[], AsyncGenerator[str]]) -> Local:
+    """The API of an app whose events are these."""
+    [operation] = events.api
+    monkeypatch.setattr(events, "api", [operation._replace(function=lambda: stream())])
+    return Local(Duly("sqlite:///:memory:"))
+
+
+@pytest.mark.parametrize("stream", [in_the_stream, in_a_task, after_a_line])
 def test_within_the_api_of_this_process(
-    application: Callable[..., Any],
+    stream: Callable[[], AsyncGenerator[str]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whatever it hits is ended in order, and nothing is said of it later."""
-    app = Duly("sqlite:///:memory:")
-    monkeypatch.setattr(app, "asgi", lambda **_: application)
-    local = Local(app)
+    local = streaming(monkeypatch, stream)
     with pytest.raises(KeyboardInterrupt):
-        list(local.stream("/events"))
+        list(local.stream("/api/v1/events"))
     local.close()
     assert caplog.text == ""
 
 
 def test_before_the_api_of_this_process_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """When asyncio has just begun to listen to signals, and then begins to count them."""
-    app = Duly("sqlite:///:memory:")
-    monkeypatch.setattr(app, "asgi", lambda **_: in_the_request)
-    local = Local(app)
+    local = streaming(monkeypatch, in_the_stream)
     listen = signal.signal
 
     def interrupted(number: int, handler: Any) -> Any:
         before = listen(number, handler)
-        monkeypatch.undo()
+        monkeypatch.setattr(signal, "signal", listen)
         signal.raise_signal(signal.SIGINT)
         return before
 
     monkeypatch.setattr(signal, "signal", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(local.stream("/events"))
+        list(local.stream("/api/v1/events"))
     local.close()

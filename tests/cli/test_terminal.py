@@ -125,14 +125,6 @@ def test_the_zone_of_the_display_is_not_that_of_a_schedule(home: Place) -> None:
     assert (token.tz, token.expires) == ("America/New_York", datetime(2030, 1, 1, 5, tzinfo=UTC))
 
 
-@pytest.fixture
-def home(terminal: Terminal, tmp_path: Path) -> Iterator[Place]:
-    """One of the places is enough for how commands behave."""
-    place = Place(terminal, f"sqlite:///{tmp_path}/shop.db", tmp_path)
-    yield place
-    place.close()
-
-
 # Reading what is printed -------------------------------------------------------------------------
 
 

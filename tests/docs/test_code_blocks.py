@@ -25,8 +25,7 @@ from duly.model import forecast, job, progress, signature
 from duly.runtime import execute, isolate, janitor, lifeline, observe, reports, worker
 from duly.schedules import checks as schedule_checks
 from duly.schedules import define, reading
-from duly.server import events
-from duly.server.api import common
+from duly.server.api import common, events
 from duly.server.api import forecast as http_forecast
 from duly.server.api import jobs as http_jobs
 from duly.server.api import schedules as http_schedules

@@ -74,7 +74,7 @@ PLANTED = [
     ),
     Planted(
         "every token has every scope",
-        "server/auth.py",
+        "server/api/operation.py",
         "if not principal.may(scope):",
         "if principal is None:",
         "tests/server/test_access.py",
@@ -88,7 +88,7 @@ PLANTED = [
     ),
     Planted(
         "the owner of a token does not keep it from what is everybody's",
-        "server/auth.py",
+        "server/api/operation.py",
         "if principal.owner is not None:\n        raise Refused(403",
         "if principal.owner == '':\n        raise Refused(403",
         "tests/server/test_access.py tests/server/test_gateways.py",

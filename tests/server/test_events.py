@@ -23,7 +23,8 @@ from duly.model.job import State
 from duly.model.news import AuditNews, Changes, Cursor, Gap, JobNews, News, Told, read_cursor
 from duly.model.progress import Event, revision_of
 from duly.runtime.feed import MOST_WAITING, Follower, Seen, _Looker
-from duly.server import events, make_asgi
+from duly.server import make_asgi
+from duly.server.api import events
 from tests.jobs.support import Hire, on_postgres, on_sqlite, wait_until
 
 PATIENCE = 60.0
@@ -454,7 +455,7 @@ def test_a_stream_ends_with_the_token_that_opened_it(
     shop: Duly, bearer: Any, monkeypatch: pytest.MonkeyPatch
 ):
     # By a timer of its own, not when there is something to say.
-    monkeypatch.setattr("duly.server.events.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("duly.server.live.CHECK_SECONDS", 0.05)
     made = shop.tokens.create("mine", ["read"])
     headers = {"Authorization": f"Bearer {made.secret}"}
     config = uvicorn.Config(make_asgi(shop), port=0, log_config=None, timeout_graceful_shutdown=1)

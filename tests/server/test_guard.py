@@ -17,8 +17,9 @@ from starlette.testclient import TestClient
 
 from duly import Ctx, Duly, Job, Tx
 from duly.endpoints.dispatch import MAX_BODY as MAX_CALL
+from duly.model.nesting import MAX_DEPTH
 from duly.server import Principal, Scope, make_asgi
-from duly.server.guard import HEADERS, MAX_BODY, MAX_DEPTH
+from duly.server.guard import HEADERS, MAX_BODY
 from duly.webhooks import GitHub
 from tests.server.contract import Api
 

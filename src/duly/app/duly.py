@@ -596,7 +596,9 @@ class Duly(Verbs, Registry):
     def command(self) -> list[str] | None:
         """How another process runs the command line bound to this app; None if it cannot."""
         path = self.import_path()
-        return None if path is None else [sys.executable, "-m", "duly", "--app", path]
+        if path is None or find_spec("click") is None:
+            return None
+        return [sys.executable, "-m", "duly", "--app", path]
 
     def _alone_command(self, drain: float) -> Command | None:
         command = self.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def main(
     This module imports next to nothing: Ctrl-C while the others are loaded is handled here.
     """
     try:
+        _need_the_extra()
         from duly.cli.root import cli
 
         cli(args=args, prog_name=program, obj=obj)
@@ -33,3 +35,9 @@ def main(
         if obj is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             # All that is left is the end of Python, which would show a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _need_the_extra() -> None:
+    if any(find_spec(name) is None for name in ("click", "rich")):
+        sys.stderr.write("duly: duly[cli] is missing; type: pip install 'duly[cli]'\n")
+        sys.exit(1)

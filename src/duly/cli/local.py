@@ -1,133 +1,166 @@
-"""The app's API in this process: no socket, and the user of the command may do everything."""
+"""The app's API in this process: no server, and the user of the command may do everything.
+
+The operations are called as the functions that they are (`duly.server.api.operation`): neither a
+web framework nor, except for a stream, an event loop is loaded.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import getpass
-from collections.abc import Coroutine, Generator, Mapping
-from importlib.util import find_spec
-from typing import Any, TypeVar
-from urllib.parse import unquote
+from collections.abc import Generator, Mapping
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
+from urllib.parse import parse_qs, unquote
+
+import msgspec
 
 from duly.app import Duly
-from duly.cli.api import Api, Reply, refusal
-from duly.errors import MissingExtra
+from duly.cli.api import BASE, Api, Reply, refusal
 from duly.model.access import Principal, Scope
+from duly.server.answers import (
+    ErrorAnswer,
+    Refused,
+    Shape,
+    encoded,
+    error_of,
+    misfit,
+    unreadable,
+)
+from duly.server.api import MODULES, operations_of
+from duly.server.api.operation import Operation, Stream, Text, header_of, kind_of, scope_of
+from duly.server.api.repeatable import KEY, Repeatable
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Request(NamedTuple):
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    def operation(self) -> tuple[Operation, dict[str, str]]:
+        """What is asked for, and what its path holds."""
+        path = [unquote(part) for part in self.path.removeprefix(f"{BASE}/").split("/")]
+        for operation in operations_of(path[0]) if path[0] in MODULES else ():
+            if (named := operation.match(self.method, path)) is not None:
+                return operation, named
+        raise Refused(404, "not_found", "Not Found")
 
 
 class Local(Api):
-    """Asks an app's ASGI application, on an event loop of its own.
-
-    Ctrl-C cancels what is waited for, and is raised when that has ended.
-    """
+    """Calls the operations of an app."""
 
     def __init__(self, app: Duly) -> None:
-        if find_spec("fastapi") is None:
-            raise MissingExtra("server", "operating an app from the command line")
         app.ready()
-        me = Principal(user(), frozenset(Scope))
         self.where = f"app {app.name!r}"
         self._app = app
-        self._asgi = app.asgi(auth=lambda _: me, only={"api"})
-        self._runner = asyncio.Runner()
+        self._me = Principal(user(), frozenset(Scope))
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        return self._wait(self._whole(method, target, headers, body))
+        try:
+            status, answer = self._answer(Request(method, target, headers, body))
+        except Exception as error:
+            return _refused(error)
+        if answer is None:
+            return Reply(status, b"")
+        return Reply(
+            status, answer.content.encode() if isinstance(answer, Text) else encoded(answer)
+        )
 
     def stream(self, target: str) -> Generator[bytes]:
-        answer = _Answer(self._asgi, _scope("GET", target, {}), b"")
-        wait = self._wait
+        import asyncio
+
         try:
-            if wait(answer.begin()) >= 400:
-                raise refusal(Reply(answer.status, wait(answer.rest())), self.where)
-            rest = b""
-            while chunk := wait(answer.chunk()):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from (line + b"\n" for line in lines)
-        finally:
-            wait(answer.end())
+            _, stream = self._answer(Request("GET", target, {}, b""))
+        except Exception as error:
+            raise refusal(_refused(error), self.where) from error
+        with asyncio.Runner() as runner:
+            try:
+                while (text := _wait(runner, stream)) is not None:
+                    yield from text.encode().splitlines(keepends=True)
+            finally:
+                runner.run(stream.aclose())
 
     def close(self) -> None:
-        self._runner.close()
         self._app.close()
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self._runner.run(work)
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            # It may have come when the work was done: what stops the loop then has yet to happen,
-            # and would stop the next one. Before it had begun, the runner forgets why it was ended.
-            loop = self._runner.get_loop()
-            loop.call_soon(loop.stop)
-            loop.run_forever()
-            raise KeyboardInterrupt from None
+    def _answer(self, request: Request) -> tuple[int, Any]:
+        operation, named = request.operation()
+        query = parse_qs(request.target.partition("?")[2], keep_blank_values=True)
+        once = Repeatable(
+            self._app, f"{request.method} {unquote(request.path)}", request.headers.get(KEY)
+        )
+        given: dict[str, Any] = {}
+        for parameter, hint in operation.parameters:
+            kind, name = kind_of(hint), parameter.name
+            if kind is Duly:
+                given[name] = self._app
+            elif scope_of(hint) is not None:
+                given[name] = self._me
+            elif kind is Repeatable:
+                given[name] = once
+            elif name in named:
+                given[name] = named[name]
+            elif isinstance(kind, type) and issubclass(kind, Shape):
+                given[name] = _body(request.body, kind, parameter)
+            elif header_of(hint) is None and name in query:
+                values = query[name] if _is_list(kind) else query[name][-1]
+                given[name] = _converted(values, hint, name)
+            elif parameter.default is Parameter.empty:
+                raise Refused(422, "invalid", f"{name}: Field required", field=name)
+        answer = operation.function(**given)
+        return 200 if once.made_before else operation.status, answer
 
-    async def _whole(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes
-    ) -> Reply:
-        answer = _Answer(self._asgi, _scope(method, target, headers), body)
-        try:
-            await answer.begin()
-            return Reply(answer.status, await answer.rest())
-        finally:
-            await answer.end()
+
+def _body(body: bytes, kind: type[Shape], parameter: Parameter) -> Any:
+    if not body and parameter.default is not Parameter.empty:
+        return parameter.default
+    if (fault := unreadable(body)) is not None:
+        raise Refused(*fault)
+    return _converted(msgspec.json.decode(body or b"{}"), kind)
 
 
-class _Answer:
-    """One exchange with an ASGI application."""
+def _converted(value: Any, hint: Any, name: str = "") -> Any:
+    try:
+        return msgspec.convert(value, hint, strict=False)
+    except msgspec.ValidationError as error:
+        raise misfit(error, name) from None
 
-    def __init__(self, asgi: Any, scope: dict[str, Any], body: bytes) -> None:
-        self._asgi, self._scope, self._body = asgi, scope, body
-        self._sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._gone = asyncio.Event()
-        self._asked = False
-        self._over = False
-        self._task: asyncio.Future[None] | None = None
-        self.status = 0
 
-    async def begin(self) -> int:
-        self._task = asyncio.create_task(self._asgi(self._scope, self._receive, self._send))
-        self._task.add_done_callback(lambda _: self._sent.put_nowait({"type": "over"}))
-        message = await self._sent.get()
-        if message["type"] == "over":
-            self._task.result()
-        self.status = message["status"]
-        return self.status
+def _is_list(kind: Any) -> bool:
+    kinds = (kind, *get_args(kind))
+    return any(get_origin(kind_of(each)) is list for each in kinds)
 
-    async def chunk(self) -> bytes:
-        """The next part of the body; empty at its end."""
-        while not self._over:
-            message = await self._sent.get()
-            self._over = message["type"] == "over" or not message.get("more_body")
-            if part := message.get("body"):
-                return bytes(part)
-        return b""
 
-    async def rest(self) -> bytes:
-        parts: list[bytes] = []
-        while part := await self.chunk():
-            parts.append(part)
-        return b"".join(parts)
+def _refused(error: Exception) -> Reply:
+    said = error_of(error)
+    if said is None:
+        raise error
+    return Reply(said.status, encoded(ErrorAnswer(said.body)))
 
-    async def end(self) -> None:
-        """Tell the application that nobody listens any more, and wait for its end."""
-        self._gone.set()
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=1)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _receive(self) -> dict[str, Any]:
-        if not self._asked:
-            self._asked = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
+def _wait(runner: asyncio.Runner, stream: Stream) -> str | None:
+    """The next part. Ctrl-C cancels what is waited for, and is raised when that has ended."""
+    import asyncio
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        self._sent.put_nowait(message)
+    async def following() -> str | None:
+        return await anext(stream, None)
+
+    try:
+        return runner.run(following())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        # It may have come when the work was done: what stops the loop then has yet to happen,
+        # and would stop the next one. Before it had begun, the runner forgets why it was ended.
+        loop = runner.get_loop()
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        raise KeyboardInterrupt from None
 
 
 def user() -> str:
@@ -136,21 +169,3 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
-
-
-def _scope(method: str, target: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    path, _, query = target.partition("?")
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": unquote(path),
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": query.encode(),
-        "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()],
-        "client": ("127.0.0.1", 0),
-        "server": ("localhost", 80),
-    }

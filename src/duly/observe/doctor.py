@@ -42,6 +42,7 @@ WORKER_CONNECTIONS = 17
 FEW_LEFT = 0.9
 OLD_ZONES_DAYS = 730
 EXTRAS: dict[str, tuple[str, ...]] = {
+    "cli": ("click", "rich"),
     "postgres": ("psycopg", "psycopg_pool"),
     "http": ("httpx2",),
     "server": ("fastapi", "uvicorn", "jinja2"),

@@ -168,6 +168,6 @@ class AloneRuns:
             self._warned = True
             log.error(
                 "job %s crashed two workers and waits for a process of its own, which needs an app "
-                "in a module or script; run `duly worker`",
+                "in a module or script, and duly[cli]; run `duly worker`",
                 job_id,
             )

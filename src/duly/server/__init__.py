@@ -4,7 +4,22 @@ duly serve                                   # standalone
 api.mount("/ops", app.asgi(auth=who))        # inside an application of your own
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from duly.model.access import Principal, Scope
-from duly.server.asgi import make_asgi
+
+if TYPE_CHECKING:
+    from duly.server.asgi import make_asgi as make_asgi
 
 __all__ = ["Principal", "Scope", "make_asgi"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the web framework for what needs it: the operations under `api` do not."""
+    if name == "make_asgi":
+        from duly.server.asgi import make_asgi
+
+        return make_asgi
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

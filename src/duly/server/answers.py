@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from typing import Annotated, Any, cast
 
 import msgspec
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from msgspec import UNSET, Meta
 
 from duly.clock import from_ms, nearest_ms
 from duly.errors import (
@@ -48,42 +44,61 @@ def iso(instant: datetime) -> str:
     return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
-Time = Annotated[datetime, PlainSerializer(iso, return_type=str)]
-Ms = Annotated[
-    int,
-    Field(description="Milliseconds since 1970 UTC."),
-    PlainSerializer(nearest_ms, return_type=int),
-]
+Instant = Annotated[datetime, Meta(tz=True)]
+"""One that is given: it names its zone."""
+Time = datetime
+Ms = Annotated[int, Meta(description="Milliseconds since 1970 UTC.")]
+"""Of a `Time` beside it: `at` and `at_ms`."""
 
 
 def time_of(ms: int | None) -> datetime | None:
     return None if ms is None else from_ms(ms)
 
 
-class Shape(BaseModel):
+class Shape(msgspec.Struct, forbid_unknown_fields=True):
     """What goes over the wire; unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", strict=False)
 
-
-class Answer(JSONResponse):
+def encoded(value: Any) -> bytes:
     """JSON in which integers that JavaScript cannot hold are strings."""
-
-    def render(self, content: Any) -> bytes:
-        text = json.dumps(readable(content), ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8", "backslashreplace")
+    text = json.dumps(readable(value), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
 
 
 def readable(value: Any) -> Any:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int) and abs(value) > SAFE_INTEGER:
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: readable(each) for key, each in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [readable(each) for each in cast("Sequence[Any]", value)]
-    return value
+    """What JSON holds of a value that goes out."""
+    match value:
+        case None | bool() | float():
+            return value
+        case Enum():
+            return value.value
+        case int():
+            return value if abs(value) <= SAFE_INTEGER else str(value)
+        case str():
+            return value
+        case datetime():
+            return iso(value)
+        case Shape():
+            return {name: readable(each) for name, each in _written(value)}
+        case Mapping():
+            return {key: readable(each) for key, each in cast("Mapping[str, Any]", value).items()}
+        case list() | tuple():
+            return [readable(each) for each in cast("Sequence[Any]", value)]
+        case _:
+            return value
+
+
+def _written(shape: Shape) -> Iterator[tuple[str, Any]]:
+    fields = given(shape)
+    for name, value in fields.items():
+        is_instant = name.endswith("_ms") and name.removesuffix("_ms") in fields
+        yield name, nearest_ms(value) if is_instant and value is not None else value
+
+
+def given(shape: Shape) -> dict[str, Any]:
+    """Its fields, without those that may be left out and were."""
+    fields = ((name, getattr(shape, name)) for name in shape.__struct_fields__)
+    return {name: value for name, value in fields if value is not UNSET}
 
 
 TOO_DEEP = {"…": "nested too deep to be shown"}
@@ -100,6 +115,25 @@ def stored(text: str, kind: Any = Any) -> Any:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:
         return UNREADABLE
+
+
+def unreadable(body: bytes | bytearray) -> tuple[int, str, str] | None:
+    """Why nobody should read such JSON: a status, a code and words; None if it is fine."""
+    # Whatever it says it is: nothing but JSON is read from here on. Python reads it in any encoding
+    # of Unicode, in which depth would not be seen.
+    if not _is_utf8(body):
+        return 400, "bad_request", "JSON is UTF-8, and holds no NUL"
+    if depth_of(body) > MAX_DEPTH:
+        return 400, "too_deep", f"JSON is nested at most {MAX_DEPTH} deep"
+    return None
+
+
+def _is_utf8(body: bytes | bytearray) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return 0 not in body
 
 
 # Errors ------------------------------------------------------------------------------------------
@@ -136,14 +170,6 @@ class Refused(Exception):
         super().__init__(message)
 
 
-SAID_IN_WORDS = {
-    400: "bad_request",
-    404: "not_found",
-    405: "method_not_allowed",
-    415: "unsupported_media_type",
-}
-
-
 # The first that fits.
 STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
     (FunctionDeleted, 410),
@@ -172,82 +198,42 @@ def code_of(error: Exception) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
 
 
-def answer_to(error: DulyError) -> Answer:
+def error_of(error: Exception) -> Refused | None:
+    """What is said of an error; None of one that nobody has foreseen."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, UnicodeEncodeError) or _is_about_values(error):
+        return Refused(422, "invalid", "a text holds a character that cannot be stored")
+    if not isinstance(error, DulyError):
+        return None
     named = (getattr(error, name, None) for name in ("field", "argument", "option"))
-    body = ErrorBody(
-        code=code_of(error),
-        message=str(error),
+    status = status_of(error)
+    return Refused(
+        status,
+        code_of(error),
+        str(error),
         field=next((str(name) for name in named if name), None),
         hint=getattr(error, "hint", None) or None,
+        headers={"Retry-After": "1"} if status == 503 else None,
     )
-    status = status_of(error)
-    return refusal(status, body, {"Retry-After": "1"} if status == 503 else None)
 
 
-def refusal(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer({"error": body.model_dump()}, status, dict(headers or {}))
-
-
-PageFor = Callable[[Request, int, str], Response | None]
-"""What a person is shown instead of JSON; None for programs."""
-
-
-def no_page(request: Request, status: int, text: str) -> None:
-    return None
-
-
-def install_errors(api: FastAPI, page_for: PageFor = no_page) -> None:
-    """Give every error the one shape, where no person is shown a page."""
-
-    def of_duly(_: Request, error: Exception) -> Answer:
-        assert isinstance(error, DulyError)
-        return unstorable(_, error) if _is_about_values(error) else answer_to(error)
-
-    def unstorable(_: Request, error: Exception) -> Answer:
-        message = "a text holds a character that cannot be stored"
-        return refusal(422, ErrorBody(code="invalid", message=message))
-
-    def refused(_: Request, error: Exception) -> Answer:
-        assert isinstance(error, Refused)
-        return refusal(error.status, error.body, error.headers)
-
-    def invalid(_: Request, error: Exception) -> Answer:
-        assert isinstance(error, RequestValidationError)
-        return _invalid(error)
-
-    def other(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        if (page := page_for(request, error.status_code, str(error.detail))) is not None:
-            page.headers.update(error.headers or {})
-            return page
-        code = SAID_IN_WORDS.get(error.status_code, "refused")
-        body = ErrorBody(code=code, message=str(error.detail))
-        return refusal(error.status_code, body, error.headers)
-
-    def unexpected(request: Request, error: Exception) -> Response:
-        # Whoever runs the server finds it in the log; those who ask need not know.
-        message = "something went wrong here"
-        shown = page_for(request, 500, message)
-        return shown or refusal(500, ErrorBody(code="internal", message=message))
-
-    api.add_exception_handler(DulyError, of_duly)
-    api.add_exception_handler(UnicodeEncodeError, unstorable)
-    api.add_exception_handler(Refused, refused)
-    api.add_exception_handler(RequestValidationError, invalid)
-    api.add_exception_handler(HTTPException, other)
-    api.add_exception_handler(Exception, unexpected)
-
-
-def _is_about_values(error: DulyError) -> bool:
+def _is_about_values(error: Exception) -> bool:
     """Whether a database has refused a value; PostgreSQL takes no text with a NUL in it."""
     return isinstance(error, StoreError) and type(error.__cause__).__name__ == "DataError"
 
 
-def _invalid(error: RequestValidationError) -> Answer:
-    first = error.errors()[0]
-    where = [str(part) for part in first["loc"]]
-    if first["type"] == "json_invalid":
-        body = ErrorBody(code="invalid_json", message="the body is no JSON", hint=first["msg"])
-        return refusal(400, body)
-    field = ".".join(where[1:]) or where[0]
-    return refusal(422, ErrorBody(code="invalid", message=f"{field}: {first['msg']}", field=field))
+_MISFIT = re.compile(
+    r"(?P<said>.*?(?:(?:unknown|missing required) field `(?P<field>[^`]*)`)?)"
+    r"(?: - at `(?P<at>.*)`)?",
+    re.DOTALL,
+)
+
+
+def misfit(error: msgspec.ValidationError, name: str = "") -> Refused:
+    """What does not fit in a request, as the field and why. `name`: of what was converted."""
+    found = _MISFIT.fullmatch(str(error))
+    assert found is not None
+    path = re.sub(r"\[(.*?)\]", r".\1", (found["at"] or "").removeprefix("$"))
+    field = ".".join(part for part in (name, path.strip("."), found["field"]) if part) or "body"
+    return Refused(422, "invalid", f"{field}: {found['said']}", field=field)

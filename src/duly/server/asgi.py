@@ -18,11 +18,14 @@ from duly.app import Duly
 from duly.errors import InvalidOption
 from duly.model.access import PARTS
 from duly.server import hooks
-from duly.server.answers import Answer, ErrorAnswer, PageFor, install_errors, no_page
+from duly.server.answers import ErrorAnswer
+from duly.server.api import all_operations
 from duly.server.auth import Auth, Doorman
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
 from duly.server.guard import Guard
 from duly.server.health import Readiness, health_router
+from duly.server.refusals import Answer, PageFor, install_errors, no_page
+from duly.server.routes import model_of, router_of
 from duly.server.served import OwnRoutes, Served, serve
 
 
@@ -83,10 +86,8 @@ def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
     )
     install_errors(server, _page_for(parts))
     if "api" in parts:
-        from duly.server import events
-        from duly.server.api import ROUTERS
-
-        for router in (*ROUTERS, events.router):
+        for operations in all_operations():
+            router = router_of(operations)
             server.include_router(router, prefix="/api/v1", responses=_ERRORS)
         server.router.routes.append(_document_route(server))
     if "health" in parts:
@@ -101,7 +102,7 @@ def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorAnswer, "description": "It could not be done; says why."}
+    "default": {"model": model_of(ErrorAnswer), "description": "It could not be done; says why."}
 }
 
 

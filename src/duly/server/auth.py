@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
 from hashlib import sha256
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -18,6 +19,7 @@ from duly.app.tokens import PREFIX
 from duly.errors import InvalidOption
 from duly.model.access import Principal, Scope
 from duly.server.answers import Refused
+from duly.server.api.operation import check_scope
 from duly.server.served import root_of, served
 
 Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
@@ -102,6 +104,13 @@ async def _call(callback: Callback, request: Request) -> Principal | None:
     return found
 
 
+def _app(request: Request) -> Duly:
+    return served(request).app
+
+
+App = Annotated[Duly, Depends(_app)]
+
+
 def doorman_of(request: Request) -> Doorman:
     return served(request).doorman
 
@@ -110,20 +119,21 @@ async def _principal(request: Request, _: Annotated[Any, Depends(_BEARER)]) -> P
     return await doorman_of(request).who(request)
 
 
-def _needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
+@cache
+def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
+    """A dependency: who asks, if they may."""
+
     async def allowed(principal: Annotated[Principal, Depends(_principal)]) -> Principal:
-        if not principal.may(scope):
-            raise Refused(403, "forbidden", f"this needs the scope {scope}", hint=None)
-        return principal
+        return check_scope(principal, scope)
 
     allowed.scope = scope  # type: ignore[attr-defined]
     return allowed
 
 
-Reader = Annotated[Principal, Depends(_needs(Scope.READ))]
-Caller = Annotated[Principal, Depends(_needs(Scope.ENQUEUE))]
-Operator = Annotated[Principal, Depends(_needs(Scope.OPERATE))]
-Admin = Annotated[Principal, Depends(_needs(Scope.ADMIN))]
+Reader = Annotated[Principal, Depends(needs(Scope.READ))]
+Caller = Annotated[Principal, Depends(needs(Scope.ENQUEUE))]
+Operator = Annotated[Principal, Depends(needs(Scope.OPERATE))]
+Admin = Annotated[Principal, Depends(needs(Scope.ADMIN))]
 
 
 class ScopedRoute(APIRoute):
@@ -140,9 +150,3 @@ def _scopes(dependant: Dependant) -> Iterator[Scope]:
         if scope := getattr(inner.call, "scope", None):
             yield scope
         yield from _scopes(inner)
-
-
-def everybodys(principal: Principal) -> None:
-    """Refuse those who are there for one owner: this is about everybody's things."""
-    if principal.owner is not None:
-        raise Refused(403, "forbidden", "a token of an owner may not do this")

@@ -11,9 +11,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duly.endpoints.dispatch import MAX_BODY as MAX_CALL
-from duly.model.nesting import MAX_DEPTH as MAX_DEPTH
-from duly.model.nesting import depth_of as depth_of
-from duly.server.answers import ErrorBody, PageFor, no_page, refusal
+from duly.server.answers import ErrorBody, unreadable
+from duly.server.refusals import PageFor, no_page, refusal
 
 MAX_BODY = 1 << 20
 CALLS = ("/api/v1/jobs", "/api/v1/dispatch/")
@@ -145,21 +144,8 @@ async def _read(
 
 
 def _checked(body: bytearray) -> tuple[bytes, tuple[int, str, str] | None]:
-    # Whatever it says it is: nothing but JSON is read from here on. Python reads it in any encoding
-    # of Unicode, in which depth would not be seen.
-    if not _is_utf8(body):
-        return b"", (400, "bad_request", "JSON is UTF-8, and holds no NUL")
-    if depth_of(body) > MAX_DEPTH:
-        return b"", (400, "too_deep", f"JSON is nested at most {MAX_DEPTH} deep")
-    return bytes(body), None
-
-
-def _is_utf8(body: bytearray) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return 0 not in body
+    refused = unreadable(body)
+    return (b"", refused) if refused else (bytes(body), None)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

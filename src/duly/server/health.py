@@ -14,8 +14,11 @@ from duly.app import Duly, operations
 from duly.clock import os_monotonic
 from duly.observe.health import HealthReport
 from duly.observe.metrics import CONTENT_TYPE, down_text
-from duly.server.answers import Answer, Refused, Shape
-from duly.server.auth import Reader, ScopedRoute, everybodys
+from duly.server.answers import Refused, Shape
+from duly.server.api.operation import everybodys
+from duly.server.auth import Reader, ScopedRoute
+from duly.server.refusals import Answer
+from duly.server.routes import model_of
 from duly.server.served import served
 
 T = TypeVar("T")
@@ -125,18 +128,22 @@ def health_router(*, metrics_open: bool) -> APIRouter:
     """The routes, with metrics for those who may read, or for everybody."""
     router = APIRouter(tags=["health"], route_class=ScopedRoute)
 
-    @router.get("/healthz", name="alive")
-    async def healthz() -> Ok:
-        """Whether the process answers."""
-        return Ok(ok=True)
+    readiness = model_of(Ready)
 
-    @router.get("/readyz", name="ready", response_model=Ready, responses={503: {"model": Ready}})
+    @router.get("/healthz", name="alive", response_model=model_of(Ok))
+    async def healthz() -> Answer:
+        """Whether the process answers."""
+        return Answer(Ok(ok=True))
+
+    @router.get(
+        "/readyz", name="ready", response_model=readiness, responses={503: {"model": readiness}}
+    )
     async def readyz(request: Request) -> Answer:
         """Whether the database can be used and due schedules are ticked; 503 if not."""
         report = await served(request).readiness.look()
         checks = Checks(database=report.database, tables=report.schema, schedules=report.ticking)
         answer = Ready(ready=report.ready, checks=checks)
-        return Answer(answer.model_dump(), 200 if report.ready else 503)
+        return Answer(answer, 200 if report.ready else 503)
 
     text: dict[int | str, dict[str, object]] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}

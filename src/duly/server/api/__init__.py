@@ -1,31 +1,43 @@
-"""The routes under /api/v1, one module for each noun."""
+"""The operations under /api/v1, one module for each noun, loaded when one of it is asked for."""
 
-from duly.server.api import (
-    calendars,
-    conditions,
-    endpoints,
-    forecast,
-    functions,
-    gateways,
-    jobs,
-    operations,
-    schedules,
-    system,
-    tokens,
-    webhooks,
-)
+from __future__ import annotations
 
-ROUTERS = (
-    jobs.router,
-    functions.router,
-    schedules.router,
-    calendars.router,
-    conditions.router,
-    forecast.router,
-    operations.router,
-    system.router,
-    tokens.router,
-    webhooks.router,
-    endpoints.router,
-    gateways.router,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duly.server.api.operation import Operations
+
+MODULES = {
+    "jobs": "jobs",
+    "functions": "functions",
+    "schedules": "schedules",
+    "calendars": "calendars",
+    "conditions": "conditions",
+    "forecast": "forecast",
+    "forecast.ics": "forecast",
+    "cron": "forecast",
+    "queues": "operations",
+    "workers": "operations",
+    "doctor": "operations",
+    "kill-switch": "operations",
+    "audit": "operations",
+    "system": "system",
+    "tokens": "tokens",
+    "webhooks": "webhooks",
+    "endpoints": "endpoints",
+    "gateways": "gateways",
+    "observe": "gateways",
+    "events": "events",
+}
+"""By the first part of their paths."""
+
+
+def operations_of(noun: str) -> Operations:
+    """Those whose paths begin so; KeyError if there are none."""
+    operations: Operations = import_module(f"{__name__}.{MODULES[noun]}").api
+    return operations
+
+
+def all_operations() -> list[Operations]:
+    return [operations_of(noun) for noun in {MODULES[each]: each for each in MODULES}.values()]

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from pydantic import Field
+from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import asdict
 
 from duly.app import Duly, operations
 from duly.calendars import Calendars, StoredCalendar, TickChange
@@ -15,34 +15,35 @@ from duly.calendars.changes import changed
 from duly.clock import to_ms
 from duly.model.access import Principal
 from duly.model.calendar import SEEDS, WARN_DAYS, CalendarKind
-from duly.server.answers import Ms, Shape, Time
-from duly.server.api.common import App, Limit, Once, Page, owner_of, page
-from duly.server.auth import Operator, Reader, ScopedRoute
+from duly.server.answers import Ms, Shape, Time, given
+from duly.server.api.common import Cursor, Limit, Page, owner_of, page
+from duly.server.api.operation import Operations, Operator, Reader
+from duly.server.api.repeatable import Repeatable
 
-router = APIRouter(prefix="/calendars", tags=["calendars"], route_class=ScopedRoute)
+api = Operations("calendars", "/calendars")
 
 MAX_COMPARED = 200
 
 Dates = Annotated[
     dict[str, str] | list[str],
-    Field(description='Days such as "2026-07-03": a list, or an object with their names.'),
+    Meta(description='Days such as "2026-07-03": a list, or an object with their names.'),
 ]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 # Shapes ------------------------------------------------------------------------------------------
 
 
 class CalendarShape(Shape):
-    id: str = Field(description="What schedules call it; of a read-only one its name.")
+    id: Annotated[str, Meta(description="What schedules call it; of a read-only one its name.")]
     name: str
     owner: str | None
-    read_only: bool = Field(description="Whether it comes with duly.")
+    read_only: Annotated[bool, Meta(description="Whether it comes with duly.")]
     kind: CalendarKind
     tz: str
     dates: dict[str, str]
     rules: list[str]
-    last_date: str | None = Field(description="None if it has no end.")
+    last_date: Annotated[str | None, Meta(description="None if it has no end.")]
     version: int
     created_at: Time | None
     created_at_ms: Ms | None
@@ -54,57 +55,65 @@ class NewCalendarBody(Shape):
     name: Name
     kind: CalendarKind
     tz: str = "UTC"
-    dates: Dates = Field(default_factory=list[str])
-    rules: list[str] = Field(default_factory=list)
+    dates: Dates = field(default_factory=list[str])
+    rules: list[str] = field(default_factory=list[str])
     owner: str | None = None
 
 
 class ContentBody(Shape):
     """What of a calendar is to be different; what is left out stays."""
 
-    add: Dates = Field(default_factory=list[str])
-    remove: list[str] = Field(default_factory=list)
-    dates: Dates = Field(default_factory=list[str], description="All of them.")
-    rules: list[str] = Field(default_factory=list)
-    kind: CalendarKind = CalendarKind.SKIP_DATES
-    tz: str = "UTC"
+    add: Dates | UnsetType = UNSET
+    remove: list[str] | UnsetType = UNSET
+    dates: Annotated[Dates, Meta(description="All of them.")] | UnsetType = UNSET
+    rules: list[str] | UnsetType = UNSET
+    kind: CalendarKind | UnsetType = UNSET
+    tz: str | UnsetType = UNSET
 
-    def given(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         """What was given."""
-        known = self.model_fields_set & set(ContentBody.model_fields)
-        return {name: getattr(self, name) for name in known}
+        return {name: each for name, each in given(self).items() if name in CONTENT}
 
 
-class CalendarChangesBody(ContentBody):
-    version: int = Field(description="As it was read: 409 if it has changed since.")
+CONTENT = frozenset(ContentBody.__struct_fields__)
+
+
+class CalendarChangesBody(ContentBody, kw_only=True):
+    version: Annotated[int, Meta(description="As it was read: 409 if it has changed since.")]
     name: Name | None = None
 
-    def given(self) -> dict[str, Any]:
-        return super().given() | ({} if self.name is None else {"name": self.name})
+    def content(self) -> dict[str, Any]:
+        return super().content() | ({} if self.name is None else {"name": self.name})
 
 
-class CloneBody(ContentBody):
+class CloneBody(ContentBody, kw_only=True):
     name: Name
-    owner: str | None = Field(None, description="Whose the copy is; else whose the original is.")
+    owner: Annotated[
+        str | None, Meta(description="Whose the copy is; else whose the original is.")
+    ] = None
 
 
 class CompareBody(ContentBody):
-    n: int = Field(10, ge=1, le=MAX_COMPARED, description="How many ticks of each schedule.")
+    n: Annotated[
+        int, Meta(ge=1, le=MAX_COMPARED, description="How many ticks of each schedule.")
+    ] = 10
 
 
 class ImportBody(Shape):
     name: Name
-    ical: str = Field(description="The text of an iCalendar file.")
+    ical: Annotated[str, Meta(description="The text of an iCalendar file.")]
     kind: CalendarKind | None = None
     tz: str | None = None
-    first: str | None = Field(None, description="From this day on; else from this year on.")
-    last: str | None = Field(None, description="To this day; else for five years.")
+    first: Annotated[str | None, Meta(description="From this day on; else from this year on.")] = (
+        None
+    )
+    last: Annotated[str | None, Meta(description="To this day; else for five years.")] = None
     owner: str | None = None
 
 
 class HolidaysBody(Shape):
     name: Name
-    country: str = Field(min_length=2, max_length=10, description='Such as "TR".')
+    country: Annotated[str, Meta(min_length=2, max_length=10, description='Such as "TR".')]
     years: int | list[int]
     subdivision: str | None = None
     kind: CalendarKind | None = None
@@ -120,7 +129,7 @@ class TickChangeShape(Shape):
     owner: str | None
     tick_at: Time
     tick_at_ms: Ms
-    before: str | None = Field(description="dispatch or skip; None if it is over by then.")
+    before: Annotated[str | None, Meta(description="dispatch or skip; None if it is over by then.")]
     after: str | None
     due_before: Time | None
     due_after: Time | None
@@ -142,12 +151,12 @@ class EndingShape(Shape):
 # All of them -------------------------------------------------------------------------------------
 
 
-@router.get("")
+@api.get("")
 def find(
-    app: App,
+    app: Duly,
     who: Reader,
     owner: str | None = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[CalendarShape]:
     """Those that come with duly, which everybody may read, then the others, oldest first."""
@@ -160,8 +169,8 @@ def find(
     return page([_shape(each) for each in found], limit, lambda each: each.id)
 
 
-@router.post("", status_code=201, responses={200: {"model": CalendarShape}})
-def create(app: App, who: Operator, once: Once, body: NewCalendarBody) -> CalendarShape:
+@api.post("", status=201, again=CalendarShape)
+def create(app: Duly, who: Operator, once: Repeatable, body: NewCalendarBody) -> CalendarShape:
     """Make a calendar: 201 with it, 200 with the one that an earlier request made."""
     owner = owner_of(who, body.owner)
 
@@ -179,26 +188,28 @@ def create(app: App, who: Operator, once: Once, body: NewCalendarBody) -> Calend
     return _shape(once.make(who, body, make, app.calendars.get))
 
 
-@router.post("/import")
-def import_ical(app: App, who: Operator, body: ImportBody) -> CalendarShape:
+@api.post("/import")
+def import_ical(app: Duly, who: Operator, body: ImportBody) -> CalendarShape:
     """Take the dates of an iCalendar file: make the calendar, or replace its dates."""
-    given = body.model_dump(exclude={"owner", "name", "ical"})
-    calendars = _of(app, owner_of(who, body.owner))
-    return _shape(calendars.import_ical(body.name, body.ical, by=who.name, **given))
+    options = asdict(body)
+    calendars = _of(app, owner_of(who, options.pop("owner")))
+    name, ical = options.pop("name"), options.pop("ical")
+    return _shape(calendars.import_ical(name, ical, by=who.name, **options))
 
 
-@router.post("/holidays")
-def holidays(app: App, who: Operator, body: HolidaysBody) -> CalendarShape:
+@api.post("/holidays")
+def holidays(app: Duly, who: Operator, body: HolidaysBody) -> CalendarShape:
     """Take the public holidays of a country: make the calendar, or replace its dates."""
-    given = body.model_dump(exclude={"owner"})
-    return _shape(_of(app, owner_of(who, body.owner)).holidays(by=who.name, **given))
+    options = asdict(body)
+    calendars = _of(app, owner_of(who, options.pop("owner")))
+    return _shape(calendars.holidays(by=who.name, **options))
 
 
-@router.get("/ending")
+@api.get("/ending")
 def ending(
-    app: App,
+    app: Duly,
     who: Reader,
-    days: Annotated[int, Query(ge=0, le=3_660)] = WARN_DAYS,
+    days: Annotated[int, Meta(ge=0, le=3_660)] = WARN_DAYS,
     owner: str | None = None,
 ) -> list[EndingShape]:
     """Calendars in use whose last date has passed, or comes within so many days."""
@@ -218,61 +229,63 @@ def ending(
 # One of them -------------------------------------------------------------------------------------
 
 
-@router.get("/{calendar}")
-def get(app: App, who: Reader, calendar: str) -> CalendarShape:
+@api.get("/{calendar}")
+def get(app: Duly, who: Reader, calendar: str) -> CalendarShape:
     """By its name, or its id."""
     return _shape(_of(app, who.owner).get(calendar))
 
 
-@router.patch("/{calendar}")
-def update(app: App, who: Operator, calendar: str, body: CalendarChangesBody) -> CalendarShape:
+@api.patch("/{calendar}")
+def update(app: Duly, who: Operator, calendar: str, body: CalendarChangesBody) -> CalendarShape:
     """Change what is given, for all schedules that it is attached to, at once."""
     calendars = _of(app, who.owner)
-    return _shape(calendars.update(calendar, version=body.version, by=who.name, **body.given()))
+    return _shape(calendars.update(calendar, version=body.version, by=who.name, **body.content()))
 
 
-@router.delete("/{calendar}", status_code=204)
-def remove(app: App, who: Operator, calendar: str) -> None:
+@api.delete("/{calendar}", status=204)
+def remove(app: Duly, who: Operator, calendar: str) -> None:
     """Remove it; the schedules that it was attached to go on without it."""
     _of(app, who.owner).remove(calendar, by=who.name)
 
 
-@router.post("/{calendar}/clone", status_code=201, responses={200: {"model": CalendarShape}})
-def clone(app: App, who: Operator, once: Once, calendar: str, body: CloneBody) -> CalendarShape:
+@api.post("/{calendar}/clone", status=201, again=CalendarShape)
+def clone(
+    app: Duly, who: Operator, once: Repeatable, calendar: str, body: CloneBody
+) -> CalendarShape:
     """Make a calendar of another name out of one, changed where something is given."""
 
     def make(calendar_id: str | None) -> StoredCalendar:
         source = _of(app, who.owner).get(calendar)
         owner = owner_of(who, body.owner) or source.owner
-        copy = changed(source.calendar, {**body.given(), "name": body.name})
+        copy = changed(source.calendar, {**body.content(), "name": body.name})
         return operations.calendars(app, owner).create(copy, by=who.name, id=calendar_id)
 
     return _shape(once.make(who, body, make, app.calendars.get))
 
 
-@router.get("/{calendar}/changes")
+@api.get("/{calendar}/changes")
 def changes(
-    app: App,
+    app: Duly,
     who: Reader,
     calendar: str,
-    add: Annotated[list[str] | None, Query(description="Days.")] = None,
-    remove: Annotated[list[str] | None, Query(description="Days.")] = None,
-    dates: Annotated[list[str] | None, Query(description="All of its days.")] = None,
-    rules: Annotated[list[str] | None, Query()] = None,
+    add: Annotated[list[str] | None, Meta(description="Days.")] = None,
+    remove: Annotated[list[str] | None, Meta(description="Days.")] = None,
+    dates: Annotated[list[str] | None, Meta(description="All of its days.")] = None,
+    rules: list[str] | None = None,
     kind: CalendarKind | None = None,
     tz: str | None = None,
-    n: Annotated[int, Query(ge=1, le=MAX_COMPARED)] = 10,
+    n: Annotated[int, Meta(ge=1, le=MAX_COMPARED)] = 10,
 ) -> list[TickChangeShape]:
     """Which of the next ticks of each attached schedule such a change would change."""
     asked = {"add": add, "remove": remove, "dates": dates, "rules": rules, "kind": kind, "tz": tz}
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    return _compared(app, who, calendar, n, given)
+    content = {name: value for name, value in asked.items() if value is not None}
+    return _compared(app, who, calendar, n, content)
 
 
-@router.post("/{calendar}/changes")
-def compare(app: App, who: Reader, calendar: str, body: CompareBody) -> list[TickChangeShape]:
+@api.post("/{calendar}/changes")
+def compare(app: Duly, who: Reader, calendar: str, body: CompareBody) -> list[TickChangeShape]:
     """The same, for more dates than fit into an address; nothing is changed."""
-    return _compared(app, who, calendar, body.n, body.given())
+    return _compared(app, who, calendar, body.n, body.content())
 
 
 # What they are made of ---------------------------------------------------------------------------
@@ -290,9 +303,9 @@ def _seeds_after(app: Duly, after: str | None) -> Iterator[StoredCalendar]:
 
 
 def _compared(
-    app: Duly, who: Principal, calendar: str, n: int, given: dict[str, Any]
+    app: Duly, who: Principal, calendar: str, n: int, content: dict[str, Any]
 ) -> list[TickChangeShape]:
-    return [_tick_change(each) for each in _of(app, who.owner).changes(calendar, n, **given)]
+    return [_tick_change(each) for each in _of(app, who.owner).changes(calendar, n, **content)]
 
 
 def _tick_change(change: TickChange) -> TickChangeShape:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import Field
+from msgspec import Meta
 
 from duly.errors import InvalidCondition, InvalidOption
 from duly.model import plain
 from duly.model.condition import parse
 from duly.server.answers import Shape
+from duly.server.api.operation import Operations, Reader
 from duly.server.api.schedule_shapes import ExplanationShape, explanation_shape
-from duly.server.auth import Reader, ScopedRoute
 
-router = APIRouter(prefix="/conditions", tags=["conditions"], route_class=ScopedRoute)
+api = Operations("conditions", "/conditions")
 
 
 class ValidateBody(Shape):
@@ -22,7 +21,7 @@ class ValidateBody(Shape):
 
 
 class Fault(Shape):
-    pointer: str | None = Field(description="The key that is wrong, if it is one.")
+    pointer: Annotated[str | None, Meta(description="The key that is wrong, if it is one.")]
     reason: str
     hint: str | None
 
@@ -34,13 +33,16 @@ class Validity(Shape):
 
 class ExplainBody(Shape):
     condition: Any
-    context: Any = Field(
-        None,
-        description="As a tick would see it: prior_run_result, last_24h_stats, signal_rpc_result.",
-    )
+    context: Annotated[
+        Any,
+        Meta(
+            description="As a tick would see it: "
+            "prior_run_result, last_24h_stats, signal_rpc_result."
+        ),
+    ] = None
 
 
-@router.post("/validate")
+@api.post("/validate")
 def validate(who: Reader, body: ValidateBody) -> Validity:
     """Whether it could be a schedule's; if not, why not."""
     try:
@@ -51,7 +53,7 @@ def validate(who: Reader, body: ValidateBody) -> Validity:
     return Validity(valid=True, error=None)
 
 
-@router.post("/explain")
+@api.post("/explain")
 def explain(who: Reader, body: ExplainBody) -> ExplanationShape:
     """What it comes to for a context: each operator with what it finds there."""
     condition = parse(body.condition)

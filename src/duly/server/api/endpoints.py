@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import asdict
 
+from duly.app import Duly
 from duly.clock import to_ms
 from duly.endpoints import Endpoint, Endpoints
 from duly.endpoints.secrets import is_reference
@@ -16,24 +17,25 @@ from duly.errors import StaleVersion
 from duly.model.access import Principal
 from duly.model.audit import Deed
 from duly.model.retry import Retry
-from duly.server.answers import Ms, Shape, Time
-from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
+from duly.server.answers import Ms, Shape, Time, given
+from duly.server.api.common import Cursor, Limit, Page, check_id, owner_of, page
 from duly.server.api.jobs import JobShape, run_once, shape_of
-from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys
+from duly.server.api.operation import Admin, Operations, Operator, Reader, everybodys
+from duly.server.api.repeatable import Repeatable
 
-router = APIRouter(prefix="/endpoints", tags=["endpoints"], route_class=ScopedRoute)
+api = Operations("endpoints", "/endpoints")
 
 Headers = Annotated[
-    dict[str, str], Field(description="Those that let somebody in are references: env:NAME.")
+    dict[str, str], Meta(description="Those that let somebody in are references: env:NAME.")
 ]
-Secret = Annotated[str | None, Field(description="Where it is: env:NAME or file:PATH.")]
+Secret = Annotated[str | None, Meta(description="Where it is: env:NAME or file:PATH.")]
 
 
 class RetryShape(Shape):
-    attempts: int = Field(default=5, ge=1, le=1_000)
-    base: float = Field(default=2.0, ge=0, le=86_400)
-    cap: float = Field(default=3600.0, ge=0, le=604_800)
-    jitter: float = Field(default=1.0, ge=0, le=86_400)
+    attempts: Annotated[int, Meta(ge=1, le=1_000)] = 5
+    base: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
+    cap: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
+    jitter: Annotated[float, Meta(ge=0, le=86_400)] = 1.0
 
 
 class EndpointShape(Shape):
@@ -43,8 +45,8 @@ class EndpointShape(Shape):
     url: str
     secret: Secret
     headers: dict[str, str]
-    timeout: float = Field(description="Seconds, for one attempt.")
-    retry: RetryShape | None = Field(description="null: at most once.")
+    timeout: Annotated[float, Meta(description="Seconds, for one attempt.")]
+    retry: Annotated[RetryShape | None, Meta(description="null: at most once.")]
     version: int
     created_at: Time
     created_at_ms: Ms
@@ -53,11 +55,11 @@ class EndpointShape(Shape):
 
 
 class NewEndpointBody(Shape):
-    name: str = Field(min_length=1, max_length=200)
-    url: str = Field(min_length=1, max_length=2_000)
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    url: Annotated[str, Meta(min_length=1, max_length=2_000)]
     secret: Secret = None
-    headers: Headers = Field(default_factory=dict)
-    timeout: float = Field(default=10.0, ge=SHORTEST, le=LONGEST)
+    headers: Headers = field(default_factory=dict[str, str])
+    timeout: Annotated[float, Meta(ge=SHORTEST, le=LONGEST)] = 10.0
     retry: RetryShape | None = None
     owner: str | None = None
 
@@ -66,23 +68,23 @@ class EndpointChangesBody(Shape):
     """What is to be different; of another `version` than that it is refused."""
 
     version: int
-    name: str | None = Field(default=None, min_length=1, max_length=200)
-    url: str | None = Field(default=None, min_length=1, max_length=2_000)
-    secret: Secret = None
-    headers: Headers | None = None
-    timeout: float | None = Field(default=None, ge=SHORTEST, le=LONGEST)
-    retry: RetryShape | None = None
+    name: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
+    url: Annotated[str, Meta(min_length=1, max_length=2_000)] | UnsetType | None = UNSET
+    secret: Secret | UnsetType = UNSET
+    headers: Headers | UnsetType | None = UNSET
+    timeout: Annotated[float, Meta(ge=SHORTEST, le=LONGEST)] | UnsetType | None = UNSET
+    retry: RetryShape | UnsetType | None = UNSET
 
 
 class SendBody(Shape):
-    body: Any = None
+    body: Any = UNSET
 
 
 NOTHING = SendBody()
 
 
-@router.post("", status_code=201, responses={200: {"model": EndpointShape}})
-def create(app: App, who: Admin, once: Once, body: NewEndpointBody) -> EndpointShape:
+@api.post("", status=201, again=EndpointShape)
+def create(app: Duly, who: Admin, once: Repeatable, body: NewEndpointBody) -> EndpointShape:
     """Make an endpoint. What is sent there is signed if there is a secret.
 
     Any secret that workers can read can be sent by a reference: a token of an owner gives none.
@@ -106,12 +108,12 @@ def create(app: App, who: Admin, once: Once, body: NewEndpointBody) -> EndpointS
     return _shape(once.make(who, body, make, _of(app, who).get))
 
 
-@router.get("")
+@api.get("")
 def find(
-    app: App,
+    app: Duly,
     who: Reader,
     owner: str | None = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[EndpointShape]:
     """Oldest first."""
@@ -121,22 +123,21 @@ def find(
     return page(found, limit, lambda endpoint: endpoint.id)
 
 
-@router.get("/{endpoint_id}")
-def get(app: App, who: Reader, endpoint_id: str) -> EndpointShape:
+@api.get("/{endpoint_id}")
+def get(app: Duly, who: Reader, endpoint_id: str) -> EndpointShape:
     return _shape(_of(app, who).get(check_id(endpoint_id, "endpoint")))
 
 
-@router.patch("/{endpoint_id}")
-def update(app: App, who: Admin, endpoint_id: str, body: EndpointChangesBody) -> EndpointShape:
+@api.patch("/{endpoint_id}")
+def update(app: Duly, who: Admin, endpoint_id: str, body: EndpointChangesBody) -> EndpointShape:
     """Change what is given. Jobs that wait are sent to where it leads by then.
 
     A token of an owner neither gives references to secrets, nor says where those of others go.
     """
-    changes: dict[str, Any] = {
-        name: getattr(body, name) for name in body.model_fields_set - {"version"}
-    }
+    changes = given(body)
+    del changes["version"]
     if "retry" in changes:
-        changes["retry"] = _retry(body.retry)
+        changes["retry"] = _retry(changes["retry"])
     found = _of(app, who).get(check_id(endpoint_id, "endpoint"))
     if found.version != body.version:
         raise StaleVersion(found.name, body.version, found.version)
@@ -147,25 +148,24 @@ def update(app: App, who: Admin, endpoint_id: str, body: EndpointChangesBody) ->
     return _shape(_of(app, who).update(found, version=body.version, by=who.name, **changes))
 
 
-@router.delete("/{endpoint_id}", status_code=204)
-def remove(app: App, who: Admin, endpoint_id: str) -> None:
+@api.delete("/{endpoint_id}", status=204)
+def remove(app: Duly, who: Admin, endpoint_id: str) -> None:
     """Remove it. Jobs that are still to be sent there fail."""
     _of(app, who).remove(check_id(endpoint_id, "endpoint"), by=who.name)
 
 
-@router.post("/{endpoint_id}/send", status_code=202, responses={200: {"model": JobShape}})
+@api.post("/{endpoint_id}/send", status=202, again=JobShape)
 def send(
-    app: App,
+    app: Duly,
     who: Operator,
-    once: Once,
+    once: Repeatable,
     endpoint_id: str,
-    response: Response,
     body: SendBody = NOTHING,
 ) -> JobShape:
     """POST something there now, as a job; 200 with the one that its key already has."""
     found = _of(app, who).get(check_id(endpoint_id, "endpoint"))
     target = app.endpoint(found.name, owner=found.owner).using(owner=found.owner)
-    args = {"body": body.body} if "body" in body.model_fields_set else {}
+    args = given(body)
     now = app.clock.now()
 
     def deed(job_id: str) -> Deed:
@@ -173,11 +173,11 @@ def send(
 
     job = run_once(app, who, once, body, target, args, now, deed)
     if job.existed:
-        response.status_code = 200
+        once.made_nothing()
     return shape_of(job.record)
 
 
-def _of(app: App, who: Principal) -> Endpoints:
+def _of(app: Duly, who: Principal) -> Endpoints:
     return app.endpoints if who.owner is None else app.endpoints.of(who.owner)
 
 
@@ -186,7 +186,7 @@ def _has_references(secret: str | None, headers: Mapping[str, str] | None) -> bo
 
 
 def _retry(retry: RetryShape | None) -> Retry | None:
-    return None if retry is None else Retry(**retry.model_dump())
+    return None if retry is None else Retry(**asdict(retry))
 
 
 def _shape(endpoint: Endpoint) -> EndpointShape:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
-from starlette.responses import StreamingResponse
+from msgspec import Meta
 
 from duly.app import Duly, operations
 from duly.clock import from_ms
-from duly.errors import JobNotFound, StoreError
+from duly.errors import JobNotFound
 from duly.model.access import Principal, Scope
 from duly.model.job import Trigger
 from duly.model.news import (
@@ -36,91 +34,41 @@ from duly.model.news import (
 )
 from duly.model.progress import Event
 from duly.server.answers import Refused, iso
-from duly.server.api.common import App, check_id, is_foreign, owner_of
+from duly.server.api.common import check_id, is_foreign, owner_of
 from duly.server.api.jobs import visible
-from duly.server.auth import Reader, ScopedRoute
-from duly.server.served import served
+from duly.server.api.operation import Header, Operations, Reader, Stream
 
-log = logging.getLogger(__name__)
-router = APIRouter(tags=["events"], route_class=ScopedRoute)
+api = Operations("events")
 
 HEARTBEAT_SECONDS = 15.0
-CHECK_SECONDS = 15.0
-"""As long as that, one who may not look any more may still see what happens."""
 MOST_JOBS = 100
 RETRY_MS = 1_000
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "Events until the client goes: job, tick, change, gap.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
 
 
-@router.get("/events", response_class=StreamingResponse, responses=STREAM)
-async def events(
-    request: Request,
-    app: App,
+@api.get(
+    "/events",
+    media="text/event-stream",
+    says="Events until the client goes: job, tick, change, gap.",
+)
+def events(
+    app: Duly,
     who: Reader,
-    job: Annotated[list[str] | None, Query(max_length=MOST_JOBS)] = None,
-    schedule: Annotated[str | None, Query()] = None,
-    owner: Annotated[str | None, Query()] = None,
-    last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
-) -> StreamingResponse:
+    job: Annotated[list[str], Meta(max_length=MOST_JOBS)] | None = None,
+    schedule: str | None = None,
+    owner: str | None = None,
+    last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None,
+) -> Stream:
     """What happens: of some jobs, of a schedule, of an owner, or everything.
 
     Of a job that is named the state now comes first, and its last state always comes.
     """
     if job:
         for job_id in job:
-            await asyncio.to_thread(visible, app, who, job_id)
-        stream = _jobs(app, job)
-    else:
-        if schedule is not None:
-            await asyncio.to_thread(_check_schedule, app, who, schedule)
-        wanted = _wanted(who, owner_of(who, owner), schedule)
-        stream = _feed(app, wanted, last_event_id)
-    headers = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-    watched = _while_allowed(stream, request, who)
-    return StreamingResponse(watched, media_type="text/event-stream", headers=headers)
-
-
-async def _while_allowed(
-    stream: AsyncGenerator[str], request: Request, who: Principal
-) -> AsyncGenerator[str]:
-    """The stream, as long as whoever asked for it would still be let in as the same."""
-    refused = asyncio.ensure_future(_refused(request, who))
-    try:
-        async with contextlib.aclosing(stream) as texts:
-            while (text := await _unless(refused, anext(texts, None))) is not None:
-                yield text
-    finally:
-        await _stopped(refused)
-
-
-async def _unless(refused: asyncio.Future[None], text: Awaitable[str | None]) -> str | None:
-    coming = asyncio.ensure_future(text)
-    either: set[asyncio.Future[Any]] = {coming, refused}
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        return None if refused.done() else coming.result()
-    finally:
-        await _stopped(coming)
-
-
-async def _refused(request: Request, who: Principal) -> None:
-    """Ends when who asked for a stream would not be let in any more."""
-    doorman = served(request).doorman
-    while True:
-        await asyncio.sleep(CHECK_SECONDS)
-        try:
-            if await doorman.who(request) != who:
-                return
-        except Refused:
-            return
-        except StoreError as error:
-            # Without a database there is nothing to tell either.
-            log.warning("live events: %s; asking again who follows", error)
+            visible(app, who, job_id)
+        return _jobs(app, job)
+    if schedule is not None:
+        _check_schedule(app, who, schedule)
+    return _feed(app, _wanted(who, owner_of(who, owner), schedule), last_event_id)
 
 
 def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
@@ -238,7 +186,7 @@ async def _jobs(app: Duly, job_ids: Sequence[str]) -> AsyncGenerator[str]:
         if not any(watcher.exception() for watcher in watchers):
             yield _event("end", {})
     finally:
-        await _stopped(*watchers)
+        await stopped(*watchers)
 
 
 async def _rings(bell: asyncio.Event) -> bool:
@@ -250,7 +198,7 @@ async def _rings(bell: asyncio.Event) -> bool:
         return False
 
 
-async def _stopped(*tasks: asyncio.Future[Any]) -> None:
+async def stopped(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

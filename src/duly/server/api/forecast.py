@@ -8,8 +8,7 @@ from heapq import merge
 from itertools import islice
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, Field
+from msgspec import Meta
 
 from duly.app import Duly, operations
 from duly.clock import from_ms, to_ms
@@ -25,11 +24,11 @@ from duly.model.trigger import Cron
 from duly.schedules import Schedules
 from duly.schedules.health import understood
 from duly.schedules.reading import MAX_FORECAST_DAYS
-from duly.server.answers import Ms, Shape, Time
-from duly.server.api.common import App, check_id, owner_of
-from duly.server.auth import Reader, ScopedRoute
+from duly.server.answers import Instant, Ms, Shape, Time
+from duly.server.api.common import check_id, owner_of
+from duly.server.api.operation import Operations, Reader, Text
 
-router = APIRouter(tags=["forecast"], route_class=ScopedRoute)
+api = Operations("forecast")
 
 MAX_FIRES = 1_000
 MAX_EVENTS = 1_000
@@ -39,7 +38,7 @@ MAX_TICKS = 100_000
 FEED_DAYS = 31
 DAY_MS = 24 * HOUR_MS
 
-Days = Annotated[int, Query(ge=1, le=MAX_FORECAST_DAYS)]
+Days = Annotated[int, Meta(ge=1, le=MAX_FORECAST_DAYS)]
 
 
 class Moment(Shape):
@@ -54,18 +53,26 @@ class ForecastShape(Shape):
     end_at: Time
     end_at_ms: Ms
     total: int
-    hours: list[Moment] = Field(description="Every hour from the start on.")
-    busiest: list[Moment] = Field(description="The minutes with most dispatches, most first.")
+    hours: Annotated[list[Moment], Meta(description="Every hour from the start on.")]
+    busiest: Annotated[
+        list[Moment], Meta(description="The minutes with most dispatches, most first.")
+    ]
     schedules: int
-    complete: bool = Field(description="False: these are the figures of only some schedules.")
+    complete: Annotated[
+        bool, Meta(description="False: these are the figures of only some schedules.")
+    ]
 
 
 class FireShape(Shape):
     at: Time
     at_ms: Ms
     local: str
-    dst_adjusted: bool = Field(description="It stands for a time that does not exist that day.")
-    note: str | None = Field(description="What clocks that are set forward or back do to it.")
+    dst_adjusted: Annotated[
+        bool, Meta(description="It stands for a time that does not exist that day.")
+    ]
+    note: Annotated[
+        str | None, Meta(description="What clocks that are set forward or back do to it.")
+    ]
 
 
 class ExpressionShape(Shape):
@@ -78,12 +85,12 @@ class ExpressionShape(Shape):
 # Routes ------------------------------------------------------------------------------------------
 
 
-@router.get("/forecast")
+@api.get("/forecast")
 def forecast(
-    app: App,
+    app: Duly,
     who: Reader,
     days: Days = 7,
-    start: AwareDatetime | None = None,
+    start: Instant | None = None,
     owner: str | None = None,
 ) -> ForecastShape:
     """Dispatches per hour for the next days, and the busiest minutes.
@@ -109,32 +116,14 @@ def forecast(
     )
 
 
-class Feed(Response):
-    media_type = "text/calendar"
-
-
-def ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-@router.get(
-    "/forecast.ics",
-    response_class=Feed,
-    responses={
-        200: {"content": {"text/calendar": {"schema": {"type": "string"}}}},
-        "default": {
-            "description": "It could not be done; says why.",
-            "content": {"application/json": {"schema": ref("ErrorAnswer")}},
-        },
-    },
-)
+@api.get("/forecast.ics", media="text/calendar")
 def ical(
-    app: App,
+    app: Duly,
     who: Reader,
-    days: Annotated[int, Query(ge=1, le=FEED_DAYS)] = 7,
-    schedule: Annotated[str | None, Query(description="The id of one; else all.")] = None,
+    days: Annotated[int, Meta(ge=1, le=FEED_DAYS)] = 7,
+    schedule: Annotated[str | None, Meta(description="The id of one; else all.")] = None,
     owner: str | None = None,
-) -> Feed:
+) -> Text:
     """The coming ticks as an iCalendar feed: the first 1,000 of them.
 
     `X-Duly-Complete: false` says that there may be more than it shows.
@@ -142,21 +131,19 @@ def ical(
     plans = _plans(app, who, owner_of(who, owner), schedule)
     now = operations.now(app)
     coming = Coming(app, plans, now, now + days * DAY_MS)
-    answer = Feed(feed(f"{app.name}: schedules", coming.events, now))
-    if not coming.complete:
-        answer.headers["X-Duly-Complete"] = "false"
-    return answer
+    headers = {} if coming.complete else {"X-Duly-Complete": "false"}
+    return Text(feed(f"{app.name}: schedules", coming.events, now), headers)
 
 
-@router.get("/cron")
+@api.get("/cron")
 def cron(
-    app: App,
+    app: Duly,
     who: Reader,
-    expression: Annotated[str, Query(min_length=1, max_length=1_000)],
+    expression: Annotated[str, Meta(min_length=1, max_length=1_000)],
     tz: str = "UTC",
-    n: Annotated[int, Query(ge=1, le=MAX_FIRES)] = 5,
-    after: Annotated[AwareDatetime | None, Query(description="Now, if it is not given.")] = None,
-    key: Annotated[str, Query(description="Of the schedule, which chooses for `H`.")] = "",
+    n: Annotated[int, Meta(ge=1, le=MAX_FIRES)] = 5,
+    after: Annotated[Instant | None, Meta(description="Now, if it is not given.")] = None,
+    key: Annotated[str, Meta(description="Of the schedule, which chooses for `H`.")] = "",
 ) -> ExpressionShape:
     """A cron expression in words, and when it fires next."""
     trigger = Cron(expression, tz, key)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
-from pydantic import Field
+from msgspec import Meta
+from msgspec.structs import asdict
 
-from duly.app import operations
+from duly.app import Duly, operations
 from duly.clock import from_ms
 from duly.errors import UnknownFunction
 from duly.functions.published import schema_of
@@ -15,18 +15,17 @@ from duly.model.function import FunctionInfo, is_reserved
 from duly.model.function import Status as FunctionStatus
 from duly.model.stored import read
 from duly.server.answers import Ms, Shape, Time, time_of
-from duly.server.api.common import App
+from duly.server.api.operation import Operations, Operator, Reader, everybodys
 from duly.server.api.schedule_shapes import ScheduleShape, Shown
-from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 
-router = APIRouter(prefix="/functions", tags=["functions"], route_class=ScopedRoute)
+api = Operations("functions", "/functions")
 
 
 class FunctionShape(Shape):
     name: str
     kind: str
     app: str
-    arguments: dict[str, Any] = Field(description="JSON Schema of its arguments.")
+    arguments: Annotated[dict[str, Any], Meta(description="JSON Schema of its arguments.")]
     queue: str | None
     internal: bool
     alias_of: str | None
@@ -41,39 +40,40 @@ class FunctionShape(Shape):
 
 
 class FunctionStatusShape(FunctionShape):
-    removed: list[ScheduleShape] = Field(
-        description="After a restore: the schedules that were removed when it was deleted."
-    )
+    removed: Annotated[
+        list[ScheduleShape],
+        Meta(description="After a restore: the schedules that were removed when it was deleted."),
+    ]
 
 
 class StatusBody(Shape):
     verb: Literal["pause", "resume", "deprecate", "delete", "restore"]
-    note: str | None = Field(None, max_length=1_000)
+    note: Annotated[str, Meta(max_length=1_000)] | None = None
 
 
-@router.get("")
-def find(app: App, who: Reader) -> list[FunctionShape]:
+@api.get("")
+def find(app: Duly, who: Reader) -> list[FunctionShape]:
     """Every function that workers have published, of whichever service."""
     return [_shape(info) for info in app.functions.published() if not is_reserved(info.name)]
 
 
-@router.get("/{name}")
-def get(app: App, who: Reader, name: str) -> FunctionShape:
+@api.get("/{name}")
+def get(app: Duly, who: Reader, name: str) -> FunctionShape:
     return _shape(_known(app, name))
 
 
-@router.post("/{name}/status")
-def set_status(app: App, who: Operator, name: str, body: StatusBody) -> FunctionStatusShape:
+@api.post("/{name}/status")
+def set_status(app: Duly, who: Operator, name: str, body: StatusBody) -> FunctionStatusShape:
     """Pause, resume, deprecate, delete or restore it, for every process on the database."""
     everybodys(who)
     known = _known(app, name)
     getattr(app.functions, body.verb)(name, by=who.name, note=body.note)
     removed = operations.removed_with(app, known.name) if body.verb == "restore" else []
     shape = _shape(app.functions.info(name))
-    return FunctionStatusShape(**shape.model_dump(), removed=Shown(app).all(removed))
+    return FunctionStatusShape(**asdict(shape), removed=Shown(app).all(removed))
 
 
-def _known(app: App, name: str) -> FunctionInfo:
+def _known(app: Duly, name: str) -> FunctionInfo:
     if is_reserved(name):
         raise UnknownFunction(name, ())
     return app.functions.info(name)

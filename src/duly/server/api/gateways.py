@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Query
-from pydantic import Field
-from starlette.concurrency import run_in_threadpool
+from msgspec import Meta
+from msgspec.structs import asdict
 
+from duly.app import Duly
 from duly.clock import to_ms
 from duly.errors import GatewayUnavailable, SecretMissing
 from duly.gateway import GatewayCron, Gateways, RegisteredGateway
@@ -17,16 +17,16 @@ from duly.model.access import Principal
 from duly.observe.view import ObservedGateway, ObservedSchedule
 from duly.observe.view import ObservedPage as Observed
 from duly.server.answers import Ms, Refused, Shape, Time
-from duly.server.api.common import App, Limit, Once, Page, check_id, owner_of, page
-from duly.server.auth import Admin, Operator, Reader, ScopedRoute, everybodys
-from duly.server.patience import MOST_VIEWS, Waiting
+from duly.server.api.common import Cursor, Limit, Page, check_id, owner_of, page
+from duly.server.api.operation import Admin, Operations, Operator, Reader, everybodys
+from duly.server.api.repeatable import Repeatable
 
-router = APIRouter(tags=["gateways"], route_class=ScopedRoute)
+api = Operations("gateways")
 
 T = TypeVar("T")
 UNREACHABLE = "cannot be reached"
 """All that an owner is told: why not says much about the network of those who run it."""
-Local = Annotated[str, Field(description="ISO 8601 with the offset of the viewer's zone.")]
+Local = Annotated[str, Meta(description="ISO 8601 with the offset of the viewer's zone.")]
 
 
 # Shapes ------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class GatewayCronShape(Shape):
     name: str
     handler: str
     schedule: dict[str, Any]
-    description: str | None = Field(description="When it runs, in words.")
+    description: Annotated[str | None, Meta(description="When it runs, in words.")]
     tz: str
     enabled: bool
     payload: dict[str, Any]
@@ -48,39 +48,44 @@ class GatewayCronShape(Shape):
     last_error: str | None
     last_duration_ms: int | None
     consecutive_errors: int
-    unreadable: str | None = Field(description="Why its schedule makes no sense here.")
+    unreadable: Annotated[str | None, Meta(description="Why its schedule makes no sense here.")]
 
 
 class GatewayShape(Shape):
     id: str
     name: str
     owner: str | None
-    url: str | None = Field(description="Null for a token of an owner.")
-    secret: str | None = Field(description="Where it is; null for a token of an owner.")
+    url: Annotated[str | None, Meta(description="Null for a token of an owner.")]
+    secret: Annotated[str | None, Meta(description="Where it is; null for a token of an owner.")]
     version: int
-    stale: bool = Field(description="Whether it gave no answer when it was last asked.")
+    stale: Annotated[bool, Meta(description="Whether it gave no answer when it was last asked.")]
     stale_since: Time | None
     seen_at: Time | None
     error: str | None
-    crons: list[GatewayCronShape] = Field(description="As they were when it was last seen.")
+    crons: Annotated[
+        list[GatewayCronShape], Meta(description="As they were when it was last seen.")
+    ]
     created_at: Time
     created_at_ms: Ms
 
 
 class NewGatewayBody(Shape):
-    name: str = Field(min_length=1, max_length=200)
-    url: str = Field(min_length=1, max_length=2_000)
-    secret: str | None = Field(default=None, description="env:NAME or file:PATH.")
-    link_local: bool = Field(default=False, description="Accept a link-local address.")
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    url: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    secret: Annotated[str | None, Meta(description="env:NAME or file:PATH.")] = None
+    link_local: Annotated[bool, Meta(description="Accept a link-local address.")] = False
     owner: str | None = None
 
 
 class NewCronBody(Shape):
-    handler: str = Field(min_length=1, max_length=200)
-    schedule: dict[str, Any] = Field(
-        description='{"kind": "at", "at": …}, {"kind": "every", "every_ms": …} or '
-        '{"kind": "cron", "cron": …, "tz": …}'
-    )
+    handler: Annotated[str, Meta(min_length=1, max_length=200)]
+    schedule: Annotated[
+        dict[str, Any],
+        Meta(
+            description='{"kind": "at", "at": …}, {"kind": "every", "every_ms": …} or '
+            '{"kind": "cron", "cron": …, "tz": …}'
+        ),
+    ]
     name: str | None = None
     payload: dict[str, Any] | None = None
     enabled: bool = True
@@ -103,7 +108,7 @@ FORCED = RunCronBody()
 
 class Ran(Shape):
     ran: bool
-    reason: str | None = Field(description="not-due or already-running, if it did not.")
+    reason: Annotated[str | None, Meta(description="not-due or already-running, if it did not.")]
 
 
 class Removed(Shape):
@@ -121,20 +126,22 @@ class ObservedShape(Shape):
     type: str
     expression: str
     words: str
-    tz: str = Field(description="Blank: UTC.")
+    tz: Annotated[str, Meta(description="Blank: UTC.")]
     status: str
     next_run: Local | None
     last_run: Local | None
     last_status: str | None
-    stale_since: Time | None = Field(description="Since when its gateway has given no answer.")
-    error: str | None = Field(description="Why it is parked, or its gateway stale.")
+    stale_since: Annotated[
+        Time | None, Meta(description="Since when its gateway has given no answer.")
+    ]
+    error: Annotated[str | None, Meta(description="Why it is parked, or its gateway stale.")]
 
 
 class ObservedGatewayShape(Shape):
     id: str
     name: str
     owner: str | None
-    url: str | None = Field(description="Null for a token of an owner.")
+    url: Annotated[str | None, Meta(description="Null for a token of an owner.")]
     seen_at: Time | None
     stale_since: Time | None
     error: str | None
@@ -149,8 +156,8 @@ class ObservedPage(Shape):
 # Gateways ----------------------------------------------------------------------------------------
 
 
-@router.post("/gateways", status_code=201, responses={200: {"model": GatewayShape}})
-def add(app: App, who: Admin, once: Once, body: NewGatewayBody) -> GatewayShape:
+@api.post("/gateways", status=201, again=GatewayShape)
+def add(app: Duly, who: Admin, once: Repeatable, body: NewGatewayBody) -> GatewayShape:
     """Register a gateway, for everybody or for an owner; it is not asked anything yet.
 
     Its address may be inside your network, and its secret any that the server can read: a token of
@@ -172,12 +179,12 @@ def add(app: App, who: Admin, once: Once, body: NewGatewayBody) -> GatewayShape:
     return _shape(who, once.make(who, body, make, app.gateways.get))
 
 
-@router.get("/gateways")
+@api.get("/gateways")
 def find(
-    app: App,
+    app: Duly,
     who: Reader,
     owner: str | None = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[GatewayShape]:
     """With what they said last, oldest first; nobody is asked."""
@@ -187,13 +194,13 @@ def find(
     return page(found, limit, lambda gateway: gateway.id)
 
 
-@router.get("/gateways/{gateway_id}")
-def get(app: App, who: Reader, gateway_id: str) -> GatewayShape:
+@api.get("/gateways/{gateway_id}")
+def get(app: Duly, who: Reader, gateway_id: str) -> GatewayShape:
     return _shape(who, _known(app, who, gateway_id))
 
 
-@router.delete("/gateways/{gateway_id}", status_code=204)
-def remove(app: App, who: Admin, gateway_id: str) -> None:
+@api.delete("/gateways/{gateway_id}", status=204)
+def remove(app: Duly, who: Admin, gateway_id: str) -> None:
     """Forget it; the gateway itself goes on as before. A token of an owner may not do this."""
     everybodys(who)
     app.gateways.remove(_known(app, who, gateway_id).id, by=who.name)
@@ -202,18 +209,16 @@ def remove(app: App, who: Admin, gateway_id: str) -> None:
 # Their crons -------------------------------------------------------------------------------------
 
 
-@router.get("/gateways/{gateway_id}/crons")
-async def crons(app: App, who: Reader, waiting: Waiting, gateway_id: str) -> GatewayShape:
+@api.get("/gateways/{gateway_id}/crons", waits="gateway_id")
+def crons(app: Duly, who: Reader, gateway_id: str) -> GatewayShape:
     """Ask it for its crons; if it gives no answer, what it said last, as stale."""
-    found = await _ask(app, who, waiting, gateway_id, lambda gateways, known: gateways.crons(known))
+    found = _ask(app, who, gateway_id, lambda gateways, known: gateways.crons(known))
     return _shape(who, found)
 
 
-@router.post(
-    "/gateways/{gateway_id}/crons", status_code=201, responses={200: {"model": GatewayCronShape}}
-)
-async def cron_add(
-    app: App, who: Operator, waiting: Waiting, once: Once, gateway_id: str, body: NewCronBody
+@api.post("/gateways/{gateway_id}/crons", status=201, again=GatewayCronShape, waits="gateway_id")
+def cron_add(
+    app: Duly, who: Operator, once: Repeatable, gateway_id: str, body: NewCronBody
 ) -> GatewayCronShape:
     """Make a cron on it: 201 with it, 200 with the one that an earlier request made."""
 
@@ -232,52 +237,46 @@ async def cron_add(
 
         return once.make(who, body, make, lambda cron_id: gateways.find_cron(known, cron_id))
 
-    return _cron(await _ask(app, who, waiting, gateway_id, add))
+    return _cron(_ask(app, who, gateway_id, add))
 
 
-@router.patch("/gateways/{gateway_id}/crons/{cron_id}")
-async def cron_update(
-    app: App,
+@api.patch("/gateways/{gateway_id}/crons/{cron_id}", waits="gateway_id")
+def cron_update(
+    app: Duly,
     who: Operator,
-    waiting: Waiting,
     gateway_id: str,
     cron_id: str,
     body: CronChangesBody,
 ) -> GatewayCronShape:
     """Change a cron of it."""
-    changed = await _ask(
-        *(app, who, waiting, gateway_id),
-        lambda gateways, known: gateways.cron_update(
-            known, cron_id, by=who.name, **body.model_dump()
-        ),
+    changed = _ask(
+        *(app, who, gateway_id),
+        lambda gateways, known: gateways.cron_update(known, cron_id, by=who.name, **asdict(body)),
     )
     return _cron(changed)
 
 
-@router.post("/gateways/{gateway_id}/crons/{cron_id}/run")
-async def cron_run(
-    app: App,
+@api.post("/gateways/{gateway_id}/crons/{cron_id}/run", waits="gateway_id")
+def cron_run(
+    app: Duly,
     who: Operator,
-    waiting: Waiting,
     gateway_id: str,
     cron_id: str,
     body: RunCronBody = FORCED,
 ) -> Ran:
     """Run a cron of it now, or only if it is due."""
-    answer = await _ask(
-        *(app, who, waiting, gateway_id),
+    answer = _ask(
+        *(app, who, gateway_id),
         lambda gateways, known: gateways.cron_run(known, cron_id, body.mode, by=who.name),
     )
     return Ran(ran=answer.ran, reason=None if answer.reason is None else str(answer.reason))
 
 
-@router.delete("/gateways/{gateway_id}/crons/{cron_id}")
-async def cron_remove(
-    app: App, who: Operator, waiting: Waiting, gateway_id: str, cron_id: str
-) -> Removed:
+@api.delete("/gateways/{gateway_id}/crons/{cron_id}", waits="gateway_id")
+def cron_remove(app: Duly, who: Operator, gateway_id: str, cron_id: str) -> Removed:
     """Remove a cron of it; false if there was none."""
-    answer = await _ask(
-        *(app, who, waiting, gateway_id),
+    answer = _ask(
+        *(app, who, gateway_id),
         lambda gateways, known: gateways.cron_remove(known, cron_id, by=who.name),
     )
     return Removed(removed=answer.removed)
@@ -286,23 +285,18 @@ async def cron_remove(
 # Across everything -------------------------------------------------------------------------------
 
 
-@router.get("/observe/schedules", tags=["observe"])
-async def observe(
-    app: App,
+@api.get("/observe/schedules", tags=("observe",), waits="views")
+def observe(
+    app: Duly,
     who: Reader,
-    waiting: Waiting,
     owner: str | None = None,
-    tz: Annotated[str, Query(description="The zone of whoever looks.")] = "UTC",
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    tz: Annotated[str, Meta(description="The zone of whoever looks.")] = "UTC",
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> ObservedPage:
     """All schedules, and the crons of all gateways; one that gives no answer is shown as stale."""
     of = owner_of(who, owner)
-
-    def look() -> ObservedPage:
-        return shown(who, app.observe.schedules(owner=of, tz=tz, after=after, limit=limit))
-
-    return await waiting("views", look, MOST_VIEWS)
+    return shown(who, app.observe.schedules(owner=of, tz=tz, after=after, limit=limit))
 
 
 def shown(who: Principal, found: Observed) -> ObservedPage:
@@ -317,25 +311,24 @@ def shown(who: Principal, found: Observed) -> ObservedPage:
 # What they are made of ---------------------------------------------------------------------------
 
 
-def _of(app: App, who: Principal) -> Gateways:
+def _of(app: Duly, who: Principal) -> Gateways:
     return app.gateways if who.owner is None else app.gateways.of(who.owner)
 
 
-def _known(app: App, who: Principal, gateway_id: str) -> RegisteredGateway:
+def _known(app: Duly, who: Principal, gateway_id: str) -> RegisteredGateway:
     return _of(app, who).get(check_id(gateway_id, "gateway"))
 
 
-async def _ask(
-    app: App,
+def _ask(
+    app: Duly,
     who: Principal,
-    waiting: Waiting,
     gateway_id: str,
     ask: Callable[[Gateways, str], T],
 ) -> T:
-    """What a gateway says, in threads of its own: it may take its time."""
-    known = (await run_in_threadpool(_known, app, who, gateway_id)).id
+    """What a gateway says."""
+    known = _known(app, who, gateway_id).id
     try:
-        return await waiting(known, lambda: ask(_of(app, who), known))
+        return ask(_of(app, who), known)
     except (GatewayUnavailable, SecretMissing):
         if who.owner is None:
             raise

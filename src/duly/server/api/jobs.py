@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
-from fastapi import APIRouter, Query, Response
-from pydantic import AfterValidator, AwareDatetime, Field
+from msgspec import Meta, field
+from msgspec.structs import asdict
 
 from duly.app import Duly, operations
 from duly.calls.bulk import Order, Which
@@ -28,21 +28,28 @@ from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.redact import masked
 from duly.model.stored import word
 from duly.model.why import Cause
-from duly.server.answers import SAFE_INTEGER, Answer, Ms, Refused, Shape, Time, stored, time_of
+from duly.server.answers import (
+    SAFE_INTEGER,
+    Instant,
+    Ms,
+    Refused,
+    Shape,
+    Time,
+    stored,
+    time_of,
+)
 from duly.server.api.common import (
-    App,
+    Cursor,
     Limit,
-    Once,
     Page,
-    Repeatable,
-    gone,
     is_foreign,
     owner_of,
     page,
 )
-from duly.server.auth import Caller, Operator, Reader, ScopedRoute
+from duly.server.api.operation import Caller, Operations, Operator, Reader
+from duly.server.api.repeatable import Repeatable, gone
 
-router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=ScopedRoute)
+api = Operations("jobs", "/jobs")
 
 MAX_LINES = 1_000
 NAME_OR_ID = "Its name, or its id."
@@ -53,40 +60,41 @@ DeedOf = Callable[[str], Deed]
 # Shapes ------------------------------------------------------------------------------------------
 
 
-def not_our_own(queue: str) -> str:
-    if is_reserved(queue):
-        raise ValueError("the queues that begin with duly. are duly's own")
-    return queue
-
-
 class JobOptions(Shape):
     """What a call may have of its own; the rest is as the function has it."""
 
-    queue: Annotated[str, AfterValidator(not_our_own)] | None = None
-    priority: int | None = Field(default=None, ge=0, le=9)
-    timeout: float | None = Field(default=None, gt=0, description="Seconds.")
-    expires: float | None = Field(default=None, gt=0, description="Seconds after it is due.")
+    queue: str | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] | None = None
+    timeout: Annotated[float, Meta(gt=0, description="Seconds.")] | None = None
+    expires: Annotated[float, Meta(gt=0, description="Seconds after it is due.")] | None = None
     tags: list[str] | None = None
 
     def given(self) -> CallOptions:
-        return cast(CallOptions, self.model_dump(exclude_none=True))
+        if self.queue is not None and is_reserved(self.queue):
+            where = "options.queue"
+            message = f"{where}: the queues that begin with duly. are duly's own"
+            raise Refused(422, "invalid", message, field=where)
+        options = {name: value for name, value in asdict(self).items() if value is not None}
+        return cast(CallOptions, options)
 
 
 Arguments = Annotated[
-    dict[str, Any], Field(description='By their names; of an endpoint {"body": …} or nothing.')
+    dict[str, Any], Meta(description='By their names; of an endpoint {"body": …} or nothing.')
 ]
 
 
 class NewJobBody(Shape):
     """What is called: a `function` or an `endpoint`."""
 
-    function: str | None = Field(None, min_length=1, max_length=500)
-    endpoint: str | None = Field(None, min_length=1, max_length=500, description=NAME_OR_ID)
-    args: Arguments = Field(default_factory=dict)
-    run_at: AwareDatetime | None = Field(None, description="When; not with run_after.")
-    run_after: float | None = Field(None, ge=0, description="In so many seconds.")
+    function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    endpoint: Annotated[str, Meta(min_length=1, max_length=500, description=NAME_OR_ID)] | None = (
+        None
+    )
+    args: Arguments = field(default_factory=dict[str, Any])
+    run_at: Annotated[Instant | None, Meta(description="When; not with run_after.")] = None
+    run_after: Annotated[float, Meta(ge=0, description="In so many seconds.")] | None = None
     owner: str | None = None
-    options: JobOptions = JobOptions()
+    options: JobOptions = field(default_factory=JobOptions)
 
 
 class ErrorOfJob(Shape):
@@ -192,27 +200,27 @@ class BulkFilter(Shape):
     function: str | None = None
     queue: str | None = None
     owner: str | None = None
-    after: AwareDatetime | None = Field(None, description="Due at this time or later.")
-    before: AwareDatetime | None = Field(None, description="Due before this time.")
+    after: Annotated[Instant | None, Meta(description="Due at this time or later.")] = None
+    before: Annotated[Instant | None, Meta(description="Due before this time.")] = None
 
 
-class BulkBody(BulkFilter):
+class BulkBody(BulkFilter, kw_only=True):
     verb: Literal["cancel", "retry", "reschedule"]
-    dead: bool = Field(False, description="retry: only those that used up their attempts.")
-    run_at: AwareDatetime | None = Field(None, description="reschedule: when they are due.")
-    run_after: float | None = Field(None, ge=0, description="reschedule: in so many seconds.")
+    dead: Annotated[bool, Meta(description="retry: only those that used up their attempts.")] = (
+        False
+    )
+    run_at: Annotated[Instant | None, Meta(description="reschedule: when they are due.")] = None
+    run_after: (
+        Annotated[float, Meta(ge=0, description="reschedule: in so many seconds.")] | None
+    ) = None
     dry_run: bool = False
 
-
-Known: Any = JobShape | KnownJob
 
 # Routes ------------------------------------------------------------------------------------------
 
 
-@router.post("", status_code=201, response_model=JobShape, responses={200: {"model": Known}})
-def create(
-    app: App, who: Caller, once: Once, body: NewJobBody, response: Response
-) -> JobShape | Answer:
+@api.post("", status=201, shape=JobShape, again=JobShape | KnownJob)
+def create(app: Duly, who: Caller, once: Repeatable, body: NewJobBody) -> JobShape | KnownJob:
     """Call a function, or POST to an endpoint.
 
     201 with the new job, 200 with the one that its key already has; of that one, whoever may not
@@ -222,21 +230,20 @@ def create(
     if job.existed:
         once.made_nothing()
         if not who.may(Scope.READ):
-            known = KnownJob(id=job.id, function=job.record.function, state=job.record.state)
-            return Answer(known.model_dump(), 200)
+            return KnownJob(id=job.id, function=job.record.function, state=job.record.state)
     return shape_of(job.record)
 
 
-@router.get("")
+@api.get("")
 def find(
-    app: App,
+    app: Duly,
     who: Reader,
     state: State | None = None,
     function: str | None = None,
     queue: str | None = None,
     owner: str | None = None,
-    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
-    dead: Annotated[bool, Query(description="Only those that used up their attempts.")] = False,
+    before: Cursor = None,
+    dead: Annotated[bool, Meta(description="Only those that used up their attempts.")] = False,
     limit: Limit = 100,
 ) -> Page[JobShape]:
     """Newest first; arguments and results of more than 8 KiB only one by one."""
@@ -248,8 +255,8 @@ def find(
     return page([shape_of(job) for job in found], limit, lambda job: job.id)
 
 
-@router.get("/{job_id}")
-def get(app: App, who: Reader, job_id: str) -> JobWithProgress:
+@api.get("/{job_id}")
+def get(app: Duly, who: Reader, job_id: str) -> JobWithProgress:
     """One job, with its progress."""
     job = visible(app, who, job_id)
     said = job.progress
@@ -257,36 +264,36 @@ def get(app: App, who: Reader, job_id: str) -> JobWithProgress:
     if said is not None:
         at_ms = round(said.at.timestamp() * 1000)
         progress = ProgressOfJob(value=said.value, note=said.note, at=said.at, at_ms=at_ms)
-    return JobWithProgress(**shape_of(job.record).model_dump(), progress=progress)
+    return JobWithProgress(**asdict(shape_of(job.record)), progress=progress)
 
 
-@router.post("/{job_id}/cancel")
-def cancel(app: App, who: Operator, job_id: str) -> Canceled:
+@api.post("/{job_id}/cancel")
+def cancel(app: Duly, who: Operator, job_id: str) -> Canceled:
     """Cancel it and its unfinished descendants; false if it was finished."""
     job = visible(app, who, job_id)
     return Canceled(canceled=operations.cancel(app, job.id, who.name))
 
 
-@router.post("/{job_id}/retry", status_code=201)
-def retry(app: App, who: Operator, job_id: str) -> JobShape:
+@api.post("/{job_id}/retry", status=201)
+def retry(app: Duly, who: Operator, job_id: str) -> JobShape:
     """Run a failed or canceled job again: the new job."""
     job = visible(app, who, job_id)
     return shape_of(operations.retry(app, job.id, who.name).record)
 
 
-@router.get("/{job_id}/children")
-def children(app: App, who: Reader, job_id: str) -> list[JobShape]:
+@api.get("/{job_id}/children")
+def children(app: Duly, who: Reader, job_id: str) -> list[JobShape]:
     """The jobs that its code has called."""
     return children_of(app, who, job_id, MOST_CHILDREN)
 
 
-@router.get("/{job_id}/logs")
+@api.get("/{job_id}/logs")
 def logs(
-    app: App,
+    app: Duly,
     who: Reader,
     job_id: str,
     after: Annotated[
-        int, Query(ge=0, le=SAFE_INTEGER, description="The `next` of the page before.")
+        int, Meta(ge=0, le=SAFE_INTEGER, description="The `next` of the page before.")
     ] = 0,
 ) -> Lines:
     """Its log lines, oldest first."""
@@ -296,8 +303,8 @@ def logs(
     return Lines(items=items, next=items[-1].seq if len(lines) > MAX_LINES else None)
 
 
-@router.get("/{job_id}/why")
-def why(app: App, who: Reader, job_id: str) -> WhyShape:
+@api.get("/{job_id}/why")
+def why(app: Duly, who: Reader, job_id: str) -> WhyShape:
     """Why it has not run yet."""
     said = app.why(visible(app, who, job_id))
     hidden = hidden_jobs(app, who, [job for reason in said.reasons for job in reason.jobs])
@@ -314,12 +321,12 @@ def why(app: App, who: Reader, job_id: str) -> WhyShape:
     return WhyShape(job_id=said.job_id, text=without_jobs(hidden, said.text), reasons=reasons)
 
 
-@router.post("/bulk", status_code=202, responses={200: {"model": BulkAnswer}})
-def bulk(app: App, who: Operator, once: Once, body: BulkBody) -> BulkAnswer:
+@api.post("/bulk", status=202, again=BulkAnswer)
+def bulk(app: Duly, who: Operator, once: Repeatable, body: BulkBody) -> BulkAnswer:
     """Cancel, repeat or move every job that matches, as one job whose progress can be watched."""
     _check_words(body)
-    which = body.model_dump(exclude_none=True, include=set(BulkFilter.model_fields) - {"owner"})
-    which["by"] = who.name
+    asked = {name: getattr(body, name) for name in BulkFilter.__struct_fields__ if name != "owner"}
+    which = {name: value for name, value in asked.items() if value is not None} | {"by": who.name}
     if (owner := owner_of(who, body.owner)) is not None:
         which["owner"] = owner
     if body.dry_run:

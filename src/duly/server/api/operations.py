@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 
 import msgspec
-from fastapi import APIRouter, Query
-from pydantic import Field
+from msgspec import Meta
 
-from duly.app import operations
+from duly.app import Duly, operations
 from duly.clock import from_ms
 from duly.functions.published import options_of
 from duly.model.audit import ROW
 from duly.model.queue import QueuePause
 from duly.observe.doctor import Level
 from duly.server.answers import Ms, Shape, Time, stored, time_of
-from duly.server.api.common import NO_NOTE, App, Limit, NoteBody, Page, check_cursor, page
-from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
+from duly.server.api.common import NO_NOTE, Cursor, Limit, NoteBody, Page, check_cursor, page
+from duly.server.api.operation import Operations, Operator, Reader, everybodys
 
-router = APIRouter(tags=["operations"], route_class=ScopedRoute)
+api = Operations("operations")
 
 
 class PauseShape(Shape):
@@ -31,11 +30,13 @@ class PauseShape(Shape):
 class QueueShape(Shape):
     name: str
     paused: PauseShape | None
-    at_once: int | None = Field(description="How many of its jobs run at once, over all workers.")
+    at_once: Annotated[
+        int | None, Meta(description="How many of its jobs run at once, over all workers.")
+    ]
 
 
 class LimitBody(Shape):
-    at_once: int | None = Field(ge=1, le=1_000_000)
+    at_once: Annotated[int, Meta(ge=1, le=1_000_000)] | None
 
 
 class WorkerShape(Shape):
@@ -55,11 +56,11 @@ class FindingShape(Shape):
     check: str
     level: Level
     text: str
-    hint: str | None = Field(description="What to do.")
+    hint: Annotated[str | None, Meta(description="What to do.")]
 
 
 class DiagnosisShape(Shape):
-    healthy: bool = Field(description="Whether nothing is wrong; notes do not count.")
+    healthy: Annotated[bool, Meta(description="Whether nothing is wrong; notes do not count.")]
     findings: list[FindingShape]
 
 
@@ -80,8 +81,8 @@ class AuditShape(Shape):
 # Queues ------------------------------------------------------------------------------------------
 
 
-@router.get("/queues")
-def queues(app: App, who: Reader) -> list[QueueShape]:
+@api.get("/queues")
+def queues(app: Duly, who: Reader) -> list[QueueShape]:
     """Every queue that a function, a worker, a pause or a limit names."""
     paused = {pause.name: pause for pause in app.queues.paused() if pause.name != "*"}
     limits = app.queues.limits()
@@ -94,31 +95,31 @@ def queues(app: App, who: Reader) -> list[QueueShape]:
     ]
 
 
-@router.post("/queues/{name}/pause")
-def pause_queue(app: App, who: Operator, name: str, body: NoteBody = NO_NOTE) -> QueueShape:
+@api.post("/queues/{name}/pause")
+def pause_queue(app: Duly, who: Operator, name: str, body: NoteBody = NO_NOTE) -> QueueShape:
     """Start no more jobs of this queue."""
     everybodys(who)
     app.queues.pause(name, by=who.name, note=body.note)
     return _queue(app, name)
 
 
-@router.post("/queues/{name}/resume")
-def resume_queue(app: App, who: Operator, name: str) -> QueueShape:
+@api.post("/queues/{name}/resume")
+def resume_queue(app: Duly, who: Operator, name: str) -> QueueShape:
     """Start them again."""
     everybodys(who)
     app.queues.resume(name, by=who.name)
     return _queue(app, name)
 
 
-@router.put("/queues/{name}/limit")
-def limit_queue(app: App, who: Operator, name: str, body: LimitBody) -> QueueShape:
+@api.put("/queues/{name}/limit")
+def limit_queue(app: Duly, who: Operator, name: str, body: LimitBody) -> QueueShape:
     """Run at most so many of its jobs at once, over all workers; null: any number."""
     everybodys(who)
     app.queues.limit(name, body.at_once, by=who.name)
     return _queue(app, name)
 
 
-def _queue(app: App, name: str) -> QueueShape:
+def _queue(app: Duly, name: str) -> QueueShape:
     paused = next((pause for pause in app.queues.paused() if pause.name == name), None)
     return QueueShape(name=name, paused=_pause(paused), at_once=app.queues.limits().get(name))
 
@@ -134,8 +135,8 @@ def _pause(pause: QueuePause | None) -> PauseShape | None:
 # Workers, the kill switch, the audit log ---------------------------------------------------------
 
 
-@router.get("/workers")
-def workers(app: App, who: Reader) -> list[WorkerShape]:
+@api.get("/workers")
+def workers(app: Duly, who: Reader) -> list[WorkerShape]:
     """The workers that are registered now."""
     everybodys(who)
     return [
@@ -155,8 +156,8 @@ def workers(app: App, who: Reader) -> list[WorkerShape]:
     ]
 
 
-@router.get("/doctor")
-def doctor(app: App, who: Reader) -> DiagnosisShape:
+@api.get("/doctor")
+def doctor(app: Duly, who: Reader) -> DiagnosisShape:
     """What is wrong, as far as the server can tell, and what to do; takes some seconds at most."""
     everybodys(who)
     found = operations.examine(app)
@@ -164,34 +165,34 @@ def doctor(app: App, who: Reader) -> DiagnosisShape:
     return DiagnosisShape(healthy=found.healthy, findings=findings)
 
 
-@router.get("/kill-switch")
-def kill_switch(app: App, who: Reader) -> SwitchShape:
+@api.get("/kill-switch")
+def kill_switch(app: Duly, who: Reader) -> SwitchShape:
     """By whom, when and why everything is paused, if it is."""
     return SwitchShape(paused=_pause(app.paused))
 
 
-@router.post("/kill-switch/pause")
-def pause(app: App, who: Operator, body: NoteBody = NO_NOTE) -> SwitchShape:
+@api.post("/kill-switch/pause")
+def pause(app: Duly, who: Operator, body: NoteBody = NO_NOTE) -> SwitchShape:
     """Start no job of any queue and dispatch no tick of any schedule."""
     everybodys(who)
     app.pause(body.note, by=who.name)
     return SwitchShape(paused=_pause(app.paused))
 
 
-@router.post("/kill-switch/resume")
-def resume(app: App, who: Operator) -> SwitchShape:
+@api.post("/kill-switch/resume")
+def resume(app: Duly, who: Operator) -> SwitchShape:
     """The contrary."""
     everybodys(who)
     app.resume(by=who.name)
     return SwitchShape(paused=_pause(app.paused))
 
 
-@router.get("/audit")
+@api.get("/audit")
 def audit(
-    app: App,
+    app: Duly,
     who: Operator,
-    target: Annotated[str | None, Query(description="Such as schedule:<id>.")] = None,
-    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    target: Annotated[str | None, Meta(description="Such as schedule:<id>.")] = None,
+    before: Cursor = None,
     limit: Limit = 100,
 ) -> Page[AuditShape]:
     """Who did what to what, newest first."""
@@ -200,7 +201,7 @@ def audit(
 
 
 def audited(
-    app: App,
+    app: Duly,
     target: str | None,
     before: str | None,
     limit: int,

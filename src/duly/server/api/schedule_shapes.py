@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from pydantic import AwareDatetime, BeforeValidator, Field, create_model
-from pydantic_core import PydanticCustomError
+from msgspec import UNSET, Meta, UnsetType, defstruct, field
+from msgspec.structs import asdict
 
 from duly.app import Duly, operations
 from duly.clock import from_ms, to_ms
@@ -35,29 +35,27 @@ from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
 from duly.schedules.define import from_json
 from duly.schedules.health import HealthState
 from duly.schedules.rows import policies_of, value_of
-from duly.server.answers import Ms, Shape, Time, time_of
+from duly.server.answers import Instant, Ms, Shape, Time, given, time_of
 from duly.server.api.common import Note
 from duly.server.api.jobs import NAME_OR_ID, Arguments, JobOptions, callable_by_http
+from duly.server.api.operation import Check
 
-Seconds = Annotated[float, Field(gt=0, description="Seconds.")]
+Seconds = Annotated[float, Meta(gt=0, description="Seconds.")]
 
 
-def _with_units(value: Any) -> Any:
+def _with_units(value: object) -> None:
     """Refuse a bare number: whoever writes one means seconds, or milliseconds."""
-    if value is None or (isinstance(value, str) and read_length(value) is not None):
-        return value
-    raise PydanticCustomError(
-        "no_unit",
-        '{given} is not a length with a unit; write "every": "5m" or "1h30m", '
-        'or "every_ms": 300000 for milliseconds',
-        {"given": repr(value)[:20]},
-    )
+    if value is not None and (not isinstance(value, str) or read_length(value) is None):
+        raise ValueError(
+            f'{repr(value)[:20]} is not a length with a unit; write "every": "5m" or "1h30m", '
+            'or "every_ms": 300000 for milliseconds'
+        )
 
 
 Interval = Annotated[
     str,
-    BeforeValidator(_with_units),
-    Field(description="A length with its units: `5m`, `1h30m`. A bare number is refused."),
+    Check(_with_units),
+    Meta(description="A length with its units: `5m`, `1h30m`. A bare number is refused."),
 ]
 INSTEAD = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
 
@@ -65,7 +63,7 @@ INSTEAD = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
 # What comes in -----------------------------------------------------------------------------------
 
 
-class BudgetShape(Shape):
+class BudgetShape(Shape, kw_only=True):
     """At most so many runs, or so much cost, in any `per` seconds."""
 
     runs: int | None = None
@@ -76,22 +74,35 @@ class BudgetShape(Shape):
 class ExpectShape(Shape):
     """What must be true of it; exactly one of the three."""
 
-    by: str | None = Field(None, description='A time of day such as "07:00", in its zone.')
-    within: float | None = Field(None, description="Seconds after each tick.")
-    every: float | None = Field(None, description="Seconds between two successes.")
+    by: Annotated[str | None, Meta(description='A time of day such as "07:00", in its zone.')] = (
+        None
+    )
+    within: Annotated[float | None, Meta(description="Seconds after each tick.")] = None
+    every: Annotated[float | None, Meta(description="Seconds between two successes.")] = None
 
 
 class TriggerBody(Shape):
-    cron: str | None = Field(None, max_length=1_000)
-    tz: str | None = Field(
-        None, description="The zone of `cron`; UTC by default. No effect with `every`."
+    cron: Annotated[str, Meta(max_length=1_000)] | UnsetType | None = UNSET
+    tz: (
+        Annotated[
+            str | None,
+            Meta(description="The zone of `cron`; UTC by default. No effect with `every`."),
+        ]
+        | UnsetType
+    ) = UNSET
+    every: Interval | UnsetType | None = UNSET
+    every_ms: (
+        Annotated[
+            int,
+            Meta(ge=LEAST_INTERVAL_MS, le=FIVE_YEARS_MS, description="`every` in milliseconds."),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+    anchor_at: Annotated[Instant | None, Meta(description="One tick of `every`.")] | UnsetType = (
+        UNSET
     )
-    every: Interval | None = None
-    every_ms: int | None = Field(
-        None, ge=LEAST_INTERVAL_MS, le=FIVE_YEARS_MS, description="`every` in milliseconds."
-    )
-    anchor_at: AwareDatetime | None = Field(None, description="One tick of `every`.")
-    at: AwareDatetime | None = None
+    at: Instant | UnsetType | None = UNSET
 
 
 RECORDS: dict[str, Any] = {"budget": BudgetShape, "expect": ExpectShape}
@@ -100,7 +111,7 @@ TAKEN: dict[Kind, Any] = {
     Kind.TEXT: Note,
     Kind.WHOLE: int,
     Kind.LENGTH: Seconds,
-    Kind.INSTANT: AwareDatetime,
+    Kind.INSTANT: Instant,
     Kind.OBJECT: dict[str, Any],
     Kind.LIST: list[dict[str, Any]],
 }
@@ -117,10 +128,13 @@ def _or_none(kind: Any) -> Any:
     return kind if kind is Any else kind | None
 
 
-def _taken(option: Option) -> tuple[Any, Any]:
-    """The field of a body for an option: its type, and what else is said of it."""
-    least = option.least if option.kind is Kind.WHOLE else None
-    return _or_none(_type(option, TAKEN)), Field(None, ge=least, description=option.help)
+def _taken(option: Option) -> tuple[str, Any, Any]:
+    """The field of a body for an option."""
+    kind = _type(option, TAKEN)
+    if option.kind is Kind.WHOLE:
+        kind = Annotated[kind, Meta(ge=option.least)]
+    said: Any = Annotated[_or_none(kind), Meta(description=option.help)]
+    return option.name, said | UnsetType, UNSET
 
 
 if TYPE_CHECKING:
@@ -129,37 +143,33 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
 else:
-    _OptionsBody = create_model(
-        "_OptionsBody",
-        __base__=TriggerBody,
-        **{option.name: _taken(option) for option in OPTIONS},
-    )
+    _OptionsBody = defstruct("_OptionsBody", map(_taken, OPTIONS), bases=(TriggerBody,))
 
 
 class ScheduleOptionsBody(_OptionsBody):
     """What a schedule can be given. `cron`, `every` or `at`: exactly one of them."""
 
 
-class NewScheduleBody(ScheduleOptionsBody):
-    key: str = Field(min_length=1, max_length=200)
-    function: str | None = Field(None, min_length=1, max_length=500)
-    endpoint: str | None = Field(None, min_length=1, max_length=500, description=INSTEAD)
-    args: Arguments = Field(default_factory=dict)
-    options: JobOptions = Field(default_factory=JobOptions)
+class NewScheduleBody(ScheduleOptionsBody, kw_only=True):
+    key: Annotated[str, Meta(min_length=1, max_length=200)]
+    function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    endpoint: Annotated[str, Meta(min_length=1, max_length=500, description=INSTEAD)] | None = None
+    args: Arguments = field(default_factory=dict[str, Any])
+    options: JobOptions = field(default_factory=JobOptions)
     owner: str | None = None
     enabled: bool = True
-    fire_at_once: bool = Field(False, description="`every` ticks first when it is made.")
+    fire_at_once: Annotated[bool, Meta(description="`every` ticks first when it is made.")] = False
 
 
-class ScheduleChangesBody(ScheduleOptionsBody):
+class ScheduleChangesBody(ScheduleOptionsBody, kw_only=True):
     """What is given is changed, and nothing else; null takes it away."""
 
-    version: int = Field(description="As it was read: 409 if it has changed since.")
-    function: str | None = Field(None, min_length=1, max_length=500)
-    endpoint: str | None = Field(None, min_length=1, max_length=500, description=INSTEAD)
+    version: Annotated[int, Meta(description="As it was read: 409 if it has changed since.")]
+    function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    endpoint: Annotated[str, Meta(min_length=1, max_length=500, description=INSTEAD)] | None = None
     args: Arguments | None = None
     options: JobOptions | None = None
-    enabled: bool | None = None
+    enabled: bool | UnsetType | None = UNSET
 
 
 OWN = frozenset(
@@ -170,32 +180,30 @@ OWN = frozenset(
 
 def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
     """The options of a body as the verbs take them: those that were given, also as null."""
-    given = body.model_fields_set - OWN
-    options: dict[str, Any] = {name: getattr(body, name) for name in given}
-    milliseconds = _interval(body)
+    said = given(body)
+    options = {name: value for name, value in said.items() if name not in OWN}
+    milliseconds, anchor = _interval(said.get("every"), said.get("every_ms")), said.get("anchor_at")
     if milliseconds is not None:
-        anchor = None if body.anchor_at is None else to_ms(body.anchor_at)
-        options["every"] = Every(milliseconds, anchor)
-    elif body.anchor_at is not None:
+        options["every"] = Every(milliseconds, None if anchor is None else to_ms(anchor))
+    elif anchor is not None:
         raise InvalidOption("anchor_at", "goes with every or every_ms")
-    if body.budget is not None:
-        options["budget"] = Budget(**body.budget.model_dump())
-    if body.expect is not None:
-        options["expect"] = Expect(**body.expect.model_dump())
-    if body.alert is not None and not is_address(body.alert):
-        options["alert"] = callable_by_http(app, body.alert)
+    if (budget := options.get("budget")) is not None:
+        options["budget"] = Budget(**asdict(budget))
+    if (expect := options.get("expect")) is not None:
+        options["expect"] = Expect(**asdict(expect))
+    if (alert := options.get("alert")) is not None and not is_address(alert):
+        options["alert"] = callable_by_http(app, alert)
     return options
 
 
-def _interval(body: ScheduleOptionsBody) -> int | None:
-    if body.every is None:
-        return body.every_ms
-    if body.every_ms is not None:
+def _interval(every: str | None, every_ms: int | None) -> int | None:
+    if every is None:
+        return every_ms
+    if every_ms is not None:
         raise InvalidOption("every_ms", "give every or every_ms, not both")
-    milliseconds = read_length(body.every)
-    assert milliseconds is not None
-    if not LEAST_INTERVAL_MS <= milliseconds <= FIVE_YEARS_MS:
-        raise InvalidOption("every", f"must be 1s to five years, not {body.every[:20]}")
+    milliseconds = read_length(every)
+    if milliseconds is None or not LEAST_INTERVAL_MS <= milliseconds <= FIVE_YEARS_MS:
+        raise InvalidOption("every", f"must be 1s to five years, not {every[:20]}")
     return milliseconds
 
 
@@ -218,14 +226,14 @@ class CallShape(Shape):
     id: str
     key: str
     owner: str | None
-    declared: bool = Field(description="Whether code declares it.")
+    declared: Annotated[bool, Meta(description="Whether code declares it.")]
     function: str
     args: dict[str, Any]
-    options: dict[str, Any] = Field(description="What its jobs have that others have not.")
-    description: str | None = Field(description="When it ticks, in words.")
+    options: Annotated[dict[str, Any], Meta(description="What its jobs have that others have not.")]
+    description: Annotated[str | None, Meta(description="When it ticks, in words.")]
     cron: str | None
     tz: str
-    every: str | None = Field(description="As it was given, with units: `1h30m`.")
+    every: Annotated[str | None, Meta(description="As it was given, with units: `1h30m`.")]
     every_ms: int | None
     anchor_at: Time | None
     anchor_at_ms: Ms | None
@@ -265,17 +273,17 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
 else:
-    _OptionsShape = create_model(
+    _OptionsShape = defstruct(
         "_OptionsShape",
-        __base__=CallShape,
-        **{name: (kind, ...) for option in OPTIONS for name, kind in _shown(option).items()},
+        [field for option in OPTIONS for field in _shown(option).items()],
+        bases=(CallShape,),
     )
 
 
 class ScheduleShape(_OptionsShape):
     changed_by: str | None
-    error: str | None = Field(description="Why it is parked.")
-    late: str | None = Field(description="How it has broken its promise.")
+    error: Annotated[str | None, Meta(description="Why it is parked.")]
+    late: Annotated[str | None, Meta(description="How it has broken its promise.")]
     next_tick_at: Time | None
     next_tick_at_ms: Ms | None
     due_at: Time | None
@@ -284,7 +292,9 @@ class ScheduleShape(_OptionsShape):
     last_dispatch_at: Time | None
     last_dispatch_at_ms: Ms | None
     last_job_id: str | None
-    last_status: str | None = Field(description="The state of its last job, while that is kept.")
+    last_status: Annotated[
+        str | None, Meta(description="The state of its last job, while that is kept.")
+    ]
     version: int
     created_at: Time
     created_at_ms: Ms
@@ -306,17 +316,19 @@ class TickShape(Shape):
     due_at_ms: Ms
     decided_at: Time
     decided_at_ms: Ms
-    first_at: Time | None = Field(description="The first of those that a missed one stands for.")
+    first_at: Annotated[
+        Time | None, Meta(description="The first of those that a missed one stands for.")
+    ]
     first_at_ms: Ms | None
-    count: int | None = Field(description="How many ticks a missed one stands for.")
+    count: Annotated[int | None, Meta(description="How many ticks a missed one stands for.")]
     dst_adjusted: bool
 
 
 class ForeseenShape(Shape):
     tick_at: Time
     tick_at_ms: Ms
-    local: str = Field(description="The same in the schedule's zone.")
-    viewer: str = Field(description="The same in the zone that was asked for.")
+    local: Annotated[str, Meta(description="The same in the schedule's zone.")]
+    viewer: Annotated[str, Meta(description="The same in the zone that was asked for.")]
     due_at: Time
     due_at_ms: Ms
     decision: Literal["dispatch", "skip"]
@@ -338,7 +350,7 @@ class HealthShape(Shape):
 class ScheduleReasonShape(Shape):
     cause: ScheduleCause
     text: str
-    reason: Reason | None = Field(description="Why a tick was skipped, or would be.")
+    reason: Annotated[Reason | None, Meta(description="Why a tick was skipped, or would be.")]
     jobs: list[str]
     until: Time | None
     until_ms: Ms | None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, Field
+from msgspec import Meta
 
 from duly.app import Duly, operations
 from duly.endpoints import EndpointTarget
@@ -17,13 +16,12 @@ from duly.model.function import is_reserved
 from duly.model.redact import unmask, unmask_entries
 from duly.model.schedule import Outcome, Reason
 from duly.schedules import Health, Schedule, Schedules, Tick
-from duly.server.answers import Shape, iso, time_of
+from duly.server.answers import Instant, Shape, iso, time_of
 from duly.server.api.common import (
     NO_NOTE,
-    App,
+    Cursor,
     Limit,
     NoteBody,
-    Once,
     Page,
     check_id,
     is_foreign,
@@ -38,7 +36,9 @@ from duly.server.api.jobs import (
     refuse_masks,
     without_jobs,
 )
+from duly.server.api.operation import Operations, Operator, Reader, everybodys
 from duly.server.api.operations import AuditShape, audited
+from duly.server.api.repeatable import Repeatable
 from duly.server.api.schedule_shapes import (
     ExplanationShape,
     ForeseenShape,
@@ -57,9 +57,8 @@ from duly.server.api.schedule_shapes import (
     plan_shape,
     tick_shape,
 )
-from duly.server.auth import Operator, Reader, ScopedRoute, everybodys
 
-router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=ScopedRoute)
+api = Operations("schedules", "/schedules")
 
 MAX_PREVIEW = 200
 KINDS_OF_TICKS = 3
@@ -71,15 +70,17 @@ class DryRunBody(Shape):
 
 
 class RunScheduleBody(Shape):
-    inputs: dict[str, Any] | None = Field(None, description="Instead of its own arguments.")
+    inputs: Annotated[dict[str, Any] | None, Meta(description="Instead of its own arguments.")] = (
+        None
+    )
 
 
 class MoveBody(Shape):
-    to: AwareDatetime
+    to: Instant
 
 
 class CalendarBody(Shape):
-    calendar: str = Field(description="Its name, or its id.")
+    calendar: Annotated[str, Meta(description="Its name, or its id.")]
 
 
 class RotationBody(Shape):
@@ -87,9 +88,9 @@ class RotationBody(Shape):
 
 
 class BackfillBody(Shape):
-    start: AwareDatetime
-    end: AwareDatetime = Field(description="Ticks before it, and not at it.")
-    dry_run: bool = Field(False, description="Only say what would become of the ticks.")
+    start: Instant
+    end: Annotated[Instant, Meta(description="Ticks before it, and not at it.")]
+    dry_run: Annotated[bool, Meta(description="Only say what would become of the ticks.")] = False
 
 
 class BackfillAnswer(Shape):
@@ -111,16 +112,16 @@ FOR_GOOD = DryRunBody()
 AS_IT_IS = RunScheduleBody(inputs=None)
 
 
-@router.get("")
+@api.get("")
 def find(
-    app: App,
+    app: Duly,
     who: Reader,
     owner: str | None = None,
     function: str | None = None,
     enabled: bool | None = None,
     parked: bool | None = None,
-    calendar: Annotated[str | None, Query(description="Its name, or its id.")] = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    calendar: Annotated[str | None, Meta(description="Its name, or its id.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[ScheduleShape]:
     """Oldest first."""
@@ -136,8 +137,8 @@ def find(
     return page(Shown(app).all(found), limit, lambda each: each.id)
 
 
-@router.post("", status_code=201, responses={200: {"model": ScheduleShape}})
-def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> ScheduleShape:
+@api.post("", status=201, again=ScheduleShape)
+def create(app: Duly, who: Operator, once: Repeatable, body: NewScheduleBody) -> ScheduleShape:
     """Make a schedule: 201 with it, 200 with the one that an earlier request made."""
     owner = owner_of(who, body.owner)
 
@@ -149,41 +150,41 @@ def create(app: App, who: Operator, once: Once, body: NewScheduleBody) -> Schedu
     return Shown(app)(once.make(who, body, make, app.schedules.get))
 
 
-@router.post("/check")
-def check(app: App, who: Reader, body: NewScheduleBody) -> ScheduleShape:
+@api.post("/check")
+def check(app: Duly, who: Reader, body: NewScheduleBody) -> ScheduleShape:
     """The schedule that the same request to make one would give; nothing is made."""
     owner = owner_of(who, body.owner)
     call, options = _asked_for(app, who, body, owner)
     return Shown(app)(operations.draft(app, body.key, call, options, owner, who.name))
 
 
-@router.get("/plan")
-def plan(app: App, who: Reader) -> PlanShape:
+@api.get("/plan")
+def plan(app: Duly, who: Reader) -> PlanShape:
     """What applying the schedules that this server's code declares would change."""
     everybodys(who)
     return plan_shape(app.schedules.plan())
 
 
-@router.post("/apply")
-def apply(app: App, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
+@api.post("/apply")
+def apply(app: Duly, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
     """Make the store say what this server's code declares."""
     everybodys(who)
     return plan_shape(app.schedules.apply(by=who.name, dry_run=body.dry_run))
 
 
-@router.post("/prune")
-def prune(app: App, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
+@api.post("/prune")
+def prune(app: Duly, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
     """Remove those that code declares no longer."""
     everybodys(who)
     return plan_shape(app.schedules.prune(by=who.name, dry_run=body.dry_run))
 
 
-@router.get("/health")
+@api.get("/health")
 def health_of_all(
-    app: App,
+    app: Duly,
     who: Reader,
     owner: str | None = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[HealthShape]:
     """How all of them do: ok, missed, paused or never ran; and why."""
@@ -192,8 +193,8 @@ def health_of_all(
     return page([_health(each) for each in states], limit, lambda each: each.id)
 
 
-@router.get("/named")
-def named(app: App, who: Reader, key: str, owner: str | None = None) -> ScheduleShape:
+@api.get("/named")
+def named(app: Duly, who: Reader, key: str, owner: str | None = None) -> ScheduleShape:
     """The one that is called so; of an owner, or of nobody."""
     found = owner_of(who, owner)
     schedules = app.schedules if found is None else app.schedules.of(found)
@@ -203,13 +204,13 @@ def named(app: App, who: Reader, key: str, owner: str | None = None) -> Schedule
 # One of them -------------------------------------------------------------------------------------
 
 
-@router.get("/{schedule_id}")
-def get(app: App, who: Reader, schedule_id: str) -> ScheduleShape:
+@api.get("/{schedule_id}")
+def get(app: Duly, who: Reader, schedule_id: str) -> ScheduleShape:
     return Shown(app)(_visible(app, who, schedule_id))
 
 
-@router.patch("/{schedule_id}")
-def update(app: App, who: Operator, schedule_id: str, body: ScheduleChangesBody) -> ScheduleShape:
+@api.patch("/{schedule_id}")
+def update(app: Duly, who: Operator, schedule_id: str, body: ScheduleChangesBody) -> ScheduleShape:
     """Change what is given, and nothing else; null takes an option away."""
     schedule, call, options = change_of(app, who, schedule_id, body)
     schedules = _schedules(app, who)
@@ -217,29 +218,29 @@ def update(app: App, who: Operator, schedule_id: str, body: ScheduleChangesBody)
     return Shown(app)(changed)
 
 
-@router.delete("/{schedule_id}", status_code=204)
-def remove(app: App, who: Operator, schedule_id: str) -> None:
+@api.delete("/{schedule_id}", status=204)
+def remove(app: Duly, who: Operator, schedule_id: str) -> None:
     """Remove it; its unfinished jobs and its ledger stay."""
     _schedules(app, who).remove(_visible(app, who, schedule_id), by=who.name)
 
 
-@router.post("/{schedule_id}/enable")
-def enable(app: App, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
+@api.post("/{schedule_id}/enable")
+def enable(app: Duly, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
     """Let it tick again, from now: nothing that was due meanwhile is caught up."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).enable(found, note=body.note, by=who.name))
 
 
-@router.post("/{schedule_id}/disable")
-def disable(app: App, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
+@api.post("/{schedule_id}/disable")
+def disable(app: Duly, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
     """Stop it at once; jobs that exist go on."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).disable(found, note=body.note, by=who.name))
 
 
-@router.post("/{schedule_id}/run")
+@api.post("/{schedule_id}/run")
 def run(
-    app: App, who: Operator, once: Once, schedule_id: str, body: RunScheduleBody = AS_IT_IS
+    app: Duly, who: Operator, once: Repeatable, schedule_id: str, body: RunScheduleBody = AS_IT_IS
 ) -> TickShape:
     """Run it now, beside its ticks: the tick says which job that became, or why it did not.
 
@@ -257,36 +258,36 @@ def run(
     return tick_shape(once.do(who, body, run_it))
 
 
-@router.post("/{schedule_id}/skip-next")
-def skip_next(app: App, who: Operator, schedule_id: str) -> ScheduleShape:
+@api.post("/{schedule_id}/skip-next")
+def skip_next(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
     """Skip the next tick; the ledger will say that an operator did."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).skip_next(found, by=who.name))
 
 
-@router.post("/{schedule_id}/move-next")
-def move_next(app: App, who: Operator, schedule_id: str, body: MoveBody) -> ScheduleShape:
+@api.post("/{schedule_id}/move-next")
+def move_next(app: Duly, who: Operator, schedule_id: str, body: MoveBody) -> ScheduleShape:
     """Move the next tick, and only that one, to another time before the following tick."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).move_next(found, body.to, by=who.name))
 
 
-@router.post("/{schedule_id}/attach")
-def attach(app: App, who: Operator, schedule_id: str, body: CalendarBody) -> ScheduleShape:
+@api.post("/{schedule_id}/attach")
+def attach(app: Duly, who: Operator, schedule_id: str, body: CalendarBody) -> ScheduleShape:
     """Let a calendar decide on which dates it ticks."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).attach(found, body.calendar, by=who.name))
 
 
-@router.post("/{schedule_id}/detach")
-def detach(app: App, who: Operator, schedule_id: str) -> ScheduleShape:
+@api.post("/{schedule_id}/detach")
+def detach(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
     """Let it tick on every date again."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).detach(found, by=who.name))
 
 
-@router.put("/{schedule_id}/rotation")
-def set_rotation(app: App, who: Operator, schedule_id: str, body: RotationBody) -> ScheduleShape:
+@api.put("/{schedule_id}/rotation")
+def set_rotation(app: Duly, who: Operator, schedule_id: str, body: RotationBody) -> ScheduleShape:
     """Let successive dispatches take these inputs in turn, from the first."""
     found = _visible(app, who, schedule_id)
     _check_open(app, who, found)
@@ -295,15 +296,15 @@ def set_rotation(app: App, who: Operator, schedule_id: str, body: RotationBody) 
     return Shown(app)(_schedules(app, who).set_rotation(found, entries, by=who.name))
 
 
-@router.delete("/{schedule_id}/rotation")
-def clear_rotation(app: App, who: Operator, schedule_id: str) -> ScheduleShape:
+@api.delete("/{schedule_id}/rotation")
+def clear_rotation(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
     """Let every dispatch take its own arguments again."""
     found = _visible(app, who, schedule_id)
     return Shown(app)(_schedules(app, who).clear_rotation(found, by=who.name))
 
 
-@router.post("/{schedule_id}/backfill")
-def backfill(app: App, who: Operator, schedule_id: str, body: BackfillBody) -> BackfillAnswer:
+@api.post("/{schedule_id}/backfill")
+def backfill(app: Duly, who: Operator, schedule_id: str, body: BackfillBody) -> BackfillAnswer:
     """Run the ticks of a past range that have no row in the ledger yet; at most 10,000."""
     found = _visible(app, who, schedule_id)
     ticks = _schedules(app, who).backfill(
@@ -321,14 +322,14 @@ def backfill(app: App, who: Operator, schedule_id: str, body: BackfillBody) -> B
 # Looking at one ----------------------------------------------------------------------------------
 
 
-@router.get("/{schedule_id}/ticks")
+@api.get("/{schedule_id}/ticks")
 def ticks(
-    app: App,
+    app: Duly,
     who: Reader,
     schedule_id: str,
-    after: Annotated[AwareDatetime | None, Query(description="Of this time or later.")] = None,
+    after: Annotated[Instant | None, Meta(description="Of this time or later.")] = None,
     before: Annotated[
-        AwareDatetime | None, Query(description="Earlier; the `next` of the page before.")
+        Instant | None, Meta(description="Earlier; the `next` of the page before.")
     ] = None,
     outcome: Outcome | None = None,
     reason: Reason | None = None,
@@ -345,19 +346,19 @@ def ticks(
     )
     shown = _whole_instants(found, limit)
     following = iso(shown[-1].at) if len(found) > len(shown) else None
-    return Page[TickShape](items=[tick_shape(tick) for tick in shown], next=following)
+    return Page(items=[tick_shape(tick) for tick in shown], next=following)
 
 
-@router.get("/{schedule_id}/preview")
+@api.get("/{schedule_id}/preview")
 def preview(
-    app: App,
+    app: Duly,
     who: Reader,
     schedule_id: str,
-    n: Annotated[int, Query(ge=1, le=MAX_PREVIEW)] = 10,
-    after: AwareDatetime | None = None,
-    tz: Annotated[str | None, Query(description="The zone of whoever looks.")] = None,
+    n: Annotated[int, Meta(ge=1, le=MAX_PREVIEW)] = 10,
+    after: Instant | None = None,
+    tz: Annotated[str | None, Meta(description="The zone of whoever looks.")] = None,
     simulate: Annotated[
-        bool, Query(description="Take each dispatch for one that has succeeded.")
+        bool, Meta(description="Take each dispatch for one that has succeeded.")
     ] = False,
 ) -> list[ForeseenShape]:
     """What its next ticks would come to, as things stand now."""
@@ -367,15 +368,15 @@ def preview(
     return [foreseen_shape(tick) for tick in found]
 
 
-@router.get("/{schedule_id}/health")
-def health(app: App, who: Reader, schedule_id: str) -> HealthShape:
+@api.get("/{schedule_id}/health")
+def health(app: Duly, who: Reader, schedule_id: str) -> HealthShape:
     """How it does: ok, missed, paused or never ran; and why."""
     [found] = _schedules(app, who).health(_visible(app, who, schedule_id))
     return _health(found)
 
 
-@router.get("/{schedule_id}/why")
-def why(app: App, who: Reader, schedule_id: str) -> ScheduleWhyShape:
+@api.get("/{schedule_id}/why")
+def why(app: Duly, who: Reader, schedule_id: str) -> ScheduleWhyShape:
     """Why it has not run: paused by whom, what its last tick came to, and when it is next."""
     said = _schedules(app, who).why(_visible(app, who, schedule_id))
     hidden = hidden_jobs(app, who, [job for reason in said.reasons for job in reason.jobs])
@@ -394,28 +395,28 @@ def why(app: App, who: Reader, schedule_id: str) -> ScheduleWhyShape:
     return ScheduleWhyShape(schedule_id=said.schedule_id, key=said.key, text=text, reasons=reasons)
 
 
-@router.get("/{schedule_id}/explain")
-def explain(app: App, who: Reader, schedule_id: str) -> ExplanationShape:
+@api.get("/{schedule_id}/explain")
+def explain(app: Duly, who: Reader, schedule_id: str) -> ExplanationShape:
     """What its condition comes to now: each operator with what it finds."""
     found = _schedules(app, who).explain(_visible(app, who, schedule_id))
     return explanation_shape(found)
 
 
-@router.post("/{schedule_id}/explain")
+@api.post("/{schedule_id}/explain")
 def explain_another(
-    app: App, who: Reader, schedule_id: str, body: ConditionBody
+    app: Duly, who: Reader, schedule_id: str, body: ConditionBody
 ) -> ExplanationShape:
     """What another condition would come to now; nothing is changed."""
     found = _schedules(app, who).explain(_visible(app, who, schedule_id), body.condition)
     return explanation_shape(found)
 
 
-@router.get("/{schedule_id}/audit")
+@api.get("/{schedule_id}/audit")
 def audit(
-    app: App,
+    app: Duly,
     who: Operator,
     schedule_id: str,
-    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    before: Cursor = None,
     limit: Limit = 100,
 ) -> Page[AuditShape]:
     """Who did what to it, newest first."""
@@ -448,8 +449,8 @@ def _asked_for(
     function = callee(app, who, body.function, body.endpoint, owner)
     function = function.using(**body.options.given())
     options = options_of(app, body)
-    if body.rotation is not None:
-        options["rotation"] = _entries(function, body.rotation, None)
+    if (rotation := options.get("rotation")) is not None:
+        options["rotation"] = _entries(function, rotation, None)
     return called_with(function, body.args), options
 
 
@@ -460,13 +461,13 @@ def change_of(
     schedule = _visible(app, who, schedule_id)
     call = _call(app, who, schedule, body)
     options = options_of(app, body)
-    if body.rotation is not None:
+    if (rotation := options.get("rotation")) is not None:
         if body.function is None and body.endpoint is None:
             _check_open(app, who, schedule)
         function = (call or operations.call_of_schedule(app, schedule.record)).function
         same = function.name == schedule.function
         stored = schedule.record.rotation if same else None
-        options["rotation"] = _entries(function, body.rotation, stored)
+        options["rotation"] = _entries(function, rotation, stored)
     return schedule, call, options
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from pydantic import Field
+from msgspec import Meta
 
-from duly.app import operations
+from duly.app import Duly, operations
 from duly.model.access import Principal, Scope
 from duly.model.system import TABLES, is_key, key_of
 from duly.server.answers import Refused, Shape
-from duly.server.api.common import App, Limit
-from duly.server.auth import Reader, ScopedRoute, everybodys
+from duly.server.api.common import Cursor, Limit
+from duly.server.api.operation import Operations, Reader, everybodys
 
-router = APIRouter(prefix="/system", tags=["system"], route_class=ScopedRoute)
+api = Operations("system", "/system")
 
 NEEDS = {"audit": Scope.OPERATE, "requests": Scope.ADMIN, "tokens": Scope.ADMIN}
 """What is for some eyes only where it has routes of its own is so here too."""
@@ -23,9 +22,11 @@ NEEDS = {"audit": Scope.OPERATE, "requests": Scope.ADMIN, "tokens": Scope.ADMIN}
 
 class TableShape(Shape):
     name: str
-    rows: int = Field(description="How many rows it has, counted up to 10,000.")
-    capped: bool = Field(description="Whether there may be more.")
-    columns: list[str] = Field(description="What is shown of it; never what users have written.")
+    rows: Annotated[int, Meta(description="How many rows it has, counted up to 10,000.")]
+    capped: Annotated[bool, Meta(description="Whether there may be more.")]
+    columns: Annotated[
+        list[str], Meta(description="What is shown of it; never what users have written.")
+    ]
 
 
 class RowsShape(Shape):
@@ -33,8 +34,8 @@ class RowsShape(Shape):
     next: str | None
 
 
-@router.get("")
-def tables(app: App, who: Reader) -> list[TableShape]:
+@api.get("")
+def tables(app: Duly, who: Reader) -> list[TableShape]:
     """duly's own tables. They are read-only here, and shown without arguments, results, errors,
     bodies and secrets."""
     everybodys(who)
@@ -46,12 +47,12 @@ def tables(app: App, who: Reader) -> list[TableShape]:
     ]
 
 
-@router.get("/{table}")
+@api.get("/{table}")
 def rows(
-    app: App,
+    app: Duly,
     who: Reader,
     table: str,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> RowsShape:
     """Rows of a table, in the order of its key."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, Field
+from msgspec import Meta
+from msgspec.structs import asdict
 
+from duly.app import Duly
 from duly.app.tokens import NewToken, Token
 from duly.errors import TokenNotFound
 from duly.model.access import Scope
-from duly.server.answers import Shape, Time
-from duly.server.api.common import App, Limit, Once, Page, check_cursor, is_foreign, owner_of, page
-from duly.server.auth import Admin, ScopedRoute
+from duly.server.answers import Instant, Shape, Time
+from duly.server.api.common import Cursor, Limit, Page, check_cursor, is_foreign, owner_of, page
+from duly.server.api.operation import Admin, Operations
+from duly.server.api.repeatable import Repeatable
 
-router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=ScopedRoute)
+api = Operations("tokens", "/tokens")
 
 
 class TokenShape(Shape):
@@ -33,23 +35,27 @@ class TokenShape(Shape):
 
 
 class NewTokenShape(TokenShape):
-    secret: str | None = Field(description="Shown once: of a request that is repeated it is null.")
+    secret: Annotated[
+        str | None, Meta(description="Shown once: of a request that is repeated it is null.")
+    ]
 
 
 class NewTokenBody(Shape):
-    name: str = Field(min_length=1, max_length=200)
-    scopes: list[Scope] = Field(min_length=1)
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    scopes: Annotated[list[Scope], Meta(min_length=1)]
     owner: str | None = None
-    expires_at: AwareDatetime | None = None
-    tz: str | None = Field(None, description="The zone in which the dashboard shows times to it.")
+    expires_at: Instant | None = None
+    tz: Annotated[
+        str | None, Meta(description="The zone in which the dashboard shows times to it.")
+    ] = None
 
 
 class Revoked(Shape):
     revoked: bool
 
 
-@router.post("", status_code=201, responses={200: {"model": NewTokenShape}})
-def create(app: App, who: Admin, once: Once, body: NewTokenBody) -> NewTokenShape:
+@api.post("", status=201, again=NewTokenShape)
+def create(app: Duly, who: Admin, once: Repeatable, body: NewTokenBody) -> NewTokenShape:
     """Make a token; its secret is in this answer and nowhere else."""
     owner = owner_of(who, body.owner)
 
@@ -66,16 +72,16 @@ def create(app: App, who: Admin, once: Once, body: NewTokenBody) -> NewTokenShap
 
     made = once.make(who, body, make, app.tokens.get)
     if isinstance(made, NewToken):
-        return NewTokenShape(**_shape(made.token).model_dump(), secret=made.secret)
-    return NewTokenShape(**_shape(made).model_dump(), secret=None)
+        return NewTokenShape(**asdict(_shape(made.token)), secret=made.secret)
+    return NewTokenShape(**asdict(_shape(made)), secret=None)
 
 
-@router.get("")
+@api.get("")
 def find(
-    app: App,
+    app: Duly,
     who: Admin,
     owner: str | None = None,
-    after: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[TokenShape]:
     """Oldest first."""
@@ -84,18 +90,18 @@ def find(
     return page([_shape(token) for token in tokens], limit, lambda token: token.id)
 
 
-@router.get("/{token_id}")
-def get(app: App, who: Admin, token_id: str) -> TokenShape:
+@api.get("/{token_id}")
+def get(app: Duly, who: Admin, token_id: str) -> TokenShape:
     return _shape(_visible(app, who, token_id))
 
 
-@router.post("/{token_id}/revoke")
-def revoke(app: App, who: Admin, token_id: str) -> Revoked:
+@api.post("/{token_id}/revoke")
+def revoke(app: Duly, who: Admin, token_id: str) -> Revoked:
     """Let nobody use it any more; false if that was so already."""
     return Revoked(revoked=app.tokens.revoke(_visible(app, who, token_id).id, by=who.name))
 
 
-def _visible(app: App, who: Admin, token_id: str) -> Token:
+def _visible(app: Duly, who: Admin, token_id: str) -> Token:
     token = app.tokens.get(token_id)
     if is_foreign(who, token.owner):
         raise TokenNotFound(token_id)

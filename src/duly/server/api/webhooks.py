@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Query
+from msgspec.structs import asdict
 
+from duly.app import Duly
 from duly.clock import to_ms
 from duly.errors import WebhookEventNotFound
 from duly.model.access import Principal
 from duly.model.inbox import EventState
 from duly.model.nesting import MAX_DEPTH, depth_of
 from duly.server.answers import Ms, Shape, Time
-from duly.server.api.common import App, Limit, Page, is_foreign, owner_of
-from duly.server.auth import Operator, Reader, ScopedRoute
+from duly.server.api.common import Cursor, Limit, Page, is_foreign, owner_of
+from duly.server.api.operation import Operations, Operator, Reader
 from duly.webhooks import WebhookEvent
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=ScopedRoute)
+api = Operations("webhooks", "/webhooks")
 
 MAX_TEXT = 65_536
 
@@ -49,14 +50,14 @@ class RetriedShape(Shape):
     job_id: str | None
 
 
-@router.get("")
+@api.get("")
 def find(
-    app: App,
+    app: Duly,
     who: Reader,
     webhook: str | None = None,
     state: EventState | None = None,
     owner: str | None = None,
-    before: Annotated[str | None, Query(description="The `next` of the page before.")] = None,
+    before: Cursor = None,
     limit: Limit = 100,
 ) -> Page[EventShape]:
     """Newest first, without their bodies.
@@ -70,29 +71,29 @@ def find(
         before=before,
         limit=limit,
     )
-    return Page[EventShape](items=[_shape(event) for event in found.events], next=found.next)
+    return Page(items=[_shape(event) for event in found.events], next=found.next)
 
 
-@router.get("/{event_id}")
-def get(app: App, who: Reader, event_id: str) -> WholeEventShape:
+@api.get("/{event_id}")
+def get(app: Duly, who: Reader, event_id: str) -> WholeEventShape:
     """One of them with its headers, without those that hold secrets, and its payload."""
     event = _visible(app, who, event_id)
     return WholeEventShape(
-        **_shape(event).model_dump(),
+        **asdict(_shape(event)),
         headers=event.headers,
         size=len(event.body),
         payload=_payload(event),
     )
 
 
-@router.post("/{event_id}/retry")
-def retry(app: App, who: Operator, event_id: str) -> RetriedShape:
+@api.post("/{event_id}/retry")
+def retry(app: Duly, who: Operator, event_id: str) -> RetriedShape:
     """Process an event that failed again; any other is left alone, and the answer says so."""
     done = app.webhooks.retry(_visible(app, who, event_id).id, by=who.name)
     return RetriedShape(retried=done.retried, state=done.state, job_id=done.job_id)
 
 
-def _visible(app: App, who: Principal, event_id: str) -> WebhookEvent:
+def _visible(app: Duly, who: Principal, event_id: str) -> WebhookEvent:
     event = app.webhooks.get(event_id)
     if is_foreign(who, event.owner):
         raise WebhookEventNotFound(event_id)

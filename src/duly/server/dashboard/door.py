@@ -9,8 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from duly.server.answers import Refused
-from duly.server.api.common import App
-from duly.server.auth import SESSION, doorman_of
+from duly.server.auth import SESSION, App, doorman_of
 from duly.server.dashboard.pages import (
     THEME,
     THEMES,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
-from duly.server.answers import readable
+from duly.server.answers import encoded, readable
 from duly.server.api.common import Page
 
 Format = Literal["csv", "json"]
@@ -29,8 +29,8 @@ def pages(ask: Callable[[str | None], Page[Any]]) -> tuple[list[dict[str, Any]],
     size = 0
     while len(rows) < MOST and size < MOST_BYTES:
         page = ask(cursor)
-        size += sum(len(item.model_dump_json()) for item in page.items)
-        rows += [item.model_dump(mode="json") for item in page.items]
+        size += sum(len(encoded(item)) for item in page.items)
+        rows += [readable(item) for item in page.items]
         if page.next is None:
             return rows, True
         cursor = page.next

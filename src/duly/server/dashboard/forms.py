@@ -8,11 +8,11 @@ from math import isfinite
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
+import msgspec
 from fastapi import Request
-from pydantic import ValidationError
 
 from duly.endpoints.secrets import is_same
-from duly.server.answers import Refused, Shape
+from duly.server.answers import Refused, Shape, misfit
 from duly.server.auth import cookie_of
 
 T = TypeVar("T", bound=Shape)
@@ -82,11 +82,9 @@ class Form:
 def body_of(shape: type[T], **fields: Any) -> T:
     """What a route of the API is given; Refused with the field that does not fit."""
     try:
-        return shape(**fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise Refused(422, "invalid", f"{field}: {first['msg']}", field=field) from None
+        return msgspec.convert(fields, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise misfit(error) from None
 
 
 def _no_constant(name: str) -> Any:

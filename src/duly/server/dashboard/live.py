@@ -1,11 +1,9 @@
 """Live events for pages: those of the API, even where the API is not served."""
 
 from fastapi import APIRouter
-from starlette.responses import StreamingResponse
 
-from duly.server import events
+from duly.server.api.events import api
+from duly.server.routes import add_route
 
 router = APIRouter()
-router.add_api_route(
-    "/live", events.events, methods=["GET"], response_class=StreamingResponse, name="live"
-)
+add_route(router, api[0], "/live")

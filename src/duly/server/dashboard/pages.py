@@ -26,8 +26,8 @@ from duly.errors import DulyError
 from duly.model.access import Principal, Scope
 from duly.model.why_schedule import in_words
 from duly.server.answers import Refused, readable, status_of
-from duly.server.api.common import MAX_KEY, App, Repeatable
-from duly.server.auth import Reader, cookie_name, cookie_of, doorman_of
+from duly.server.api.repeatable import MAX_KEY, Repeatable
+from duly.server.auth import App, Reader, cookie_name, cookie_of, doorman_of
 from duly.server.dashboard import static, svg, times
 from duly.server.dashboard.forms import CSRF, Form, read_form
 from duly.server.guard import SAFE
@@ -363,7 +363,8 @@ def _flash_of(request: Request) -> dict[str, str] | None:
 
 def once(viewer: Viewer, key: str | None = None) -> Repeatable:
     """For routes whose requests may be repeated: a form only if its page has given it a key."""
-    return Repeatable(viewer.app, viewer.request, Response(), key and key[:MAX_KEY])
+    path = f"{viewer.request.method} {viewer.path}"
+    return Repeatable(viewer.app, path, key and key[:MAX_KEY])
 
 
 # Refusing ----------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from duly.server.api.common import Page
+from duly.server.api.operation import everybodys
 from duly.server.api.operations import AuditShape, audited
-from duly.server.auth import Operator, everybodys
+from duly.server.auth import Operator
 from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.pages import PageRoute, Viewer, Viewing, render
 

@@ -370,7 +370,7 @@ def _attached(viewer: Viewer, shape: api.CalendarShape) -> list[ScheduleRecord]:
 
 def _foresee(viewer: Viewer, shape: api.CalendarShape, draft: Draft) -> Foreseen:
     before = Calendar.decode(
-        {"dates": shape.dates, **shape.model_dump(include={"name", "kind", "tz", "rules"})}
+        {name: getattr(shape, name) for name in ("name", "kind", "tz", "dates", "rules")}
     )
     # The zone is only looked up where it is another one: this machine may not have it any more.
     fields: dict[str, Any] = {"kind": draft.kind, "rules": draft.rules, "dates": draft.days}

@@ -11,9 +11,14 @@ from duly.app import operations
 from duly.clock import from_ms
 from duly.model.schedule_options import OPTIONS, Kind, Option
 from duly.schedules import Foreseen
-from duly.server.answers import Refused, readable
+from duly.server.answers import Refused, given, readable
 from duly.server.api import schedules as api
-from duly.server.api.schedule_shapes import ForeseenShape, ScheduleChangesBody, ScheduleShape
+from duly.server.api.schedule_shapes import (
+    ForeseenShape,
+    ScheduleChangesBody,
+    ScheduleOptionsBody,
+    ScheduleShape,
+)
 from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import Viewer
 
@@ -140,6 +145,13 @@ def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChan
     if "tz" in changed and kind != "at":
         fields["tz"] = form.given("tz")
     return body_of(ScheduleChangesBody, version=form.whole("version") or 0, **fields)
+
+
+def changed_by(body: ScheduleChangesBody) -> list[str]:
+    """The names of what it changes."""
+    options = given(body)
+    asked = {name for name in options if name in ScheduleOptionsBody.__struct_fields__}
+    return sorted(asked | ({"args"} if body.args is not None else set()))
 
 
 # What that would change --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from duly.errors import DulyError
 from duly.model.function import MAY_BECOME, Status
 from duly.model.history import Run
 from duly.model.job import State
-from duly.server.answers import Refused
+from duly.server.answers import Refused, readable
 from duly.server.api import functions as api
 from duly.server.api import jobs
 from duly.server.auth import Caller, Operator
@@ -76,7 +76,7 @@ def functions_file(
     viewer: Viewing, format: Format, search: Text = "", status: Text = ""
 ) -> Response:
     """The same list as a file."""
-    rows = [each.model_dump(mode="json") for each in _found(viewer, search, status)]
+    rows = [readable(each) for each in _found(viewer, search, status)]
     return export(rows, "functions", format, complete=True)
 
 

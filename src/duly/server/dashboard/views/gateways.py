@@ -95,7 +95,7 @@ async def gateway(viewer: Viewing, waiting: Waiting, gateway_id: str) -> Respons
 async def _page(
     viewer: Viewer, waiting: Waiting, gateway_id: str, status: int = 200, **more: Any
 ) -> Response:
-    found = await api.crons(viewer.app, viewer.who, waiting, gateway_id)
+    found = await waiting(gateway_id, lambda: api.crons(viewer.app, viewer.who, gateway_id))
     values = {cron.id: _values(viewer, cron) for cron in found.crons}
     given = {"error": None, "opened": None, "new": _new(viewer)}
     return render(
@@ -172,7 +172,9 @@ async def cron_add(
             payload=form.object("payload"),
             enabled=form.given("enabled") is not None,
         )
-        made = await api.cron_add(viewer.app, who, waiting, once(viewer), gateway_id, body)
+        made = await waiting(
+            gateway_id, lambda: api.cron_add(viewer.app, who, once(viewer), gateway_id, body)
+        )
     except (DulyError, Refused) as error:
         await _known(viewer, gateway_id)
         new = {name: form.text(name) for name in _new(viewer)}
@@ -194,7 +196,9 @@ async def cron_update(
     known = await _known(viewer, gateway_id)
     try:
         body = _changes(viewer, known, cron_id, form)
-        await api.cron_update(viewer.app, who, waiting, gateway_id, cron_id, body)
+        await waiting(
+            gateway_id, lambda: api.cron_update(viewer.app, who, gateway_id, cron_id, body)
+        )
     except (DulyError, Refused) as error:
         written = {name: form.text(name) for name in _new(viewer)}
         more = {"error": str(error), "opened": cron_id, "edited": {cron_id: written}}
@@ -214,19 +218,20 @@ async def cron_act(
     form: Sent,
 ) -> Response:
     """Enable, disable, run or remove it."""
-    cron = viewer.app, who, waiting, gateway_id, cron_id
+    cron = viewer.app, who, gateway_id, cron_id
     kind = "done"
     match verb:
         case "enable" | "disable":
             body = api.CronChangesBody(enabled=verb == "enable")
-            text = f"The cron {(await api.cron_update(*cron, body)).name} is {verb}d"
+            made = await waiting(gateway_id, lambda: api.cron_update(*cron, body))
+            text = f"The cron {made.name} is {verb}d"
         case "run" | "run-due":
             mode = api.RunCronBody(mode="due" if verb == "run-due" else "force")
-            ran = await api.cron_run(*cron, mode)
+            ran = await waiting(gateway_id, lambda: api.cron_run(*cron, mode))
             text = "The cron runs" if ran.ran else f"It did not run: {ran.reason}"
             kind = "done" if ran.ran else "failed"
         case "remove":
-            removed = (await api.cron_remove(*cron)).removed
+            removed = (await waiting(gateway_id, lambda: api.cron_remove(*cron))).removed
             text = "The cron is removed" if removed else "There is no such cron any more"
         case _:
             raise Refused(404, "not_found", "there is no such action")

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from duly.model.function import is_reserved
 from duly.observe.health import QueueHealth
+from duly.server.answers import readable
 from duly.server.api import operations as api
 from duly.server.api.common import NoteBody
 from duly.server.auth import Operator
@@ -40,7 +41,7 @@ def queues(viewer: Viewing) -> Response:
 @router.get("/queues.{format}")
 def queues_file(viewer: Viewing, format: Format) -> Response:
     """The same list as a file."""
-    rows = [each.of.model_dump(mode="json") for each in _rows(viewer)]
+    rows = [readable(each.of) for each in _rows(viewer)]
     return export(rows, "queues", format, complete=True)
 
 

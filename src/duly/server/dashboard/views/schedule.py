@@ -197,7 +197,7 @@ def save(
         body = edit.changes_of(shape, form, viewer.zone)
         if only_preview:
             compared = edit.compare(viewer, schedule_id, body)
-            changed = sorted(body.model_fields_set - {"version"})
+            changed = edit.changed_by(body)
             return _edit_page(
                 viewer, shape, values, compared=compared, changed=changed, version=version
             )

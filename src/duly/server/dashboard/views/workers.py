@@ -8,8 +8,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from duly.app import operations
+from duly.server.answers import readable
 from duly.server.api import operations as api
-from duly.server.auth import everybodys
+from duly.server.api.operation import everybodys
 from duly.server.dashboard.exports import Format, export
 from duly.server.dashboard.pages import PageRoute, Viewing, render
 
@@ -43,5 +44,5 @@ def workers(viewer: Viewing) -> Response:
 @router.get("/workers.{format}")
 def workers_file(viewer: Viewing, format: Format) -> Response:
     """The same list as a file."""
-    rows = [each.model_dump(mode="json") for each in api.workers(viewer.app, viewer.who)]
+    rows = [readable(each) for each in api.workers(viewer.app, viewer.who)]
     return export(rows, "workers", format, complete=True)

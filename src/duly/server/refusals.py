@@ -1,0 +1,85 @@
+"""Answers of the server: JSON, and one shape for every error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from duly.errors import DulyError
+from duly.server.answers import ErrorAnswer, ErrorBody, Refused, encoded, error_of
+
+SAID_IN_WORDS = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    415: "unsupported_media_type",
+}
+
+
+class Answer(JSONResponse):
+    """JSON as every client reads it."""
+
+    def render(self, content: Any) -> bytes:
+        return encoded(content)
+
+
+def refusal(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(ErrorAnswer(body), status, dict(headers or {}))
+
+
+PageFor = Callable[[Request, int, str], Response | None]
+"""What a person is shown instead of JSON; None for programs."""
+
+
+def no_page(request: Request, status: int, text: str) -> None:
+    return None
+
+
+def install_errors(api: FastAPI, page_for: PageFor = no_page) -> None:
+    """Give every error the one shape, where no person is shown a page."""
+
+    def foreseen(_: Request, error: Exception) -> Answer:
+        said = error_of(error)
+        assert said is not None
+        return refusal(said.status, said.body, said.headers)
+
+    def invalid(_: Request, error: Exception) -> Answer:
+        assert isinstance(error, RequestValidationError)
+        return _invalid(error)
+
+    def other(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if (page := page_for(request, error.status_code, str(error.detail))) is not None:
+            page.headers.update(error.headers or {})
+            return page
+        code = SAID_IN_WORDS.get(error.status_code, "refused")
+        body = ErrorBody(code=code, message=str(error.detail))
+        return refusal(error.status_code, body, error.headers)
+
+    def unexpected(request: Request, error: Exception) -> Response:
+        # Whoever runs the server finds it in the log; those who ask need not know.
+        message = "something went wrong here"
+        shown = page_for(request, 500, message)
+        return shown or refusal(500, ErrorBody(code="internal", message=message))
+
+    for kind in (DulyError, UnicodeEncodeError, Refused):
+        api.add_exception_handler(kind, foreseen)
+    api.add_exception_handler(RequestValidationError, invalid)
+    api.add_exception_handler(HTTPException, other)
+    api.add_exception_handler(Exception, unexpected)
+
+
+def _invalid(error: RequestValidationError) -> Answer:
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"]]
+    if first["type"] == "json_invalid":
+        body = ErrorBody(code="invalid_json", message="the body is no JSON", hint=first["msg"])
+        return refusal(400, body)
+    field = ".".join(where[1:]) or where[0]
+    return refusal(422, ErrorBody(code="invalid", message=f"{field}: {first['msg']}", field=field))
