@@ -7,10 +7,11 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 # docs/how-to/security.md lists them too.
 ALLOWED = {
-    "": {"click", "cron-descriptor", "msgspec", "rich", "tzdata"},
+    "": {"msgspec", "tzdata"},
+    "cli": {"click", "rich"},
     "postgres": {"psycopg[binary,pool]"},
     "http": {"httpx2"},
-    "server": {"duly[http]", "fastapi", "jinja2", "uvicorn"},
+    "server": {"duly[cli,http]", "fastapi", "jinja2", "uvicorn"},
     "holidays": {"holidays"},
 }
 
