@@ -331,7 +331,6 @@ WALKS = [
         "`duly schedules preview`",
         preview,
         {
-            "asyncio/runners.py: Runner.run()": "the request is served as if it had come over HTTP",
             "SELECT s.id, s.app": "the schedule is found",
             "SELECT value, (SELECT id FROM duly_jobs": READ,
             "model/decide.py: decide()": DECIDED,

@@ -91,6 +91,7 @@ class Local(Api):
         self._app.close()
 
     def _answer(self, request: Request) -> tuple[int, Any]:
+        """Finds the operation, converts what it is given, and calls it."""
         operation, named = request.operation()
         query = parse_qs(request.target.partition("?")[2], keep_blank_values=True)
         once = Repeatable(

@@ -74,6 +74,7 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
     parameters.append(Parameter("_request", Parameter.KEYWORD_ONLY, annotation=Request))
 
     def endpoint(_request: Request, **given: Any) -> Response:
+        """Calls the operation with shapes in place of models."""
         values = {name: shape_of(value) for name, value in given.items()}
         return _answer(operation, _request, values)
 
@@ -93,6 +94,7 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
 
 
 def _answer(operation: Operation, request: Request, given: dict[str, Any]) -> Response:
+    """Makes a response of what the operation gives."""
     result = operation.function(**given)
     status = operation.status
     if any(isinstance(each, Repeatable) and each.made_before for each in given.values()):
