@@ -29,7 +29,7 @@ from duly.store.schedules.due import LOCK_DUE
 from duly.store.schedules.facts import IN_FLIGHT, prior_of
 from duly.store.schedules.kill_switch import KILL_SWITCH
 from duly.store.schedules.ledger import insert_ticks
-from duly.store.schedules.ticking import Advance, write_advances
+from duly.store.schedules.tick import Advance, write_advances
 from duly.store.session import Session
 from duly.store.steps import Row
 from duly.zones import version, zone

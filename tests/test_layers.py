@@ -300,7 +300,7 @@ def test_no_statement_reads_the_databases_clock():
         ("app/duly.py", "from duly.cli import main"),
         ("server/api.py", "from duly.testing import ManualClock"),
         ("testing/drain.py", "from duly.cli import main"),
-        ("contrib/django/make.py", "from duly.cli import main"),
+        ("contrib/django/project.py", "from duly.cli import main"),
         ("cli/dev.py", "from duly.contrib.django import app"),
     ],
 )
@@ -395,11 +395,11 @@ def test_a_read_of_the_clock_is_found(source):
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("schedules/running.py", "from duly.model.decide import decide"),
-        ("schedules/running.py", "from duly.model.decide import decide as judge"),
-        ("schedules/running.py", "from duly.model.decide import GUARDS"),
-        ("schedules/running.py", "from duly.model import decide\ndecide.decide(tick, guards)"),
-        ("schedules/running.py", "import duly.model.decide as model\nmodel.GUARDS"),
+        ("schedules/verbs_tick.py", "from duly.model.decide import decide"),
+        ("schedules/verbs_tick.py", "from duly.model.decide import decide as judge"),
+        ("schedules/verbs_tick.py", "from duly.model.decide import GUARDS"),
+        ("schedules/verbs_tick.py", "from duly.model import decide\ndecide.decide(tick, guards)"),
+        ("schedules/verbs_tick.py", "import duly.model.decide as model\nmodel.GUARDS"),
         ("model/forecast.py", "from .decide import decide"),
         ("model/forecast.py", "def walk():\n    from duly.model.decide import decide"),
         ("model/decide.py", "def judge():\n    decide(tick, guards)"),

@@ -16,7 +16,7 @@ from rich.console import Console
 from duly import ManualClock
 from duly.cli import demo
 from duly.cli.out import Out
-from duly.cli.schedules.ahead import foreseen
+from duly.cli.schedules.preview import foreseen
 from duly.clock import to_ms
 from duly.testing import override
 

@@ -19,7 +19,7 @@ from types import FunctionType
 from typing import Any
 
 from duly.errors import BadInput, SignatureMismatch
-from duly.model import condition, plain, schema, signature, trigger
+from duly.model import condition, schema, signature, strict_json, trigger
 from duly.model import cron as cron_model
 from duly.model.signature import Signature
 from duly.model.trigger import next_fires
@@ -28,7 +28,7 @@ from duly.webhooks.sources import Atlassian, GitHub, Refused, Stripe
 
 # By name: it has no types, and not every machine has it.
 atheris: Any = import_module("atheris")
-GUIDED = (condition, plain, schema, signature, trigger, cron_model, sources)
+GUIDED = (condition, strict_json, schema, signature, trigger, cron_model, sources)
 FORBIDDEN = ("exec", "compile", "import", "os.system", "os.exec", "subprocess.Popen")
 NOW = 1_767_225_600_000
 FACTS: dict[str, Any] = {"last": {"state": "failed", "result": [1, "a", None]}, "n": 3}

@@ -33,34 +33,34 @@ class Clock(Protocol):
         ...
 
 
-STEP = 5.0
+STEP_SECONDS = 5.0
 """A clock that steps by more seconds than this, against the monotonic clock, is doubted."""
-LASTS = 30.0
+STEP_LASTS_SECONDS = 30.0
 """How many seconds a step must last to be believed."""
-NEVER = (float("-inf"), 0.0)
+NO_READING = (float("-inf"), 0.0)
 
 
-class Belief(NamedTuple):
+class ClockOffset(NamedTuple):
     """The offset of a clock to the monotonic one that is believed, and the one it has shown since.
 
-    Both are the same unless the clock has stepped. They are taken anew every `LASTS` seconds, so a
-    clock that drifts is followed and one that runs away is not.
+    Both are the same unless the clock has stepped. They are taken anew every
+    `STEP_LASTS_SECONDS` seconds, so a clock that drifts is followed and one that runs away is not.
     """
 
     offset: float
     shown: float
     since: float
 
-    def after(self, shown: float, at: float) -> Belief:
+    def after(self, shown: float, at: float) -> ClockOffset:
         """What is believed once the clock has shown this offset at a monotonic instant."""
-        if abs(shown - self.shown) > STEP:
-            return Belief(self.offset, shown, at)
-        if at - self.since >= LASTS:
-            return Belief(shown, shown, at)
+        if abs(shown - self.shown) > STEP_SECONDS:
+            return ClockOffset(self.offset, shown, at)
+        if at - self.since >= STEP_LASTS_SECONDS:
+            return ClockOffset(shown, shown, at)
         return self
 
     def doubts(self, shown: float) -> bool:
-        return abs(shown - self.offset) > STEP
+        return abs(shown - self.offset) > STEP_SECONDS
 
 
 class SystemClock:
@@ -77,10 +77,10 @@ class SystemClock:
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
-        self._belief: Belief | None = None
+        self._belief: ClockOffset | None = None
         self._server_offset: float | None = None
         # What was answered last, and when: one value, so that threads see both or neither.
-        self._latest = NEVER
+        self._latest = NO_READING
 
     def now(self) -> int:
         monotonic = self._monotonic()
@@ -95,7 +95,7 @@ class SystemClock:
         latest, asked_at = self._latest
         # A little ahead of the truth, time goes on at half its pace until that has caught up.
         ahead = latest + max(0.0, monotonic - asked_at) / 2 - truth
-        if 0 < ahead <= 2 * STEP:
+        if 0 < ahead <= 2 * STEP_SECONDS:
             truth += ahead
         self._latest = (truth, monotonic)
         return int(truth * 1000)
@@ -122,8 +122,8 @@ class SystemClock:
         least, most = server_seconds - answered_at, server_seconds - asked_at
         known = self._server_offset
         if known is None or self._belief is None:
-            self._latest = NEVER
-            self._belief = Belief(least, least, answered_at)
+            self._latest = NO_READING
+            self._belief = ClockOffset(least, least, answered_at)
             self._server_offset = least
             return
         possible = (each for each in (known, self._belief.shown) if least <= each <= most)
@@ -131,12 +131,12 @@ class SystemClock:
         if not self._look(shown, answered_at).doubts(shown):
             self._server_offset = shown
 
-    def _look(self, shown: float, at: float) -> Belief:
+    def _look(self, shown: float, at: float) -> ClockOffset:
         """Take in what the clock shows, without a lock: a thread that is overtaken here makes the
         others look again."""
         before = self._belief
         if before is None:
-            before = self._belief = Belief(shown, shown, at)
+            before = self._belief = ClockOffset(shown, shown, at)
         belief = before.after(shown, at)
         if belief is not before:
             self._belief = belief
@@ -144,16 +144,24 @@ class SystemClock:
         return belief
 
 
-def _tell(before: Belief, belief: Belief) -> None:
+def _tell(before: ClockOffset, belief: ClockOffset) -> None:
     # Hardly ever needed, and `duly --help` would wait for it.
     import logging
 
     log = logging.getLogger(__name__)
     step = belief.shown - before.offset
-    if belief.offset != before.offset and abs(step) > STEP:
-        log.warning("the clock has been off by %+.1f s for %g s: it is believed now", step, LASTS)
+    if belief.offset != before.offset and abs(step) > STEP_SECONDS:
+        log.warning(
+            "the clock has been off by %+.1f s for %g s: it is believed now",
+            step,
+            STEP_LASTS_SECONDS,
+        )
     elif belief.doubts(belief.shown):
-        log.warning("the clock is off by %+.1f s: not believed unless it lasts %g s", step, LASTS)
+        log.warning(
+            "the clock is off by %+.1f s: not believed unless it lasts %g s",
+            step,
+            STEP_LASTS_SECONDS,
+        )
 
 
 class ManualClock:

@@ -21,17 +21,17 @@ import msgspec
 from duly.clock import Clock, os_monotonic
 from duly.errors import StoreError, StoreUnavailable
 from duly.functions.function import Function
-from duly.functions.known import KnownFunctions
+from duly.functions.known_functions import KnownFunctions
 from duly.functions.new_job import IDEMPOTENCY_MS
 from duly.functions.redaction import Redaction
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.endpoint import Dispatch
 from duly.model.job import JobFilter, JobRecord, NewJob, newest_first
 from duly.model.schedule import FLOOR_MS, ScheduleRecord
 from duly.runtime.counts import FLUSH_SECONDS, Counts
 from duly.runtime.demand import POLL_SECONDS
 from duly.runtime.feed import Feed
-from duly.runtime.janitor import Keep
+from duly.runtime.janitor import RetentionOptions
 from duly.runtime.outbound import Client
 from duly.runtime.service import Service
 from duly.runtime.signals import SIGNAL_SECONDS
@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     apply: str = "start"
     """When declared schedules are brought into the store: "start" or "manual"."""
     capture_logs: bool = True
-    keep: Keep = {}
+    keep: RetentionOptions = {}
     """How long finished jobs, dead letters and ticks are kept."""
     idempotency_ms: int = IDEMPOTENCY_MS
     interval_floor_ms: int = FLOOR_MS
@@ -75,7 +75,7 @@ class Core(ABC):
         self.functions = KnownFunctions(self, self.builtins())
         self.redaction = Redaction(self.functions, self.ready)
         self.declarations: dict[str, Any] = {}
-        """The schedules that code declares, by key; see schedules/declared.py."""
+        """The schedules that code declares, by key; see schedules/declarations.py."""
         self.service: Service | None = None
         self.threads = Threads(transactions=settings.transactions)
         self.counts = Counts()
@@ -171,20 +171,22 @@ class Core(ABC):
             self._tell_at = os_monotonic() + FLUSH_SECONDS
             self.tell_counts()
 
-    def insert(self, jobs: Sequence[NewJob], deed: Deed | None = None) -> Mapping[str, str]:
+    def insert(
+        self, jobs: Sequence[NewJob], audit_entry: NewAuditEntry | None = None
+    ) -> Mapping[str, str]:
         """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
-        found, told = self._store_jobs(jobs, deed)
-        self._wake_for(jobs, told=told)
+        found, notified = self._store_jobs(jobs, audit_entry)
+        self._wake_for(jobs, notified=notified)
         return found
 
     def _store_jobs(
-        self, jobs: Sequence[NewJob], deed: Deed | None = None
+        self, jobs: Sequence[NewJob], audit_entry: NewAuditEntry | None = None
     ) -> tuple[Mapping[str, str], bool]:
         """Who holds the keys of the others; and whether other processes were told."""
         refuse_inside_mutation("run")
         store = self.ready()
-        if deed is not None:
-            return store.enqueue_audited(jobs, deed), False
+        if audit_entry is not None:
+            return store.enqueue_audited(jobs, audit_entry), False
         due = self.is_due_soon(jobs)
         return store.enqueue(jobs, ring=due), due
 
@@ -195,13 +197,13 @@ class Core(ABC):
         """
         every = [job for jobs in batches for job in jobs]
         try:
-            _, told = self._store_jobs(every)
+            _, notified = self._store_jobs(every)
         except Exception as error:
             # The answer may have got lost: to repeat would double.
             if len(batches) == 1 or isinstance(error, StoreUnavailable):
                 return [(None, error)] * len(batches)
             return outcomes_of([partial(self.insert, jobs) for jobs in batches])
-        self._wake_for(every, told=told)
+        self._wake_for(every, notified=notified)
         return [({}, None) for _ in batches]
 
     def insert_children(
@@ -234,10 +236,10 @@ class Core(ABC):
             service.wake_ticker()
         self.store.ring()
 
-    def cancel(self, job_id: str, by: str, deed: Deed | None = None) -> bool | None:
+    def cancel(self, job_id: str, by: str, audit_entry: NewAuditEntry | None = None) -> bool | None:
         """Cancel in somebody's name; None if there is no such job."""
         refuse_inside_mutation("cancel")
-        won = self.ready().cancel(job_id, by, self.now(), deed)
+        won = self.ready().cancel(job_id, by, self.now(), audit_entry)
         if won:
             self.tell_bodies()
         return won
@@ -271,9 +273,9 @@ class Core(ABC):
         before = self.clock.now() + POLL_SECONDS * 1000
         return any(job.run_at < before for job in jobs)
 
-    def _wake_for(self, jobs: Iterable[NewJob], *, told: bool = False) -> None:
+    def _wake_for(self, jobs: Iterable[NewJob], *, notified: bool = False) -> None:
         """`told`: those in other processes know already."""
-        if told:
+        if notified:
             self._wake_here()
         elif self.is_due_soon(jobs):
             self.wake()

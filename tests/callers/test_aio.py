@@ -448,7 +448,7 @@ def test_concurrent_calls_share_commits(
     app: Duly, db: Database, note: Note, monkeypatch: pytest.MonkeyPatch
 ):
     # Nobody asks for the status of functions meanwhile.
-    monkeypatch.setattr("duly.functions.known.STATUS_SECONDS", 3600.0)
+    monkeypatch.setattr("duly.functions.known_functions.STATUS_SECONDS", 3600.0)
     group = vars(app.ready())["_group" if db.is_sqlite else "_enqueues"]
     commits: list[int] = []
     commit = group._commit

@@ -336,7 +336,7 @@ def test_a_function_that_is_resumed_runs_again(app: Duly):
 def test_a_job_that_schedules_itself_for_ever_is_noticed(
     app: Duly, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("duly.testing.kit.ENOUGH", 50)
+    monkeypatch.setattr("duly.testing.kit.MAX_ENQUEUED", 50)
     with kit.override(Duly("sqlite:///unused.db")) as fresh:
 
         @fresh.action

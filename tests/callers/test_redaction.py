@@ -17,7 +17,7 @@ import pytest
 from duly import AsyncCtx, Ctx, Duly, ManualClock, Redact, Tx
 from duly.clock import os_monotonic
 from duly.errors import InvalidArgument, InvalidFunction, SignatureMismatch
-from duly.functions.known import STATUS_SECONDS
+from duly.functions.known_functions import STATUS_SECONDS
 from duly.model.redact import is_redacted
 from duly.model.signature import Signature, check_against
 from tests.jobs.support import Database, Hire

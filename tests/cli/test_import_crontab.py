@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly import next_fires
-from duly.cli.imports.entry import Cannot, Entry
+from duly.cli.imports.entry import Entry, NotImportable
 from duly.cli.imports.from_crontab import read_crontab
 from duly.zones import zone
 
@@ -18,7 +18,7 @@ SINCE = datetime(2026, 2, 20, 11, 58, tzinfo=UTC)
 FIRES = 12
 
 
-def read(line: str, *, tz: str = "UTC", system: bool = False) -> Entry | Cannot:
+def read(line: str, *, tz: str = "UTC", system: bool = False) -> Entry | NotImportable:
     [found] = read_crontab(line, tz, system=system).found
     return found
 
@@ -82,7 +82,7 @@ WEEKDAYS = st.sampled_from(["*", "*/2", "0", "7", "1-5", "5-7", "0-6", "sat", "m
 def test_any_pair_of_days_is_as_in_cron_or_refused(day: str, weekday: str, month: str) -> None:
     expression = f"7 5 {day} {month} {weekday}"
     found = read(f"{expression} x")
-    if isinstance(found, Cannot):
+    if isinstance(found, NotImportable):
         assert "both" in found.reason
         assert "*/" in day + weekday
     else:
@@ -111,7 +111,7 @@ def test_any_pair_of_days_is_as_in_cron_or_refused(day: str, weekday: str, month
 )
 def test_what_cannot_be_taken_over_says_why(line: str, says: str) -> None:
     found = read(line)
-    assert isinstance(found, Cannot)
+    assert isinstance(found, NotImportable)
     assert says in found.reason
     assert found.where == "line 1"
 
@@ -145,7 +145,7 @@ CRON_TZ=Mars/Base
     assert isinstance(again, Entry)
     assert again.times["tz"] == "Europe/Berlin"
     assert again.key == f"{backup.key}-2"
-    assert isinstance(lost, Cannot)
+    assert isinstance(lost, NotImportable)
     assert "Mars/Base" in lost.reason
 
 
@@ -154,7 +154,7 @@ def test_the_users_of_a_system_crontab() -> None:
     assert entry.offered == {"command": "cd / && run-parts /etc/cron.hourly", "user": "root"}
     daily = taken("@daily www-data /bin/tidy", system=True)
     assert daily.offered == {"command": "/bin/tidy", "user": "www-data"}
-    assert isinstance(read("@daily root", system=True), Cannot)
+    assert isinstance(read("@daily root", system=True), NotImportable)
 
 
 def test_bytes_that_are_no_text_are_kept_as_they_are() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from duly import Cron
 from duly.cli.imports import from_apscheduler as apscheduler
 from duly.cli.imports import from_celery as celery_beat
-from duly.cli.imports.entry import Cannot, Entry
+from duly.cli.imports.entry import Entry, NotImportable
 from duly.cli.imports.from_celery import Refused, beat_of, read_beat
 
 START = datetime(2026, 2, 23, tzinfo=UTC)
@@ -133,7 +133,9 @@ def test_a_beat_schedule() -> None:
     assert times["entry tidy"] == {"every_ms": 7_200_000}
     assert times["entry freq"] == {"every_ms": 300_000}
     assert times["entry text"]["cron"] == "0 4 * * 1"
-    refused = {where: each.reason for where, each in found.items() if isinstance(each, Cannot)}
+    refused = {
+        where: each.reason for where, each in found.items() if isinstance(each, NotImportable)
+    }
     assert "neither a crontab nor an interval" in refused["entry dawn"]
     assert refused["entry none"] == "it names no task"
 
@@ -278,7 +280,7 @@ def test_the_jobs_of_a_scheduler() -> None:
     assert [each.key for each in (poll, other) if isinstance(each, Entry)] == ["poll", "jobs:poll"]
     assert isinstance(once, Entry)
     assert once.times == {"at": "2030-01-01T00:00:00+01:00"}
-    reasons = [each.reason for each in refused if isinstance(each, Cannot)]
+    reasons = [each.reason for each in refused if isinstance(each, NotImportable)]
     assert ["no zone" in reasons[0], "neither a cron" in reasons[1]] == [True, True]
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from duly import Ctx, Duly, JobFailed, ManualClock, State, Unique, fault
 from duly.errors import CopyDiffers, CopyRefused, StoreMoved
-from duly.runtime.copying import CopyProgress, CopyReport, copy_store, give_up_copy, plan_copy
+from duly.runtime.copy_store import CopyProgress, CopyReport, copy_store, give_up_copy, plan_copy
+from duly.store.copy_end import BusyCounts, CopyEnd
 from duly.store.copy_statements import KEYS, NUMBERING
-from duly.store.copying import Busy, CopyEnd
 from duly.testing.conformance.ground import new_job
 from tests.copying.house import House, fill
 from tests.jobs.support import Database, Gate, ManualWorker, in_thread, wait_until
@@ -213,7 +213,7 @@ def test_long_rows_behind_short_ones_do_not_come_all_at_once(
     house, postgres_url, clock, monkeypatch
 ):
     most = 100_000
-    monkeypatch.setattr("duly.runtime.copying.PAGE_BYTES", most)
+    monkeypatch.setattr("duly.runtime.copy_store.PAGE_BYTES", most)
     read: list[int] = []
     ask = CopyEnd.rows
 
@@ -534,10 +534,10 @@ def test_a_job_that_starts_at_the_last_moment_keeps_the_source_open(
     worker = ManualWorker(house.app)
     there = f"sqlite:///{tmp_path}/there.db"
 
-    def look(end: CopyEnd) -> Busy:
+    def look(end: CopyEnd) -> BusyCounts:
         house.app.resume()
         worker.claim_only()
-        return Busy(0, 0)
+        return BusyCounts(0, 0)
 
     monkeypatch.setattr(CopyEnd, "busy", look)
     with pytest.raises(CopyRefused, match="1 job still runs"):

@@ -22,9 +22,9 @@ from duly.endpoints import verbs as endpoints
 from duly.functions import checks
 from duly.gateway import crons
 from duly.model import forecast, job, progress, signature
-from duly.runtime import execute, isolate, janitor, lifeline, observe, reports, worker
+from duly.runtime import execute, isolate, janitor, lifeline, liveness, reports, worker
 from duly.schedules import checks as schedule_checks
-from duly.schedules import define, reading
+from duly.schedules import define, verbs_read
 from duly.server.api import common, events
 from duly.server.api import forecast as http_forecast
 from duly.server.api import jobs as http_jobs
@@ -221,23 +221,26 @@ LIMITS = [
     ("1,000 characters, written four", (progress.MAX_NOTE, reports.FLUSH_SECONDS) == (1_000, 0.25)),
     ("10,000 jobs, 10 s", (verbs.MAX_LISTED, session.FIND_SECONDS) == (10_000, 10)),
     ("200 rows; 1,000 log lines", (common.MAX_PAGE, http_jobs.MAX_LINES) == (200, 1_000)),
-    ("event stream (`?job=`) | 100 |", events.MOST_JOBS == 100),
+    ("event stream (`?job=`) | 100 |", events.MAX_JOBS == 100),
     (
         "10,000 ticks, over HTTP 200",
-        (reading.MAX_PREVIEW, http_schedules.MAX_PREVIEW) == (10_000, 200),
+        (verbs_read.MAX_PREVIEW, http_schedules.MAX_PREVIEW) == (10_000, 200),
     ),
     ("as are found in 5 s", schedule_checks.PREVIEW_SECONDS == 5),
-    ("| 92 days; 1,000,000 ticks", (reading.MAX_FORECAST_DAYS, forecast.MOST_TICKS) == (92, 10**6)),
+    (
+        "| 92 days; 1,000,000 ticks",
+        (verbs_read.MAX_FORECAST_DAYS, forecast.MAX_TICKS) == (92, 10**6),
+    ),
     ("ticks, over HTTP 100,000", http_forecast.MAX_TICKS == 100_000),
     ("note of a schedule | 2,000", define.MAX_NOTE == 2_000),
-    ("| 1 ms to 600 s an attempt", (endpoints.SHORTEST, endpoints.LONGEST) == (0.001, 600)),
+    ("| 1 ms to 600 s an attempt", (endpoints.MIN_TIMEOUT, endpoints.MAX_TIMEOUT) == (0.001, 600)),
     ("50 headers", endpoints.MAX_HEADERS == 50),
     ("1,000, with 16 KiB", (crons.MAX_CRONS, crons.MAX_PAYLOAD) == (1_000, 16 << 10)),
-    ("10 s, then `StoreUnavailable`", turnstile.PATIENCE == 10),
+    ("10 s, then `StoreUnavailable`", turnstile.WAIT_SECONDS == 10),
     ("up to 100 waiting mutations", sqlite.SqliteStore.mutation_group == 100),
     ("about 10 ms", sqlite.SqliteStore.mutation_group_seconds == 0.010),
     ("not proved its life for 10 seconds", worker.SILENT_SECONDS == 10),
-    ("stand still for 8 rounds", observe.ROUNDS_UNTIL_DEAD == 8),
+    ("stand still for 8 rounds", liveness.ROUNDS_UNTIL_DEAD == 8),
     ("5 seconds after the limit", lifeline.BODY_GRACE == 5),
     ("SIGKILL 5 seconds later", isolate.KILL_AFTER == 5),
     ("as that limit, and 30 seconds more", janitor.TIMEOUT_GRACE == 30),

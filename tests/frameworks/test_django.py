@@ -377,7 +377,7 @@ def test_a_connection_in_a_transaction_is_left_open():
     from django.db import connection, transaction
     from shop.models import Product
 
-    from duly.contrib.django.make import close_old_connections
+    from duly.contrib.django.project import close_old_connections
 
     with transaction.atomic():
         Product.objects.filter(pk=1).update(stock=1)
@@ -460,7 +460,7 @@ def test_wrong_settings_say_what_is_wrong():
     from django.db import connections
     from django.test import override_settings
 
-    from duly.contrib.django.make import make_app
+    from duly.contrib.django.project import make_app
 
     with override_settings(DULY={"SCHEME": "x"}), pytest.raises(ImproperlyConfigured) as unknown:
         make_app()
@@ -488,7 +488,7 @@ def test_wrong_settings_say_what_is_wrong():
 def test_the_settings_are_the_options_of_the_app():
     from django.test import override_settings
 
-    from duly.contrib.django.make import make_app
+    from duly.contrib.django.project import make_app
 
     with override_settings(DULY={"NAME": "shop", "IMPORTS": ["shop.models"]}):
         made = make_app()

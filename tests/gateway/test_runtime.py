@@ -429,7 +429,7 @@ def test_runs_that_do_not_end_leave_room_for_others_up_to_a_limit(
     gateway, clock, probe, monkeypatch, caplog
 ):
     monkeypatch.setattr("duly.gateway.runtime.AT_ONCE", 2)
-    monkeypatch.setattr("duly.gateway.runtime.MOST_RUNS", 4)
+    monkeypatch.setattr("duly.gateway.runtime.MAX_RUNS", 4)
     crons = [gateway.cron_add("probe", MINUTE, name=f"hangs {n}") for n in range(5)]
     probe.goes_on.clear()
     for so_far in (2, 4):

@@ -22,7 +22,7 @@ import pytest
 from duly import Duly, Job, State, Tx
 from duly.errors import StoreError
 from duly.model.job import Claim
-from duly.runtime.beat import Beat
+from duly.runtime.heartbeat import Heartbeat
 from duly.runtime.janitor import EXHAUSTED_RETENTION, RETENTION, Janitor
 from duly.runtime.worker import Worker
 from duly.store.base import ClaimRequest
@@ -84,7 +84,7 @@ class ManualWorker:
     ) -> None:
         app.ready()
         self.worker = CountingWorker(app.core, concurrency=concurrency, queues=queues, alone=alone)
-        self._beat = Beat(self.worker)
+        self._beat = Heartbeat(self.worker)
         self._stopped = False
         self.worker.register()
 

@@ -12,7 +12,7 @@ from duly import AsyncCtx, Ctx, Duly, ErrorKind, ManualClock, Retry, State, Tx, 
 from duly.errors import Canceled, StoreUnavailable
 from duly.model.retry import system_delay
 from duly.runtime.alone import AloneRuns
-from duly.runtime.beat import rescue
+from duly.runtime.heartbeat import rescue
 from tests.jobs.support import Database, Gate, Hire, lose_patience, rescue_the_dead, state_of
 
 

@@ -14,8 +14,8 @@ from duly.errors import JobNotFound
 from duly.ids import new_id
 from duly.model.job import Again, Claim, Finish, Raised, again, finished, settle
 from duly.model.progress import ProgressReport, revision_of
-from duly.runtime.beat import judge_lost
 from duly.runtime.execute import timeout_outcome
+from duly.runtime.heartbeat import judge_lost
 from tests.cli.processes import Process, duly, environment
 from tests.jobs.isolated import FOLDER, make
 from tests.jobs.support import PATIENCE, Database, Gate, Hire, ManualWorker, prepare, wait_until

@@ -117,7 +117,9 @@ def test_whatever_duly_writes_is_read_committed(
     assert not app.jobs(state=State.RUNNING) + app.jobs(state=State.FAILED)
     assert [job.state for job in app.jobs(function=done)] == [State.SUCCEEDED]
     assert levels == {"read committed"}
-    assert [record.name for record in caplog.records] == ["duly.runtime.beat"]  # of the lost one
+    assert [record.name for record in caplog.records] == [
+        "duly.runtime.heartbeat"
+    ]  # of the lost one
     worker.stop()
     app.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from duly import Ctx, Duly, Job, Limit, ManualClock, Retry, State, Tx, Unique, fault
 from duly.errors import InvalidOption, StoreUnavailable
-from duly.model.keys import Room, Rules
+from duly.model.keys import KeyRoom, Rules
 from duly.store import limits
 from duly.store import statements as sql
 from duly.store.base import ClaimRequest
@@ -899,7 +899,7 @@ def test_starts_are_forgotten_when_they_do_not_count_any_more(
 @pytest.mark.spec("N7", "N22")
 def test_room_is_exact_at_the_edge_of_the_window():
     rules = Rules(None, 2, 1000)
-    room = Room(starts=[0, 400])
+    room = KeyRoom(starts=[0, 400])
 
     assert room.starts_at(rules, 999) == 1000
     assert not room.may_start(rules, 999)
@@ -908,7 +908,7 @@ def test_room_is_exact_at_the_edge_of_the_window():
     assert room.starts_at(rules, 1000) == 1400
     assert room.starts_at(rules, 5000) == 5000
     # Somebody else's clock may be a little ahead.
-    ahead = Room(starts=[5010, 5000])
+    ahead = KeyRoom(starts=[5010, 5000])
     assert ahead.starts_at(rules, 4990) == 6000
     ahead.take(rules, 4990)
     assert ahead.starts_at(Rules(None, 3, 1000), 4990) == 5990
@@ -919,17 +919,17 @@ def test_room_is_exact_at_the_edge_of_the_window():
 @pytest.mark.spec("N7", "N22")
 def test_room_says_how_many_could_start():
     rate = Rules(None, 3, 1000)
-    assert Room(starts=[0, 400]).startable(rate, 999) == 1
-    assert Room(starts=[0, 400]).startable(rate, 1000) == 2
-    assert Room(starts=[0, 0, 0, 0]).startable(rate, 999) == 0, "the rate was lowered"
-    assert Room(slots=[1]).startable(Rules(2, 3, 1000), 0) == 1
+    assert KeyRoom(starts=[0, 400]).startable(rate, 999) == 1
+    assert KeyRoom(starts=[0, 400]).startable(rate, 1000) == 2
+    assert KeyRoom(starts=[0, 0, 0, 0]).startable(rate, 999) == 0, "the rate was lowered"
+    assert KeyRoom(slots=[1]).startable(Rules(2, 3, 1000), 0) == 1
     most = [Rules(None, None, None), Rules(5000, None, None), Rules(None, 5000, 1000)]
-    assert [Room().startable(rules, 0) for rules in most] == [1000] * 3
+    assert [KeyRoom().startable(rules, 0) for rules in most] == [1000] * 3
 
 
 @pytest.mark.spec("N7", "N32")
 def test_a_limit_that_was_lowered_counts_those_above_it():
-    room = Room(slots=[3, 4])
+    room = KeyRoom(slots=[3, 4])
 
     assert [room.free_slots(Rules(most, None, None)) for most in (1, 2, 3)] == [0, 0, 1]
     assert room.take(Rules(5, None, None), 0) == 1

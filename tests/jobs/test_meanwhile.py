@@ -11,8 +11,8 @@ import pytest
 from duly import Ctx, Duly, Job, ManualClock, Retry, State, fault
 from duly.errors import StoreUnavailable
 from duly.model.job import Finish
-from duly.runtime.beat import Beat
-from duly.runtime.observe import ROUNDS_UNTIL_DEAD
+from duly.runtime.heartbeat import Heartbeat
+from duly.runtime.liveness import ROUNDS_UNTIL_DEAD
 from tests.jobs.support import Database, Gate, Hire, in_thread, on_postgres, wait_until
 from tests.jobs.support import tidy as run_janitor
 from tests.schedules.support import tick_all
@@ -184,7 +184,7 @@ def test_a_failed_heartbeat_resets_the_count_of_silent_rounds(
     silent, observer = hire(), hire()
     silent.claim_only()
     silent.fall_silent()
-    beat = Beat(observer.worker)
+    beat = Heartbeat(observer.worker)
 
     def rounds(count: int) -> State:
         for _ in range(count):

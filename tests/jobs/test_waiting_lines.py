@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from duly import Ctx, Duly, Job, Limit, ManualClock, State
-from duly.model.keys import Line, Room, Rules, Waiter, lock_order, next_of, startable
+from duly.model.keys import KeyRoom, Rules, Waiter, WaitingLine, lock_order, next_of, startable
 from tests.jobs.support import Database, Hire, ManualWorker, state_of, tidy
 
 pytestmark = pytest.mark.spec("N7", "N46")
@@ -321,46 +321,46 @@ ONE, TWO = Rules(1, None, None), Rules(2, None, None)
 RATE = Rules(None, 1, 1000)
 
 
-def line(rules: str = "[1,null,null]", next_at: int | None = None, queue: str = "q") -> Line:
-    return Line(queue, "f", rules, False, next_at)
+def line(rules: str = "[1,null,null]", next_at: int | None = None, queue: str = "q") -> WaitingLine:
+    return WaitingLine(queue, "f", rules, False, next_at)
 
 
 def test_a_line_that_was_offered_a_slot_and_did_not_take_it_is_passed_over() -> None:
     offered, other = line(next_at=5), line(queue="other")
-    assert startable([], [offered, other], Room(), 10) == [other]
-    assert startable([offered], [], Room(), 10) == [offered]
-    assert startable([], [offered], Room(), 4) == [offered]
-    assert startable([offered], [other], Room([1]), 10) == []
+    assert startable([], [offered, other], KeyRoom(), 10) == [other]
+    assert startable([offered], [], KeyRoom(), 10) == [offered]
+    assert startable([], [offered], KeyRoom(), 4) == [offered]
+    assert startable([offered], [other], KeyRoom([1]), 10) == []
 
 
 def test_a_rate_gives_one_time_at_a_time() -> None:
     rate = "[null,1,1000]"
-    assert startable([], [line(rate), line(rate, queue="x")], Room((), [100]), 200) != []
-    assert startable([line(rate)], [], Room((), [100]), 200) == [line(rate)]
+    assert startable([], [line(rate), line(rate, queue="x")], KeyRoom((), [100]), 200) != []
+    assert startable([line(rate)], [], KeyRoom((), [100]), 200) == [line(rate)]
     waits = [line(rate), line(rate, next_at=1100, queue="x")]
-    assert startable([], waits, Room((), [100]), 200) == []
+    assert startable([], waits, KeyRoom((), [100]), 200) == []
 
 
 def test_one_that_was_offered_a_slot_does_not_keep_the_time_of_a_rate_from_another() -> None:
     rate, both = line("[null,1,1000]", queue="x"), line("[1,1,1000]", queue="y")
-    assert startable([], [line(next_at=5), rate], Room((), [100]), 200) == [rate]
-    assert startable([both], [rate], Room([1], [100]), 200) == [rate], "no slot, no time"
+    assert startable([], [line(next_at=5), rate], KeyRoom((), [100]), 200) == [rate]
+    assert startable([both], [rate], KeyRoom([1], [100]), 200) == [rate], "no slot, no time"
 
 
 def test_the_first_come_are_served_as_far_as_the_key_leaves_something() -> None:
     waiters = [Waiter(name, TWO, starts_here=name != "b") for name in "abc"]
-    assert next_of(waiters, Room(), 10, 9) == (["a"], {"b": 0})
-    assert next_of(waiters, Room(), 10, 0) == ([], {"a": 0, "b": 0})
+    assert next_of(waiters, KeyRoom(), 10, 9) == (["a"], {"b": 0})
+    assert next_of(waiters, KeyRoom(), 10, 0) == ([], {"a": 0, "b": 0})
 
 
 def test_a_waiter_whose_queue_is_full_leaves_the_slot_to_the_next() -> None:
     waiters = [Waiter("full", ONE, True, True), Waiter("a", ONE, True), Waiter("b", ONE, True)]
-    assert next_of(waiters, Room(), 0, 9) == (["a"], {"full": 0})
+    assert next_of(waiters, KeyRoom(), 0, 9) == (["a"], {"full": 0})
 
 
 def test_only_the_first_gets_the_time_of_a_rate() -> None:
     waiters = [Waiter(name, RATE, starts_here=True) for name in "ab"]
-    assert next_of(waiters, Room((), [100]), 200, 9) == ([], {"a": 1100})
+    assert next_of(waiters, KeyRoom((), [100]), 200, 9) == ([], {"a": 1100})
 
 
 def test_keys_are_locked_in_one_order_those_of_queues_first() -> None:

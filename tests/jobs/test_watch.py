@@ -471,7 +471,7 @@ def test_an_outage_costs_no_event(app: Duly, hire: Hire, monkeypatch: pytest.Mon
 def test_on_sqlite_a_change_is_told_and_not_waited_for(
     app: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("duly.runtime.watch.AT_LATEST", 3600.0)
+    monkeypatch.setattr("duly.runtime.watch.MAX_LOOK_SECONDS", 3600.0)
 
     @app.action
     def work(ctx: Ctx) -> None: ...

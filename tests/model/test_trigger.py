@@ -15,7 +15,7 @@ from duly import At, Cron, Every, InvalidCron, UnknownZone, zones
 from duly.clock import to_ms
 from duly.errors import InvalidOption, InvalidTime
 from duly.model.trigger import (
-    MOST_FIRES,
+    MAX_FIRES,
     Trigger,
     daily,
     decode,
@@ -556,8 +556,8 @@ def test_an_interval_in_one_unit():
 def test_next_fires_is_public_and_bounded():
     assert duly.next_fires("0 9 * * *", None, 0, 1) == [9 * HOUR]
     assert next_fires("@yearly", None, 0, 0) == []
-    assert len(next_fires("* * * * *", "UTC", 0, MOST_FIRES)) == MOST_FIRES
-    for n in (-1, MOST_FIRES + 1, True):
+    assert len(next_fires("* * * * *", "UTC", 0, MAX_FIRES)) == MAX_FIRES
+    for n in (-1, MAX_FIRES + 1, True):
         with pytest.raises(InvalidOption, match="n: give a whole number"):
             next_fires("* * * * *", "UTC", 0, n)
     with pytest.raises(InvalidTime):

@@ -130,8 +130,8 @@ PLANTED = [
     ),
     Planted(
         "an endpoint that says too many requests is not asked again",
-        "endpoints/sending.py",
-        "if status < 500 and status not in NOT_NOW:",
+        "endpoints/post.py",
+        "if status < 500 and status not in RETRY_STATUSES:",
         "if status < 500:",
         "tests/server/test_endpoints.py",
     ),

@@ -13,10 +13,10 @@ import pytest
 from duly import AsyncCtx, Duly, State, Tx
 from duly.ids import new_id
 from duly.runtime import alone
-from duly.runtime.alone import MOST_AT_ONCE, AloneRuns
-from duly.runtime.beat import find_dead
+from duly.runtime.alone import MAX_AT_ONCE, AloneRuns
+from duly.runtime.heartbeat import find_dead
 from duly.runtime.lifeline import BODY_GRACE
-from duly.runtime.observe import ROUNDS_UNTIL_DEAD, Observer
+from duly.runtime.liveness import ROUNDS_UNTIL_DEAD, LivenessRounds
 from duly.runtime.service import run_alone
 from duly.runtime.teams import AsyncTeam
 from duly.store.base import WorkerInfo
@@ -151,7 +151,7 @@ def test_others_leave_the_verdict_to_the_worker_that_started_it(app: Duly, play:
     store: Any = app.store
     store.abandon(case.worker_id)
     assert store.is_dead(case.worker_id)
-    observer = Observer()
+    observer = LivenessRounds()
 
     found = [find_dead(store, observer, store.beats()) for _ in range(ROUNDS_UNTIL_DEAD + 1)]
 
@@ -173,18 +173,18 @@ def test_its_heartbeats_come_from_its_worker_too(app: Duly, play: Play) -> None:
 
 @on_sqlite
 def test_only_a_few_run_at_once(runs: AloneRuns, started: Started) -> None:
-    jobs = [f"job {n}" for n in range(MOST_AT_ONCE + 2)]
+    jobs = [f"job {n}" for n in range(MAX_AT_ONCE + 2)]
     for job_id in jobs:
         runs.start(job_id)
-    assert started.jobs == jobs[:MOST_AT_ONCE]
+    assert started.jobs == jobs[:MAX_AT_ONCE]
 
     run = runs._running["job 0"]
     run.process.kill()
     wait_until(lambda: not run.is_running, "one has ended")
     runs.look_after()
-    for job_id in jobs[MOST_AT_ONCE:]:
+    for job_id in jobs[MAX_AT_ONCE:]:
         runs.start(job_id)
-    assert started.jobs == jobs[: MOST_AT_ONCE + 1]
+    assert started.jobs == jobs[: MAX_AT_ONCE + 1]
 
 
 @on_sqlite

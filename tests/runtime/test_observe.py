@@ -1,9 +1,9 @@
 """Who is dead is decided by counting rounds."""
 
-from duly.runtime.observe import ROUNDS_UNTIL_DEAD, Observer
+from duly.runtime.liveness import ROUNDS_UNTIL_DEAD, LivenessRounds
 
 
-def rounds(observer: Observer, beats: dict[str, int], times: int) -> list[tuple[str, int]]:
+def rounds(observer: LivenessRounds, beats: dict[str, int], times: int) -> list[tuple[str, int]]:
     dead: list[tuple[str, int]] = []
     for _ in range(times):
         dead = observer.round(beats)
@@ -11,7 +11,7 @@ def rounds(observer: Observer, beats: dict[str, int], times: int) -> list[tuple[
 
 
 def test_a_worker_whose_beat_stands_still_is_dead_after_eight_counted_rounds() -> None:
-    observer = Observer()
+    observer = LivenessRounds()
     observer.round({"a": 5})
 
     assert rounds(observer, {"a": 5}, ROUNDS_UNTIL_DEAD - 1) == []
@@ -19,7 +19,7 @@ def test_a_worker_whose_beat_stands_still_is_dead_after_eight_counted_rounds() -
 
 
 def test_one_beat_makes_a_worker_young_again() -> None:
-    observer = Observer()
+    observer = LivenessRounds()
     rounds(observer, {"a": 5}, ROUNDS_UNTIL_DEAD)
     observer.round({"a": 6})
 
@@ -27,7 +27,7 @@ def test_one_beat_makes_a_worker_young_again() -> None:
 
 
 def test_a_failed_beat_of_the_observer_resets_every_count() -> None:
-    observer = Observer()
+    observer = LivenessRounds()
     rounds(observer, {"a": 5, "b": 1}, ROUNDS_UNTIL_DEAD)
     observer.reset()
 
@@ -35,7 +35,7 @@ def test_a_failed_beat_of_the_observer_resets_every_count() -> None:
 
 
 def test_a_worker_that_left_is_forgotten() -> None:
-    observer = Observer()
+    observer = LivenessRounds()
     rounds(observer, {"a": 5}, ROUNDS_UNTIL_DEAD)
     observer.round({})
     observer.round({"a": 5})

@@ -103,13 +103,13 @@ def test_a_sync_action_past_its_limit_fails_at_once_and_its_result_is_dropped(
 ) -> None:
     go_on = threading.Event()
     released.callback(go_on.set)
-    told = threading.Event()
+    notified = threading.Event()
     ended = threading.Event()
 
     @app.action(timeout=0.05)
     def linger(ctx: Ctx) -> str:
         wait_until(lambda: ctx.canceled)
-        told.set()
+        notified.set()
         go_on.wait(PATIENCE)
         ended.set()
         return "too late"
@@ -119,7 +119,7 @@ def test_a_sync_action_past_its_limit_fails_at_once_and_its_result_is_dropped(
     with pytest.raises(JobFailed):
         job.result(PATIENCE)
     before = job.record
-    assert told.wait(PATIENCE)
+    assert notified.wait(PATIENCE)
     go_on.set()
     assert ended.wait(PATIENCE)
 
@@ -340,7 +340,7 @@ def test_a_worker_that_is_told_of_jobs_claims_where_its_last_ones_were_before_it
     worker.work()
     app.run(nothing)
     looks = looks_of(app, monkeypatch)
-    worker.worker.told.set()
+    worker.worker.notified.set()
 
     worker.start_due()
 
@@ -358,16 +358,16 @@ def test_a_worker_that_is_told_of_jobs_finds_in_one_pass_what_is_elsewhere(
     worker = ManualWorker(app)
     for n, queue in enumerate(["default", "other", "default", "third"], 1):
         app.run(nothing.using(queue=queue))
-        worker.worker.told.set()
+        worker.worker.notified.set()
         worker.start_due()
         assert worker.worker.claimed == n, queue
         worker.work()
 
-    worker.worker.told.set()
+    worker.worker.notified.set()
     worker.start_due()
     looks = looks_of(app, monkeypatch)
     monkeypatch.setattr(app.store, "exchange", lambda *_: pytest.fail("it was wrong last time"))
-    worker.worker.told.set()
+    worker.worker.notified.set()
     worker.start_due()
     assert looks == [[]]
     monkeypatch.undo()
@@ -386,12 +386,12 @@ def test_a_worker_that_is_told_of_a_backlog_goes_on_with_it_and_then_rests(app: 
     app.run_many(nothing.bind() for _ in range(6))
 
     for n in (3, 5, 7):
-        worker.worker.told.set()
+        worker.worker.notified.set()
         worker.start_due()
         assert worker.worker.claimed == n
         worker.wait_for_bodies()
         worker.settle()
-    worker.worker.told.set()
+    worker.worker.notified.set()
     assert worker.worker.one_pass() > 0
     worker.stop()
 
@@ -408,7 +408,7 @@ def test_a_worker_that_is_told_of_jobs_all_the_time_still_looks_elsewhere(
     app.run(nothing.using(queue="other"))
     for _ in range(4):
         app.run(nothing)
-        worker.worker.told.set()
+        worker.worker.notified.set()
         worker.start_due()
         worker.wait_for_bodies()
         worker.settle()
@@ -475,14 +475,14 @@ def test_a_worker_is_told_of_jobs_where_the_store_says_more_than_that_something_
 
     app.ready()
     worker = Worker(app.core)
-    worker.told = told = Told()
+    worker.notified = notified = Told()
     worker.start()
     try:
         assert app.run(answer).result(PATIENCE) == 42
         if url.startswith("postgresql"):
-            wait_until(lambda: told.times > 0, "it was told")
+            wait_until(lambda: notified.times > 0, "it was told")
         else:
-            assert told.times == 0
+            assert notified.times == 0
     finally:
         worker.stop()
 

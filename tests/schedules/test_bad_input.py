@@ -92,7 +92,7 @@ KEY = {"key": [value for value in NAME if value not in ("", LONG)]}
 BY = {"by": NAME}
 SCHEDULES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]] = {
     "of": ({"owner": "anna"}, {"owner": NAME}),
-    "create": ({}, {"key": NAME, "call": CALL, "owner": NAME} | BY),
+    "create": ({}, {"key": NAME, "call": CALL, "owner": NAME, "id": TEXT} | BY),
     "update": ({"note": "x"}, KEY | BY | {"call": CALL, "version": [*ANYTHING, HUGE]}),
     "enable": ({}, KEY | BY | {"note": [*TEXT, LONG]}),
     "disable": ({}, KEY | BY | {"note": [*TEXT, LONG]}),
@@ -131,7 +131,7 @@ SCHEDULES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]] =
     "explain": ({}, KEY | {"condition": MAPPING}),
     "why": ({}, KEY),
     "health": ({}, KEY),
-    "run": ({}, KEY | BY | {"inputs": [*MAPPING, [], {"n": HALF}, {"whatever": 1}]}),
+    "run": ({}, KEY | BY | {"id": TEXT, "inputs": [*MAPPING, [], {"n": HALF}, {"whatever": 1}]}),
     "backfill": (
         {"start": utc(2026, 6, 29), "end": utc(2026, 6, 30)},
         KEY | BY | {"start": TIME, "end": TIME, "dry_run": FLAG, "without_ledger": FLAG},
@@ -162,7 +162,8 @@ CALENDARS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]] =
     "list": ({}, {"after": WORD, "limit": COUNT}),
     "create": (
         {"calendar": "another", "kind": "skip_dates"},
-        BY | {"calendar": NAME, "kind": WORD, "tz": ZONE, "dates": DATES, "rules": RULES},
+        BY
+        | {"calendar": NAME, "kind": WORD, "id": TEXT, "tz": ZONE, "dates": DATES, "rules": RULES},
     ),
     "clone": (
         {"source": SEED, "name": "another"},

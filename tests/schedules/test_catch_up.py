@@ -18,7 +18,7 @@ from duly.model.schedule import TickFilter, TickRecord
 from duly.model.trigger import Cron, Every, Trigger
 from duly.runtime.ticker import Ticker
 from duly.schedules import Tick
-from duly.store.schedules.ticking import PASS_TICKS
+from duly.store.schedules.tick import PASS_TICKS
 from duly.testing import drain
 from tests.jobs.support import Hire
 from tests.schedules.support import at, tick_all, utc

@@ -373,7 +373,7 @@ def test_many_schedules_share_a_few_threads(app: Duly, url: str, clock: ManualCl
     at(clock, utc(2026, 7, 1, 9))
     tick_all(other)
     assert all(ledger(app, f"s{n}") == [("dispatched", None)] for n in range(50))
-    assert most <= signals.AT_ONCE
+    assert most <= signals.MAX_CALLS_AT_ONCE
     other.close()
 
 
@@ -397,7 +397,7 @@ def test_whoever_there_was_no_time_to_ask_is_asked_in_the_next_pass(
             release.wait(60)
         return {"open": True}
 
-    monkeypatch.setattr(signals, "AT_ONCE", 1)
+    monkeypatch.setattr(signals, "MAX_CALLS_AT_ONCE", 1)
     monkeypatch.setattr(signals, "deque", Open)
     other = with_hook(app, url, hook, signal_timeout=timedelta(seconds=0.5))
     keys = ("slow", "asked late", "quick", "hangs", "last")

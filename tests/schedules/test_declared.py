@@ -39,7 +39,7 @@ from duly import (
 )
 from duly.errors import InvalidArgument, InvalidOption, StoreUnavailable, UnknownFunction, UseTx
 from duly.runtime.ticker import Ticker
-from duly.schedules.declared import Declarations
+from duly.schedules.declarations import Declarations
 from duly.testing import drain
 from tests.jobs.support import on_postgres, wait_until
 from tests.schedules.support import at, tick_all, utc

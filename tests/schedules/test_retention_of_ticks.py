@@ -18,7 +18,7 @@ from duly.model.schedule_options import DAY_MS
 from duly.runtime.janitor import Janitor
 from duly.store.postgres.session import PostgresSession
 from duly.store.postgres.store import PostgresStore
-from duly.store.schedules.retention import Old, _forget_ticks
+from duly.store.schedules.retention import OldTicks, _forget_ticks
 from duly.store.statements import HISTORY_BUCKETS
 from duly.testing import advance, drain
 from tests.jobs.support import DAY, Database, wait_until
@@ -226,7 +226,7 @@ def test_two_janitors_count_a_day_once(postgres_url: str, clock: ManualClock, wh
 
     def forget(session: PostgresSession) -> None:
         if what == "ticks":
-            _forget_ticks(session, Old(schedule.id, "slot", before))
+            _forget_ticks(session, OldTicks(schedule.id, "slot", before))
         else:
             session.retain_bucket(bucket, before, before, whole=False)
 

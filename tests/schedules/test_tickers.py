@@ -16,7 +16,7 @@ from duly import Ctx, Duly, ManualClock, State, fault, zones
 from duly.runtime import service as services
 from duly.runtime import ticker as tickers
 from duly.runtime.loop import Bells
-from duly.runtime.service import TICKER_RESTS, Ticking
+from duly.runtime.service import TICKER_REST_SECONDS, TickerLoop
 from duly.runtime.ticker import AFTER_OTHERS, POLL_SECONDS, Ticker
 from duly.schedules import Schedule
 from tests.jobs.support import Database, on_postgres, wait_until
@@ -236,7 +236,7 @@ def test_many_changes_are_few_wakes_and_the_last_is_never_lost(app: Duly, monkey
             return 600.0
 
     monkeypatch.setattr(services, "Ticker", Counting)
-    ticking = Ticking(app.core)
+    ticking = TickerLoop(app.core)
     bell = Bells(threading.Event(), ticking.changed)
     ticking.start()
     began = time.monotonic()
@@ -244,7 +244,7 @@ def test_many_changes_are_few_wakes_and_the_last_is_never_lost(app: Duly, monkey
         bell.set()
     stopped = time.monotonic()
     # Slowness only makes them fewer.
-    assert len(passes) <= (stopped - began) / TICKER_RESTS + 3
+    assert len(passes) <= (stopped - began) / TICKER_REST_SECONDS + 3
     bell.set()
     last = time.monotonic()
     wait_until(lambda: passes[-1] >= last, "the last change was looked at")

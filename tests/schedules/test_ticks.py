@@ -16,7 +16,7 @@ from duly.clock import from_ms, to_ms
 from duly.model.job import NewJob, Trigger
 from duly.model.schedule import Outcome, Reason
 from duly.runtime.ticker import POLL_SECONDS, Ticker
-from duly.store.schedules.ledger import Order
+from duly.store.schedules.ledger import TickJobOrder
 from duly.testing import drain
 from tests.jobs.support import Database
 from tests.levels import at_every_level
@@ -177,7 +177,7 @@ def test_a_job_that_cannot_be_stored_parks_its_schedule_alone(app: Duly, clock, 
     first, bad, last = make_many(app, post, 3)
     make = app.core.jobs_of_tick
 
-    def with_a_flaw(order: Order, now: int) -> Sequence[NewJob]:
+    def with_a_flaw(order: TickJobOrder, now: int) -> Sequence[NewJob]:
         jobs = make(order, now)
         if order.plan.id == bad:
             return [msgspec.structs.replace(job, priority=99) for job in jobs]

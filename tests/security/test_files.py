@@ -11,7 +11,7 @@ import pytest
 from duly import Ctx, Duly, ManualClock
 from duly.gateway import Gateway
 from duly.index import SqliteScheduleIndex
-from duly.runtime.copying import copy_store
+from duly.runtime.copy_store import copy_store
 
 
 @pytest.fixture(autouse=True)

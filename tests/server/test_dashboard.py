@@ -463,7 +463,7 @@ def test_what_is_long_is_in_no_list_and_a_file_has_its_limits(shop, operator, mo
     longest.cancel()
     monkeypatch.setattr("duly.server.dashboard.views.jobs.FILE_PAGE", 1)
     assert operator.get("/jobs.csv").headers["x-duly-complete"] == "true"
-    monkeypatch.setattr("duly.server.dashboard.exports.MOST_BYTES", 100)
+    monkeypatch.setattr("duly.server.dashboard.exports.MAX_BYTES", 100)
     cut = operator.get("/jobs.json")
     assert (len(cut.json()), cut.headers["x-duly-complete"]) == (1, "false")
 

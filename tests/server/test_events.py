@@ -20,9 +20,9 @@ from duly import Ctx, Duly, ManualClock
 from duly.errors import StoreUnavailable
 from duly.ids import new_id
 from duly.model.job import State
-from duly.model.news import AuditNews, Changes, Cursor, Gap, JobNews, News, Told, read_cursor
+from duly.model.news import AuditNews, Changes, Cursor, Gap, JobNews, News, NewsItem, read_cursor
 from duly.model.progress import Event, revision_of
-from duly.runtime.feed import MOST_WAITING, Follower, Seen, _Looker
+from duly.runtime.feed import MAX_WAITING, Follower, SeenNews, _Looker
 from duly.server import make_asgi
 from duly.server.api import events
 from tests.jobs.support import Hire, on_postgres, on_sqlite, wait_until
@@ -196,7 +196,7 @@ def test_a_store_that_is_away_within_a_pass_takes_no_news_with_it(
             looker.one_pass()
     looker.one_pass()
 
-    told = [each.news for each in follower.take().told]
+    told = [each.news for each in follower.take().items]
     assert [news.state for news in told if isinstance(news, JobNews)] == [
         State.RUNNING,
         State.SUCCEEDED,
@@ -211,10 +211,10 @@ def test_one_who_is_cut_off_within_a_look_gets_the_rest(shop: Duly, hire: Hire, 
     hire().work()
     clock.advance(3600)
 
-    def shown_since(cursor: Cursor | None) -> list[Told]:
+    def shown_since(cursor: Cursor | None) -> list[NewsItem]:
         follower = Follower(lambda news: True, cursor, lambda: None)
         follower.let_in(begin, feed.look)
-        return follower.take().told
+        return follower.take().items
 
     told = shown_since(begin)
     assert len(told) >= len(jobs)
@@ -236,7 +236,7 @@ def test_one_who_comes_back_is_told_nothing_before_it_was_let_in():
 
     follower.let_in(Cursor(8), since)
     assert asked == [Cursor(1)]
-    assert follower.take() == ([Told(missed, Cursor(1)), Told(later, Cursor(9))], Cursor(9))
+    assert follower.take() == ([NewsItem(missed, Cursor(1)), NewsItem(later, Cursor(9))], Cursor(9))
     # The next look of all followers begins before that, and finds it again.
     follower.tell(look(later, since=10))
     assert follower.take() == ([], Cursor(10))
@@ -250,7 +250,7 @@ def test_one_who_is_new_and_was_told_has_joined():
     follower.tell(look(since=9))
     assert (follower.joined, rung) == (True, [True])
     follower.tell(look(news, since=12))
-    assert follower.take() == ([Told(news, Cursor(12))], Cursor(12))
+    assert follower.take() == ([NewsItem(news, Cursor(12))], Cursor(12))
 
 
 @on_sqlite
@@ -376,7 +376,7 @@ def test_two_hundred_followers_cost_one_look(shop: Duly, hire: Hire, monkeypatch
         looks = 0  # whoever joins may have looked once
         shop.run(shop.functions["greet"], "ann")
         for follower, bell in zip(followers, bells, strict=True):
-            while not follower.take().told:
+            while not follower.take().items:
                 assert bell.wait(PATIENCE)
                 bell.clear()
         assert threading.active_count() <= before + 2
@@ -445,7 +445,7 @@ def test_what_ends_while_somebody_is_let_in_is_told(
         seen: list[Any] = []
 
         def ended() -> bool:
-            seen.extend(told.news for told in follower.take().told)
+            seen.extend(told.news for told in follower.take().items)
             return job.id in ids([each for each in seen if isinstance(each, JobNews)])
 
         wait_until(ended, "the end of the job")
@@ -517,7 +517,7 @@ def look(*news: News, since: int = 0) -> Changes:
 
 
 def test_what_was_seen_is_not_new():
-    seen = Seen()
+    seen = SeenNews()
     running, done = job("a", State.RUNNING, 1), job("b", State.SUCCEEDED, 1, at=5)
     assert seen.new(look(running, done)) == [done, running]
     assert seen.new(look(running, done)) == []
@@ -529,7 +529,7 @@ def test_what_was_seen_is_not_new():
 
 
 def test_what_ran_and_is_gone_is_asked_for():
-    seen = Seen()
+    seen = SeenNews()
     running = job("a", State.RUNNING, 1)
     seen.new(look(running))
     seen.new(look())
@@ -540,9 +540,9 @@ def test_what_ran_and_is_gone_is_asked_for():
 
 def test_who_cannot_keep_up_gets_a_gap():
     follower = Follower(lambda news: True, None, lambda: None)
-    flood = [AuditNews(str(n), 0, None, "x", "y") for n in range(MOST_WAITING + 1)]
+    flood = [AuditNews(str(n), 0, None, "x", "y") for n in range(MAX_WAITING + 1)]
     follower.tell(look(*flood))
-    (told,) = follower.take().told
+    (told,) = follower.take().items
     assert isinstance(told.news, Gap)
 
 

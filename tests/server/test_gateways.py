@@ -34,10 +34,10 @@ from duly.errors import (
     UseTx,
 )
 from duly.gateway import AsyncBridgeClient, BridgeClient, Gateways
-from duly.gateway.ask import AskAll
+from duly.gateway.ask_all import AskAll
 from duly.observe.view import as_data
 from duly.server import make_asgi
-from duly.server.patience import MOST_PER_SUBJECT, THREADS
+from duly.server.slow_requests import MAX_PER_SUBJECT, THREADS
 from tests.jobs.support import PATIENCE, ManualWorker, on_sqlite, wait_until
 from tests.schedules.support import tick_all
 
@@ -886,7 +886,7 @@ def test_gateways_that_hang_hold_up_nobody_else(shop, bearer):
                     path = f"/api/v1/gateways/{gateway_id}/crons/x/run"
                     return client.post(path, headers=headers, timeout=None)
 
-                tasks = [asyncio.create_task(run(each)) for each in ids * MOST_PER_SUBJECT]
+                tasks = [asyncio.create_task(run(each)) for each in ids * MAX_PER_SUBJECT]
                 async with asyncio.timeout(PATIENCE):
                     while len(asked) < THREADS:
                         await asyncio.sleep(0.01)

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.errors import StoreUnavailable
-from duly.model.measure import MOST
+from duly.model.measure import CAP
 from duly.observe.health import LATE_MS
 from duly.server import make_asgi
 from duly.store import measures
@@ -105,14 +105,14 @@ def test_schedules_that_nobody_ticks_are_seen(hourly, clock):
 
 
 def test_nothing_is_counted_beyond_the_limit(shop, clock, monkeypatch):
-    monkeypatch.setattr(measures, "MOST", 3)
+    monkeypatch.setattr(measures, "CAP", 3)
     greet = shop.functions["greet"]
     for priority in (1, 5):
         for _ in range(2):
             shop.run(greet.using(priority=priority), "ada")
     (depth,) = shop.store.depths(clock.now())
     assert (depth.due, depth.later, depth.capped) == (3, 0, False)
-    assert msgspec.structs.replace(depth, due=MOST).capped
+    assert msgspec.structs.replace(depth, due=CAP).capped
 
 
 # Over HTTP ---------------------------------------------------------------------------------------

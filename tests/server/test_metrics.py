@@ -13,7 +13,7 @@ from duly import Ctx, Duly, Retry, Tx
 from duly.errors import StoreUnavailable
 from duly.model.measure import RESCUED, Count
 from duly.observe.metrics import metrics_text
-from duly.runtime.counts import MOST_NAMES, Counts, Telling
+from duly.runtime.counts import MAX_NAMES, Counts, CountsLoop
 from duly.runtime.ticker import Ticker
 from duly.server import make_asgi
 from tests.jobs.support import rescue_the_dead, wait_until
@@ -262,7 +262,7 @@ def test_counts_of_many_threads_are_all_there(shop):
     threads = [threading.Thread(target=add, args=(shop.core.counts,)) for _ in range(8)]
     for thread in threads:
         thread.start()
-    telling = Telling(shop.core.counts, shop.store, shop.clock)
+    telling = CountsLoop(shop.core.counts, shop.store, shop.clock)
     while any(thread.is_alive() for thread in threads):
         telling.one_pass()
     telling.one_pass()
@@ -278,7 +278,7 @@ def test_what_cannot_be_stored_now_is_stored_later(shop, monkeypatch):
             raise StoreUnavailable("away")
 
         away.setattr(shop.store, "add_counts", refuse)
-        assert Telling(counts, shop.store, shop.clock).one_pass() > 0
+        assert CountsLoop(counts, shop.store, shop.clock).one_pass() > 0
         counts.ran("f", "succeeded", 0.001)
     assert value(shop, "duly_jobs_finished_total", function="f", state="succeeded") == 2
 
@@ -287,12 +287,12 @@ def test_labels_are_bounded_and_escaped(shop):
     odd = 'a"b\\c\nd'
     counts = shop.core.counts
     counts.ran(odd, "succeeded", 0.1)
-    for number in range(MOST_NAMES + 50):
+    for number in range(MAX_NAMES + 50):
         counts.ran(f"f{number}", "failed", 0.1)
     assert value(shop, "duly_jobs_finished_total", function=odd, state="succeeded") == 1
     assert value(shop, "duly_jobs_finished_total", function="other", state="failed") == 51
     functions = {dict(labels).get("function") for _, labels in read(shop)} - {None}
-    assert len(functions) == MOST_NAMES + 1
+    assert len(functions) == MAX_NAMES + 1
 
 
 def test_what_another_version_counts_is_left_alone(shop):

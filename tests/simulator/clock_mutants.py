@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from duly import clock
-from duly.clock import LASTS, Belief, SystemClock
+from duly.clock import STEP_LASTS_SECONDS, ClockOffset, SystemClock
 from duly.model import due
 from duly.model.calendar import Calendar
 from duly.model.schedule import Plan
 from duly.runtime.ticker import Ticker
-from duly.store.schedules import ahead
-from duly.store.schedules.ahead import AHEAD
+from duly.store.schedules import clock_ahead
+from duly.store.schedules.clock_ahead import AHEAD
 from tests.simulator import mutants
 from tests.simulator.glitches import simulate_glitches
 from tests.simulator.mutants import Mutant, patched, rewritten
@@ -25,25 +25,25 @@ mutant = partial(mutants.mutant, play=simulate_glitches, into=CLOCK_MUTANTS)
 
 @mutant("every step of a clock is believed")
 def believes_all() -> AbstractContextManager[None]:
-    return patched(clock, "STEP", float("inf"))
+    return patched(clock, "STEP_SECONDS", float("inf"))
 
 
 @mutant("a step is believed at second sight")
 def believes_soon() -> AbstractContextManager[None]:
-    return patched(clock, "LASTS", 0.0)
+    return patched(clock, "STEP_LASTS_SECONDS", 0.0)
 
 
 @mutant("a step is never believed", seed=3)
 def believes_nothing() -> AbstractContextManager[None]:
-    return patched(clock, "LASTS", float("inf"))
+    return patched(clock, "STEP_LASTS_SECONDS", float("inf"))
 
 
 @mutant("a step that is withdrawn or followed by another goes on to count", seed=3)
 def counts_on() -> AbstractContextManager[None]:
-    def after(self: Belief, shown: float, at: float) -> Belief:
-        return Belief(shown, shown, at) if at - self.since >= LASTS else self
+    def after(self: ClockOffset, shown: float, at: float) -> ClockOffset:
+        return ClockOffset(shown, shown, at) if at - self.since >= STEP_LASTS_SECONDS else self
 
-    return patched(Belief, "after", after)
+    return patched(ClockOffset, "after", after)
 
 
 @mutant("an answer of the server is followed at once", seed=4)
@@ -82,7 +82,7 @@ def aims_at_taken() -> AbstractContextManager[None]:
         return plain(plan, now, (), calendars)
 
     plain = due.re_aimed
-    return patched(ahead, "re_aimed", re_aimed)
+    return patched(clock_ahead, "re_aimed", re_aimed)
 
 
 @mutant("schedules are aimed at ticks that are later than where they stand", seed=3)
@@ -94,4 +94,4 @@ def aims_later() -> AbstractContextManager[None]:
         return tick or plain(plan, now, taken, calendars)
 
     plain = due.re_aimed
-    return patched(ahead, "re_aimed", re_aimed)
+    return patched(clock_ahead, "re_aimed", re_aimed)

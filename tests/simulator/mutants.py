@@ -39,8 +39,8 @@ from duly.model.job import (
     finished,
     settle_lost,
 )
-from duly.model.keys import Room, Rules
-from duly.runtime import beat, outbox, outcomes, slots, worker
+from duly.model.keys import KeyRoom, Rules
+from duly.runtime import heartbeat, outbox, outcomes, slots, worker
 from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.outcomes import Outcomes
 from duly.runtime.slots import Slots
@@ -60,7 +60,7 @@ from duly.store.limits import (
     LINES,
     PICK_ALONE,
     QUEUE_RULES,
-    TAKEN,
+    SLOTS_AND_STARTS,
     WAITERS,
 )
 from duly.store.session import Session
@@ -560,7 +560,7 @@ def actions_again() -> AbstractContextManager[None]:
         job = msgspec.structs.replace(job, kind=Kind.MUTATION)
         return settle_lost(job, now, chance, witnessed=witnessed)
 
-    return patched(beat, "settle_lost", judge)
+    return patched(heartbeat, "settle_lost", judge)
 
 
 @mutant("a job beside which another one crashed the worker is convicted", seed=1)
@@ -570,7 +570,7 @@ def bystanders() -> AbstractContextManager[None]:
             job, witnessed = msgspec.structs.replace(job, crashes=CRASHES_UNTIL_CONVICTED), True
         return settle_lost(job, now, chance, witnessed=witnessed)
 
-    return patched(beat, "settle_lost", judge)
+    return patched(heartbeat, "settle_lost", judge)
 
 
 @mutant("a job whose own process died is convicted though nobody saw why", seed=5)
@@ -579,7 +579,7 @@ def unwitnessed() -> AbstractContextManager[None]:
         alone = job.crashes >= CRASHES_BEFORE_ALONE
         return settle_lost(job, now, chance, witnessed=alone)
 
-    return patched(beat, "settle_lost", judge)
+    return patched(heartbeat, "settle_lost", judge)
 
 
 @mutant("one crash in a process of its own convicts a job", seed=1)
@@ -682,8 +682,8 @@ def _look_before_the_lock(self: SqliteStore, settlements: Any, request: Any, now
     keys = (*LIMITS, f"queue:{NARROW}")
     seen = self.read(lambda s: limits.rooms(s, keys, now)) if request else {}
 
-    def rooms(session: Session, wanted: Any, now: int) -> dict[str, Room]:
-        return {key: seen.get(key) or Room() for key in wanted}
+    def rooms(session: Session, wanted: Any, now: int) -> dict[str, KeyRoom]:
+        return {key: seen.get(key) or KeyRoom() for key in wanted}
 
     with mock.patch.object(limits, "rooms", rooms):
         return REAL_EXCHANGE(self, settlements, request, now)
@@ -744,7 +744,7 @@ def handed_over_without_slot() -> AbstractContextManager[None]:
     real = limits.Starting.hand_over
 
     def hand_over(self: limits.Starting, request: ClaimRequest) -> tuple[list[Claim], bool]:
-        with mock.patch.object(Room, "take", return_value=None):
+        with mock.patch.object(KeyRoom, "take", return_value=None):
             return real(self, request)
 
     return patched(limits.Starting, "hand_over", hand_over)
@@ -762,7 +762,7 @@ def handed_over_early() -> AbstractContextManager[None]:
 
 @mutant("starts count for less than the time of their rate", seed=9)
 def short_window() -> AbstractContextManager[None]:
-    return rewritten(TAKEN, ("expires_at > :now", "expires_at > :now + 1000"))
+    return rewritten(SLOTS_AND_STARTS, ("expires_at > :now", "expires_at > :now + 1000"))
 
 
 @mutant("starts are forgotten while they count", seed=9)
@@ -772,14 +772,14 @@ def starts_forgotten() -> AbstractContextManager[None]:
 
 @mutant("a rate counts whole windows, not sliding ones")
 def fixed_windows() -> AbstractContextManager[None]:
-    def starts_at(self: Room, rules: Rules, now: int) -> int:
+    def starts_at(self: KeyRoom, rules: Rules, now: int) -> int:
         if rules.rate is None or rules.per is None:
             return now
         begin = now - now % rules.per
         started = sum(start >= begin for start in self._starts)
         return now if started < rules.rate else begin + rules.per
 
-    return patched(Room, "starts_at", starts_at)
+    return patched(KeyRoom, "starts_at", starts_at)
 
 
 # Keys ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from duly import Duly
 from duly.errors import StoreError
 from duly.model.job import Claim
 from duly.model.signature import Signature
-from duly.runtime.beat import Beat, rescue
+from duly.runtime.heartbeat import Heartbeat, rescue
 from duly.runtime.janitor import Janitor
 from duly.runtime.ticker import Ticker
 from tests.simulator import functions
@@ -71,7 +71,7 @@ class Process:
     def start(self, alone: str | None = None) -> None:
         """Begin to run jobs."""
         worker = SimWorker(self, alone)
-        self.beat = Beat(worker)
+        self.beat = Heartbeat(worker)
         self.janitor = Janitor(
             self.store,
             self.clock,
@@ -178,7 +178,7 @@ class Process:
     def claim(self) -> None:
         if self.worker:
             if not self.store.finishes_with_claim:
-                self.worker.told.set()
+                self.worker.notified.set()
             self.act("claim", self.worker.one_pass)
 
     def settle(self) -> None:

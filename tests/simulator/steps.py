@@ -14,7 +14,7 @@ from duly.errors import StoreError
 from duly.functions.function import Function
 from duly.functions.new_job import new_job, new_jobs
 from duly.model.job import NewJob
-from duly.runtime.beat import rescue
+from duly.runtime.heartbeat import rescue
 from duly.store.commit import Ticket
 from duly.store.jobs.enqueue import insert_jobs
 from duly.store.session import Session

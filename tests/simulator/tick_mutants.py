@@ -19,14 +19,15 @@ from duly.model.due import Due, Missed
 from duly.model.job import NewJob
 from duly.model.schedule import ONE_BY_ONE, Plan, ScheduleRecord, TickRecord, plan_of
 from duly.model.trigger import Cron, Every
-from duly.schedules import rows, running, verbs
+from duly.schedules import rows, verbs, verbs_tick
 from duly.store.limits import QUEUE_RULES
-from duly.store.schedules import facts, ledger, runs, ticking
+from duly.store.schedules import facts, ledger, runs
+from duly.store.schedules import tick as ticking
 from duly.store.schedules.data import DELETE_SCHEDULE
 from duly.store.schedules.due import LOCK_DUE, PEEK_DUE
-from duly.store.schedules.ledger import Order
+from duly.store.schedules.ledger import TickJobOrder
 from duly.store.schedules.runs import NOTE_RUN
-from duly.store.schedules.ticking import ADVANCE, Ticked
+from duly.store.schedules.tick import ADVANCE, TickPass
 from duly.store.sqlite import SqliteSession, SqliteStore
 from tests.simulator import mutants
 from tests.simulator.mutants import Mutant, both, patched, rewritten, without
@@ -121,7 +122,7 @@ def nameless() -> AbstractContextManager[None]:
 def job_changed(change: Callable[[NewJob, int], dict[str, Any]]) -> AbstractContextManager[None]:
     real = AppProgram.jobs_of_tick
 
-    def jobs_of_tick(self: AppProgram, order: Order, now: int) -> Sequence[NewJob]:
+    def jobs_of_tick(self: AppProgram, order: TickJobOrder, now: int) -> Sequence[NewJob]:
         first, *hooks = real(self, order, now)
         return [msgspec.structs.replace(first, **change(first, now)), *hooks]
 
@@ -136,7 +137,7 @@ def apart(name: str) -> AbstractContextManager[None]:
     real = getattr(ticking, name)
     real_tick = SqliteStore.tick
 
-    def tick(self: SqliteStore, *args: Any, **options: Any) -> Ticked:
+    def tick(self: SqliteStore, *args: Any, **options: Any) -> TickPass:
         later: list[Any] = []
         with mock.patch.object(ticking, name, lambda session, rows: later.append(rows)):
             ticked = real_tick(self, *args, **options)
@@ -174,11 +175,11 @@ def answering(session: SqliteSession, statement: Any, answer: Sequence[Any]) -> 
 def believes_the_peek() -> AbstractContextManager[None]:
     def tick(
         self: SqliteStore, now: int, page: int, *args: Any, only: Any = None, **judge: Any
-    ) -> Ticked:
+    ) -> TickPass:
         where = {"now": now, "limit": page + 1, **judge}
         seen = self.read(lambda s: s.run(PEEK_DUE, where))
 
-        def work(session: SqliteSession) -> Ticked:
+        def work(session: SqliteSession) -> TickPass:
             with answering(session, LOCK_DUE, seen):
                 return ticking.tick(session, now, page, *args, only=only, **judge)
 
@@ -196,7 +197,7 @@ def before_the_lock(name: str) -> AbstractContextManager[None]:
     """One of the facts is looked up before the lock."""
     real_tick, real = SqliteStore.tick, getattr(facts, name)
 
-    def tick(self: SqliteStore, now: int, page: int, *args: Any, **options: Any) -> Ticked:
+    def tick(self: SqliteStore, now: int, page: int, *args: Any, **options: Any) -> TickPass:
         due = self.due_schedules(now, page + 1, zone_data=options["zone_data"])
         plans = [plan_of(record) for record in due]
         seen = self.read(lambda s: real(s, plans))
@@ -280,13 +281,13 @@ def early() -> AbstractContextManager[None]:
 
 def waking(since: Callable[[ScheduleRecord, int], int]) -> AbstractContextManager[None]:
     """What is enabled or retimed counts from another time."""
-    real = rows.woken
+    real = rows.with_next_tick_under
 
     def woken(record: ScheduleRecord, now: int, *args: Any, **options: Any) -> ScheduleRecord:
         fresh = real(record, since(record, now), *args, **options)
         return msgspec.structs.replace(fresh, awake_at=now)
 
-    return patched(rows, "woken", woken)
+    return patched(rows, "with_next_tick_under", woken)
 
 
 @mutant("what is enabled catches up what it missed", seed=1)
@@ -304,7 +305,9 @@ def disabled_in_name() -> AbstractContextManager[None]:
     def asleep(record: ScheduleRecord) -> ScheduleRecord:
         return msgspec.structs.replace(record, note="asleep")
 
-    return both(patched(rows, "asleep", asleep), patched(verbs, "asleep", asleep))
+    return both(
+        patched(rows, "without_next_tick", asleep), patched(verbs, "without_next_tick", asleep)
+    )
 
 
 @mutant("another trigger does not change when the next tick comes", seed=1)
@@ -525,7 +528,7 @@ def rotation_on_inputs() -> AbstractContextManager[None]:
         given = isinstance(tick.decision, Dispatch)
         return tick._replace(decision=Dispatch(args)) if given else tick
 
-    return patched(running, "with_inputs", with_inputs)
+    return patched(verbs_tick, "with_inputs", with_inputs)
 
 
 @mutant("a tick that is too old for its window is caught up", seed=13)
@@ -580,13 +583,13 @@ def override_kept() -> AbstractContextManager[None]:
 
 @mutant("an override outlives a new beginning", seed=7)
 def override_outlives() -> AbstractContextManager[None]:
-    real = rows.woken
+    real = rows.with_next_tick_under
 
     def woken(record: ScheduleRecord, *args: Any, **options: Any) -> ScheduleRecord:
         fresh = real(record, *args, **options)
         return msgspec.structs.replace(fresh, override=record.override)
 
-    return patched(rows, "woken", woken)
+    return patched(rows, "with_next_tick_under", woken)
 
 
 @mutant("jobs of ticks that wait for each other do not", seed=5)

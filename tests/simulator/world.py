@@ -18,7 +18,7 @@ from unittest import mock
 
 from duly import ManualClock, fault, ids
 from duly.clock import SystemClock
-from duly.functions import known, redaction
+from duly.functions import known_functions, redaction
 from duly.runtime import threads
 from duly.runtime.alone import AloneRuns
 from duly.store import migrate
@@ -397,7 +397,7 @@ def playground(seed: int) -> Iterator[Path]:
         for verb in ("call", "read", "look"):
             stack.enter_context(mock.patch.object(threads.Threads, verb, _at_once))
         # Asking again after a while would depend on the speed of the machine.
-        for module in (known, redaction):
+        for module in (known_functions, redaction):
             stack.enter_context(mock.patch.object(module, "STATUS_SECONDS", math.inf))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="duly-simulator-"))
         log.setLevel(logging.CRITICAL + 1)

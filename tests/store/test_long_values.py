@@ -15,7 +15,7 @@ from duly.store.jobs.claim import PICK
 from duly.store.jobs.listing import list_jobs
 from duly.store.postgres import PostgresStore
 from duly.store.sqlite import SqliteStore
-from duly.testing.conformance.ground import NOBODY, NOW, new_job, succeeded
+from duly.testing.conformance.ground import NO_JOB_ID, NOW, new_job, succeeded
 
 PAGE = 4096
 LONG = f'{{"text":"{"x" * (50 * PAGE)}"}}'
@@ -24,7 +24,7 @@ LONG = f'{{"text":"{"x" * (50 * PAGE)}"}}'
 def fill(store: Any, long: str) -> dict[str, tuple[str, str | None]]:
     """Jobs of which something is long: what lists say, by the id."""
     store.migrate(NOW)
-    store.register(WorkerInfo(NOBODY, "app", "host", 1, None, ("send",), 10, False, 0, NOW), NOW)
+    store.register(WorkerInfo(NO_JOB_ID, "app", "host", 1, None, ("send",), 10, False, 0, NOW), NOW)
     listed: dict[str, tuple[str, str | None]] = {}
     for args, result in ((long, "7"), ("{}", long), (long, long)):
         job = new_job(args=args)
@@ -42,7 +42,7 @@ def _short(text: str) -> str:
 
 
 def claimed(store: Any, limit: int = 10) -> list[Claim]:
-    request = ClaimRequest(NOBODY, ("default",), ("send",), limit)
+    request = ClaimRequest(NO_JOB_ID, ("default",), ("send",), limit)
     return list(store.exchange([], request, NOW)[1])
 
 
@@ -61,7 +61,7 @@ def test_on_sqlite_no_page_of_what_is_long_is_read_in_vain(tmp_path: Path):
     store.enqueue([small])
     found = {job.id: (job.args, job.result) for job in store.find(JobFilter())}
     assert found == listed | {small.id: ("{}", None)}
-    finished = store.finished(JobFilter(), NOBODY)
+    finished = store.finished(JobFilter(), NO_JOB_ID)
     assert {job.id: (job.args, job.result) for job in finished}.items() <= listed.items()
     picked = store.read(lambda s: s._pick(["default"], s.array(["send"]), 10, NOW + 1))
     assert [job.id for job in picked] == [small.id, *list(listed)[-2:]]

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from duly.model.measure import MOST, Count
+from duly.model.measure import CAP, Count
 from duly.store import measures, system, views
 from duly.store import measures as sql
 from duly.store.jobs.read import TRACES_OF
@@ -34,7 +34,7 @@ __all__ = ["benches", "database", "sqlite_session"]
 pytestmark = pytest.mark.new_database
 
 LARGE = 60_000
-LANE = {"queue": "default", "priority": 5, "now": NOW, "limit": MOST}
+LANE = {"queue": "default", "priority": 5, "now": NOW, "limit": CAP}
 COUNTS = [Count("a", f'{{"n":"{n}"}}', 1) for n in range(100)]
 IDS = [job_id(n) for n in range(1, 200)]
 BIG = {"jobs", "schedules", *(f"history_{bucket:02d}" for bucket in range(16))}
@@ -45,17 +45,17 @@ CASES = {
         lambda s: s.run(sql.OLDEST_DUE), {"OLDEST_DUE": ({"schedules_due"}, 10)}
     ),
     "a lane": Case(
-        lambda s: s.run(sql.COUNT_LANE, LANE), {"COUNT_LANE": ({"jobs_claim"}, 2 * MOST)}
+        lambda s: s.run(sql.COUNT_LANE, LANE), {"COUNT_LANE": ({"jobs_claim"}, 2 * CAP)}
     ),
     "an empty lane": Case(
         lambda s: s.run(sql.COUNT_LANE, LANE | {"queue": "empty"}),
         {"COUNT_LANE": ({"jobs_claim"}, 20)},
     ),
     "what runs": Case(
-        lambda s: s.run(sql.RUNNING_BY_QUEUE), {"RUNNING_BY_QUEUE": ({"jobs_worker"}, 2 * MOST)}
+        lambda s: s.run(sql.RUNNING_BY_QUEUE), {"RUNNING_BY_QUEUE": ({"jobs_worker"}, 2 * CAP)}
     ),
     "what is held": Case(
-        lambda s: s.run(sql.HELD_BY_QUEUE), {"HELD_BY_QUEUE": ({"jobs_hold"}, 2 * MOST)}
+        lambda s: s.run(sql.HELD_BY_QUEUE), {"HELD_BY_QUEUE": ({"jobs_hold"}, 2 * CAP)}
     ),
     "what is waited for": Case(
         measures.waiting_functions, {"WAITING_FUNCTIONS": ({"jobs_function"}, 1_000)}
@@ -65,7 +65,7 @@ CASES = {
         {
             "COUNT_SCHEDULES": (
                 {"schedules_due", "schedules_parked", "schedules_pkey", "schedules_owner"},
-                3 * MOST,
+                3 * CAP,
             )
         },
     ),
@@ -88,7 +88,7 @@ CASES = {
         {
             "TALLY": (
                 {"schedules_due", "schedules_expect", "schedules_disabled", "jobs_worker"},
-                6 * MOST,
+                6 * CAP,
             ),
             "FAILED_SINCE": (HISTORY_FUNCTION | {"functions_pkey"}, 200),
         },
@@ -103,7 +103,7 @@ CASES = {
     ),
     "throughput": Case(
         lambda s: views.throughput(s, 0, 60_000, None),
-        {"THROUGHPUT": (HISTORY_ID, 3 * MOST)},
+        {"THROUGHPUT": (HISTORY_ID, 3 * CAP)},
     ),
 }
 

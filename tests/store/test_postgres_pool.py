@@ -249,7 +249,7 @@ def test_a_place_is_given_back_whatever_goes_wrong():
         with pytest.raises(type(failures[-1])), pool.lend():
             pass
         failures.pop()
-    assert pool._lent == 0  # pyright: ignore[reportPrivateUsage]
+    assert pool._in_use == 0  # pyright: ignore[reportPrivateUsage]
 
 
 def test_there_is_at_least_one_connection():

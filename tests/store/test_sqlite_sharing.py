@@ -35,7 +35,7 @@ PATIENCE = 60.0
 HOT = """
 import threading
 from duly.ids import new_id, new_ids
-from duly.model.job import Finish, NewJob
+from duly.model.job import NewJob, finished
 from duly.store.base import ClaimRequest, WorkerInfo
 
 store = open_store(sys.argv[1])
@@ -56,15 +56,15 @@ fill()
 over = threading.Event()
 ready()
 threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
-done, finished = [], 0
+done, count = [], 0
 while not over.is_set():
     request = ClaimRequest(worker, ("default",), ("send",), 200)
     settled, claims = store.exchange(done, request, NOW)
-    finished += len(settled)
+    count += len(settled)
     done = [finished(claim, "succeeded") for claim in claims]
     if len(claims) < 200:
         fill()
-print(finished, flush=True)
+print(count, flush=True)
 """
 
 
@@ -274,7 +274,7 @@ def test_writers_that_fill_the_time_leave_room_while_strangers_write(still_time,
     assert still_time.slept == [0.0015, 0.006]
 
     still_time.slept.clear()
-    still_time.ns += turnstile.STRANGER_NS
+    still_time.ns += turnstile.OUTSIDE_WRITER_NS
     for turn in hot:
         write_for(still_time, turn, 4)
     assert still_time.slept == []
@@ -343,7 +343,7 @@ def test_stamps_from_before_a_restart_of_the_machine_are_no_obstacle(still_time,
 
 
 def test_waiting_for_a_turn_has_an_end(two, monkeypatch):
-    monkeypatch.setattr(turnstile, "PATIENCE", 0.1)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS", 0.1)
     with two[0]:
         with pytest.raises(StoreUnavailable, match="locked by another writer"), two[1]:
             pass
@@ -681,7 +681,7 @@ def succeeds(call: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("lane", [False, True], ids=["a shared commit", "a mutation"])
 def test_ctrl_c_at_any_place_of_a_write_harms_no_later_one(tmp_path, monkeypatch, lane):
-    monkeypatch.setattr(turnstile, "PATIENCE", 0.5)
+    monkeypatch.setattr(turnstile, "WAIT_SECONDS", 0.5)
     with contextlib.ExitStack() as open_stores:
         here, elsewhere = stores = [SqliteStore(tmp_path / "x", synchronous="OFF") for _ in "12"]
         for each in stores:

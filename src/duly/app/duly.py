@@ -61,7 +61,7 @@ from duly.observe.health import look as look_at_health
 from duly.observe.view import Observe
 from duly.observe.why import Why, explain
 from duly.runtime.alone import AloneRuns, Command
-from duly.runtime.beat import BEAT_SECONDS
+from duly.runtime.heartbeat import HEARTBEAT_SECONDS
 from duly.runtime.isolate import refuse_while_importing
 from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION
 from duly.runtime.service import Service, TickerService
@@ -70,12 +70,12 @@ from duly.runtime.threads import READS, to_the_end
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refuse_inside_mutation
 from duly.runtime.worker import DRAIN_SECONDS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
-from duly.schedules.declared import DeclaredSchedule, declare
+from duly.schedules.declarations import DeclaredSchedule, declare
 from duly.store.base import POOL, HeldJobs, WorkerInfo
-from duly.store.borrow import Borrowed, borrow
 from duly.store.connect import make_store
+from duly.store.handles import UserHandle, borrow
 from duly.store.table import Store
-from duly.webhooks.declared import MAX_BYTES, Entity, Filter, Webhook
+from duly.webhooks.declaration import MAX_BYTES, Entity, Filter, Webhook
 from duly.webhooks.inbox import Webhooks
 from duly.webhooks.sources import Source
 
@@ -334,7 +334,7 @@ class Duly(Verbs, Registry):
         """
         refuse_handles_inside_mutation()
         borrowed = borrow(handle)
-        if isinstance(borrowed, Borrowed):
+        if isinstance(borrowed, UserHandle):
             return On(self._core, borrowed, notify=notify)
         return AsyncOn(self._core, borrowed, notify=notify)
 
@@ -478,7 +478,7 @@ class Duly(Verbs, Registry):
         *,
         concurrency: int | None = None,
         queues: Sequence[str] | None = None,
-        beat_every: float = BEAT_SECONDS,
+        beat_every: float = HEARTBEAT_SECONDS,
         ticker: bool = True,
     ) -> None:
         """Run jobs in threads of this process, beside whatever it does.

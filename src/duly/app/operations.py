@@ -22,21 +22,21 @@ from duly.functions.function import Call
 from duly.functions.new_job import keys_of_owner, new_jobs, tracked
 from duly.ids import new_id
 from duly.model.access import RequestClaim
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.function import Published
 from duly.model.history import Day
 from duly.model.job import Trigger
-from duly.model.news import Cursor, Heard, Wanted
+from duly.model.news import Cursor, NewsBatch, NewsFilter
 from duly.observe import doctor, metrics
-from duly.schedules import Schedule, Schedules, reading, removed, tick_jobs, update
+from duly.schedules import Schedule, Schedules, removals, tick_jobs, update, verbs_read
 from duly.schedules.verbs import drafted
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Asked = Callable[Concatenate[Duly, P], T]
+AppVerb = Callable[Concatenate[Duly, P], T]
 
 
-def _of(verb: Callable[[Core], Callable[P, T]]) -> Asked[P, T]:
+def _of(verb: Callable[[Core], Callable[P, T]]) -> AppVerb[P, T]:
     """A verb of the core, or of its store, as one over the app."""
 
     def ask(app: Duly, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +45,7 @@ def _of(verb: Callable[[Core], Callable[P, T]]) -> Asked[P, T]:
     return ask
 
 
-def _over(function: Callable[Concatenate[Core, P], T]) -> Asked[P, T]:
+def _over(function: Callable[Concatenate[Core, P], T]) -> AppVerb[P, T]:
     """A function over the core as one over the app."""
 
     @wraps(function)
@@ -74,8 +74,8 @@ async def in_thread(app: Duly, work: Callable[[], T]) -> T:
 
 
 def follow(
-    app: Duly, wanted: Wanted, cursor: Cursor | None, *, idle: float
-) -> AsyncGenerator[Heard]:
+    app: Duly, wanted: NewsFilter, cursor: Cursor | None, *, idle: float
+) -> AsyncGenerator[NewsBatch]:
     """What happens, from the cursor or from now on; an empty piece if nothing did for a while."""
     return app.core.feed.follow(wanted, cursor, idle=idle)
 
@@ -97,7 +97,7 @@ def new_claim(app: Duly, actor: str, key: str, fingerprint: str) -> RequestClaim
 # Functions ---------------------------------------------------------------------------------------
 
 function_runs = _of(lambda core: core.ready().function_runs)
-removed_with = _over(removed.removed_with)
+removed_with = _over(removals.removed_with)
 
 
 def published(app: Duly) -> list[Published]:
@@ -125,7 +125,11 @@ enqueue_bulk = _over(bulk.enqueue)
 
 
 def run(
-    app: Duly, call: Call[Any], due: int, by: str, deed: Callable[[str], Deed] | None = None
+    app: Duly,
+    call: Call[Any],
+    due: int,
+    by: str,
+    audit_entry: Callable[[str], NewAuditEntry] | None = None,
 ) -> Job[Any] | None:
     """The call as a job that says who asked for it over HTTP.
 
@@ -137,7 +141,9 @@ def run(
     job, *hooks = new_jobs(admitted, due, core.now(), None, core.settings.idempotency_ms)
     asked = tracked(job, trigger=Trigger.API, actor=by)
     made = keys_of_owner(asked, admitted.function.options.owner)
-    existing = core.insert([made, *hooks], None if deed is None else deed(made.id)).get(made.id)
+    existing = core.insert(
+        [made, *hooks], None if audit_entry is None else audit_entry(made.id)
+    ).get(made.id)
     record = core.get(existing or made.id)
     if record is None and existing is None:
         raise JobNotFound(made.id)
@@ -148,8 +154,8 @@ def run(
 
 def cancel(app: Duly, job_id: str, by: str) -> bool:
     """Cancel a job, and say so in the audit log; False if it was finished, or is not there."""
-    deed = Deed("job.cancel", f"job:{job_id}", by, None, app.clock.now())
-    return bool(app.core.cancel(job_id, by, deed))
+    audit_entry = NewAuditEntry("job.cancel", f"job:{job_id}", by, None, app.clock.now())
+    return bool(app.core.cancel(job_id, by, audit_entry))
 
 
 def retry(app: Duly, job_id: str, by: str) -> Job[Any]:
@@ -168,7 +174,7 @@ def job_states(app: Duly, job_ids: Iterable[str | None]) -> dict[str, str]:
 schedules = _over(Schedules)
 schedule = _of(lambda core: core.ready().schedule)
 find_schedules = _of(lambda core: core.ready().schedules)
-healths = _over(reading.healths)
+healths = _over(verbs_read.healths)
 call_of_schedule = _over(tick_jobs.call_of_schedule)
 foresee_update = _over(update.foresee_update)
 calendars_of = _of(lambda core: core.ready().calendars_of)

@@ -12,16 +12,16 @@ from duly.clock import Clock
 from duly.core import Core, Settings
 from duly.endpoints.alerts import NAME as ALERT
 from duly.endpoints.alerts import alert_function
-from duly.endpoints.sending import post_function
+from duly.endpoints.post import post_function
 from duly.endpoints.target import NAME as POST
 from duly.functions.function import Function
 from duly.model.function import Published
 from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord
 from duly.schedules import Schedule
-from duly.schedules.declared import Declarations
+from duly.schedules.declarations import Declarations
 from duly.schedules.tick_jobs import alert_jobs, jobs_of_tick
-from duly.store.schedules.ledger import Order
+from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
 
 Command = Callable[[], Sequence[str] | None]
@@ -76,7 +76,7 @@ class AppProgram(Core):
     def knows(self, function: str) -> bool:
         return self.functions.knows(function)
 
-    def jobs_of_tick(self, order: Order, now: int) -> Sequence[NewJob]:
+    def jobs_of_tick(self, order: TickJobOrder, now: int) -> Sequence[NewJob]:
         return jobs_of_tick(self, order, now)
 
     def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int) -> Sequence[NewJob]:

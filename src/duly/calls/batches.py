@@ -20,7 +20,7 @@ from duly.runtime.transaction_guard import refuse_inside_mutation, refuse_waitin
 if TYPE_CHECKING:
     from duly.core import Core
 
-MOST_LISTED = 10_000
+MAX_LISTED = 10_000
 _POLL_FIRST = 0.002
 _POLL_LAST = 0.100
 
@@ -85,7 +85,7 @@ class Batch:
     def jobs(self, state: State | None = None) -> list[Job[Any]]:
         """The members, newest first."""
         self._refuse_unseen()
-        filter = JobFilter(batch_id=self._id, state=state, limit=MOST_LISTED)
+        filter = JobFilter(batch_id=self._id, state=state, limit=MAX_LISTED)
         found = self._core.find(filter)
         return [job_from(self._core, record, self._core.get) for record in found]
 

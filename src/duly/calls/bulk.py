@@ -29,7 +29,7 @@ from duly.functions.new_job import new_job, tracked
 from duly.functions.options import Options
 from duly.functions.times import Delay, Instant, after, at
 from duly.ids import FIRST_ID, is_id, new_id
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.function import is_reserved
 from duly.model.job import MAX_PRIORITY, JobFilter, JobRecord, State
 from duly.model.retry import Retry
@@ -51,7 +51,7 @@ Verb = Literal["cancel", "retry", "reschedule"]
 Result = dict[str, int]
 AnyBatch = Batch | AsyncBatch | str
 
-MAY_BE: dict[Verb, tuple[State, ...]] = {
+CHANGEABLE_STATES: dict[Verb, tuple[State, ...]] = {
     "cancel": (State.PENDING, State.RUNNING),
     "retry": (State.FAILED, State.CANCELED),
     "reschedule": (State.PENDING,),
@@ -68,7 +68,7 @@ class BulkPreview(msgspec.Struct, frozen=True):
     """The oldest of them, by id."""
 
 
-class Which(TypedDict, total=False):
+class JobSelection(TypedDict, total=False):
     """The words of a filter, and who wants it done."""
 
     function: Function[..., Any] | str | None
@@ -82,7 +82,7 @@ class Which(TypedDict, total=False):
     note: str | None
 
 
-class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+class BulkOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is to be done, as it is stored."""
 
     verb: Verb
@@ -93,7 +93,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str | None = None
 
 
-class Done(msgspec.Struct, frozen=True, omit_defaults=True):
+class BulkCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far it is, as it is stored."""
 
     part: int = 0
@@ -107,7 +107,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
         return {"matched": self.matched, "changed": self.changed, "skipped": skipped}
 
 
-FIRST = Done()
+FIRST_CHECKPOINT = BulkCheckpoint()
 
 # For callers -------------------------------------------------------------------------------------
 
@@ -129,16 +129,24 @@ class Bulk:
         *,
         state: State | str | None = ...,
         dry_run: Literal[False] = ...,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> Job[Result]: ...
 
     @overload
     def cancel(
-        self, *, state: State | str | None = ..., dry_run: Literal[True], **which: Unpack[Which]
+        self,
+        *,
+        state: State | str | None = ...,
+        dry_run: Literal[True],
+        **which: Unpack[JobSelection],
     ) -> BulkPreview: ...
 
     def cancel(
-        self, *, state: State | str | None = None, dry_run: bool = False, **which: Unpack[Which]
+        self,
+        *,
+        state: State | str | None = None,
+        dry_run: bool = False,
+        **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
         """Cancel every unfinished job that matches, pending or running, and its descendants."""
         return self._do(cancel_order(self._core, state, which), dry_run)
@@ -150,7 +158,7 @@ class Bulk:
         state: State | str | None = ...,
         dead: bool = ...,
         dry_run: Literal[False] = ...,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> Job[Result]: ...
 
     @overload
@@ -160,7 +168,7 @@ class Bulk:
         state: State | str | None = ...,
         dead: bool = ...,
         dry_run: Literal[True],
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> BulkPreview: ...
 
     def retry(
@@ -169,7 +177,7 @@ class Bulk:
         state: State | str | None = None,
         dead: bool = False,
         dry_run: bool = False,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
         """Run every failed or canceled job that matches again, each once; as `app.retry`.
 
@@ -184,7 +192,7 @@ class Bulk:
         run_at: Instant | None = ...,
         run_after: Delay | None = ...,
         dry_run: Literal[False] = ...,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> Job[Result]: ...
 
     @overload
@@ -194,7 +202,7 @@ class Bulk:
         run_at: Instant | None = ...,
         run_after: Delay | None = ...,
         dry_run: Literal[True],
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> BulkPreview: ...
 
     def reschedule(
@@ -203,7 +211,7 @@ class Bulk:
         run_at: Instant | None = None,
         run_after: Delay | None = None,
         dry_run: bool = False,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
         """Let every pending job that matches be due then, or so long from now.
 
@@ -211,7 +219,7 @@ class Bulk:
         """
         return self._do(reschedule_order(self._core, run_at, run_after, which), dry_run)
 
-    def _do(self, order: Order, dry_run: bool) -> Job[Result] | BulkPreview:
+    def _do(self, order: BulkOrder, dry_run: bool) -> Job[Result] | BulkPreview:
         if dry_run:
             return look(self._core, order)
         job_id = enqueue(self._core, order)
@@ -230,16 +238,24 @@ class AsyncBulk:
         *,
         state: State | str | None = ...,
         dry_run: Literal[False] = ...,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> AsyncJob[Result]: ...
 
     @overload
     async def cancel(
-        self, *, state: State | str | None = ..., dry_run: Literal[True], **which: Unpack[Which]
+        self,
+        *,
+        state: State | str | None = ...,
+        dry_run: Literal[True],
+        **which: Unpack[JobSelection],
     ) -> BulkPreview: ...
 
     async def cancel(
-        self, *, state: State | str | None = None, dry_run: bool = False, **which: Unpack[Which]
+        self,
+        *,
+        state: State | str | None = None,
+        dry_run: bool = False,
+        **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
         """Cancel every unfinished job that matches; as Bulk.cancel."""
         return await self._do(lambda: cancel_order(self._core, state, which), dry_run)
@@ -251,7 +267,7 @@ class AsyncBulk:
         state: State | str | None = ...,
         dead: bool = ...,
         dry_run: Literal[False] = ...,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> AsyncJob[Result]: ...
 
     @overload
@@ -261,7 +277,7 @@ class AsyncBulk:
         state: State | str | None = ...,
         dead: bool = ...,
         dry_run: Literal[True],
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> BulkPreview: ...
 
     async def retry(
@@ -270,7 +286,7 @@ class AsyncBulk:
         state: State | str | None = None,
         dead: bool = False,
         dry_run: bool = False,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
         """Run every failed or canceled job that matches again; as Bulk.retry."""
         return await self._do(lambda: retry_order(self._core, state, dead, which), dry_run)
@@ -282,7 +298,7 @@ class AsyncBulk:
         run_at: Instant | None = ...,
         run_after: Delay | None = ...,
         dry_run: Literal[False] = ...,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> AsyncJob[Result]: ...
 
     @overload
@@ -292,7 +308,7 @@ class AsyncBulk:
         run_at: Instant | None = ...,
         run_after: Delay | None = ...,
         dry_run: Literal[True],
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> BulkPreview: ...
 
     async def reschedule(
@@ -301,7 +317,7 @@ class AsyncBulk:
         run_at: Instant | None = None,
         run_after: Delay | None = None,
         dry_run: bool = False,
-        **which: Unpack[Which],
+        **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
         """Let every pending job that matches be due at another time; as Bulk.reschedule."""
         return await self._do(
@@ -309,7 +325,7 @@ class AsyncBulk:
         )
 
     async def _do(
-        self, order: Callable[[], Order], dry_run: bool
+        self, order: Callable[[], BulkOrder], dry_run: bool
     ) -> AsyncJob[Result] | BulkPreview:
         core = self._core
         if dry_run:
@@ -318,7 +334,7 @@ class AsyncBulk:
         return AsyncJob(core, job_id, _decoder(core), committed(core))
 
 
-def look(core: Core, order: Order) -> BulkPreview:
+def look(core: Core, order: BulkOrder) -> BulkPreview:
     """What the order is about, as things are now."""
     store, live = core.ready(), order.verb != "retry"
     sample: list[str] = []
@@ -328,13 +344,15 @@ def look(core: Core, order: Order) -> BulkPreview:
     return BulkPreview(count(core, order), tuple(sorted(sample)[:SAMPLE]))
 
 
-def count(core: Core, order: Order) -> int:
+def count(core: Core, order: BulkOrder) -> int:
     """How many jobs match now."""
     store, live = core.ready(), order.verb != "retry"
     return sum(store.count(part, live=live) for part in order.parts)
 
 
-def enqueue(core: Core, order: Order, *, id: str | None = None, deed: Deed | None = None) -> str:
+def enqueue(
+    core: Core, order: BulkOrder, *, id: str | None = None, audit_entry: NewAuditEntry | None = None
+) -> str:
     """Store the job that does it; its id. It belongs to whose jobs it is about."""
     function = core.functions.builtins[NAME]
     call = function.bind(order)
@@ -342,7 +360,7 @@ def enqueue(core: Core, order: Order, *, id: str | None = None, deed: Deed | Non
     job = tracked(new_job(call, now, now, None), actor=order.by, owner=order.parts[0].owner)
     if id is not None:
         job = msgspec.structs.replace(job, id=id)
-    core.insert([job], deed)
+    core.insert([job], audit_entry)
     return job.id
 
 
@@ -356,26 +374,28 @@ def _ids(records: Sequence[JobRecord]) -> list[str]:
 
 # Checking what was asked for ---------------------------------------------------------------------
 
-NOTHING_CHOSEN = "say which jobs: a function, queue, owner, batch or time, or everything=True"
-EVERYTHING_AND_SOME = "everything=True is for no filter at all"
+NO_FILTER_MESSAGE = "say which jobs: a function, queue, owner, batch or time, or everything=True"
+ALL_AND_FILTER_MESSAGE = "everything=True is for no filter at all"
 
 
-def cancel_order(core: Core, state: State | str | None, which: Which) -> Order:
+def cancel_order(core: Core, state: State | str | None, which: JobSelection) -> BulkOrder:
     chosen = _state("cancel", state)
     return _order(core, "cancel", [JobFilter(state=chosen)], which, chosen is not None)
 
 
-def retry_order(core: Core, state: State | str | None, dead: bool, which: Which) -> Order:
+def retry_order(
+    core: Core, state: State | str | None, dead: bool, which: JobSelection
+) -> BulkOrder:
     chosen = _state("retry", state)
     # One state after the other: that is what the index of finished jobs serves.
-    states = MAY_BE["retry"] if chosen is None else (chosen,)
+    states = CHANGEABLE_STATES["retry"] if chosen is None else (chosen,)
     filters = [JobFilter(state=each, exhausted=True if dead else None) for each in states]
     return _order(core, "retry", filters, which, dead or chosen is not None)
 
 
 def reschedule_order(
-    core: Core, run_at: Instant | None, run_after: Delay | None, which: Which
-) -> Order:
+    core: Core, run_at: Instant | None, run_after: Delay | None, which: JobSelection
+) -> BulkOrder:
     now = core.now()
     if run_at is not None and run_after is None:
         due_at = at(run_at, now)
@@ -389,22 +409,22 @@ def reschedule_order(
 
 def _state(verb: Verb, state: State | str | None) -> State | None:
     chosen = job_filter(state, None, None, None, None, 1).state
-    if chosen is not None and chosen not in MAY_BE[verb]:
-        raise InvalidOption("state", f"{verb} is for {' and '.join(MAY_BE[verb])} jobs")
+    if chosen is not None and chosen not in CHANGEABLE_STATES[verb]:
+        raise InvalidOption("state", f"{verb} is for {' and '.join(CHANGEABLE_STATES[verb])} jobs")
     return chosen
 
 
 def _order(
-    core: Core, verb: Verb, filters: Sequence[JobFilter], which: Which, narrowed: bool
-) -> Order:
+    core: Core, verb: Verb, filters: Sequence[JobFilter], which: JobSelection, narrowed: bool
+) -> BulkOrder:
     refuse_inside_mutation(f"bulk.{verb}")
-    unknown = which.keys() - Which.__annotations__.keys()
+    unknown = which.keys() - JobSelection.__annotations__.keys()
     if unknown:
         raise TypeError(f"{verb}() got an unexpected keyword argument {min(unknown)!r}")
     words = _words(which, core.now())
     chosen = narrowed or any(value is not None for value in words.values())
     if chosen == bool(which.get("everything", False)):
-        raise InvalidOption(verb, EVERYTHING_AND_SOME if chosen else NOTHING_CHOSEN)
+        raise InvalidOption(verb, ALL_AND_FILTER_MESSAGE if chosen else NO_FILTER_MESSAGE)
     for option in ("by", "note"):
         if which.get(option) is not None:
             check_text(option, which.get(option))
@@ -415,10 +435,10 @@ def _order(
         for name in core.functions.names_of(words["function"])
         for filter in filters
     ]
-    return Order(verb, tuple(parts), by=which.get("by"), note=which.get("note"))
+    return BulkOrder(verb, tuple(parts), by=which.get("by"), note=which.get("note"))
 
 
-def _words(which: Which, now: int) -> dict[str, Any]:
+def _words(which: JobSelection, now: int) -> dict[str, Any]:
     """The filter as it is stored, but for the state."""
     function, batch = name_of_function(which.get("function")), _batch_id(which.get("batch"))
     for option, value in (
@@ -451,10 +471,10 @@ def _batch_id(batch: AnyBatch | None) -> str | None:
 # In a worker -------------------------------------------------------------------------------------
 
 
-def bulk_function(core: Core) -> Action[[Order, Done], Result]:
+def bulk_function(core: Core) -> Action[[BulkOrder, BulkCheckpoint], Result]:
     """The function of duly's own that does it."""
 
-    def bulk(ctx: Ctx, order: Order, done: Done = FIRST) -> Result:
+    def bulk(ctx: Ctx, order: BulkOrder, done: BulkCheckpoint = FIRST_CHECKPOINT) -> Result:
         run = _Run(core, ctx, order, done)
         try:
             return run.to_the_end()
@@ -471,7 +491,7 @@ def bulk_function(core: Core) -> Action[[Order, Done], Result]:
 class _Run:
     """One attempt."""
 
-    def __init__(self, core: Core, ctx: Ctx, order: Order, done: Done) -> None:
+    def __init__(self, core: Core, ctx: Ctx, order: BulkOrder, done: BulkCheckpoint) -> None:
         self._core = core
         self._ctx = ctx
         self._order = order
@@ -519,7 +539,7 @@ class _Run:
         """One page, and the word that it is done, in one transaction."""
         before = self._done
 
-        def with_page(changed: int) -> Done:
+        def with_page(changed: int) -> BulkCheckpoint:
             matched = before.matched + len(ids)
             return msgspec.structs.replace(
                 before, after=ids[-1], matched=matched, changed=before.changed + changed
@@ -536,7 +556,7 @@ class _Run:
         self._done = with_page(changed)
         self._tell(changed)
 
-    def _args(self, done: Done) -> str:
+    def _args(self, done: BulkCheckpoint) -> str:
         """The arguments of the next attempt, should there be one."""
         return self._core.functions.builtins[NAME].signature.encode((self._order, done), {})
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from duly.calls.kinds import Mutation
 from duly.calls.orm import close_session, open_session
 from duly.calls.twins import Twin, awaited
-from duly.calls.verbs import NOTHING, AsyncVerbs, Verbs
+from duly.calls.verbs import NO_EXISTING_JOBS, AsyncVerbs, Verbs
 from duly.errors import (
     Canceled,
     CannotCancelSelf,
@@ -33,7 +33,7 @@ from duly.functions.function import Function
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.progress import check_line, check_progress
 from duly.model.schedule import check_cost
-from duly.runtime.program import Running, Scrub
+from duly.runtime.program import RunningAttempt, Scrub
 from duly.runtime.transaction_guard import mutation_body, refuse_inside_mutation, transaction_block
 from duly.store.base import NeedsAlone, Rows, StoreTx
 
@@ -63,7 +63,7 @@ class Tx(Verbs):
         core: Core,
         store_tx: StoreTx,
         *,
-        running: Running | None = None,
+        running: RunningAttempt | None = None,
         parent_id: str | None = None,
         shared: bool = False,
     ) -> None:
@@ -218,7 +218,7 @@ class Ctx(Verbs):
     raise Canceled.
     """
 
-    def __init__(self, core: Core, running: Running) -> None:
+    def __init__(self, core: Core, running: RunningAttempt) -> None:
         self._core = core
         self._running = running
         self._cost = 0.0
@@ -296,7 +296,7 @@ class Ctx(Verbs):
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         found = self._core.insert_children(_fence(self._running), jobs)
         # None: this job was canceled, so they are stored canceled, and the body goes on.
-        return NOTHING if found is None else found
+        return NO_EXISTING_JOBS if found is None else found
 
     def _get(self, job_id: str) -> JobRecord | None:
         return self._core.get(job_id)
@@ -318,7 +318,7 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
     but these verbs, which complete as on Ctx.
     """
 
-    def __init__(self, core: Core, running: Running) -> None:
+    def __init__(self, core: Core, running: RunningAttempt) -> None:
         super().__init__(core, Ctx(core, running))
         self._running = running
 
@@ -401,17 +401,17 @@ class Bound:
         only = self._retry_on
         return not only or isinstance(error, (RetryAfter, *only))
 
-    def start(self, running: Running) -> bool:
+    def start(self, running: RunningAttempt) -> bool:
         return bool(self._core.ready().start_bodies([_fence(running)]))
 
-    def start_async(self, running: Running) -> Awaitable[bool]:
+    def start_async(self, running: RunningAttempt) -> Awaitable[bool]:
         return self._core.threads.call(partial(self.start, running))
 
     def prepare(self) -> None:
         self._core.functions.keep_fresh()
 
     def call_mutation(
-        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+        self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         own = Tx(self._core, tx, running=running, parent_id=running.claim.id, shared=shared)
         try:
@@ -425,10 +425,12 @@ class Bound:
         running.scheduled = own.due_now
         return value
 
-    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         return self._body(Ctx(self._core, running), **arguments)
 
-    def call_async(self, running: Running, arguments: Mapping[str, Any]) -> Awaitable[object]:
+    def call_async(
+        self, running: RunningAttempt, arguments: Mapping[str, Any]
+    ) -> Awaitable[object]:
         coroutine: Awaitable[object] = self._body(AsyncCtx(self._core, running), **arguments)
         return coroutine
 
@@ -458,5 +460,5 @@ def fence_of(ctx: Ctx) -> tuple[str, int]:
     return _fence(ctx._running)  # pyright: ignore[reportPrivateUsage]
 
 
-def _fence(running: Running) -> tuple[str, int]:
+def _fence(running: RunningAttempt) -> tuple[str, int]:
     return running.claim.id, running.claim.token

@@ -14,7 +14,7 @@ from duly.clock import from_ms, os_monotonic, os_sleep
 from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.model.job import LEFT_OUT, JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
-from duly.model.stored import read, word
+from duly.model.stored_values import read, word
 from duly.runtime.transaction_guard import refuse_waiting_inside_mutation
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 _POLL_FIRST = 0.002
 _POLL_LAST = 0.050
-MOST_CHILDREN = 10_000
+MAX_CHILDREN = 10_000
 
 
 class JobFailure(msgspec.Struct, frozen=True):
@@ -226,7 +226,7 @@ class Job(Generic[R_co]):
 
     def children(self) -> list[Job[Any]]:
         """The jobs that this one has scheduled, newest first."""
-        found = self._core.find(JobFilter(parent_id=self._id, limit=MOST_CHILDREN))
+        found = self._core.find(JobFilter(parent_id=self._id, limit=MAX_CHILDREN))
         return [job_from(self._core, record, self._core.get) for record in found]
 
 
@@ -337,7 +337,7 @@ class AsyncJob(Generic[R_co]):
 
     async def children(self) -> list[AsyncJob[Any]]:
         """The jobs that this one has scheduled, newest first."""
-        which = JobFilter(parent_id=self._id, limit=MOST_CHILDREN)
+        which = JobFilter(parent_id=self._id, limit=MAX_CHILDREN)
         found = await self._core.threads.read(partial(self._core.find, which))
         return [async_job_from(self._core, record, committed(self._core)) for record in found]
 

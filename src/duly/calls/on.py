@@ -14,7 +14,7 @@ from duly.model.job import JobFilter, JobRecord, NewJob
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation
 from duly.store import steps
 from duly.store.base import Address
-from duly.store.borrow import AsyncBorrowed, Borrowed
+from duly.store.handles import AsyncUserHandle, UserHandle
 from duly.store.steps import Steps
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class On(Verbs):
 
     _commits_later = True
 
-    def __init__(self, core: Core, borrowed: Borrowed, *, notify: bool) -> None:
+    def __init__(self, core: Core, borrowed: UserHandle, *, notify: bool) -> None:
         self._core = core
         self._borrowed = borrowed
         self._notify = notify
@@ -116,7 +116,7 @@ class AsyncOn(AsyncVerbs):
 
     _commits_later = True
 
-    def __init__(self, core: Core, borrowed: AsyncBorrowed, *, notify: bool) -> None:
+    def __init__(self, core: Core, borrowed: AsyncUserHandle, *, notify: bool) -> None:
         self._core = core
         self._borrowed = borrowed
         self._notify = notify

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DRIVERS = {"sqlite": "sqlite+pysqlite://", "postgres": "postgresql+psycopg://"}
 
 _engines: weakref.WeakKeyDictionary[Store, Engine] = weakref.WeakKeyDictionary()
-_lending = threading.local()
+_borrowing = threading.local()
 
 
 def open_session(store: Store, raw: Any) -> Session:
@@ -34,11 +34,11 @@ def open_session(store: Store, raw: Any) -> Session:
     if engine is None:
         # Two threads may make one each; the second is kept, and the first works as well.
         engine = _engines[store] = _engine(store)
-    _lending.connection = Lent(raw)
+    _borrowing.connection = BorrowedConnection(raw)
     try:
         connection = engine.connect()
     finally:
-        del _lending.connection
+        del _borrowing.connection
     connection.begin()
     return Session(connection, join_transaction_mode="create_savepoint")
 
@@ -62,14 +62,14 @@ def _engine(store: Store) -> Engine:
     options: dict[str, Any] = {} if dialect == "sqlite" else {"use_native_hstore": False}
     return create_engine(
         _DRIVERS[dialect],
-        creator=lambda: _lending.connection,
+        creator=lambda: _borrowing.connection,
         poolclass=NullPool,
         pool_reset_on_return=None,
         **options,
     )
 
 
-class Lent:
+class BorrowedConnection:
     """A driver's connection whose transaction belongs to somebody else."""
 
     def __init__(self, raw: Any) -> None:

@@ -21,7 +21,9 @@ from duly.functions.function import Function, P, R
 from duly.functions.options import ActionOptions, MutationOptions, decorated, refuse_unknown
 
 F = TypeVar("F", bound=Function[..., Any])
-MUTATIONS_STAY = "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"
+MUTATION_NOT_ISOLATED = (
+    "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"
+)
 
 
 class Registry(ABC):
@@ -55,7 +57,7 @@ class Registry(ABC):
         only for bodies that insert and do not update common rows.
         """
         if options.pop("isolate", None) is not None:
-            raise InvalidOption("isolate", MUTATIONS_STAY)
+            raise InvalidOption("isolate", MUTATION_NOT_ISOLATED)
         refuse_unknown("mutation", options, MutationOptions)
         job_options, traits = decorated(options)
 

@@ -10,7 +10,7 @@ import msgspec
 from duly.calls.jobs import Job, job_from
 from duly.errors import DulyError, FunctionDeleted, InvalidOption, JobNotFound, StoreError
 from duly.ids import new_id
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.function import Status
 from duly.model.job import (
     CLAIM_BYTES,
@@ -51,10 +51,12 @@ def replay_one(core: Core, job_id: str, audited_as: str | None = None) -> Job[An
     if fault is not None:
         raise fault
     now = core.now()
-    job, deed = again(core, record, now), None
+    job, audit_entry = again(core, record, now), None
     if audited_as is not None:
-        deed = Deed("job.retry", f"job:{job_id}", audited_as, {"job_id": job.id}, now)
-    repeated = core.ready().replay([job], now + REMEMBERED_MS, deed)
+        audit_entry = NewAuditEntry(
+            "job.retry", f"job:{job_id}", audited_as, {"job_id": job.id}, now
+        )
+    repeated = core.ready().replay([job], now + REMEMBERED_MS, audit_entry)
     core.wake()
     new_record = core.get(repeated[job_id])
     if new_record is None:

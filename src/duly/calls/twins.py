@@ -23,7 +23,7 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
 
-class Awaiting(Protocol[S_co]):
+class AsyncRunner(Protocol[S_co]):
     """Whoever has a way to await what is done with an S."""
 
     async def _do(self, work: Callable[[S_co], R], reads: bool) -> R: ...
@@ -43,14 +43,14 @@ class Twin(Generic[S_co]):
 
 def awaited(
     verb: Callable[Concatenate[S, P], R], *, reads: bool = False
-) -> Callable[Concatenate[Awaiting[S], P], Coroutine[Any, Any, R]]:
+) -> Callable[Concatenate[AsyncRunner[S], P], Coroutine[Any, Any, R]]:
     """The verb, awaited, with its name, types and docstring.
 
     `reads`: it only reads, and is done soon, so it does not wait behind writes.
     """
 
     @wraps(verb)
-    async def twin(self: Awaiting[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def twin(self: AsyncRunner[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
         # By its name, since a subclass may have its own.
         work = methodcaller(verb.__name__, *args, **kwargs)
         return await self._do(work, reads)  # pyright: ignore[reportPrivateUsage]

@@ -32,7 +32,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MAX_LISTED = 10_000
-NOTHING: Mapping[str, str] = {}
+NO_EXISTING_JOBS: Mapping[str, str] = {}
 
 
 class Verbs(ABC):
@@ -94,7 +94,7 @@ class Verbs(ABC):
         parent_id = self._parent_id()
         keep = self._core.settings.idempotency_ms
         jobs = [new_jobs(call, now, now, parent_id, keep) for call in bound]
-        found = self._insert([row for rows in jobs for row in rows]) if jobs else NOTHING
+        found = self._insert([row for rows in jobs for row in rows]) if jobs else NO_EXISTING_JOBS
         return [self._handle(call, rows[0], found) for call, rows in zip(bound, jobs, strict=True)]
 
     def batch(
@@ -112,7 +112,7 @@ class Verbs(ABC):
         )
         keep = self._core.settings.idempotency_ms
         batch_id, rows = batch_rows(bound, hook, self._core.now(), self._parent_id(), keep)
-        found = self._insert(rows) if rows else NOTHING
+        found = self._insert(rows) if rows else NO_EXISTING_JOBS
         stored = any(row.id not in found for row in rows[: len(bound)])
         return Batch(self._core, batch_id, unseen=stored and self._commits_later)
 
@@ -221,7 +221,9 @@ class AsyncVerbs(ABC):
         parent_id = self._parent_id()
         keep = self._core.settings.idempotency_ms
         jobs = [new_jobs(call, now, now, parent_id, keep) for call in bound]
-        found = await self._insert([row for rows in jobs for row in rows]) if jobs else NOTHING
+        found = (
+            await self._insert([row for rows in jobs for row in rows]) if jobs else NO_EXISTING_JOBS
+        )
         return [self._handle(call, rows[0], found) for call, rows in zip(bound, jobs, strict=True)]
 
     async def batch(
@@ -245,7 +247,7 @@ class AsyncVerbs(ABC):
         bound, hook = await self._off_loop(check, [*functions, on_complete])
         now, keep = self._core.clock.now(), self._core.settings.idempotency_ms
         batch_id, rows = batch_rows(bound, hook, now, self._parent_id(), keep)
-        found = await self._insert(rows) if rows else NOTHING
+        found = await self._insert(rows) if rows else NO_EXISTING_JOBS
         stored = any(row.id not in found for row in rows[: len(bound)])
         return AsyncBatch(self._core, batch_id, unseen=stored and self._commits_later)
 

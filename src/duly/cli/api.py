@@ -17,7 +17,7 @@ from duly.errors import DulyError
 
 BASE = "/api/v1"
 PAGE = 200
-OTHER = "it sent another JSON"
+UNEXPECTED_JSON = "it sent another JSON"
 
 
 class ApiError(DulyError):
@@ -96,7 +96,7 @@ class Api(ABC):
             more = {} if following is None else {cursor: following}
             page: dict[str, Any] = self.get(path, *names, **query, **more, limit=limit)
             if not {"items", "next"} <= page.keys():
-                raise stranger(self.where, OTHER)
+                raise stranger(self.where, UNEXPECTED_JSON)
             yield from page["items"]
             following = page["next"]
             if following is None:
@@ -117,7 +117,7 @@ class Api(ABC):
 
     def _demand(self, kind: type[Any], answer: Any) -> Any:
         if not isinstance(answer, kind):
-            raise stranger(self.where, OTHER)
+            raise stranger(self.where, UNEXPECTED_JSON)
         return answer
 
     def _sent(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> bytes:

@@ -17,7 +17,7 @@ from duly.ids import is_id
 if TYPE_CHECKING:
     from duly.cli.root import Root
 
-MOST_LOOKED_AT = 1_000
+MAX_LOOKED_AT = 1_000
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -30,7 +30,7 @@ def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
     except ApiError as error:
         if error.status != 404:
             raise
-        found = list(api.pages("/schedules", most=MOST_LOOKED_AT, owner=owner))
+        found = list(api.pages("/schedules", most=MAX_LOOKED_AT, owner=owner))
         _check_owner(name, [each["owner"] for each in found if each["key"] == name])
         missing("schedule", name, (each["key"] for each in found))
 

@@ -29,7 +29,7 @@ KIND_WORDS = {
 MONTHS = 3
 COMPARED = 50
 """Of each schedule so many ticks are compared before a change."""
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 MONTH_WIDTH = 20
 
 
@@ -194,7 +194,7 @@ def _labels(calendar: Calendar, starts: list[date]) -> Iterator[tuple[date, str]
         for day in _days(start)
         if (label := calendar.label(day)) is not None
     ]
-    if len(named_days) <= MOST_SHOWN:
+    if len(named_days) <= MAX_SHOWN:
         yield from named_days
 
 
@@ -447,9 +447,9 @@ def _changes_shown(out: Out, changes: list[Item]) -> RenderableType:
         Column("why", "why", flexible=True),
     ]
     title = f"of the next {COMPARED} ticks of each of its schedules, {len(changes)} would change:"
-    lines: list[RenderableType] = [out.cell(title), out.grid(changes[:MOST_SHOWN], columns)]
-    if len(changes) > MOST_SHOWN:
-        lines.append(out.cell(f"and {len(changes) - MOST_SHOWN} more"))
+    lines: list[RenderableType] = [out.cell(title), out.grid(changes[:MAX_SHOWN], columns)]
+    if len(changes) > MAX_SHOWN:
+        lines.append(out.cell(f"and {len(changes) - MAX_SHOWN} more"))
     return Lines(*lines)
 
 

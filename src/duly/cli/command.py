@@ -20,7 +20,7 @@ from duly.errors import DulyError, InvalidOption, UnknownZone
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-MISSHAPEN = (AttributeError, LookupError, TypeError, ValueError)
+BAD_ANSWER_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 """What comes of an answer in which something is missing or of another kind."""
 PYTHON_VERBS = {
     "app.calendars.list()": "`duly calendars list`",
@@ -175,7 +175,7 @@ def _fail_with(error: Exception, server: str | None) -> NoReturn:
     if isinstance(error, DulyError):
         fail(str(error), _exit_code(error), hint=getattr(error, "hint", None))
     what = f"{type(error).__name__}: {error}"
-    if server and isinstance(error, MISSHAPEN):
+    if server and isinstance(error, BAD_ANSWER_ERRORS):
         what = f"{server} did not answer as a duly server of this version: {what}"
     fail(what, hint="--debug shows where this comes from")
 

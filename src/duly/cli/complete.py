@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 PATIENCE = 1.0
-MOST = 200
+MAX_OFFERED = 200
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
@@ -87,8 +87,8 @@ def _functions(ctx: click.Context) -> Iterable[str]:
 
 def _schedules(ctx: click.Context) -> Iterable[str]:
     if remote := _remote(ctx):
-        return [each["key"] for each in remote.pages("/schedules", most=MOST)]
-    return [each.key for each in _app(ctx).schedules.list(limit=MOST)]
+        return [each["key"] for each in remote.pages("/schedules", most=MAX_OFFERED)]
+    return [each.key for each in _app(ctx).schedules.list(limit=MAX_OFFERED)]
 
 
 functions = _offering(_functions)

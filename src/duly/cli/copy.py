@@ -15,7 +15,7 @@ from duly.cli.out import Column, Out
 from duly.cli.root import Root
 from duly.clock import SystemClock
 from duly.errors import InvalidURL, StoreError
-from duly.runtime.copying import (
+from duly.runtime.copy_store import (
     WAIT_SECONDS,
     CopyPlan,
     CopyProgress,

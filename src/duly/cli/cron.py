@@ -22,7 +22,7 @@ from duly.zones import zone
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_FIRES = 1_000
+MAX_FIRES = 1_000
 IN_QUOTES = "put the expression in quotes, or the shell puts the names of files for each *"
 
 
@@ -32,7 +32,7 @@ IN_QUOTES = "put the expression in quotes, or the shell puts the names of files 
 @click.option(
     "-n",
     "number",
-    type=click.IntRange(1, MOST_FIRES),
+    type=click.IntRange(1, MAX_FIRES),
     default=5,
     show_default=True,
     help="So many fires.",

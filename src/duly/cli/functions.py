@@ -14,7 +14,7 @@ from duly.cli.ask import force_option, note_option, or_nearest, sure
 from duly.cli.command import Group
 from duly.cli.out import Column, Item, Out, brief
 from duly.cli.root import Root
-from duly.cli.schedules.given import create_command
+from duly.cli.schedules.options import create_command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,7 +14,7 @@ from duly.cli.out import Column, Item, Out, pretty
 from duly.cli.root import Root
 from duly.cli.values import Pair, together
 from duly.cli.when import Length, Moment, ms_of, tz_option
-from duly.model.lengths import write_length
+from duly.model.durations import write_length
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

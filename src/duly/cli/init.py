@@ -21,7 +21,7 @@ class Project(NamedTuple):
     """What pyproject.toml is to hold: None where it is to stay as it is."""
 
     text: str | None
-    said: str
+    description: str
 
 
 @click.command(cls=Command)
@@ -44,8 +44,8 @@ def init(root: Root, file: Path) -> None:
     _write(file, _code(file))
     if project.text is not None:
         PROJECT.write_text(project.text, encoding="utf-8")
-    root.out.show({"file": str(file), "app": app, "project": project.said}, lambda: None)
-    root.out.say(f"wrote {file}\n{project.said}:\n")
+    root.out.show({"file": str(file), "app": app, "project": project.description}, lambda: None)
+    root.out.say(f"wrote {file}\n{project.description}:\n")
     root.out.say("".join(f"    {line}\n" for line in lines.splitlines()))
     root.out.say(f"Next:\n\n{_commands(file)}")
 

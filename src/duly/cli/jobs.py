@@ -19,7 +19,7 @@ from duly.clock import os_sleep
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_LOOKED_AT = 200
+MAX_LOOKED_AT = 200
 
 
 @click.group(cls=Group)
@@ -253,7 +253,7 @@ def _asked(api: Api, job_id: str, path: str, verb: Callable[..., Any] | None = N
     try:
         return (verb or api.post)(path, job_id)
     except ApiError as error:
-        recent = (job["id"] for job in api.pages("/jobs", most=MOST_LOOKED_AT, cursor="before"))
+        recent = (job["id"] for job in api.pages("/jobs", most=MAX_LOOKED_AT, cursor="before"))
         or_nearest(error, "job", job_id, recent)
 
 

@@ -12,7 +12,7 @@ from duly.cli.command import Command
 from duly.cli.out import Column, Item, Out
 from duly.cli.root import Root
 from duly.cli.when import ms_of
-from duly.model.lengths import write_length
+from duly.model.durations import write_length
 
 PAGE = 200
 

@@ -22,7 +22,7 @@ from duly.model.access import PARTS
 
 PORT = 8484
 GRACE_SECONDS = 5
-MOST_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 1_000
 """Whoever comes when there are so many gets 503; a process may often open 1,024 files only."""
 OPEN_TO_ALL = {"hooks", "health"}
 """Parts that need no authentication of ours: signatures are theirs, or they say nothing."""
@@ -134,7 +134,7 @@ def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
         proxy_headers=False,
         root_path=root_path,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
     )
     server = Server(config)
 

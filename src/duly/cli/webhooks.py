@@ -16,7 +16,7 @@ from duly.cli.root import Root
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_LOOKED_AT = 200
+MAX_LOOKED_AT = 200
 STATES = ["pending", "processing", "processed", "failed", "filtered"]
 
 
@@ -94,7 +94,7 @@ def _asked(api: Api, event_id: str, verb: Callable[..., Any], path: str) -> Item
         found: Item = verb(path, event_id)
     except ApiError as error:
         recent = (
-            each["id"] for each in api.pages("/webhooks", most=MOST_LOOKED_AT, cursor="before")
+            each["id"] for each in api.pages("/webhooks", most=MAX_LOOKED_AT, cursor="before")
         )
         or_nearest(error, "delivery", event_id, recent)
     return found

@@ -14,7 +14,7 @@ import click
 
 from duly.clock import SystemClock, from_ms, to_ms
 from duly.errors import UnknownZone
-from duly.model import lengths
+from duly.model import durations
 from duly.zones import zone
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -91,7 +91,7 @@ def read_length(text: str) -> float | None:
     """Seconds, or None if it is no length."""
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
         return float(text)
-    milliseconds = lengths.read_length(text)
+    milliseconds = durations.read_length(text)
     return None if milliseconds is None else milliseconds / 1000
 
 

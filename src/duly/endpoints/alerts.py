@@ -13,7 +13,7 @@ from duly.runtime.outbound import Client, parse_url
 
 NAME = QUEUE = "duly.alert"
 """Every worker serves queues of duly's own, so a paused or busy one keeps no alert back."""
-SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
 
 
@@ -38,11 +38,11 @@ def alert_function(client: Client) -> Action[[str, str, str], int]:
         said = {"schedule_id": schedule_id, "problem": problem, "alert_id": ctx.job_id}
         headers = {"Idempotency-Key": ctx.job_id}
         body = msgspec.json.encode(said)
-        status = client.post(url, body, headers, seconds=SECONDS).status
+        status = client.post(url, body, headers, seconds=TIMEOUT_SECONDS).status
         if 400 <= status < 500 and status not in (408, 425, 429):
             raise NonRetryable(f"the address answered {status}")
         if status >= 300:
             raise RuntimeError(f"the address answered {status}")
         return status
 
-    return Action(alert, NAME, Options(queue=QUEUE, retry=RETRY, timeout=3 * SECONDS))
+    return Action(alert, NAME, Options(queue=QUEUE, retry=RETRY, timeout=3 * TIMEOUT_SECONDS))

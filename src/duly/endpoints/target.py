@@ -10,7 +10,7 @@ import msgspec
 from duly.calls.kinds import Action
 from duly.endpoints.views import Delivered
 from duly.errors import EndpointNotFound
-from duly.functions.function import Function, InStore
+from duly.functions.function import Function, StoredTarget
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import decode_retry
 from duly.model.signature import Signature
@@ -22,7 +22,7 @@ GRACE_SECONDS = 30
 """An attempt ends by itself; the limit of its job is for the case that it does not."""
 
 
-class EndpointTarget(Action[[Any], Delivered], InStore):
+class EndpointTarget(Action[[Any], Delivered], StoredTarget):
     """`app.endpoint("billing")`: called with a body, it POSTs that to the endpoint.
 
     The endpoint is looked for when a job is made, and again when it is sent: only its name is kept.

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 O = TypeVar("O", bound=Observer)  # noqa: E741
 
-SECONDS = 10.0
-SHORTEST = 0.001
-LONGEST = 600.0
+DEFAULT_TIMEOUT = 10.0
+MIN_TIMEOUT = 0.001
+MAX_TIMEOUT = 600.0
 MAX_HEADERS = 50
 MAX_LISTED = 1_000
 # What lets somebody in must not stand in a row.
@@ -128,7 +128,7 @@ class Endpoints:
         *,
         secret: str | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: Delay = SECONDS,
+        timeout: Delay = DEFAULT_TIMEOUT,
         retry: Retry | None = None,
         owner: str | None = None,
         by: str | None = None,
@@ -279,8 +279,8 @@ def _timeout(timeout: Delay) -> int:
         seconds = seconds_of("timeout", timeout)
     except InvalidTime as error:
         raise InvalidOption("timeout", error.reason) from None
-    if not SHORTEST <= seconds <= LONGEST:
-        raise InvalidOption("timeout", f"must be 1 ms to {LONGEST:g} s, not {timeout!r}")
+    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+        raise InvalidOption("timeout", f"must be 1 ms to {MAX_TIMEOUT:g} s, not {timeout!r}")
     return round(seconds * 1000)
 
 

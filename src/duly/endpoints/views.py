@@ -10,7 +10,7 @@ import msgspec
 from duly.clock import from_ms
 from duly.model.endpoint import Dispatch, EndpointRecord
 from duly.model.retry import Retry, decode_retry
-from duly.model.stored import read
+from duly.model.stored_values import read
 
 
 class Endpoint(msgspec.Struct, frozen=True):

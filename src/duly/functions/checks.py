@@ -11,7 +11,7 @@ from typing import Any
 
 from duly.errors import InvalidFunction, InvalidOption
 from duly.ids import is_id, new_id
-from duly.model import plain
+from duly.model import strict_json
 
 MAX_NAME = 200
 
@@ -67,17 +67,19 @@ def check_stored_text(option: str, value: object, what: str) -> None:
     """Refuse what no database takes as text; `what` is to be given instead."""
     if not isinstance(value, str):
         raise InvalidOption(option, f"must be text, not {value!r}", f"give {what}")
-    if wrong := plain.fault(str(value)):
+    if wrong := strict_json.fault(str(value)):
         raise InvalidOption(option, f"{wrong.reason}: {value!r}", f"give {what}")
 
 
 def id_for(chosen: str | None, now: int) -> str:
     """The id of something new: the one that was chosen for it, or any."""
-    if chosen is None:
-        return new_id(now)
-    if not is_id(chosen):
+    check_id(chosen)
+    return new_id(now) if chosen is None else chosen
+
+
+def check_id(chosen: object) -> None:
+    if chosen is not None and not (isinstance(chosen, str) and is_id(chosen)):
         raise InvalidOption("id", f"must be an id as duly makes them, not {chosen!r}")
-    return chosen
 
 
 def check_flag(option: str, value: object) -> None:

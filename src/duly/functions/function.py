@@ -14,7 +14,7 @@ import msgspec
 
 from duly.errors import InvalidOption
 from duly.functions.options import (
-    PLAIN,
+    DEFAULT_TRAITS,
     CallOptions,
     Options,
     Traits,
@@ -56,7 +56,7 @@ class Function(Generic[P, R_co]):
         body: Callable[..., Any],
         name: str,
         options: Options,
-        traits: Traits = PLAIN,
+        traits: Traits = DEFAULT_TRAITS,
         signature: Signature | None = None,
     ) -> None:
         self.body = body
@@ -122,7 +122,7 @@ class Function(Generic[P, R_co]):
         return (mine.__module__, mine.__qualname__) == (theirs.__module__, theirs.__qualname__)
 
 
-class InStore(ABC):
+class StoredTarget(ABC):
     """A function whose options are in the store: they are looked up whenever it is called."""
 
     @abstractmethod

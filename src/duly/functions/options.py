@@ -270,7 +270,7 @@ class Traits(msgspec.Struct, frozen=True):
             raise InvalidOption("isolate", f'give "process" or None, not {self.isolate!r}')
 
 
-PLAIN = Traits()
+DEFAULT_TRAITS = Traits()
 
 
 def decorated(given: Mapping[str, Any]) -> tuple[Options, Traits]:

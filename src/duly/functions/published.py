@@ -20,7 +20,7 @@ from duly.functions.options import (
 from duly.model.function import FunctionInfo, PublishedOptions
 from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Kind
 from duly.model.signature import PublishedSignature, Signature
-from duly.model.stored import read
+from duly.model.stored_values import read
 
 NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
 
@@ -75,12 +75,12 @@ class Declared(Function[P, R_co]):
         return known
 
 
-USUAL = PublishedOptions(DEFAULT_QUEUE, DEFAULT_PRIORITY)
+DEFAULT_OPTIONS = PublishedOptions(DEFAULT_QUEUE, DEFAULT_PRIORITY)
 
 
 def options_of(info: FunctionInfo) -> PublishedOptions:
     """The options as they were published; the usual ones if they cannot be read."""
-    return read(info.options, PublishedOptions, USUAL)
+    return read(info.options, PublishedOptions, DEFAULT_OPTIONS)
 
 
 def schema_of(info: FunctionInfo) -> dict[str, Any]:

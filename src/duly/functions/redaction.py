@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from duly.clock import os_monotonic
-from duly.functions.known import STATUS_SECONDS, KnownFunctions
+from duly.functions.known_functions import STATUS_SECONDS, KnownFunctions
 from duly.model.job import JobRecord
-from duly.model.redact import EVERY, mask, redacted_in
-from duly.model.stored import read
+from duly.model.redact import ALL_NAMES, mask, redacted_in
+from duly.model.stored_values import read
 from duly.store.table import Store
 
 UNREADABLE: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class Redaction:
             # Nothing to remember: it may be published at any time.
             return frozenset()
         schema = read(info.schema, dict[str, Any], UNREADABLE)
-        names = EVERY if schema is UNREADABLE else redacted_in(schema)
+        names = ALL_NAMES if schema is UNREADABLE else redacted_in(schema)
         self._elsewhere[name] = os_monotonic() + STATUS_SECONDS, names
         return names
 

@@ -13,7 +13,7 @@ from duly.model.job import FIVE_YEARS_MS
 
 Delay = float | timedelta
 Instant = datetime | int
-LONGEST = 1e12
+MAX_SECONDS = 1e12
 """Seconds; whatever is longer would not fit into a stored instant."""
 
 
@@ -24,7 +24,7 @@ def seconds_of(option: str, delay: Delay) -> float:
     if isinstance(delay, bool) or not isinstance(delay, int | float):
         raise InvalidTime(f"{option}: give seconds or a timedelta, not {delay!r}")
     # Comparing works for NaN, infinities and integers of any size; converting does not.
-    if not -LONGEST <= delay <= LONGEST:
+    if not -MAX_SECONDS <= delay <= MAX_SECONDS:
         number = delay if type(delay) is float else "such a number"
         raise InvalidTime(f"{option}: {number} is no length of time")
     return float(delay)

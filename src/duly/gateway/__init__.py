@@ -6,8 +6,8 @@
 
 from duly.gateway.bridge import AsyncBridgeClient, BridgeClient
 from duly.gateway.crons import CronPage, GatewayCron, RemoveAnswer, RunAnswer
-from duly.gateway.registered import AsyncGateways, Gateways, RegisteredGateway
 from duly.gateway.runtime import Gateway
+from duly.gateway.verbs import AsyncGateways, Gateways, RegisteredGateway
 
 __all__ = [
     "AsyncBridgeClient",

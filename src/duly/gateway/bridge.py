@@ -48,7 +48,7 @@ T = TypeVar("T")
 TIMEOUT = 5.0
 MAX_ANSWER = 8 << 20
 MAX_URL = 2_000
-MOST_NESTED = MAX_DEPTH + 4
+MAX_NESTED = MAX_DEPTH + 4
 """A payload stands in a cron, in a list, in a page."""
 
 
@@ -194,7 +194,7 @@ class _Bridge:
 
     def _read(self, question: Question[T], reply: Reply) -> T:
         if 200 <= reply.status < 300:
-            if depth_of(reply.text, MOST_NESTED) > MOST_NESTED:
+            if depth_of(reply.text, MAX_NESTED) > MAX_NESTED:
                 raise GatewayUnavailable(self.url, "its answer is nested too deep")
             try:
                 answer = msgspec.json.decode(reply.text, type=question.answer)
@@ -209,8 +209,8 @@ class _Bridge:
     def _believed(self, answer: Any) -> Any:
         """The answer without what nobody could show or store."""
         if isinstance(answer, CronPage):
-            told = (sensible(cron) for cron in answer.crons)
-            return replace(answer, crons=tuple(cron for cron in told if cron is not None))
+            readable = (sensible(cron) for cron in answer.crons)
+            return replace(answer, crons=tuple(cron for cron in readable if cron is not None))
         if isinstance(answer, GatewayCron):
             cron = sensible(answer)
             if cron is None:

@@ -61,7 +61,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 AT_ONCE = 32
 """So many due crons run at the same time; others wait. A run that was asked for never waits."""
-MOST_RUNS = 4 * AT_ONCE
+MAX_RUNS = 4 * AT_ONCE
 """So many with those that have taken too long and do not end; then nothing that is due is run."""
 LONGEST_DELAY = 60.0
 DRAIN = 10.0
@@ -192,7 +192,7 @@ class Gateway:
     @property
     def is_stuck(self) -> bool:
         """Whether runs that have taken too long and do not end leave no place for others."""
-        return self._late() >= MOST_RUNS
+        return self._late() >= MAX_RUNS
 
     def _late(self) -> int:
         return sum(run.is_late for run in list(self._runs.values()))
@@ -200,7 +200,7 @@ class Gateway:
     def _free(self) -> int:
         """How many due crons may be started now; whoever is late has lost his place."""
         runs = len(self._runs)
-        return max(0, min(AT_ONCE - (runs - self._late()), MOST_RUNS - runs))
+        return max(0, min(AT_ONCE - (runs - self._late()), MAX_RUNS - runs))
 
     def _delay(self, now: int) -> float:
         waits = [LONGEST_DELAY]
@@ -279,7 +279,7 @@ class Gateway:
                     log.error(
                         "%d runs have taken too long and do not end: no cron runs when it is due "
                         "before one of them does, or the gateway is started anew",
-                        MOST_RUNS,
+                        MAX_RUNS,
                     )
 
     def _report(self, run: Run, error: str | None) -> bool:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 # After a page with bad rows in it: as many as the caller wants could be few, and the bad many.
 _PAGE = 500
 _BEGINNING = {"at": -(2**63), "user_id": "", "key": ""}
-_MOST_WARNINGS = 10_000
+_MAX_WARNINGS = 10_000
 
 
 class DatabaseIndex:
@@ -171,7 +171,7 @@ class BadRows:
         user_id, key, cron, timezone, _ = values
         if self._warned.get((user_id, key)) == (cron, timezone):
             return
-        if len(self._warned) >= _MOST_WARNINGS:
+        if len(self._warned) >= _MAX_WARNINGS:
             return
         self._warned[user_id, key] = (cron, timezone)
         log.warning(

@@ -38,7 +38,7 @@ from duly.index.database import Database, Row, Transaction
 from duly.index.postgres import open_postgres
 from duly.index.rows import IndexRow, ScheduleIndex, next_fire_after, require_text
 from duly.index.sqlite import open_sqlite
-from duly.model import plain
+from duly.model import strict_json
 from duly.runtime.threads import Threads
 
 log = logging.getLogger(__name__)
@@ -366,7 +366,7 @@ def _checked(state: Mapping[str, Any]) -> State:
         require_text("timezone", complete["timezone"])
     if not isinstance(complete["enabled"], bool):
         raise InvalidOption("enabled", f"give True or False, not {complete['enabled']!r}")
-    if wrong := plain.fault(complete):
+    if wrong := strict_json.fault(complete):
         raise InvalidOption(f"state{wrong.path}", wrong.reason)
     return complete
 
@@ -376,7 +376,7 @@ def _when(record: ScheduleRecord) -> tuple[str, str | None, bool]:
 
 
 def _stored(record: ScheduleRecord) -> dict[str, str]:
-    state = plain.encoded(record.state)
+    state = strict_json.encoded(record.state)
     return {"user_id": record.user_id, "key": record.key, "state": state}
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duly.errors import InvalidOption, InvalidTime
-from duly.model import plain
+from duly.model import strict_json
 from duly.model.trigger import Cron
 
 LIMIT = 100
 """So many rows does one claim take, unless it says otherwise."""
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 
 _LARGEST = 2**62
 
@@ -82,7 +82,7 @@ def next_fire_after(row: IndexRow, after: int) -> int:
 def require_text(option: str, value: object) -> None:
     if not isinstance(value, str):
         raise InvalidOption(option, f"give text, not {value!r}")
-    if wrong := plain.fault(str(value)):
+    if wrong := strict_json.fault(str(value)):
         raise InvalidOption(option, wrong.reason)
 
 
@@ -92,5 +92,5 @@ def require_instant(option: str, value: object) -> None:
 
 
 def require_limit(limit: object) -> None:
-    if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
-        raise InvalidOption("limit", f"give a whole number from 1 to {MOST_ROWS}, not {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= MAX_ROWS:
+        raise InvalidOption("limit", f"give a whole number from 1 to {MAX_ROWS}, not {limit!r}")

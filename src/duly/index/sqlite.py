@@ -17,9 +17,9 @@ from duly.errors import CannotBegin, InvalidOption, NotInTransaction, StoreMissi
 from duly.index.claims import DatabaseIndex
 from duly.index.database import Database, Idle, Row, Transaction
 from duly.index.statements import Statement
-from duly.store.borrow import factories_aside
+from duly.store.handles import factories_aside
 from duly.store.sqlite import translated
-from duly.store.turnstile import PATIENCE
+from duly.store.turnstile import WAIT_SECONDS
 
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)")
 
@@ -93,12 +93,12 @@ class BorrowedSqlite(SqliteTransaction):
     @contextmanager
     def _own_words(self) -> Generator[sqlite3.Cursor]:
         if not self.raw.in_transaction:
-            raise NotInTransaction(self.raw, _INSTEAD)
+            raise NotInTransaction(self.raw, _ADVICE)
         with super()._own_words() as cursor:
             yield cursor
 
 
-_INSTEAD = "execute BEGIN IMMEDIATE first, and then call on()"
+_ADVICE = "execute BEGIN IMMEDIATE first, and then call on()"
 
 
 class SqliteDatabase(Database):
@@ -107,7 +107,7 @@ class SqliteDatabase(Database):
             raise InvalidOption("on", f"give a connection of sqlite3, not {connection!r}")
         if not connection.in_transaction:
             if not _begins_by_itself(connection):
-                raise NotInTransaction(connection, _INSTEAD)
+                raise NotInTransaction(connection, _ADVICE)
             # What Python would do before the first write, but before the first read.
             sqlite3.Cursor(connection).execute("BEGIN IMMEDIATE")
         return BorrowedSqlite(connection)
@@ -147,7 +147,7 @@ class SqliteFile(SqliteDatabase):
         raw = sqlite3.connect(
             f"{self._path.as_uri()}?mode=rw",
             uri=True,
-            timeout=PATIENCE,
+            timeout=WAIT_SECONDS,
             isolation_level=None,
             check_same_thread=False,
         )

@@ -66,7 +66,7 @@ class _Page(NamedTuple):
 
     client: Any
     places: asyncio.Semaphore
-    told: dict[IndexRow, Dispatch]
+    reported: dict[IndexRow, Dispatch]
 
 
 class TickHandler:
@@ -130,9 +130,9 @@ class TickHandler:
             await asyncio.wait(sending)
             # What was canceled before its first step could not say so itself.
             for row in rows:
-                if row not in page.told:
+                if row not in page.reported:
                     await self._tell(page, Dispatch(row, 0, "canceled before it was sent"))
-        return [page.told[row] for row in rows]
+        return [page.reported[row] for row in rows]
 
     async def _send(self, page: _Page, row: IndexRow) -> None:
         attempt = Dispatch(row, 0, "canceled before it was sent")
@@ -160,7 +160,7 @@ class TickHandler:
         return Dispatch(row, status)
 
     async def _tell(self, page: _Page, attempt: Dispatch) -> None:
-        page.told[attempt.row] = attempt
+        page.reported[attempt.row] = attempt
         if not attempt.delivered:
             row = attempt.row
             log.warning(

@@ -20,7 +20,7 @@ class AuditEntry(NamedTuple):
     detail: str | None
 
 
-class Deed(NamedTuple):
+class NewAuditEntry(NamedTuple):
     """Who does what to what: written down in the transaction in which it is done."""
 
     action: str

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from duly.errors import InvalidCondition
-from duly.model import plain
+from duly.model import strict_json
 from duly.model.job import State
-from duly.model.stored import read
+from duly.model.stored_values import read
 
 MAX_KEYS = 100
 MAX_BYTES = 16_384
@@ -57,10 +57,10 @@ class Check(NamedTuple):
     @property
     def detail(self) -> str:
         """For people: `/last_24h_stats/failed is 5: not lt 3`."""
-        verb = f"is {plain.shown(self.actual)}" if self.found else "is missing"
+        verb = f"is {strict_json.shown(self.actual)}" if self.found else "is missing"
         verdict = "" if self.passes else "not "
         where = self.pointer or "the context"
-        return f"{where} {verb}: {verdict}{self.operator} {plain.shown(self.expected)}"
+        return f"{where} {verb}: {verdict}{self.operator} {strict_json.shown(self.expected)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def parse(value: object) -> Condition:
     if len(keys) > MAX_KEYS:
         raise InvalidCondition(None, f"{len(keys):,} keys, the limit is {MAX_KEYS}")
     rules = tuple(_rule(pointer, operators) for pointer, operators in keys.items())
-    size = len(plain.encoded(keys))
+    size = len(strict_json.encoded(keys))
     if size > MAX_BYTES:
         raise InvalidCondition(None, f"{size:,} bytes as JSON, the limit is {MAX_BYTES:,}")
     # Decoded anew: the caller may go on to change what was given.
@@ -147,7 +147,7 @@ EXAMPLE = '{"/last_24h_stats/failed": {"lt": 3}}'
 
 
 def _copy(value: object) -> Any:
-    return msgspec.json.decode(plain.encoded(value))
+    return msgspec.json.decode(strict_json.encoded(value))
 
 
 def _rule(pointer: object, operators: object) -> Rule:
@@ -172,13 +172,13 @@ def _rule(pointer: object, operators: object) -> Rule:
             f"the operators are {WORDS}",
         )
     operator, expected = given[0]
-    if fault := plain.fault(expected):
+    if fault := strict_json.fault(expected):
         raise InvalidCondition(pointer, f"{operator}{fault.path}: {fault.reason}")
     return Rule(pointer, path, cast(str, operator), expected)
 
 
 def _quoted(value: object) -> str:
-    return "…" if plain.fault(value) else plain.shown(value, 40)
+    return "…" if strict_json.fault(value) else strict_json.shown(value, 40)
 
 
 # Pointers -----------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def parse_pointer(pointer: object) -> tuple[str, ...]:
     """The steps of a JSON Pointer (RFC 6901); the empty one has none and means the whole."""
     if not isinstance(pointer, str):
         raise InvalidCondition(None, f"a pointer must be text, not {type(pointer).__name__}")
-    if fault := plain.fault(pointer):
+    if fault := strict_json.fault(pointer):
         raise InvalidCondition(pointer, fault.reason)
     if not pointer:
         return ()

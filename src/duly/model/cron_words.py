@@ -16,9 +16,9 @@ MONTHS = (
 )
 DAYS = "Sunday Monday Tuesday Wednesday Thursday Friday Saturday".split()
 ORDINALS = "first second third fourth fifth".split()
-MOST_TIMES = 6
+MAX_TIMES = 6
 """So many times of a day are listed; of more, the minutes and the hours are."""
-MOST_LISTED = 6
+MAX_LISTED = 6
 """A sequence with equal steps that is longer than this is cut short."""
 
 
@@ -37,7 +37,7 @@ def _times(expression: Expression) -> Iterator[str]:
     )
     if len(seconds) == len(minutes) == 1:
         yield _once_an_hour(hours, minutes[0], seconds[0])
-    elif len(seconds) == 1 and len(minutes) * len(hours) <= MOST_TIMES:
+    elif len(seconds) == 1 and len(minutes) * len(hours) <= MAX_TIMES:
         times = [_clock(hour, minute, seconds[0]) for hour in hours for minute in minutes]
         yield f"At {_listed(times)}"
     elif len(seconds) == 1:
@@ -170,7 +170,7 @@ def _runs(values: list[int]) -> list[tuple[int, int]]:
 
 def _numbers(values: list[int]) -> str:
     steps = {after - before for before, after in pairwise(values)}
-    if len(steps) == 1 and len(values) > MOST_LISTED and steps != {1}:
+    if len(steps) == 1 and len(values) > MAX_LISTED and steps != {1}:
         return f"{values[0]}, {values[1]}, {values[2]}, … and {values[-1]}"
     said: list[str] = []
     for first, last in _runs(values):

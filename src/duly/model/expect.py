@@ -26,14 +26,14 @@ from duly.model.calendar import Calendar
 from duly.model.due import due_at, first_coming, first_tick, furthest, shifted
 from duly.model.schedule import Outcome, Plan, Reason, TickKind, TickRecord
 from duly.model.schedule_options import LONGEST_MS, is_number
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.model.trigger import Cron
 
 EXCUSED = frozenset({Reason.CALENDAR, Reason.OPERATOR})
 REFRESH_MS = 6 * 3_600_000
 """What has succeeded is looked for at least so often: later it may have left the history."""
-MOST_UNDECIDED = 10_000
-MOST_SKEW_MS = 60_000
+MAX_UNDECIDED = 10_000
+MAX_SKEW_MS = 60_000
 """So much may the clock of whoever stores a job be behind that of whoever looks."""
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
@@ -72,16 +72,16 @@ def read_expect(text: str) -> Expect:
 
 def read_late(text: str | None) -> Late | None:
     """How a promise was broken, as it is stored. Only a breach can be there, whatever it says."""
-    return None if text is None else read(text, Late, Late(0, "cannot be read", told=True))
+    return None if text is None else read(text, Late, Late(0, "cannot be read", alerted=True))
 
 
-class Late(msgspec.Struct, frozen=True):
+class Late(msgspec.Struct, frozen=True, rename={"alerted": "told"}):
     """A promise that was broken, as it is stored."""
 
     at: int
     problem: str
-    told: bool = True
-    """Whether whoever is to be told has been."""
+    alerted: bool = True
+    """Whether its alert was enqueued."""
 
 
 class Success(NamedTuple):
@@ -91,7 +91,7 @@ class Success(NamedTuple):
     completed_at: int
 
 
-class Known(NamedTuple):
+class ExpectFacts(NamedTuple):
     """What a promise is judged by."""
 
     rows: Sequence[TickRecord]
@@ -123,7 +123,7 @@ class Due(NamedTuple):
     counts: bool = True
 
 
-class Promise(NamedTuple):
+class Expectation(NamedTuple):
     """The expectation of one schedule."""
 
     plan: Plan
@@ -152,7 +152,7 @@ class Promise(NamedTuple):
             return self._daily.prev_before(record.expect_at) or 0
         if self.expect.within is not None:
             return record.expect_tick or record.expect_at
-        return self._unknown_since - MOST_SKEW_MS
+        return self._unknown_since - MAX_SKEW_MS
 
     def ledger_since(self) -> int:
         """From where on the ledger has to be known."""
@@ -164,7 +164,7 @@ class Promise(NamedTuple):
 
     # Whether
 
-    def look(self, known: Known, now: int, late: Late | None) -> Finding:
+    def look(self, known: ExpectFacts, now: int, late: Late | None) -> Finding:
         """Whether the promise is kept now."""
         if self.expect.every is not None:
             return self._look_every(known, now, late)
@@ -175,7 +175,7 @@ class Promise(NamedTuple):
             return finding
         return judge(known, self._held_back(due, known.calendars), now)
 
-    def _look_by(self, known: Known, due: Sequence[Due], now: int) -> Finding:
+    def _look_by(self, known: ExpectFacts, due: Sequence[Due], now: int) -> Finding:
         check_at = self._daily.prev_before(now + 1)
         following = self._daily.next_after(now)
         since = self.since()
@@ -188,7 +188,7 @@ class Promise(NamedTuple):
         problem = None if kept else f"its last tick has not succeeded by {self.expect.by}"
         return Finding(problem, following)
 
-    def _look_within(self, known: Known, due: Sequence[Due], now: int) -> Finding:
+    def _look_within(self, known: ExpectFacts, due: Sequence[Due], now: int) -> Finding:
         assert self.expect.within is not None
         within = round(self.expect.within * 1000)
         first = self.plan.record.expect_tick or 0
@@ -210,7 +210,7 @@ class Promise(NamedTuple):
             problem = f"{len(broken)} ticks have not succeeded within {self.expect.within:g} s"
         return found._replace(problem=problem)
 
-    def _look_every(self, known: Known, now: int, late: Late | None) -> Finding:
+    def _look_every(self, known: ExpectFacts, now: int, late: Late | None) -> Finding:
         assert self.expect.every is not None
         seen = [success.completed_at for success in known.successes]
         last = max([*seen, self.plan.record.last_success_at or 0]) or None
@@ -233,7 +233,7 @@ class Promise(NamedTuple):
 
     # Which ticks
 
-    def _due(self, known: Known, now: int) -> list[Due]:
+    def _due(self, known: ExpectFacts, now: int) -> list[Due]:
         """The ticks of the ledger and those nobody has decided, in order, and up to the first that
         is still to come; each is due no earlier than those before it."""
         found: list[Due] = []
@@ -249,14 +249,14 @@ class Promise(NamedTuple):
             return []
         earliest = max(due[0].due_at - furthest(self.plan), self._begin)
         latest, tick = 0, self.plan.trigger.prev_before(due[0].tick_at)
-        for _ in range(MOST_UNDECIDED):
+        for _ in range(MAX_UNDECIDED):
             if tick is None or tick < earliest:
                 break
             latest = max(latest, due_at(self.plan, tick, calendars))
             tick = self.plan.trigger.prev_before(tick)
         return [each._replace(due_at=max(latest, each.due_at)) for each in due]
 
-    def _decided(self, known: Known, now: int) -> Iterator[Due]:
+    def _decided(self, known: ExpectFacts, now: int) -> Iterator[Due]:
         before = now + 1 if self.expect.by is None else self._daily.prev_before(now + 1) or 0
         for row in known.rows:
             if row.kind == TickKind.MISSED:
@@ -264,13 +264,13 @@ class Promise(NamedTuple):
             elif row.kind == TickKind.SLOT:
                 yield Due(row.tick_at, row.due_at, not self._is_excused(row, known.calendars))
 
-    def _undecided(self, known: Known, now: int) -> Iterator[Due]:
+    def _undecided(self, known: ExpectFacts, now: int) -> Iterator[Due]:
         record = self.plan.record
         tick = record.parked_tick if record.next_tick_at is None else record.next_tick_at
         since = self.ledger_since()
         if tick is not None and tick < since:
             tick = first_tick(self.plan, since - 1)
-        for _ in range(MOST_UNDECIDED):
+        for _ in range(MAX_UNDECIDED):
             if tick is None:
                 return
             due = due_at(self.plan, tick, known.calendars)
@@ -287,7 +287,7 @@ class Promise(NamedTuple):
         latest = before + furthest(self.plan)
         newest = row.tick_at
         tick = newest if newest < latest else self.plan.trigger.prev_before(latest)
-        for _ in range(min(row.count or 1, MOST_UNDECIDED)):
+        for _ in range(min(row.count or 1, MAX_UNDECIDED)):
             if tick is None or (row.first_at is not None and tick < row.first_at):
                 return
             due = due_at(self.plan, tick, calendars)

@@ -19,7 +19,7 @@ from duly.model.schedule import Plan
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 BUSIEST = 10
-MOST_TICKS = 1_000_000
+MAX_TICKS = 1_000_000
 """Looking further would take too long; the answer says so."""
 
 
@@ -54,7 +54,7 @@ def forecast(
     start: int,
     hours: int,
     now: int,
-    most_ticks: int = MOST_TICKS,
+    most_ticks: int = MAX_TICKS,
 ) -> Forecast:
     """The dispatches of these schedules in the hours from `start` on."""
     start -= start % MINUTE_MS

@@ -1,7 +1,7 @@
 """Unique keys and limits: which jobs exclude each other, and how many of a key may run or start.
 
 `Unique` keeps a call from being stored twice, `Limit` keeps stored jobs from starting. Both go by
-keys. Nothing here asks a database: a store says who holds a key and who started when, and `Room`
+keys. Nothing here asks a database: a store says who holds a key and who started when, and `KeyRoom`
 answers what that leaves.
 """
 
@@ -23,7 +23,7 @@ from duly.model.job import KeyEntry
 MAX_KEY = 200
 MAX_RATE = 10_000
 LONGEST_PERIOD = 366 * 86_400
-RESERVED = ("queue:", "schedule:")
+RESERVED_PREFIXES = ("queue:", "schedule:")
 
 Key = str | Callable[..., str] | None
 Scope = Literal["pending", "unfinished"]
@@ -95,8 +95,10 @@ def check_key(option: str, key: object) -> str:
         raise InvalidOption(option, f"a key must be text, not {key!r}")
     if not key or len(key) > MAX_KEY or not key.isprintable():
         raise InvalidOption(option, f"a key must be 1 to {MAX_KEY} printable characters: {key!r}")
-    if option == "limit" and key.startswith(RESERVED):
-        raise InvalidOption(option, f"keys that begin with {' or '.join(RESERVED)} are duly's own")
+    if option == "limit" and key.startswith(RESERVED_PREFIXES):
+        raise InvalidOption(
+            option, f"keys that begin with {' or '.join(RESERVED_PREFIXES)} are duly's own"
+        )
     return key
 
 
@@ -191,15 +193,15 @@ def _chosen(option: str, key: str | Callable[..., str], arguments: Arguments) ->
 # What a limit leaves ------------------------------------------------------------------------------
 
 
-class Room:
+class KeyRoom:
     """What is left of one key while its lock is held: slots, and starts in the window."""
 
     def __init__(self, slots: Iterable[int] = (), starts: Iterable[int] = ()) -> None:
         self._slots = set(slots)
         self._starts = sorted(starts)
 
-    def copy(self) -> Room:
-        return Room(self._slots, self._starts)
+    def copy(self) -> KeyRoom:
+        return KeyRoom(self._slots, self._starts)
 
     def free_slots(self, rules: Rules) -> int | None:
         """None: as many as one likes."""
@@ -237,7 +239,7 @@ class Room:
         return max(0, min(most, rules.rate - recent))
 
 
-class Line(NamedTuple):
+class WaitingLine(NamedTuple):
     """Jobs that wait for a key in one queue, of one function, under one limit."""
 
     queue: str
@@ -280,14 +282,16 @@ class Waiter(NamedTuple):
     """Its queue has a limit of its own, which leaves nothing."""
 
 
-class Next(NamedTuple):
+class NextStarts(NamedTuple):
     """Who gets what a key leaves: those to start, and those to free for others, each due when."""
 
     start: list[str]
     free: dict[str, int]
 
 
-def startable(mine: Sequence[Line], others: Sequence[Line], room: Room, now: int) -> list[Line]:
+def startable(
+    mine: Sequence[WaitingLine], others: Sequence[WaitingLine], room: KeyRoom, now: int
+) -> list[WaitingLine]:
     """The lines whose first job gets what a key leaves, or a time if only its rate is in the way.
 
     `mine` are those whose jobs whoever asks can start. One of the others that has a free job
@@ -306,13 +310,13 @@ def startable(mine: Sequence[Line], others: Sequence[Line], room: Room, now: int
     return [] if has_time else late
 
 
-def next_of(waiters: Iterable[Waiter], room: Room, now: int, here: int) -> Next:
+def next_of(waiters: Iterable[Waiter], room: KeyRoom, now: int, here: int) -> NextStarts:
     """Share out what a key leaves, first come first served; `here`: how many can start here.
 
     If only the rate stands in the way, one waiter gets the time at which it does not; when that one
     starts, it sees to the next.
     """
-    following = Next([], {})
+    following = NextStarts([], {})
     has_time = False
     for waiter in waiters:
         rules = waiter.rules

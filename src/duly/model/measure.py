@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-MOST = 10_000
+CAP = 10_000
 """Nothing is counted beyond it: there are at least so many."""
 
 DURATION = "duly_job_duration_seconds"
@@ -26,7 +26,7 @@ LABELS: dict[str, tuple[str, ...]] = {
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 """The buckets of durations, in seconds; beyond the last one there is another."""
-LE = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+BOUND_LABELS = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Depth(msgspec.Struct, frozen=True):
 
     @property
     def capped(self) -> bool:
-        return max(self.due, self.later, self.running, self.held) >= MOST
+        return max(self.due, self.later, self.running, self.held) >= CAP
 
 
 class ScheduleCounts(msgspec.Struct, frozen=True):

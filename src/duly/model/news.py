@@ -97,19 +97,19 @@ class Gap(NamedTuple):
     """Something was left out: look at the things themselves."""
 
 
-class Told(NamedTuple):
+class NewsItem(NamedTuple):
     """One piece of news, and from where one goes on who has seen it."""
 
     news: News | Gap
     cursor: Cursor | None
 
 
-class Heard(NamedTuple):
+class NewsBatch(NamedTuple):
     """What is new for a follower, and from where one goes on who has seen all of it."""
 
-    told: list[Told]
+    items: list[NewsItem]
     cursor: Cursor | None
     """None before it was let in."""
 
 
-Wanted = Callable[[News], bool]
+NewsFilter = Callable[[News], bool]

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_h
 
 import msgspec
 
-from duly.model.stored import read
+from duly.model.stored_values import read
 
 MASK = "***"
-SHORTEST = 3
+MIN_SCRUBBED = 3
 """A shorter value is no secret, and would turn a text into stars."""
 
 
@@ -77,7 +77,7 @@ def redacted_in(schema: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-EVERY = frozenset("*")
+ALL_NAMES = frozenset("*")
 """Every argument, whatever its name: a schema that cannot be read may hide any of them."""
 
 
@@ -86,7 +86,7 @@ def mask(args: str, names: Collection[str]) -> str:
     if not names:
         return args
     given = read(args, dict[str, Any], {})
-    return msgspec.json.encode(_shown(given, given if names == EVERY else names)).decode()
+    return msgspec.json.encode(_shown(given, given if names == ALL_NAMES else names)).decode()
 
 
 def unmask(given: Mapping[str, Any], names: Collection[str], stored: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _shown(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 def scrub(text: str, secrets: Iterable[object]) -> str:
     """A text in which these values do not occur."""
-    forms = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST}
+    forms = {form for secret in secrets for form in _forms(secret) if len(form) >= MIN_SCRUBBED}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, MASK)
     return text

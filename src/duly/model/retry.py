@@ -10,7 +10,7 @@ SYSTEM_BASE = 0.5
 SYSTEM_CAP = 2 * 3600.0
 CONFLICT_FLOOR = 0.1
 CONFLICT_CAP = 60.0
-LONGEST = 1826 * 86_400.0
+MAX_DELAY = 1826 * 86_400.0
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,7 +28,7 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
         if type(self.attempts) is not int or self.attempts < 1:
             raise InvalidOption("retry", "attempts must be a whole number, at least 1")
         for seconds in (self.base, self.cap, self.jitter):
-            if not 0 <= seconds <= LONGEST:  # not NaN either, which no comparison likes
+            if not 0 <= seconds <= MAX_DELAY:  # not NaN either, which no comparison likes
                 raise InvalidOption("retry", "base, cap and jitter must be 0 s to five years")
 
     def allows(self, attempt: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from duly.errors import InvalidRotation
-from duly.model import plain
+from duly.model import strict_json
 
 MAX_ENTRIES = 1000
 MAX_BYTES = 1 << 20
@@ -93,6 +93,6 @@ def _entry(index: int, entry: object) -> str:
             "an entry gives the arguments of a job by name",
         )
     inputs = cast("dict[str, Any]", entry)
-    if fault := plain.fault(inputs):
+    if fault := strict_json.fault(inputs):
         raise InvalidRotation(index, f"{fault.path or 'the entry'}: {fault.reason}")
-    return plain.encoded(inputs)
+    return strict_json.encoded(inputs)

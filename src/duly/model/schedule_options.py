@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from duly.errors import InvalidOption
-from duly.model.lengths import UNITS_MS
+from duly.model.durations import UNITS_MS
 
 DAY_MS = UNITS_MS["d"]
 LONGEST_MS = 366 * DAY_MS

@@ -7,28 +7,28 @@ from typing import Any, NamedTuple
 
 from duly.ids import is_id
 
-LONGEST = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 _IDS = frozenset("id job_id schedule_id".split())
 _NUMBERS = frozenset("version seq slot started_at token tick_at day".split())
 
 
-class Shown(NamedTuple):
+class TableView(NamedTuple):
     """What is shown of a table: the columns of its key, by which it is paged, and some others."""
 
     key: tuple[str, ...]
     columns: tuple[str, ...]
 
 
-def _shown(key: str, columns: str = "") -> Shown:
+def _shown(key: str, columns: str = "") -> TableView:
     names = tuple(key.split())
-    return Shown(names, (*names, *columns.split()))
+    return TableView(names, (*names, *columns.split()))
 
 
 _JOB = """function kind queue priority state token attempt crashes system_retries created_at
     scheduled_at run_at started_at expires_at timeout_ms parent_id owner worker_id trigger actor
     retry_of batch_id"""
 
-TABLES: dict[str, Shown] = {
+TABLES: dict[str, TableView] = {
     "audit": _shown("id", "at actor action target"),
     "calendars": _shown("id", "owner name version created_at updated_at"),
     "costs": _shown("schedule_id tick_at job_id token", "amount"),
@@ -97,7 +97,7 @@ def _fits(column: str, value: object) -> bool:
     if type(value) is not kind_of(column):
         return False
     if isinstance(value, int):
-        return -LONGEST <= value <= LONGEST
+        return -MAX_INTEGER <= value <= MAX_INTEGER
     text = str(value)
     return is_id(text) if is_id_column(column) else "\0" not in text and _is_unicode(text)
 

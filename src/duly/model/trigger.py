@@ -28,7 +28,7 @@ from duly.model.job import FIVE_YEARS_MS
 from duly.zones import Zone, zone
 
 LEAST_INTERVAL_MS = 1_000
-MOST_FIRES = 10_000
+MAX_FIRES = 10_000
 """So many does `next_fires` give at most."""
 
 _LONGEST_GAP = 3 * 3600
@@ -237,7 +237,7 @@ def _has_neighbours(minutes: int) -> bool:
 
 def next_fires(expression: str, tz: str | None = "UTC", after_ms: int = 0, n: int = 1) -> list[int]:
     """The next n instants, later than `after_ms`, at which a cron expression fires in a zone."""
-    _require_whole("n", n, 0, MOST_FIRES)
+    _require_whole("n", n, 0, MAX_FIRES)
     _require_instant("after_ms", after_ms)
     return Cron(expression, "UTC" if tz is None else tz).upcoming(n, after_ms)
 

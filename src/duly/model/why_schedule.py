@@ -71,7 +71,7 @@ class ScheduleFacts(msgspec.Struct, frozen=True):
     """The next ticks, as they would be decided now."""
 
 
-AT_A_STANDSTILL = frozenset(
+STOPPED_CAUSES = frozenset(
     {
         ScheduleCause.ORPHANED,
         ScheduleCause.DISABLED,
@@ -85,7 +85,7 @@ AT_A_STANDSTILL = frozenset(
     }
 )
 """With one of these, nothing runs until somebody does something, or it is over."""
-_SAID_BEFORE = frozenset({Reason.KILL_SWITCH, Reason.TARGET_PAUSED, Reason.TARGET_DEPRECATED})
+_REPORTED_BEFORE = frozenset({Reason.KILL_SWITCH, Reason.TARGET_PAUSED, Reason.TARGET_DEPRECATED})
 
 
 def schedule_reasons(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
@@ -101,7 +101,7 @@ def schedule_reasons(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
 
 def schedule_sentence(key: str, found: Sequence[ScheduleReason]) -> str:
     """The same for people."""
-    stands = found[0].cause in AT_A_STANDSTILL
+    stands = found[0].cause in STOPPED_CAUSES
     head = f"{key} does not run" if stands else f"{key} waits for its next tick"
     return f"{head}: {'; '.join(reason.text for reason in found)}."
 
@@ -197,7 +197,7 @@ def _next(facts: ScheduleFacts, now: int) -> ScheduleReason:
         said = f"its next tick is {when}" if due is None or due > now else f"its tick {when} is due"
         return ScheduleReason(ScheduleCause.NEXT_TICK, said, until=due)
     skip = first.decision
-    if skip.reason in _SAID_BEFORE:
+    if skip.reason in _REPORTED_BEFORE:
         text = f"its next tick is {when}, and would be skipped"
         return ScheduleReason(ScheduleCause.NEXT_TICK, text, skip.reason.value, until=due)
     later = next((t for t in facts.coming if not isinstance(t.decision, Skip)), None)

@@ -20,7 +20,7 @@ from duly.core import Core
 from duly.errors import DulyError, StoreError, StoreUnavailable
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import Hold, JobFilter
-from duly.model.measure import MOST as COUNTED
+from duly.model.measure import CAP as COUNTED
 from duly.model.queue import QueuePause
 from duly.model.schedule import ScheduleFilter
 from duly.observe.health import LATE_MS, HealthReport, look
@@ -28,18 +28,18 @@ from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
 from duly.store.statements import SNAPSHOT_LEVELS
 from duly.store.table import Store
 
-MOST = 100
+MAX_READ = 100
 """Of nothing more than so many are read."""
-NAMED = 5
+MAX_NAMED = 5
 """Of many things so many are named."""
-BEAT_PATIENCE = 3.0
+HEARTBEAT_PATIENCE = 3.0
 """Who beats every second and does not within this time is gone."""
 CLOCK_MS = 2_000
 LONG_TRANSACTION_MS = 600_000
 MUTATION_MS = 60_000
 WORKER_CONNECTIONS = 17
 """8 for mutations, one that listens, one for each of its 8 loops."""
-FEW_LEFT = 0.9
+CONNECTIONS_WARNING_SHARE = 0.9
 OLD_ZONES_DAYS = 730
 EXTRAS: dict[str, tuple[str, ...]] = {
     "cli": ("click", "rich"),
@@ -159,7 +159,7 @@ def read(core: Core) -> Signs:
         paused_queues=[each for each in store.paused_queues() if each.name != "*"],
         parked=_parked_in(store),
         ending=_ending_in(core),
-        dead=len(store.find(JobFilter(exhausted=True, limit=MOST))),
+        dead=len(store.find(JobFilter(exhausted=True, limit=MAX_READ))),
         zone_data=zones.version(),
         required_zone_data=store.required_zone_data(),
         missing_extras=tuple(name for name, modules in EXTRAS.items() if not _are_here(modules)),
@@ -168,7 +168,7 @@ def read(core: Core) -> Signs:
 
 
 def _parked_in(store: Store) -> list[Parked]:
-    found = store.schedules(ScheduleFilter(parked=True, limit=MOST))
+    found = store.schedules(ScheduleFilter(parked=True, limit=MAX_READ))
     return [Parked(each.key, each.error or "nobody can decide about it") for each in found]
 
 
@@ -189,7 +189,7 @@ def _are_here(modules: Sequence[str]) -> bool:
 
 
 def silent_workers(
-    store: Store, workers: Sequence[WorkerInfo], patience: float = BEAT_PATIENCE
+    store: Store, workers: Sequence[WorkerInfo], patience: float = HEARTBEAT_PATIENCE
 ) -> frozenset[str]:
     """Those that are gone: the kernel says so, or no beat comes while one waits for it."""
     verdicts = {worker.id: store.is_dead(worker.id) for worker in workers}
@@ -283,7 +283,7 @@ def _connections(signs: Signs) -> Iterator[Finding]:
         f"{engine.connections} of {engine.max_connections} in use; a process takes at most "
         f"{engine.pool} for its callers, a worker {WORKER_CONNECTIONS} more"
     )
-    if engine.connections > FEW_LEFT * engine.max_connections:
+    if engine.connections > CONNECTIONS_WARNING_SHARE * engine.max_connections:
         hint = "raise max_connections, lower Duly(pool=…), or use a pooler"
         yield _note("connections", text, hint)
     else:
@@ -358,11 +358,13 @@ def _unknown_functions(signs: Signs) -> Iterator[Finding]:
     called = {name for name in signs.waiting | signs.scheduled if not is_reserved(name)}
     unknown = sorted(called - known)
     hint = "deploy a worker that has it; of one that was renamed, give aliases=[…] its old name"
-    for name in unknown[:NAMED]:
+    for name in unknown[:MAX_NAMED]:
         who = _those({"jobs": name in signs.waiting, "schedules": name in signs.scheduled})
         yield _wrong("functions", f"no worker knows {name!r}, which {who} call", hint)
-    if len(unknown) > NAMED:
-        yield _wrong("functions", f"nor {len(unknown) - NAMED} others: {_named(unknown[NAMED:])}")
+    if len(unknown) > MAX_NAMED:
+        yield _wrong(
+            "functions", f"nor {len(unknown) - MAX_NAMED} others: {_named(unknown[MAX_NAMED:])}"
+        )
     if not unknown:
         yield _ok("functions", "workers know what jobs and schedules call")
     for held in signs.held:
@@ -396,7 +398,7 @@ def _overdue(signs: Signs) -> Iterator[Finding]:
     if signs.kill_switch is not None or not late:
         yield _ok("jobs", "no job is overdue")
         return
-    for queue in late[:NAMED]:
+    for queue in late[:MAX_NAMED]:
         yield _wrong(
             "jobs",
             f"queue {queue.name!r}: {_at_least(queue.due, 'job', COUNTED)} due, the oldest for"
@@ -418,7 +420,7 @@ def _paused(signs: Signs) -> Iterator[Finding]:
     if signs.kill_switch is not None:
         by = _by(signs.kill_switch.paused_by, signs.kill_switch.note)
         yield _note("paused", f"everything is paused{by}", "`duly resume` lets it go on")
-    for queue in signs.paused_queues[:MOST]:
+    for queue in signs.paused_queues[:MAX_READ]:
         by = _by(queue.paused_by, queue.note)
         resume = f"`duly queues resume {queue.name}`"
         yield _note("paused", f"queue {queue.name!r} is paused{by}", resume)
@@ -434,14 +436,14 @@ def _by(who: str | None, note: str | None) -> str:
 
 
 def _parked(signs: Signs) -> Iterator[Finding]:
-    for each in signs.parked[:NAMED]:
+    for each in signs.parked[:MAX_NAMED]:
         yield _wrong(
             "schedules",
             f"{each.key!r} is parked: {each.why.splitlines()[0]}",
             "mend it with `duly schedules update`; a worker that can decide about it revives it",
         )
-    if len(signs.parked) > NAMED:
-        most = _at_least(len(signs.parked), "schedule", MOST)
+    if len(signs.parked) > MAX_NAMED:
+        most = _at_least(len(signs.parked), "schedule", MAX_READ)
         yield _wrong("schedules", f"{most} are parked in all", "`duly schedules list` shows them")
     if not signs.parked:
         yield _ok("schedules", "none is parked")
@@ -464,7 +466,7 @@ def _dead_letters(signs: Signs) -> Iterator[Finding]:
     if signs.dead:
         yield _note(
             "dead jobs",
-            f"{_at_least(signs.dead, 'job', MOST)} used up their attempts",
+            f"{_at_least(signs.dead, 'job', MAX_READ)} used up their attempts",
             "`duly jobs dead` shows them, `duly jobs retry --dead` runs them again",
         )
 
@@ -531,5 +533,5 @@ def _length(ms: int) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(repr, names[:NAMED])) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(map(repr, names[:MAX_NAMED])) + more

@@ -12,7 +12,7 @@ import msgspec
 
 from duly.core import Core
 from duly.errors import DulyError, StoreError
-from duly.model.measure import MOST, Depth, ScheduleCounts
+from duly.model.measure import CAP, Depth, ScheduleCounts
 from duly.store.base import Lane
 from duly.store.table import Store
 
@@ -134,8 +134,8 @@ def _warnings(report: HealthReport) -> Iterator[str]:
     for queue in report.queues:
         if queue.paused and queue.due:
             yield f"queue {queue.name!r} is paused, and jobs wait in it"
-        if queue.due >= MOST:
-            yield f"queue {queue.name!r} has {MOST:,} jobs or more that are due"
+        if queue.due >= CAP:
+            yield f"queue {queue.name!r} has {CAP:,} jobs or more that are due"
     if report.schedules is not None and report.schedules.parked:
         yield f"{report.schedules.parked:,} schedules are parked: nobody can decide about them"
 

@@ -8,19 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from duly.core import Core
 from duly.errors import StoreError
 from duly.model.measure import (
+    BOUND_LABELS,
     DURATION,
     DURATION_SUM,
     LABELS,
-    LE,
     RESCUED,
     TICKS,
     WEBHOOKS,
     Count,
     ScheduleCounts,
 )
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.observe.health import HealthReport, look
-from duly.store.measures import MOST_QUEUES
+from duly.store.measures import MAX_QUEUES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FINISHED = "duly_jobs_finished_total"
@@ -76,7 +76,7 @@ def _lines(report: HealthReport, counts: Iterable[Count]) -> Iterator[str]:
 
 
 def _gauges(report: HealthReport) -> Iterator[str]:
-    queues = sorted(report.queues, key=lambda queue: (-queue.lag_ms, queue.name))[:MOST_QUEUES]
+    queues = sorted(report.queues, key=lambda queue: (-queue.lag_ms, queue.name))[:MAX_QUEUES]
     yield from _family(
         "duly_queue_depth",
         "gauge",
@@ -132,7 +132,7 @@ def _durations(
     for (function, outcome), found in sorted(buckets.items()):
         labels = {"function": function, "outcome": outcome}
         total = 0
-        for le in LE:
+        for le in BOUND_LABELS:
             total += found.get(le, 0)
             samples.append(("_bucket", labels | {"le": le}, float(total)))
         samples.append(("_sum", labels, sums.get((function, outcome), 0) / 1000))

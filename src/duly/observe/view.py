@@ -16,7 +16,7 @@ from duly.errors import InvalidOption
 from duly.functions.checks import check_stored_text
 from duly.functions.times import Delay, length_ms
 from duly.gateway.crons import GatewayCron
-from duly.gateway.registered import ASK_SECONDS, MOST_ASKED, Gateways, RegisteredGateway
+from duly.gateway.verbs import ASK_SECONDS, MAX_ASKED, Gateways, RegisteredGateway
 from duly.ids import is_id
 from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.model.trigger import At, Cron, Every, Trigger
@@ -25,11 +25,11 @@ from duly.store.table import Store
 from duly.zones import zone
 
 MAX_PAGE = 1_000
-MOST_DIGITS = 15
+MAX_DIGITS = 15
 STATUSES = ("enabled", "disabled", "parked", "orphaned", "ended", "late")
 
 
-class Which(TypedDict, total=False):
+class ObserveFilter(TypedDict, total=False):
     """Which schedules a view is about; None means any."""
 
     status: str | None
@@ -122,7 +122,7 @@ class Observe:
         after: str | None = None,
         limit: int = 100,
         wait: float = ASK_SECONDS,
-        **which: Unpack[Which],
+        **which: Unpack[ObserveFilter],
     ) -> ObservedPage:
         """All schedules, and the crons of all gateways, with times in the zone of whoever looks.
 
@@ -152,7 +152,7 @@ class Observe:
 
     def _look(self, owner: str | None, wait: float) -> Iterable[RegisteredGateway]:
         gateways = self._gateways if owner is None else self._gateways.of(owner)
-        return gateways.look(wait) if wait > 0 else gateways.list(limit=MOST_ASKED)
+        return gateways.look(wait) if wait > 0 else gateways.list(limit=MAX_ASKED)
 
     def _schedule(
         self, record: ScheduleRecord, viewer: ZoneInfo, states: Mapping[str, str]
@@ -179,7 +179,7 @@ def last_states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, st
     return {look.job_id: str(look.state) for look in store.look(job_ids)}
 
 
-def _filter(which: Which, after: str | None, now: int) -> ScheduleFilter:
+def _filter(which: ObserveFilter, after: str | None, now: int) -> ScheduleFilter:
     status = which.get("status")
     if status is not None and status not in STATUSES:
         raise InvalidOption("status", f"give one of {', '.join(STATUSES)}, not {status!r}")
@@ -190,7 +190,7 @@ def _filter(which: Which, after: str | None, now: int) -> ScheduleFilter:
     # What leads to the next page says also when its last one is due, where that is the order.
     due, _, last = ("", "", after or "") if within is None else (after or "").rpartition(".")
     if after is not None and not (
-        is_id(last) and due.isdecimal() == (within is not None) and len(due) <= MOST_DIGITS
+        is_id(last) and due.isdecimal() == (within is not None) and len(due) <= MAX_DIGITS
     ):
         raise InvalidOption("after", f"must be that of the page before, not {after!r}")
     return ScheduleFilter(
@@ -203,11 +203,11 @@ def _filter(which: Which, after: str | None, now: int) -> ScheduleFilter:
     )
 
 
-def _cursor(last: ScheduleRecord, which: Which) -> str:
+def _cursor(last: ScheduleRecord, which: ObserveFilter) -> str:
     return last.id if which.get("due_within") is None else f"{last.due_at}.{last.id}"
 
 
-def _is_wanted(cron: ObservedSchedule, which: Which, now: int) -> bool:
+def _is_wanted(cron: ObservedSchedule, which: ObserveFilter, now: int) -> bool:
     """Whether a cron of a gateway is among those that were asked for."""
     status, search, within = which.get("status"), which.get("search"), which.get("due_within")
     if which.get("function") is not None or status not in (None, cron.status):

@@ -8,13 +8,13 @@ import msgspec
 
 from duly.errors import JobNotFound
 from duly.model.job import Hold, JobFilter, JobRecord, State
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.model.why import Facts, Pause, Reason, Server, reasons, sentence
 
 if TYPE_CHECKING:
     from duly.core import Core
 
-MOST_IN_THE_WAY = 100
+MAX_IN_THE_WAY = 100
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def _in_the_way(core: Core, record: JobRecord) -> list[str]:
         return []
     if record.batch_id is not None:
         line = store.find(JobFilter(batch_id=record.batch_id, before_id=record.id))
-        return [job.id for job in line if not job.state.is_terminal][:MOST_IN_THE_WAY]
+        return [job.id for job in line if not job.state.is_terminal][:MAX_IN_THE_WAY]
     arguments = read(record.args, dict[str, Any], {})
     if "job_id" in arguments:
         return [arguments["job_id"]]
@@ -69,4 +69,4 @@ def _in_the_way(core: Core, record: JobRecord) -> list[str]:
         JobFilter(batch_id=record.id, state=state) for state in (State.RUNNING, State.PENDING)
     ]
     found = [job.id for filter in members for job in store.find(filter)]
-    return found[:MOST_IN_THE_WAY]
+    return found[:MAX_IN_THE_WAY]

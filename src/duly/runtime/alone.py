@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 
 from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
-from duly.runtime.beat import rescue
+from duly.runtime.heartbeat import rescue
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.program import Program
 
 log = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 4
+MAX_AT_ONCE = 4
 GRACE = 1.0
 """Seconds for which a worker must outlive the process before that counts as a crash: whatever
 kills a container or a machine kills one process after the other."""
@@ -80,7 +80,7 @@ class AloneRuns:
                 return
             if self._command is None:
                 self._warn(job_id)
-            elif len(self._running) < MOST_AT_ONCE:
+            elif len(self._running) < MAX_AT_ONCE:
                 self._start(self._command, job_id)
 
     def _start(self, command: Command, job_id: str) -> None:

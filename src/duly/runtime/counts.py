@@ -18,23 +18,23 @@ import msgspec
 from duly.clock import Clock
 from duly.errors import StoreError
 from duly.model.measure import (
+    BOUND_LABELS,
     BOUNDS,
     DURATION,
     DURATION_SUM,
     LABELS,
-    LE,
     TICKS,
     Count,
 )
 from duly.runtime.loop import Loop
-from duly.store.schedules.ticking import Ticked
+from duly.store.schedules.tick import TickPass
 from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 1.0
-MOST_NAMES = 1_000
-OTHER = "other"
+MAX_NAMES = 1_000
+OTHER_NAME = "other"
 """Stands for all functions beyond the first thousand."""
 
 Key = tuple[str, tuple[str, ...]]
@@ -61,20 +61,20 @@ class Counts:
         """The name as a label; there are never too many of them."""
         if name in self._names:
             return name
-        if len(self._names) >= MOST_NAMES:
-            return OTHER
+        if len(self._names) >= MAX_NAMES:
+            return OTHER_NAME
         self._names.add(name)
         return name
 
     def ran(self, function: str, outcome: str, seconds: float, times: int = 1) -> None:
         """So many attempts have ended, so many seconds after they were claimed."""
-        bucket = LE[bisect_left(BOUNDS, seconds)]
+        bucket = BOUND_LABELS[bisect_left(BOUNDS, seconds)]
         with self._guard:
             function = self.known(function)
             self._counted[DURATION, (function, outcome, bucket)] += times
             self._counted[DURATION_SUM, (function, outcome)] += round(seconds * 1000) * times
 
-    def ticked(self, ticked: Ticked) -> None:
+    def ticked(self, ticked: TickPass) -> None:
         """A page of schedules was decided."""
         found = {("dispatched", ""): ticked.dispatched, ("missed", ""): ticked.missed}
         found |= {("skipped", reason): count for reason, count in ticked.skips.items()}
@@ -110,7 +110,7 @@ def _labels(name: str, values: tuple[str, ...]) -> str:
     return msgspec.json.encode(dict(zip(LABELS[name], values, strict=True))).decode()
 
 
-class Telling:
+class CountsLoop:
     """Tells the store about once a second, in a loop, until it is stopped."""
 
     def __init__(self, counts: Counts, store: Store, clock: Clock) -> None:

@@ -27,17 +27,17 @@ class Demand:
         # Where the last claim of a lane ended; see request.
         self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
-        self._told = False
+        self._notified = False
         self._must_look = False
         self._recent: list[str] = []
         self._has_freed = False
         self.guessed = False
         """Whether this pass asks for jobs without having looked where some are due."""
 
-    def begin_pass(self, told: bool) -> None:
+    def begin_pass(self, notified: bool) -> None:
         """A pass begins, perhaps because jobs have come: what is due is due by now."""
         self._pass_at = self._clock.now()
-        self._told = told
+        self._notified = notified
         self.guessed = False
 
     def request(
@@ -73,7 +73,7 @@ class Demand:
 
         Whoever was wrong looks first until it has claimed something again.
         """
-        if not self._told or self.backlog or self._has_not_looked_for_long():
+        if not self._notified or self.backlog or self._has_not_looked_for_long():
             return []
         queues, self._recent = self._recent, []
         self.guessed = self._must_look = bool(queues)

@@ -23,12 +23,12 @@ from duly.model.news import (
     Changes,
     Cursor,
     Gap,
-    Heard,
     JobNews,
     News,
+    NewsBatch,
+    NewsFilter,
+    NewsItem,
     TickNews,
-    Told,
-    Wanted,
 )
 from duly.runtime.watch import Listener
 from duly.store.table import Store
@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
 """Between two looks where nothing tells of a change."""
-AT_LATEST = 1.0
+MAX_LOOK_SECONDS = 1.0
 """The same where something does."""
-AT_MOST_EVERY = 0.05
+MIN_LOOK_SECONDS = 0.05
 AFTER_OUTAGE = 1.0
 LIMIT = 5_000
-MOST_WAITING = 2_000
+MAX_WAITING = 2_000
 """A follower for whom more is waiting than that gets a gap instead."""
 REMEMBERED_MS = 60_000
 
@@ -50,7 +50,7 @@ REMEMBERED_MS = 60_000
 class Follower:
     """One who looks on, from a thread of its own or an event loop."""
 
-    def __init__(self, wanted: Wanted, cursor: Cursor | None, ring: Callable[[], None]) -> None:
+    def __init__(self, wanted: NewsFilter, cursor: Cursor | None, ring: Callable[[], None]) -> None:
         self._cursor = cursor
         self.joined = False
         """Whether it has seen what happened between its cursor and now."""
@@ -58,7 +58,7 @@ class Follower:
         self._wanted = wanted
         self._ring = ring
         self._guard = threading.Lock()
-        self._waiting: deque[Told] = deque()
+        self._waiting: deque[NewsItem] = deque()
         self._shown: dict[object, int] = {}
 
     def let_in(self, here: Cursor, look: Callable[[Cursor], Changes]) -> None:
@@ -83,16 +83,16 @@ class Follower:
         self._forget(after.since)
         # One who was cut off within a look has to see the rest of it: only its end is past it.
         last = len(news) - 1
-        told = [Told(each, after if n == last else before) for n, each in enumerate(news)]
+        items = [NewsItem(each, after if n == last else before) for n, each in enumerate(news)]
         with self._guard:
             self._cursor = after
-            self._waiting.extend(told)
-            if len(self._waiting) > MOST_WAITING:
+            self._waiting.extend(items)
+            if len(self._waiting) > MAX_WAITING:
                 self._waiting.clear()
-                self._waiting.append(Told(Gap(), after))
+                self._waiting.append(NewsItem(Gap(), after))
         # One who is new, and came while the others were let in, has missed nothing either.
         comes, self.joined = not self.joined, True
-        if told or comes:
+        if items or comes:
             self._ring()
 
     def end(self) -> None:
@@ -111,14 +111,14 @@ class Follower:
         return True
 
     def _forget(self, since: int) -> None:
-        if len(self._shown) > MOST_WAITING:
+        if len(self._shown) > MAX_WAITING:
             self._shown = {k: at for k, at in self._shown.items() if at > since - REMEMBERED_MS}
 
-    def take(self) -> Heard:
+    def take(self) -> NewsBatch:
         with self._guard:
-            heard = Heard(list(self._waiting), self._cursor if self.joined else None)
+            batch = NewsBatch(list(self._waiting), self._cursor if self.joined else None)
             self._waiting.clear()
-        return heard
+        return batch
 
 
 def key_of(news: News) -> object:
@@ -132,7 +132,7 @@ def key_of(news: News) -> object:
             return news.id
 
 
-class Seen:
+class SeenNews:
     """Tells what looks have shown before from what is new."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class Feed:
 
     @contextlib.contextmanager
     def following(
-        self, wanted: Wanted, cursor: Cursor | None, ring: Callable[[], None]
+        self, wanted: NewsFilter, cursor: Cursor | None, ring: Callable[[], None]
     ) -> Generator[Follower]:
         """Follow what happens, beginning after the cursor, or now."""
         follower = Follower(wanted, cursor, ring)
@@ -222,8 +222,8 @@ class Feed:
             self._remove(looker, follower)
 
     async def follow(
-        self, wanted: Wanted, cursor: Cursor | None, *, idle: float
-    ) -> AsyncGenerator[Heard]:
+        self, wanted: NewsFilter, cursor: Cursor | None, *, idle: float
+    ) -> AsyncGenerator[NewsBatch]:
         """The same for async code: what is new, or that nothing was for a while.
 
         It ends when the feed is closed.
@@ -279,7 +279,7 @@ class _Looker:
         self._feed = feed
         self.followers: dict[Follower, None] = {}
         self._cursor: Cursor | None = None
-        self._seen = Seen()
+        self._seen = SeenNews()
         self._gone: dict[str, JobNews] = {}
         self._bell = threading.Event()
         self._stop = threading.Event()
@@ -304,7 +304,7 @@ class _Looker:
             self._bell.clear()
             until = os_monotonic() + self._pass_safely()
             # However many changes are told, not each of them is worth a look.
-            self._stop.wait(AT_MOST_EVERY)
+            self._stop.wait(MIN_LOOK_SECONDS)
             self._bell.wait(max(0.0, until - os_monotonic()))
         self._listener.join(5)
 
@@ -334,7 +334,7 @@ class _Looker:
             # Also if the store gives no answer any more: no later look shows them as new.
             for follower in list(self.followers):
                 follower.tell(changes._replace(news=news))
-        return AT_LATEST if self._listener.hears(self._feed.store) else LOOK_SECONDS
+        return MAX_LOOK_SECONDS if self._listener.hears(self._feed.store) else LOOK_SECONDS
 
     def _given_back(self) -> list[News]:
         """Jobs that ran and wait again; nothing else tells of those."""

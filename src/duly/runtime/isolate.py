@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 KILL_AFTER = 5.0
 """Seconds between SIGTERM and SIGKILL, and those a process has to end after its answer."""
 LOOK_EVERY = 0.05
-VARIABLE = "DULY_ISOLATED"
+TASK_VARIABLE = "DULY_ISOLATED"
 NEEDS_MODULE = (
     'isolate="process" needs an app that another process can import: '
     "put it into a module or a script, under a name of its own, and install duly[cli]"
@@ -69,7 +69,7 @@ class Task(msgspec.Struct, frozen=True):
     path: list[str]
 
 
-class Line(msgspec.Struct, frozen=True):
+class LogMessage(msgspec.Struct, frozen=True):
     """A log record of the process."""
 
     name: str
@@ -83,7 +83,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the process says: that the body begins, a line of its log, or how it ended."""
 
     began: bool = False
-    line: Line | None = None
+    line: LogMessage | None = None
     succeeded: Succeeded | None = None
     raised: Raised | None = None
     never: NeverStarted | None = None
@@ -160,7 +160,7 @@ class Child:
     def __init__(self, command: Sequence[str], attempt: Attempt) -> None:
         self._attempt = attempt
         self._began = False
-        self._told = False
+        self._notified = False
         self._kill_at: float | None = None
         self._unread = b""
         with ExitStack() as theirs, ExitStack() as ours:
@@ -170,7 +170,7 @@ class Child:
                 [*command, "worker", "--isolated", str(control), str(answers)],
                 pass_fds=(control, answers),
                 stdin=subprocess.DEVNULL,
-                env=os.environ | {VARIABLE: _task(attempt.claim)},
+                env=os.environ | {TASK_VARIABLE: _task(attempt.claim)},
                 # A Ctrl-C is for the worker, which lets the body end; and whatever the body starts
                 # can be killed with it.
                 start_new_session=True,
@@ -198,8 +198,8 @@ class Child:
     # Stopping
 
     def _stop_if_told(self) -> None:
-        if self._attempt.canceled and not self._told:
-            self._told = True
+        if self._attempt.canceled and not self._notified:
+            self._notified = True
             self._tell()
             self._give_time()
         if self._kill_at is not None and os_monotonic() >= self._kill_at:
@@ -265,7 +265,7 @@ class Child:
             if not self._attempt.resolve(answer.outcome):
                 log.info("dropped the late end of job %s", self._attempt.claim.id)
 
-    def _log(self, line: Line) -> None:
+    def _log(self, line: LogMessage) -> None:
         """Pass a record on to the handlers of this process, as if it had been made here."""
         logger = logging.getLogger(line.name)
         if logger.isEnabledFor(line.level):
@@ -334,7 +334,7 @@ class Isolated:
         self._stop: Callable[[], None] = sys.exit
         for file in (control, answers):
             os.set_inheritable(file, False)
-        task = msgspec.json.decode(os.environ.pop(VARIABLE), type=Task)
+        task = msgspec.json.decode(os.environ.pop(TASK_VARIABLE), type=Task)
         self._task = task
         # What the worker could import can be imported here.
         sys.path += [folder for folder in task.path if folder not in sys.path]
@@ -480,7 +480,7 @@ class _Forward(logging.Handler):
         try:
             text = storable(record.getMessage())
             traceback = record.exc_info and self._formatter.formatException(record.exc_info)
-            line = Line(record.name, record.levelno, text, record.created, traceback or None)
+            line = LogMessage(record.name, record.levelno, text, record.created, traceback or None)
             self._say(Answer(line=line))
         except Exception:
             self.handleError(record)

@@ -20,7 +20,7 @@ from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 
-EVERY = 1.0
+PASS_SECONDS = 1.0
 RETAIN_EVERY = 60.0
 WARN_EVERY = 24 * 3600.0
 # The worker itself enforces time limits; this is for workers that live but cannot.
@@ -34,7 +34,7 @@ _Attempt = tuple[str, int]
 """The id of a job, and the token of its attempt."""
 
 
-class Keep(TypedDict, total=False):
+class RetentionOptions(TypedDict, total=False):
     """How long finished jobs, and the ticks of schedules, stay, if not as long as usual."""
 
     retention: timedelta
@@ -90,7 +90,7 @@ class Janitor:
         self._warn_of_ends(now)
         self._retain_ledger(now)
         self._retain_inbox(now)
-        return 0 if more else EVERY
+        return 0 if more else PASS_SECONDS
 
     def _time_out(self, now: int) -> None:
         before, self._overdue_since = self._overdue_since, {}

@@ -12,14 +12,14 @@ from duly.model.job import Claim, Kind, NewJob
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.counts import Counts
 from duly.store.base import StoreTx
-from duly.store.schedules.ledger import Order
+from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
 
 Scrub = Callable[[str, str], str]
 """Takes what nobody is shown out of a text, given the arguments of the call."""
 
 
-class Running(Protocol):
+class RunningAttempt(Protocol):
     """An attempt as the function's context sees it."""
 
     claim: Claim
@@ -86,11 +86,11 @@ class Runnable(Protocol):
         """A text for people, without the arguments that nobody is shown."""
         ...
 
-    def start(self, running: Running, /) -> bool:
+    def start(self, running: RunningAttempt, /) -> bool:
         """The body starts now, and its job's key is free; False if the job was taken away."""
         ...
 
-    def start_async(self, running: Running, /) -> Awaitable[bool]:
+    def start_async(self, running: RunningAttempt, /) -> Awaitable[bool]:
         """The same, off the event loop."""
         ...
 
@@ -99,12 +99,14 @@ class Runnable(Protocol):
         ...
 
     def call_mutation(
-        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+        self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object: ...
 
-    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object: ...
+    def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object: ...
 
-    def call_async(self, running: Running, arguments: Mapping[str, Any]) -> Awaitable[object]: ...
+    def call_async(
+        self, running: RunningAttempt, arguments: Mapping[str, Any]
+    ) -> Awaitable[object]: ...
 
 
 class Program(Protocol):
@@ -145,7 +147,7 @@ class Program(Protocol):
         """How another process runs the command line bound to this app; None if it cannot."""
         ...
 
-    def jobs_of_tick(self, order: Order, now: int, /) -> Sequence[NewJob]:
+    def jobs_of_tick(self, order: TickJobOrder, now: int, /) -> Sequence[NewJob]:
         """The job that a tick calls for, first, and those that wait for its end."""
         ...
 

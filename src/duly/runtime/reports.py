@@ -223,14 +223,14 @@ class Reports:
 # What is logged inside a body --------------------------------------------------------------------
 
 
-class Speaker(Protocol):
+class LogSink(Protocol):
     def say(self, level: str, text: str, /) -> None: ...
 
 
-_speaker: ContextVar[Speaker | None] = ContextVar("duly_speaker", default=None)
+_speaker: ContextVar[LogSink | None] = ContextVar("duly_speaker", default=None)
 
 
-def context_of(speaker: Speaker) -> Context:
+def context_of(speaker: LogSink) -> Context:
     """An empty context, but for whose log lines these are.
 
     Nothing of the enqueuer's identity reaches the job.
@@ -240,7 +240,7 @@ def context_of(speaker: Speaker) -> Context:
     return context
 
 
-def speak_for(speaker: Speaker) -> Context:
+def speak_for(speaker: LogSink) -> Context:
     """Whose log lines those of this context are from here on; as it is now, to compare with."""
     _speaker.set(speaker)
     return copy_context()

@@ -12,9 +12,15 @@ from typing import Unpack
 from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
 from duly.runtime.alone import AloneRuns
-from duly.runtime.beat import BEAT_SECONDS, Beat
-from duly.runtime.counts import Telling
-from duly.runtime.janitor import EXHAUSTED_RETENTION, LEDGER_RETENTION, RETENTION, Janitor, Keep
+from duly.runtime.counts import CountsLoop
+from duly.runtime.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from duly.runtime.janitor import (
+    EXHAUSTED_RETENTION,
+    LEDGER_RETENTION,
+    RETENTION,
+    Janitor,
+    RetentionOptions,
+)
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
 from duly.runtime.program import Program
@@ -24,10 +30,10 @@ from duly.runtime.worker import DRAIN_SECONDS, Worker
 log = logging.getLogger(__name__)
 
 
-TICKER_RESTS = 0.1
+TICKER_REST_SECONDS = 0.1
 
 
-class Ticking:
+class TickerLoop:
     """A ticker in its loop. Changes in the store wake it too, but not each of them: the jobs that
     come and go beside the schedules are changes as well."""
 
@@ -44,7 +50,7 @@ class Ticking:
         while self.changed.wait() and not self._stopped.is_set():
             self.changed.clear()
             self.loop.wake()
-            self._stopped.wait(TICKER_RESTS)
+            self._stopped.wait(TICKER_REST_SECONDS)
 
     def stop(self) -> None:
         """Ask it to end after its current pass."""
@@ -56,12 +62,12 @@ class Ticking:
 class TickerService:
     """A ticker and a janitor without a worker, in threads of this process."""
 
-    def __init__(self, program: Program, **keep: Unpack[Keep]) -> None:
-        self.ticking = Ticking(program)
+    def __init__(self, program: Program, **keep: Unpack[RetentionOptions]) -> None:
+        self.ticking = TickerLoop(program)
         self._store = program.store
         janitor = Janitor(program.store, program.clock, **keep)
         self._janitor_loop = Loop("janitor", janitor.one_pass, program.clock)
-        self._telling = Telling(program.counts, program.store, program.clock)
+        self._telling = CountsLoop(program.counts, program.store, program.clock)
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -91,7 +97,7 @@ class Service:
         *,
         concurrency: int,
         queues: Sequence[str] | None = None,
-        beat_every: float = BEAT_SECONDS,
+        beat_every: float = HEARTBEAT_SECONDS,
         retention: timedelta = RETENTION,
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
         ledger_retention: timedelta = LEDGER_RETENTION,
@@ -99,7 +105,7 @@ class Service:
         alone_runs: AloneRuns | None = None,
         ticker: bool = True,
     ) -> None:
-        self.ticking = Ticking(program) if ticker else None
+        self.ticking = TickerLoop(program) if ticker else None
         self.worker = Worker(
             program,
             concurrency=concurrency,
@@ -107,7 +113,7 @@ class Service:
             lifeline=lifeline,
             also_wake=[self.ticking.changed] if self.ticking else (),
         )
-        self.beat = Beat(self.worker, beat_every)
+        self.beat = Heartbeat(self.worker, beat_every)
         self.janitor = Janitor(
             program.store,
             program.clock,
@@ -119,7 +125,7 @@ class Service:
             queues=queues,
         )
         self._alone_runs = alone_runs
-        self._telling = Telling(program.counts, program.store, program.clock)
+        self._telling = CountsLoop(program.counts, program.store, program.clock)
         self._pid = os.getpid()
         self._beat_loop = Loop("beat", self.beat.turn, program.clock)
         self._janitor_loop = Loop("janitor", self.janitor.one_pass, program.clock)
@@ -177,7 +183,7 @@ def run_alone(
     `is_over` says that it has to end sooner: then the job gets `drain` seconds, as any other.
     """
     worker = Worker(program, concurrency=1, lifeline=lifeline, alone=job_id)
-    beat_loop = Loop("beat", Beat(worker).one_pass, program.clock)
+    beat_loop = Loop("beat", Heartbeat(worker).one_pass, program.clock)
     worker.start()
     beat_loop.start()
     _claim_alone(worker, job_id, is_over)
@@ -186,7 +192,7 @@ def run_alone(
     worker.stop(drain)
     beat_loop.stop()
     beat_loop.join(5)
-    Telling(program.counts, program.store, program.clock).stop()
+    CountsLoop(program.counts, program.store, program.clock).stop()
 
 
 def _claim_alone(worker: Worker, job_id: str, is_over: Callable[[], bool]) -> None:

@@ -16,22 +16,22 @@ from typing import Any, Protocol
 import msgspec
 
 from duly.clock import os_monotonic
-from duly.model import plain
+from duly.model import strict_json
 from duly.model.decide import Signal, needs_signal
 from duly.model.schedule import ScheduleRecord, plan_of
-from duly.model.stored import attempt
+from duly.model.stored_values import attempt
 from duly.model.text import storable
 
 log = logging.getLogger(__name__)
 
 SIGNAL_SECONDS = 5.0
-AT_ONCE = 8
-MOST = 32
+MAX_CALLS_AT_ONCE = 8
+MAX_THREADS = 32
 """So many threads of a process may hang in the hook; then nobody is asked until one returns."""
 
-LATE = Signal(error="the signal hook did not answer in time")
+LATE_SIGNAL = Signal(error="the signal hook did not answer in time")
 
-_seats = threading.Semaphore(MOST)
+_seats = threading.Semaphore(MAX_THREADS)
 
 
 class AnswersSignals(Protocol):
@@ -56,7 +56,7 @@ def ask_for_signal(program: AnswersSignals, record: ScheduleRecord) -> Mapping[s
     """The same for a single one that is answered now or never."""
     if not _needs_signal(record):
         return {}
-    return {record.id: LATE, **_Round(program, [record]).answers()}
+    return {record.id: LATE_SIGNAL, **_Round(program, [record]).answers()}
 
 
 def _needs_signal(record: ScheduleRecord) -> bool:
@@ -93,11 +93,11 @@ class _Round:
             until = max(self._asked.values(), default=until)
             self._change.wait_for(self._is_over, max(0.0, until - os_monotonic()))
             late = self._asked if self._answers else self._all
-            return dict.fromkeys(late, LATE) | self._answers
+            return dict.fromkeys(late, LATE_SIGNAL) | self._answers
 
     def _start_asking(self, until: float) -> bool:
         """Start the threads that ask; False if there can be none."""
-        for started in range(min(AT_ONCE, len(self._all))):
+        for started in range(min(MAX_CALLS_AT_ONCE, len(self._all))):
             if not _seats.acquire(timeout=max(0.0, until - os_monotonic())):
                 break
             try:
@@ -136,11 +136,11 @@ class _Round:
     def _answer(self, record: ScheduleRecord) -> Signal:
         try:
             value = self._program.signal(record)
-            if fault := plain.fault(value):
+            if fault := strict_json.fault(value):
                 where = f"{fault.path}: " if fault.path else ""
                 return _failed(f"what the signal hook returned: {where}{fault.reason}")
             # A copy: the hook may go on to change what it has returned.
-            return Signal(msgspec.json.decode(plain.encoded(value)))
+            return Signal(msgspec.json.decode(strict_json.encoded(value)))
         except BaseException as error:  # a hook may raise what it likes
             return _failed(f"the signal hook failed: {type(error).__name__}: {error}")
 

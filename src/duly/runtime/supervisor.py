@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from duly.clock import os_monotonic, os_sleep
 from duly.errors import StoreError
-from duly.runtime.beat import BEAT_SECONDS, rescue
+from duly.runtime.heartbeat import HEARTBEAT_SECONDS, rescue
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import AFTER_ERROR
 from duly.runtime.program import Program
@@ -133,7 +133,7 @@ class Supervisor:
     def _beat(self) -> None:
         if os_monotonic() < self._beat_at:
             return
-        self._beat_at = os_monotonic() + BEAT_SECONDS
+        self._beat_at = os_monotonic() + HEARTBEAT_SECONDS
         working = [child.lifeline.worker_id for child in self._children]
         try:
             self._store.beat([worker_id for worker_id in working if worker_id])

@@ -19,7 +19,7 @@ from duly.store.base import is_refusal_of_a_row
 from duly.store.expectations import PAGE as CHECKED_AT_ONCE
 from duly.store.schedules.parked import REVIVED_AT_ONCE
 from duly.store.schedules.rows import reason_of
-from duly.store.schedules.ticking import Ticked, added
+from duly.store.schedules.tick import TickPass, added
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Ticker:
         self._check_promises(now)
         return self._delay(now, zone_data) if ticked.looked_at else AFTER_OTHERS
 
-    def _tick(self, due: Sequence[ScheduleRecord], now: int, zone_data: str) -> Ticked:
+    def _tick(self, due: Sequence[ScheduleRecord], now: int, zone_data: str) -> TickPass:
         store, make_jobs = self._program.store, self._program.jobs_of_tick
         signals = ask_for_signals(self._program, due)
         try:
@@ -89,10 +89,10 @@ class Ticker:
 
     def _tick_one_by_one(
         self, due: Sequence[ScheduleRecord], now: int, signals: Mapping[str, Signal], zone_data: str
-    ) -> Ticked:
+    ) -> TickPass:
         """Park those that cannot be stored."""
         store, make_jobs = self._program.store, self._program.jobs_of_tick
-        ticked: list[Ticked] = []
+        ticked: list[TickPass] = []
         failed: dict[str, Exception] = {}
         for each in due[: self._page]:
             try:
@@ -110,7 +110,7 @@ class Ticker:
                     raise why
         for schedule_id, why in failed.items():
             store.park_schedule(schedule_id, reason_of(why), now)
-        ticked += [Ticked(1, 0, 0, 0, 1, more=False) for _ in failed]
+        ticked += [TickPass(1, 0, 0, 0, 1, more=False) for _ in failed]
         return added(ticked, more=len(due) > self._page)
 
     def _delay(self, now: int, zone_data: str) -> float:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from duly.model.job import Claim
-from duly.runtime.program import Runnable, Running
+from duly.runtime.program import Runnable, RunningAttempt
 from duly.store.base import NeedsAlone, StoreTx
 
 API = "opentelemetry.trace"
@@ -56,16 +56,16 @@ class Traced:
         return getattr(self._runnable, name)
 
     def call_mutation(
-        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+        self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         with _span(running.claim, self._parent):
             return self._runnable.call_mutation(running, tx, arguments, shared)
 
-    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         with _span(running.claim, self._parent):
             return self._runnable.call_action(running, arguments)
 
-    async def call_async(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    async def call_async(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         with _span(running.claim, self._parent):
             return await self._runnable.call_async(running, arguments)
 

@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
 """Between two looks where nothing tells of a change."""
-AT_LATEST = 1.0
+MAX_LOOK_SECONDS = 1.0
 """The same where something does."""
-AT_MOST_EVERY = 0.02
+MIN_LOOK_SECONDS = 0.02
 AFTER_OUTAGE = 0.5
 
 
@@ -239,8 +239,8 @@ class _Watcher:
 
     def _wait(self, seconds: float) -> None:
         # However many changes are told, not each of them is worth a look.
-        self._stop.wait(AT_MOST_EVERY)
-        self._bell.wait(seconds - AT_MOST_EVERY)
+        self._stop.wait(MIN_LOOK_SECONDS)
+        self._bell.wait(seconds - MIN_LOOK_SECONDS)
 
     def _pass_safely(self) -> float:
         """Look once; the seconds until the next look, if nothing is told before."""
@@ -254,7 +254,7 @@ class _Watcher:
             # Nothing that waiting would mend.
             self.fail_all(error)
             return AFTER_OUTAGE
-        return AT_LATEST if self._listener.hears(store) else LOOK_SECONDS
+        return MAX_LOOK_SECONDS if self._listener.hears(store) else LOOK_SECONDS
 
     def _look(self, store: Store) -> None:
         watching = list(self.subscriptions)

@@ -9,7 +9,7 @@ from duly.clock import Clock
 from duly.model.job import Kind
 from duly.runtime.execute import Attempt
 
-IDLE = 3600.0
+IDLE_SECONDS = 3600.0
 INSIST_EVERY = 0.1
 # An async body that is canceled cleans up, and to cancel it again would cut that short.
 REMIND_ACTIONS_EVERY = 5.0
@@ -43,7 +43,7 @@ class Watchdog:
     def one_pass(self) -> float:
         now = self._clock.monotonic()
         # Whoever comes while this pass looks must be able to wake the next one.
-        self._next_pass = now + IDLE
+        self._next_pass = now + IDLE_SECONDS
         with self._guard:
             watched = list(self._watched.items())
         delay = self._tell_the_overdue(watched, now)
@@ -58,7 +58,7 @@ class Watchdog:
             attempt.time_out()
         delays = [self._tell_again_after(attempt, now) for attempt in overdue]
         delays += [at - now for _, at in times if at > now]
-        return min(delays, default=IDLE)
+        return min(delays, default=IDLE_SECONDS)
 
     def _tell_again_after(self, attempt: Attempt, now: float) -> float:
         if attempt.claim.kind == Kind.MUTATION:

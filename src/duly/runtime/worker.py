@@ -105,7 +105,7 @@ class Worker:
             self._body_ended,
             self._forget,
         )
-        self.told = threading.Event()
+        self.notified = threading.Event()
         """Somebody has said that jobs have come."""
         self._stop_watching = threading.Event()
         self._also_wake = tuple(also_wake)
@@ -189,10 +189,10 @@ class Worker:
         self._reports.loop.start()
         if not self.store.finishes_with_claim:
             self._finish_loop.start()
-        told = () if self.store.tells_changes else (self.told,)
+        notified = () if self.store.tells_changes else (self.notified,)
         watcher = threading.Thread(
             target=self.store.watch,
-            args=(Bells(*told, self.loop.bell, *self._also_wake), self._stop_watching),
+            args=(Bells(*notified, self.loop.bell, *self._also_wake), self._stop_watching),
             name="duly-watch",
             daemon=True,
         )
@@ -361,9 +361,9 @@ class Worker:
     def _request(self) -> ClaimRequest | None:
         """What to ask for: due jobs in served queues, as many as can start now."""
         self._look_for_functions()
-        if told := self.told.is_set():
-            self.told.clear()
-        self._demand.begin_pass(told)
+        if notified := self.notified.is_set():
+            self.notified.clear()
+        self._demand.begin_pass(notified)
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
             # Others may start what waits for them.

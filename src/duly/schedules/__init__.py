@@ -1,6 +1,6 @@
 """Schedules: rules for when a function is called, created and changed while the app runs."""
 
-from duly.schedules.declared import DeclaredSchedule, PlanEntry, SchedulePlan
+from duly.schedules.declarations import DeclaredSchedule, PlanEntry, SchedulePlan
 from duly.schedules.define import ScheduleOptions
 from duly.schedules.health import Health
 from duly.schedules.twin import AsyncSchedules

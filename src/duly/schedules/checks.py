@@ -14,7 +14,7 @@ from duly.clock import from_ms, os_monotonic
 from duly.errors import InvalidOption
 from duly.functions.checks import check_text
 from duly.ids import is_id
-from duly.model import plain
+from duly.model import strict_json
 from duly.model.decide import Decided, Facts
 from duly.model.schedule import Plan, ScheduleRecord, plan_of
 
@@ -58,7 +58,7 @@ def check_result(result: Mapping[str, Any] | None) -> None:
         return
     if not isinstance(result, Mapping):
         raise InvalidOption("result", f"must be a mapping, not {result!r}")
-    if wrong := plain.fault(dict(result)):
+    if wrong := strict_json.fault(dict(result)):
         raise InvalidOption(f"result{wrong.path}", wrong.reason)
 
 

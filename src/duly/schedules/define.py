@@ -32,7 +32,7 @@ from duly.functions.function import Call, Function
 from duly.functions.published import option_changes
 from duly.functions.times import Delay, Instant, at, seconds_of
 from duly.ids import is_id
-from duly.model import plain
+from duly.model import strict_json
 from duly.model.calendar import SEEDS, Calendar
 from duly.model.condition import parse as parse_condition
 from duly.model.expect import Expect
@@ -46,7 +46,7 @@ from duly.model.schedule import (
     check_interval,
 )
 from duly.model.schedule_options import BY_NAME, DAY_MS, Kind, Shift
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.model.trigger import At, Cron, Every, Trigger
 from duly.store.schedules.calendars import read_calendar
 from duly.zones import zone
@@ -122,7 +122,7 @@ def define(
     floor_ms: int = CODE_FLOOR_MS,
     look_up: bool = True,
     attached: str | None = None,
-    told: str | None = None,
+    kept_alert: str | None = None,
 ) -> Definition:
     """What a user has written, checked; whatever makes no sense is refused by its name.
 
@@ -156,7 +156,7 @@ def define(
         end_at=_instant("end_at", given.get("end_at"), now),
         remaining=_remaining(given.get("remaining")),
         expect=_expect(given),
-        alert=_alert(given.get("alert"), told),
+        alert=_alert(given.get("alert"), kept_alert),
     )
 
 
@@ -183,7 +183,7 @@ def _check_at_once(given: Mapping[str, Any], trigger: Trigger) -> None:
 def check_note(note: object) -> None:
     if note is None:
         return
-    if not isinstance(note, str) or len(note) > MAX_NOTE or plain.fault(note):
+    if not isinstance(note, str) or len(note) > MAX_NOTE or strict_json.fault(note):
         raise InvalidOption("note", f"must be text of at most {MAX_NOTE:,} characters")
 
 
@@ -208,12 +208,12 @@ def _expect(given: Mapping[str, Any]) -> str | None:
     return to_json(expect)
 
 
-def _alert(function: object, told: str | None) -> str | None:
+def _alert(function: object, kept_alert: str | None) -> str | None:
     """An address, or the name of the function; that must take what it will be called with."""
     if function is None:
         return None
-    if function == told:
-        return told
+    if function == kept_alert:
+        return kept_alert
     if isinstance(function, str):
         return check_address(function)
     if not isinstance(function, Function):

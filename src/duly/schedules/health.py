@@ -12,7 +12,7 @@ from duly.model.due import GRACE_MS
 from duly.model.expect import read_late
 from duly.model.function import Status
 from duly.model.schedule import Outcome, Plan, ScheduleRecord, TickRecord, plan_of
-from duly.model.stored import attempt
+from duly.model.stored_values import attempt
 
 
 class HealthState(StrEnum):

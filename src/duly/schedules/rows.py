@@ -18,7 +18,7 @@ from duly.errors import (
 from duly.functions.checks import id_for
 from duly.model.calendar import Calendar
 from duly.model.due import due_at, first_coming
-from duly.model.expect import Promise, read_expect
+from duly.model.expect import Expectation, read_expect
 from duly.model.schedule import (
     POLICIES,
     Plan,
@@ -31,13 +31,13 @@ from duly.model.schedule import (
     write_trigger,
 )
 from duly.model.schedule_options import JSON, OPTIONS, Kind, Option
-from duly.model.stored import attempt
+from duly.model.stored_values import attempt
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.schedules.define import Definition, detail_of, from_json, to_json
 
-HELD = "held"
+WAS_DISABLED = "held"
 """Noted with what code said of an orphan: it was disabled before it became one."""
-KEPT = "kept"
+KEPT_BY_OPERATOR = "kept"
 """Noted of one that was an orphan: somebody has enabled it, so it is no longer the code's."""
 
 # From a definition to a row ----------------------------------------------------------------------
@@ -75,7 +75,7 @@ def new_record(
         "updated_at": now,
     }
     record = ScheduleRecord(**fields | columns_of(definition, key, now, fire_at_once))
-    return awake(core, record, now, fire_at_once=fire_at_once) if enabled else record
+    return with_next_tick(core, record, now, fire_at_once=fire_at_once) if enabled else record
 
 
 def columns_of(definition: Definition, key: str, now: int, fire_at_once: bool) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def columns_of(definition: Definition, key: str, now: int, fire_at_once: bool) -
     }
 
 
-def awake(
+def with_next_tick(
     core: Core, record: ScheduleRecord, now: int, *, fire_at_once: bool = False
 ) -> ScheduleRecord:
     """The schedule with its next tick, counted from now."""
@@ -105,10 +105,10 @@ def awake(
     calendars: Mapping[str, Calendar] = {}
     if record.calendar is not None and plan.policies.shift is not None:
         calendars = core.ready().calendars_of([plan])
-    return woken(record, now, calendars, fire_at_once=fire_at_once)
+    return with_next_tick_under(record, now, calendars, fire_at_once=fire_at_once)
 
 
-def woken(
+def with_next_tick_under(
     record: ScheduleRecord,
     now: int,
     calendars: Mapping[str, Calendar],
@@ -123,7 +123,7 @@ def woken(
     tick_at = None if record.remaining == 0 else first_coming(plain, since, calendars)
     override = record.override if _is_overridden(plan_of(record), tick_at, now) else None
     plan = plan_of(msgspec.structs.replace(record, override=override))
-    awake = msgspec.structs.replace(
+    with_next_tick = msgspec.structs.replace(
         record,
         enabled=True,
         next_tick_at=tick_at,
@@ -137,7 +137,9 @@ def woken(
         last_success_at=None,
         late=None,
     )
-    return msgspec.structs.replace(awake, **checked(plan_of(awake), now, calendars))
+    return msgspec.structs.replace(
+        with_next_tick, **checked(plan_of(with_next_tick), now, calendars)
+    )
 
 
 def _is_overridden(plan: Plan, tick_at: int | None, now: int) -> bool:
@@ -152,11 +154,11 @@ def checked(plan: Plan, now: int, calendars: Mapping[str, Calendar]) -> dict[str
     columns: dict[str, int | None] = dict.fromkeys(("expect_at", "expect_tick"))
     if plan.record.expect is None or not plan.record.enabled:
         return columns
-    first = Promise(plan, read_expect(plan.record.expect)).first_check(now, calendars)
+    first = Expectation(plan, read_expect(plan.record.expect)).first_check(now, calendars)
     return {"expect_at": first.check_at, "expect_tick": first.tick}
 
 
-def asleep(record: ScheduleRecord) -> ScheduleRecord:
+def without_next_tick(record: ScheduleRecord) -> ScheduleRecord:
     """The schedule without a next tick."""
     return msgspec.structs.replace(
         record,
@@ -174,8 +176,10 @@ def adopted(record: ScheduleRecord) -> ScheduleRecord:
     """No orphan any more: whoever enables one, keeps it."""
     if record.orphaned_at is None:
         return record
-    said = detail_of(record.declared)
-    noted = {name: value for name, value in said.items() if name != HELD} | {KEPT: True}
+    spec = detail_of(record.declared)
+    noted = {name: value for name, value in spec.items() if name != WAS_DISABLED} | {
+        KEPT_BY_OPERATOR: True
+    }
     return msgspec.structs.replace(record, orphaned_at=None, declared=to_json(noted))
 
 
@@ -209,13 +213,13 @@ def changed(
     )
     check_order(after)
     if not options.get("enabled", record.enabled):
-        return asleep(after)
+        return without_next_tick(after)
     after = adopted(after)
     if _counts_anew(record, after):
-        woken = awake(core, after, now)
+        with_next_tick_under = with_next_tick(core, after, now)
         if options.keys() & set(TIMING):
-            check_coming(woken)
-        return woken
+            check_coming(with_next_tick_under)
+        return with_next_tick_under
     plan = plan_of(after)
     calendars: Mapping[str, Calendar] = {}
     if after.calendar is not None:

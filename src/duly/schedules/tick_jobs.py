@@ -18,7 +18,7 @@ from duly.functions.published import with_changes
 from duly.model.job import NewJob, Trigger
 from duly.model.keys import Rules, encode_rules
 from duly.model.schedule import ONE_BY_ONE, ScheduleRecord
-from duly.store.schedules.ledger import Order
+from duly.store.schedules.ledger import TickJobOrder
 
 if TYPE_CHECKING:
     from duly.core import Core
@@ -39,7 +39,7 @@ def call_of_schedule(core: Core, record: ScheduleRecord, args: str | None = None
     return Call(with_changes(core.functions.callable_now(record.function), changes), given)
 
 
-def jobs_of_tick(core: Core, order: Order, now: int) -> Sequence[NewJob]:
+def jobs_of_tick(core: Core, order: TickJobOrder, now: int) -> Sequence[NewJob]:
     """The job that a tick calls for, as if somebody had called the function by hand."""
     record = order.plan.record
     call = call_of_schedule(core, record, order.dispatch.args)

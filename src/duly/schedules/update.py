@@ -13,9 +13,9 @@ from duly.model.schedule import CODE_FLOOR_MS, ScheduleRecord
 from duly.model.trigger import Every, Trigger
 from duly.schedules.checks import read
 from duly.schedules.define import Definition, ScheduleOptions, bound, define
-from duly.schedules.reading import ahead
 from duly.schedules.rows import as_given, changed, with_zone
 from duly.schedules.tick_jobs import call_of_schedule
+from duly.schedules.verbs_read import ahead
 from duly.schedules.views import Foreseen
 
 
@@ -45,7 +45,7 @@ def defined(
         owner=before.owner,
         floor_ms=floor,
         attached=before.calendar,
-        told=before.alert,
+        kept_alert=before.alert,
     )
     # What its function says by now is not what was written for this schedule.
     return replace(definition, options=before.options) if call is None else definition

@@ -15,21 +15,21 @@ from duly.functions.function import Call, Function
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by, check_key, read
-from duly.schedules.declared import Declarations, SchedulePlan
+from duly.schedules.declarations import Declarations, SchedulePlan
 from duly.schedules.define import ScheduleOptions, bound, check_note, define
-from duly.schedules.found import Key
-from duly.schedules.reading import Reading
 from duly.schedules.rows import (
     adopted,
-    asleep,
-    awake,
     changed,
     check_times,
     check_version,
     new_record,
+    with_next_tick,
+    without_next_tick,
 )
-from duly.schedules.running import Running
 from duly.schedules.update import defined
+from duly.schedules.verbs_base import Key
+from duly.schedules.verbs_read import ReadVerbs
+from duly.schedules.verbs_tick import TickVerbs
 from duly.schedules.views import Schedule
 
 UPDATES = 10
@@ -70,7 +70,7 @@ def drafted(
     return record
 
 
-class Schedules(Reading, Running):
+class Schedules(ReadVerbs, TickVerbs):
     """The schedules of an app: made, changed, previewed and run as data.
 
     A schedule is named by its key, which is unique for its owner, or by its id. `of(owner)` gives
@@ -163,7 +163,7 @@ class Schedules(Reading, Running):
                 return None
             read(record)
             fresh = msgspec.structs.replace(record, note=note, changed_by=by)
-            return awake(self._core, adopted(fresh), self._core.clock.now())
+            return with_next_tick(self._core, adopted(fresh), self._core.clock.now())
 
         return self._edit(self._record(key).id, change, "enable", by, {"note": note})
 
@@ -173,7 +173,7 @@ class Schedules(Reading, Running):
         check_note(note)
 
         def change(record: ScheduleRecord) -> ScheduleRecord | None:
-            return msgspec.structs.replace(asleep(record), note=note, changed_by=by)
+            return msgspec.structs.replace(without_next_tick(record), note=note, changed_by=by)
 
         return self._edit(self._record(key).id, change, "disable", by, {"note": note})
 

@@ -21,7 +21,7 @@ from duly.model.schedule import (
     TickRecord,
     plan_of,
 )
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.model.trigger import Trigger
 from duly.schedules.define import detail_of, from_json
 

@@ -19,7 +19,7 @@ from duly.model.why_schedule import (
 )
 from duly.schedules.define import detail_of
 
-MOST_LOOKED_AT = 100
+MAX_LOOKED_AT = 100
 """So many changes of a schedule are looked at to find out who has disabled it."""
 
 
@@ -59,7 +59,7 @@ def _facts(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> Sch
 
 def _disabled_by(core: Core, record: ScheduleRecord) -> str | None:
     """Whoever has changed it last may not have been the one."""
-    for entry in core.ready().audit_of(f"schedule:{record.id}", MOST_LOOKED_AT):
+    for entry in core.ready().audit_of(f"schedule:{record.id}", MAX_LOOKED_AT):
         detail = detail_of(entry.detail)
         if entry.action in ("schedule.disable", "schedule.create") or (
             "enabled" in detail.get("changed", ())

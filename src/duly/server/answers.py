@@ -184,13 +184,13 @@ STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] 
     (StoreError, 503),
     (MissingExtra, 501),
 )
-OTHERWISE = 409
+DEFAULT_STATUS = 409
 
 
 def status_of(error: DulyError) -> int:
     if isinstance(error, GatewayRefused) and error.status in (404, 409):
         return error.status
-    return next((status for kind, status in STATUSES if isinstance(error, kind)), OTHERWISE)
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), DEFAULT_STATUS)
 
 
 def code_of(error: Exception) -> str:

@@ -20,13 +20,13 @@ from duly.model.access import PARTS
 from duly.server import hooks
 from duly.server.answers import ErrorAnswer
 from duly.server.api import all_operations
-from duly.server.auth import Auth, Doorman
+from duly.server.auth import Auth, Authenticator
 from duly.server.dispatch import DOCUMENT, DOCUMENTED_PATH, dispatch_route
 from duly.server.guard import Guard
 from duly.server.health import Readiness, health_router
 from duly.server.refusals import Answer, PageFor, install_errors, no_page
 from duly.server.routes import model_of, router_of
-from duly.server.served import OwnRoutes, Served, serve
+from duly.server.state import OwnRoutes, ServerState, serve
 
 
 def make_asgi(
@@ -47,9 +47,9 @@ def make_asgi(
     neither webhooks nor dispatches are taken.
     """
     parts = _parts(only)
-    doorman = Doorman(app, auth, read_only=read_only)
+    authenticator = Authenticator(app, auth, read_only=read_only)
     own = [] if read_only else _own_routes(app, parts)
-    what = Served(app, doorman, Readiness(app), own)
+    what = ServerState(app, authenticator, Readiness(app), own)
     inner = serve(what, _routes(parts, metrics_open))
     return Guard(inner, hosts, unread=hooks.paths(app), page_for=_page_for(parts))
 

@@ -20,14 +20,14 @@ from duly.errors import InvalidOption
 from duly.model.access import Principal, Scope
 from duly.server.answers import Refused
 from duly.server.api.operation import check_scope
-from duly.server.served import root_of, served
+from duly.server.state import root_of, served
 
 Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | None] | None"]
 Auth: TypeAlias = Literal["tokens", "open"] | Callback
 
 SESSION = "duly_session"
 """The cookie in which a browser shows the token that somebody has logged in with."""
-EVERYBODY = Principal("local", frozenset(Scope))
+LOCAL_PRINCIPAL = Principal("local", frozenset(Scope))
 """Whoever reaches a server without authentication, which binds to loopback only."""
 _BEARER = HTTPBearer(auto_error=False, description="A token, as `app.tokens.create` makes it.")
 
@@ -47,7 +47,7 @@ def cookie_of(request: Request, name: str) -> str:
     return request.cookies.get(cookie_name(request, name), "")
 
 
-class Doorman:
+class Authenticator:
     """Finds out who asks."""
 
     def __init__(self, app: Duly, auth: Auth, *, read_only: bool = False) -> None:
@@ -77,7 +77,7 @@ class Doorman:
 
     async def _find(self, request: Request) -> Principal | None:
         if self._auth == "open":
-            return EVERYBODY
+            return LOCAL_PRINCIPAL
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         shown = secret.strip() if kind.lower() == "bearer" else ""
         # A bearer token of another kind is the business of the application around.
@@ -111,12 +111,12 @@ def _app(request: Request) -> Duly:
 App = Annotated[Duly, Depends(_app)]
 
 
-def doorman_of(request: Request) -> Doorman:
-    return served(request).doorman
+def authenticator_of(request: Request) -> Authenticator:
+    return served(request).authenticator
 
 
 async def _principal(request: Request, _: Annotated[Any, Depends(_BEARER)]) -> Principal:
-    return await doorman_of(request).who(request)
+    return await authenticator_of(request).who(request)
 
 
 @cache

@@ -15,11 +15,11 @@ from duly.clock import os_monotonic
 from duly.observe.health import HealthReport
 from duly.observe.metrics import CONTENT_TYPE, down_text
 from duly.server.answers import Refused, Shape
-from duly.server.api.operation import everybodys
+from duly.server.api.operation import require_all_owners
 from duly.server.auth import Reader, ScopedRoute
 from duly.server.refusals import Answer
 from duly.server.routes import model_of
-from duly.server.served import served
+from duly.server.state import served
 
 T = TypeVar("T")
 
@@ -27,7 +27,9 @@ FRESH_SECONDS = 1.0
 """Everybody may ask whether it is ready; the database is asked no more often than this."""
 ANSWER_SECONDS = 2.0
 """A database that has not answered by then hangs."""
-HANGS = HealthReport(False, False, ticking=False, warnings=("no database: it does not answer",))
+HANGING_REPORT = HealthReport(
+    False, False, ticking=False, warnings=("no database: it does not answer",)
+)
 
 
 class Ok(Shape):
@@ -45,7 +47,7 @@ class Ready(Shape):
     checks: Checks
 
 
-class Lookout(Generic[T]):
+class SharedLook(Generic[T]):
     """Looks for everybody who asks, one look at a time, in a thread of its own.
 
     A database that hangs holds that thread, and keeps nobody else waiting.
@@ -89,8 +91,8 @@ class Readiness:
 
     def __init__(self, app: Duly) -> None:
         self._app = app
-        self._lookout = Lookout(lambda: app.health(depths=False))
-        self._measured = Lookout(lambda: operations.metrics_text(app))
+        self._lookout = SharedLook(lambda: app.health(depths=False))
+        self._measured = SharedLook(lambda: operations.metrics_text(app))
         self._seen: tuple[float, HealthReport] | None = None
 
     async def look(self) -> HealthReport:
@@ -100,7 +102,7 @@ class Readiness:
         try:
             report = await self._lookout()
         except TimeoutError:
-            return HANGS
+            return HANGING_REPORT
         self._seen = now, report
         return report
 
@@ -166,7 +168,7 @@ def health_router(*, metrics_open: bool) -> APIRouter:
         )
         async def metrics(request: Request, who: Reader) -> Response:
             """What is measured, as Prometheus reads it."""
-            everybodys(who)
+            require_all_owners(who)
             return await _metrics(request)
 
     return router

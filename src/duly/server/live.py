@@ -15,7 +15,7 @@ from duly.errors import StoreError
 from duly.model.access import Principal
 from duly.server.answers import Refused
 from duly.server.api.events import stopped
-from duly.server.auth import doorman_of
+from duly.server.auth import authenticator_of
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ async def _unless(refused: asyncio.Future[None], text: Awaitable[str | None]) ->
 
 async def _refused(request: Request, who: Principal) -> None:
     """Ends when who asked for a stream would not be let in any more."""
-    doorman = doorman_of(request)
+    authenticator = authenticator_of(request)
     while True:
         await asyncio.sleep(CHECK_SECONDS)
         try:
-            if await doorman.who(request) != who:
+            if await authenticator.who(request) != who:
                 return
         except Refused:
             return

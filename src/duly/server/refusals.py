@@ -14,7 +14,7 @@ from starlette.responses import Response
 from duly.errors import DulyError
 from duly.server.answers import ErrorAnswer, ErrorBody, Refused, encoded, error_of
 
-SAID_IN_WORDS = {
+ERROR_CODES = {
     400: "bad_request",
     404: "not_found",
     405: "method_not_allowed",
@@ -58,7 +58,7 @@ def install_errors(api: FastAPI, page_for: PageFor = no_page) -> None:
         if (page := page_for(request, error.status_code, str(error.detail))) is not None:
             page.headers.update(error.headers or {})
             return page
-        code = SAID_IN_WORDS.get(error.status_code, "refused")
+        code = ERROR_CODES.get(error.status_code, "refused")
         body = ErrorBody(code=code, message=str(error.detail))
         return refusal(error.status_code, body, error.headers)
 

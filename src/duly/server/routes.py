@@ -26,8 +26,8 @@ from duly.server.api.operation import Check, Operation, Text, extras, header_of,
 from duly.server.api.repeatable import KEY, MAX_KEY, Repeatable
 from duly.server.auth import App, ScopedRoute, needs
 from duly.server.live import streamed
-from duly.server.patience import MOST_PER_SUBJECT, MOST_VIEWS, Waiting
 from duly.server.refusals import Answer
+from duly.server.slow_requests import MAX_PER_SUBJECT, MAX_VIEWS, Waiting
 
 CONSTRAINTS = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern", "description")
 
@@ -81,7 +81,7 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
     async def patient(_waiting: Waiting, **given: Any) -> Response:
         assert operation.waits is not None
         subject = given.get(operation.waits, operation.waits)
-        most = MOST_PER_SUBJECT if operation.waits in given else MOST_VIEWS
+        most = MAX_PER_SUBJECT if operation.waits in given else MAX_VIEWS
         return await _waiting(subject, lambda: endpoint(**given), most)
 
     found: Callable[..., Any] = endpoint

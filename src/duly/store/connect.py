@@ -30,9 +30,9 @@ def make_store(
         return SqliteStore(sqlite_path(url, folder), synchronous=synchronous)
     if scheme in ("postgres", "postgresql"):
         postgres = importlib.import_module("duly.store.postgres")
-        told = clock if isinstance(clock, SystemClock) else None
+        system_clock = clock if isinstance(clock, SystemClock) else None
         store: Store = postgres.PostgresStore(
-            url, schema=schema, pooler=pooler, pool=pool, clock=told
+            url, schema=schema, pooler=pooler, pool=pool, clock=system_clock
         )
         return store
     raise InvalidURL(

@@ -51,18 +51,18 @@ class Mark(msgspec.Struct, frozen=True):
     """Of the target."""
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What whoever wants to write is told, as the database says it."""
         return f"duly: {self.says('this store')}"
 
     def says(self, subject: str) -> str:
-        return f"{subject} {_SAID[self.stage].format(where=self.where)}"
+        return f"{subject} {_MESSAGES[self.stage].format(where=self.where)}"
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
 
-_SAID = {
+_MESSAGES = {
     Stage.DRAINING: "is being copied to {where}; no schedule ticks, or can be changed, until that"
     " is done",
     Stage.CLOSED: "is being copied to {where}; wait until that is done, or give it up with"

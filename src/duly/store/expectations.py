@@ -10,7 +10,15 @@ import msgspec
 
 from duly import fault
 from duly.errors import StoreError
-from duly.model.expect import Finding, Known, Late, Promise, Success, read_expect, read_late
+from duly.model.expect import (
+    Expectation,
+    ExpectFacts,
+    Finding,
+    Late,
+    Success,
+    read_expect,
+    read_late,
+)
 from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord, TickFilter, plan_of
 from duly.store.jobs.enqueue import insert_jobs
@@ -55,7 +63,7 @@ SUCCESSES_AMONG = each(
 log = logging.getLogger(__name__)
 
 PAGE = 100
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 AGAIN_MS = 60_000
 """When it is tried again to tell somebody who could not be told."""
 
@@ -95,15 +103,15 @@ def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
 
 def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
     assert record.expect is not None
-    promise = Promise(plan_of(record), read_expect(record.expect))
+    promise = Expectation(plan_of(record), read_expect(record.expect))
     return promise.look(_known(session, promise), now, read_late(record.late))
 
 
-def _known(session: Session, promise: Promise) -> Known:
+def _known(session: Session, promise: Expectation) -> ExpectFacts:
     plan = promise.plan
     # First of all: whatever is unfinished no longer is found among the successes.
     unfinished = [] if promise.expect.every is None else _in_flight_since(session, plan.id)
-    rows = ticks(session, plan.id, TickFilter(after=promise.ledger_since(), limit=MOST_ROWS))
+    rows = ticks(session, plan.id, TickFilter(after=promise.ledger_since(), limit=MAX_ROWS))
     # An operator, or a calendar, may have moved a tick, and so its job, to an earlier time.
     earliest = min([promise.since(), *(row.decided_at for row in rows)])
     own = session.run(SUCCESSES, {"id": plan.id, "since_id": first_id_at(earliest)})
@@ -117,7 +125,7 @@ def _known(session: Session, promise: Promise) -> Known:
         elif row.job_id in ends:
             unfinished.append(min(row.tick_at, row.decided_at))
     calendars = calendars_of(session, [plan])
-    return Known(rows, successes, calendars, min(unfinished, default=None))
+    return ExpectFacts(rows, successes, calendars, min(unfinished, default=None))
 
 
 def _in_flight_since(session: Session, schedule_id: str) -> list[int]:
@@ -145,13 +153,17 @@ def _write_down(
     if finding.problem is not None and (finding.is_new or before is None):
         _note(session, record, finding.problem, now)
         late = Late(
-            now, finding.problem, told=_tell(session, record, finding.problem, now, make_alert)
+            now, finding.problem, alerted=_tell(session, record, finding.problem, now, make_alert)
         )
-    elif before is not None and not before.told:
+    elif before is not None and not before.alerted:
         # It may be over by now, but nobody has heard of it.
-        told = _tell(session, record, before.problem, now, make_alert)
-        late = None if told and finding.problem is None else Late(before.at, before.problem, told)
-    if late is not None and not late.told:
+        alerted = _tell(session, record, before.problem, now, make_alert)
+        late = (
+            None
+            if alerted and finding.problem is None
+            else Late(before.at, before.problem, alerted)
+        )
+    if late is not None and not late.alerted:
         check_at = min(check_at or now + AGAIN_MS, now + AGAIN_MS)
     values = {
         "id": record.id,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-PATIENCE = 1.0
+WAIT_SECONDS = 1.0
 
 
 class ForkGate:
@@ -51,7 +51,7 @@ class ForkGate:
         """Keep everybody out until `reopen`. False: somebody inside did not come out in time."""
         self._change.acquire()
         self._shutting = True
-        return self._change.wait_for(lambda: not self._inside, PATIENCE)
+        return self._change.wait_for(lambda: not self._inside, WAIT_SECONDS)
 
     def reopen(self) -> None:
         self._shutting = False

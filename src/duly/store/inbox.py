@@ -19,7 +19,7 @@ from duly.model.inbox import (
     line_of,
 )
 from duly.model.job import Hold, NewJob, State, TrackedJob, Trigger
-from duly.model.stored import word
+from duly.model.stored_values import word
 from duly.store import limits
 from duly.store.jobs.enqueue import insert_jobs
 from duly.store.statements import Dialect, Statement, both, each
@@ -94,7 +94,7 @@ ENDED_OF_EVENTS = _jobs("canceled_by", "@history", "@kept")
 _UNPROCESSED = "trigger = 'webhook' AND state IN ('failed', 'canceled')"
 
 
-def _told_by(**tables: str) -> Statement:
+def _shown_by(**tables: str) -> Statement:
     """Ids of jobs in these tables, and of those that were there before their events."""
     own = [f"SELECT @id FROM @{table} WHERE {where}" for table, where in tables.items()]
 
@@ -108,9 +108,9 @@ def _told_by(**tables: str) -> Statement:
     )
 
 
-PENDING_EVENTS = _told_by(jobs="trigger = 'webhook' AND state = 'pending'")
-PROCESSING_EVENTS = _told_by(jobs="trigger = 'webhook' AND worker_id IS NOT NULL")
-FAILED_EVENTS = _told_by(history=_UNPROCESSED, kept=_UNPROCESSED)
+PENDING_EVENTS = _shown_by(jobs="trigger = 'webhook' AND state = 'pending'")
+PROCESSING_EVENTS = _shown_by(jobs="trigger = 'webhook' AND worker_id IS NOT NULL")
+FAILED_EVENTS = _shown_by(history=_UNPROCESSED, kept=_UNPROCESSED)
 FILTERED_EVENTS = both("SELECT @id FROM @inbox WHERE job_id IS NULL LIMIT :most")
 IN_STATE = {
     EventState.PENDING: (PENDING_EVENTS, "job_ids"),
@@ -164,21 +164,21 @@ FORGET_EVENTS = each(
 
 PAGE, PAGES = 500, 2
 """So many events are looked at at once, and for one page of a list."""
-FEW = 1_000
+MAX_LOOKED_UP = 1_000
 """Up to so many events that may be in a state are looked up."""
 
 MakeEventJobs = Callable[[], Sequence[TrackedJob | NewJob]]
 """The job of an event, first, and those that wait for its end."""
 
 
-class Stored(NamedTuple):
+class StoredEvent(NamedTuple):
     """The event under which a delivery is in the inbox, and whether it has just come there."""
 
     event_id: str
     new: bool
 
 
-def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | None) -> Stored:
+def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | None) -> StoredEvent:
     """Store a delivery and its jobs in one transaction, unless the delivery is there already.
 
     Without jobs it is stored as filtered. The job of an entity is held until the earlier ones
@@ -188,12 +188,12 @@ def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | No
     row = msgspec.structs.asdict(record) | {"job_id": jobs[0].id if jobs else None}
     if not session.run(INSERT_EVENT, row):
         delivery = {"webhook": record.webhook, "delivery": record.delivery}
-        return Stored(session.run(EVENT_OF_DELIVERY, delivery)[0][0], new=False)
+        return StoredEvent(session.run(EVENT_OF_DELIVERY, delivery)[0][0], new=False)
     existing = insert_jobs(session, jobs) if jobs else {}
     if jobs and jobs[0].id in existing:
         session.run(POINT_EVENT, {"id": record.id, "job_id": existing[jobs[0].id]})
     fault.point("webhook.stored")
-    return Stored(record.id, new=True)
+    return StoredEvent(record.id, new=True)
 
 
 def _in_line(session: Session, record: InboxRecord, make_jobs: MakeEventJobs) -> list[NewJob]:
@@ -244,26 +244,26 @@ def find(session: Session, filter: InboxFilter) -> EventPage:
         for name in ("webhook", "owner", "before_id")
         if (value := getattr(filter, name)) is not None
     }
-    few = None if filter.state is None else _few(session, filter.state)
+    few = None if filter.state is None else _ids_in_state(session, filter.state)
     return _walk(session, filter, given) if few is None else _among(session, filter, given | few)
 
 
-def _few(session: Session, state: EventState) -> dict[str, Any] | None:
+def _ids_in_state(session: Session, state: EventState) -> dict[str, Any] | None:
     """Those that may be in a state, by what tells them; None if there are many of them."""
     if state not in IN_STATE:
         return None
     statement, told_by = IN_STATE[state]
-    ids = [row[0] for row in session.run(statement, {"most": FEW + 1})]
-    return {told_by: session.array(ids)} if len(ids) <= FEW else None
+    ids = [row[0] for row in session.run(statement, {"most": MAX_LOOKED_UP + 1})]
+    return {told_by: session.array(ids)} if len(ids) <= MAX_LOOKED_UP else None
 
 
 def _among(session: Session, filter: InboxFilter, given: dict[str, Any]) -> EventPage:
-    records = _list(session, given, FEW)
+    records = _list(session, given, MAX_LOOKED_UP)
     found = [event for event in _with_jobs(session, records) if event.state == filter.state]
     if len(found) > filter.limit:
         return EventPage(found[: filter.limit], found[filter.limit - 1].record.id)
     # Several events may have the same job.
-    return EventPage(found, records[-1].id if len(records) == FEW else None)
+    return EventPage(found, records[-1].id if len(records) == MAX_LOOKED_UP else None)
 
 
 def _walk(session: Session, filter: InboxFilter, given: dict[str, Any]) -> EventPage:

@@ -21,12 +21,12 @@ from duly.model.job import (
     serves,
 )
 from duly.model.keys import (
+    KeyRoom,
     KeyWait,
-    Line,
-    Next,
-    Room,
+    NextStarts,
     Rules,
     Waiter,
+    WaitingLine,
     decode_rules,
     lock_order,
     next_of,
@@ -87,7 +87,7 @@ LOCK_KEYS = both(
 )
 # What is taken of keys: slots, and starts that count for a rate. What started further ahead than
 # clocks differ was noted by one that was wrong, and would count for as long as that was ahead.
-TAKEN = each(
+SLOTS_AND_STARTS = each(
     sqlite="""SELECT +key, slot, NULL FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))
         UNION ALL SELECT +key, NULL, started_at FROM @starts
         WHERE key IN (SELECT value FROM json_each(:keys)) AND expires_at > :now
@@ -233,7 +233,7 @@ AWAITED_KEYS = each(
 
 
 ALONE_AGAIN_MS = 5_000
-MOST_KEYS = 100
+MAX_KEYS = 100
 """As many as AWAITED_KEYS gives."""
 
 
@@ -309,18 +309,20 @@ def lock(session: Session, keys: Iterable[str]) -> None:
         session.run(LOCK_KEYS, {"keys": list(wanted)})
 
 
-def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, Room]:
+def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, KeyRoom]:
     """What these keys, which are locked, leave."""
     if not keys:
         return {}
     slots: dict[str, list[int]] = {key: [] for key in keys}
     starts: dict[str, list[int]] = {key: [] for key in keys}
-    for key, slot, started_at in session.run(TAKEN, {"keys": session.array(keys), "now": now}):
+    for key, slot, started_at in session.run(
+        SLOTS_AND_STARTS, {"keys": session.array(keys), "now": now}
+    ):
         if slot is None:
             starts[key].append(started_at)
         else:
             slots[key].append(slot)
-    return {key: Room(slots[key], starts[key]) for key in keys}
+    return {key: KeyRoom(slots[key], starts[key]) for key in keys}
 
 
 # Starting -----------------------------------------------------------------------------------------
@@ -372,7 +374,7 @@ class Starting:
         tells = False
         for key in self._freed:
             left = request.limit - len(starting)
-            here = _Here(request, left, self.is_full)
+            here = _ClaimingWorker(request, left, self.is_full)
             picked, freed = admit(self._session, key, self._rooms[key].copy(), self._now, here)
             starting += picked
             tells = tells or freed > 0
@@ -468,7 +470,7 @@ def _write(
 # Following ----------------------------------------------------------------------------------------
 
 
-class _Here(NamedTuple):
+class _ClaimingWorker(NamedTuple):
     """What the worker that asks can start itself."""
 
     request: ClaimRequest
@@ -479,22 +481,22 @@ class _Here(NamedTuple):
         return function in self.request.functions and serves(self.request.served, queue)
 
 
-def lines_of(session: Session, key: str) -> list[Line]:
+def lines_of(session: Session, key: str) -> list[WaitingLine]:
     """The lines in which jobs wait for a key."""
     if session.dialect == "postgres":
-        return [Line(*row) for row in session.run(LINES, {"key": key})]
-    lines: list[Line] = []
+        return [WaitingLine(*row) for row in session.run(LINES, {"key": key})]
+    lines: list[WaitingLine] = []
     after = {"queue": "", "function": "", "limits": ""}
     while rows := session.run(LINES, {"key": key} | after):
-        line = Line(*rows[0])
+        line = WaitingLine(*rows[0])
         lines.append(line)
         after = {"queue": line.queue, "function": line.function, "limits": line.limits}
     return lines
 
 
 def startable_lines(
-    session: Session, key: str, room: Room, now: int, here: _Here | None = None
-) -> list[Line]:
+    session: Session, key: str, room: KeyRoom, now: int, here: _ClaimingWorker | None = None
+) -> list[WaitingLine]:
     """The lines of a key in which a job can start, here or on another worker."""
     lines = [line for line in lines_of(session, key) if not line.closed]
     lines = [line for line in lines if room.free_slots(line.rules) != 0]
@@ -506,12 +508,12 @@ def startable_lines(
     return startable(mine, others, room, now)
 
 
-def _are_serving(workers: Iterable[WorkerInfo], line: Line) -> bool:
+def _are_serving(workers: Iterable[WorkerInfo], line: WaitingLine) -> bool:
     return any(line.function in w.functions and serves(w.queues, line.queue) for w in workers)
 
 
 def admit(
-    session: Session, key: str, room: Room, now: int, here: _Here | None = None
+    session: Session, key: str, room: KeyRoom, now: int, here: _ClaimingWorker | None = None
 ) -> tuple[list[Picked], int]:
     """Who may start here because of what a key leaves, and how many were freed for others."""
     lines = startable_lines(session, key, room, now, here)
@@ -527,7 +529,7 @@ def admit(
     return [Picked(*waiting[job_id][:5]) for job_id in following.start], len(following.free)
 
 
-def _waiter(job: _Waiting, here: _Here | None) -> Waiter:
+def _waiter(job: _Waiting, here: _ClaimingWorker | None) -> Waiter:
     rules = decode_rules(job.limits)
     if here is None or not here.can_start(job.queue, job.function):
         return Waiter(job.id, rules, starts_here=False)
@@ -537,7 +539,7 @@ def _waiter(job: _Waiting, here: _Here | None) -> Waiter:
 def _first_of(
     session: Session,
     key: str,
-    lines: Sequence[Line],
+    lines: Sequence[WaitingLine],
     limit: int,
     now: int,
     statement: sql.Statement = WAITERS,
@@ -554,7 +556,7 @@ def _first_of(
     return sorted((_Waiting(*row) for row in rows), key=lambda job: job.turn)
 
 
-def _within_bytes(following: Next, waiting: Mapping[str, _Waiting]) -> Next:
+def _within_bytes(following: NextStarts, waiting: Mapping[str, _Waiting]) -> NextStarts:
     """A claim takes only so many bytes of arguments; the others are freed."""
     start: list[str] = []
     size = 0
@@ -564,7 +566,7 @@ def _within_bytes(following: Next, waiting: Mapping[str, _Waiting]) -> Next:
             following.free[job_id] = 0
         else:
             start.append(job_id)
-    return Next(start, following.free)
+    return NextStarts(start, following.free)
 
 
 def follow(session: Session, keys: Iterable[str], now: int) -> bool:
@@ -643,7 +645,7 @@ def admit_waiters(store: Engine, after: str, now: int) -> tuple[str, bool]:
     ready = store.read(lambda session: awaiting(session, keys, now))
     # A transaction for each: nobody has to wait for the locks of a hundred keys.
     admitted = [store.write(partial(follow, keys=[key], now=now)) for key in ready]
-    return keys[-1] if len(keys) == MOST_KEYS else "", any(admitted)
+    return keys[-1] if len(keys) == MAX_KEYS else "", any(admitted)
 
 
 def forget_keys(session: Session, now: int) -> int:

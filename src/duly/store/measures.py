@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from duly.model.measure import MOST, Count, Depth, ScheduleCounts
+from duly.model.measure import CAP, Count, Depth, ScheduleCounts
 from duly.store.statements import both, each
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def _in_lane(when: str) -> str:
 COUNT_LANE = both(f"SELECT {_in_lane('run_at <= :now')}, {_in_lane('run_at > :now')}")
 RUNNING_BY_QUEUE = both(
     f"""SELECT queue, count(*) FROM (SELECT queue FROM @jobs WHERE worker_id IS NOT NULL
-        ORDER BY worker_id LIMIT {MOST}) running GROUP BY queue"""
+        ORDER BY worker_id LIMIT {CAP}) running GROUP BY queue"""
 )
 HELD_BY_QUEUE = both(
     f"""SELECT queue, count(*) FROM (SELECT queue FROM @jobs WHERE hold IS NOT NULL
-        ORDER BY hold, function, id LIMIT {MOST}) held GROUP BY queue"""
+        ORDER BY hold, function, id LIMIT {CAP}) held GROUP BY queue"""
 )
 
 _NEXT_FUNCTION = "SELECT function FROM @jobs WHERE token % 2 = 0{} ORDER BY function LIMIT 1"
@@ -49,7 +49,7 @@ WAITING_FUNCTIONS = both(
 
 def _schedules(where: str, order: str) -> str:
     return f"""(SELECT count(*) FROM
-        (SELECT 1 FROM @schedules {where} ORDER BY {order} LIMIT {MOST}) found)"""
+        (SELECT 1 FROM @schedules {where} ORDER BY {order} LIMIT {CAP}) found)"""
 
 
 COUNT_SCHEDULES = both(
@@ -73,11 +73,11 @@ ADD_COUNTS = each(
 READ_COUNTS = both("SELECT name, labels, value FROM @counters ORDER BY name, labels LIMIT 100000")
 
 
-MOST_QUEUES = 100
+MAX_QUEUES = 100
 """The jobs of so many queues are counted, of those that are most behind; of others only how late
 they are is said."""
 
-MOST_FUNCTIONS = 1_000
+MAX_FUNCTIONS = 1_000
 
 
 def depths(session: Session, now: int) -> list[Depth]:
@@ -88,7 +88,7 @@ def depths(session: Session, now: int) -> list[Depth]:
     running: dict[str, int] = dict(session.run(RUNNING_BY_QUEUE))
     held: dict[str, int] = dict(session.run(HELD_BY_QUEUE))
     since = {queue: min(run_at for _, run_at in its) for queue, its in lanes.items()}
-    counted = sorted(since, key=lambda queue: (since[queue], queue))[:MOST_QUEUES]
+    counted = sorted(since, key=lambda queue: (since[queue], queue))[:MAX_QUEUES]
     waiting = {queue: _count(session, queue, lanes[queue], now) for queue in counted}
     found: list[Depth] = []
     for queue in sorted({*since, *running, *held}):
@@ -105,9 +105,9 @@ def _count(
     due = later = 0
     for priority, _ in lanes:
         where = {"queue": queue, "priority": priority, "now": now}
-        ((more_due, more_later),) = session.run(COUNT_LANE, where | {"limit": MOST})
-        due, later = min(MOST, due + more_due), min(MOST, later + more_later)
-        if due == later == MOST:
+        ((more_due, more_later),) = session.run(COUNT_LANE, where | {"limit": CAP})
+        due, later = min(CAP, due + more_due), min(CAP, later + more_later)
+        if due == later == CAP:
             break
     return due, later
 
@@ -120,7 +120,7 @@ def schedule_counts(session: Session) -> ScheduleCounts:
 
 def waiting_functions(session: Session) -> list[str]:
     """The functions that unfinished jobs call which do not run, up to 1,000 of them."""
-    return [name for (name,) in session.run(WAITING_FUNCTIONS, {"limit": MOST_FUNCTIONS})]
+    return [name for (name,) in session.run(WAITING_FUNCTIONS, {"limit": MAX_FUNCTIONS})]
 
 
 def oldest_due(session: Session) -> int | None:

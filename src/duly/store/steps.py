@@ -33,7 +33,7 @@ from duly.model.job import (
     TrackedJob,
 )
 from duly.model.progress import LogEntry, Look, ProgressReport
-from duly.model.stored import word
+from duly.model.stored_values import word
 from duly.store import statements as sql
 from duly.store.jobs.finish import BUCKET, FINAL, MOVED
 from duly.store.jobs.listing import FINAL_RECORD, LIVE_RECORD, list_jobs, parameters_of, tables_for

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from duly.model.measure import MOST
+from duly.model.measure import CAP
 from duly.model.system import TABLES, is_id_column, is_key, kind_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _given(column: str, dialect: str) -> str:
 
 def count_rows(table: str) -> str:
     """The statement that counts the rows of a table, up to a limit."""
-    return f"SELECT count(*) FROM (SELECT 1 FROM @{table} LIMIT {MOST}) found"
+    return f"SELECT count(*) FROM (SELECT 1 FROM @{table} LIMIT {CAP}) found"
 
 
 class SystemTable(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class SystemTable(msgspec.Struct, frozen=True):
 
     @property
     def capped(self) -> bool:
-        return self.rows >= MOST
+        return self.rows >= CAP
 
 
 def tables(session: Session) -> list[SystemTable]:

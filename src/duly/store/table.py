@@ -13,21 +13,22 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from duly import fault
 from duly.store import access, expectations, feed, inbox, limits, measures, queues, system, views
-from duly.store import declared as declared_verbs
+from duly.store import declarations as declared_verbs
 from duly.store import endpoints as endpoint_verbs
 from duly.store import functions as function_verbs
 from duly.store import gateways as gateway_verbs
 from duly.store import workers as worker_verbs
-from duly.store.copying import CopyEnd
+from duly.store.copy_end import CopyEnd
 from duly.store.engine import Engine
 from duly.store.jobs import bulk, enqueue, holds, read, reports, run
 from duly.store.jobs import cancel as cancel_verbs
 from duly.store.jobs import replay as replay_verbs
-from duly.store.schedules import ahead, data, due, parked, retention, runs, ticking, zone_data
 from duly.store.schedules import audit as audit_verbs
 from duly.store.schedules import calendars as calendar_verbs
+from duly.store.schedules import clock_ahead, data, due, parked, retention, runs, zone_data
 from duly.store.schedules import facts as fact_verbs
 from duly.store.schedules import kill_switch as switch_verbs
+from duly.store.schedules import tick as ticking
 from duly.store.session import Session
 
 P = ParamSpec("P")
@@ -186,7 +187,7 @@ class Store(Engine):
     revive_schedules = writes(parked.revive)
     take_zone_data = zone_data.take_zone_data
     compute_zoned = writes(zone_data.compute_zoned)
-    re_aim = ahead.re_aim
+    re_aim = clock_ahead.re_aim
     run_schedule = writes(runs.run)
     facts = reads(fact_verbs.gather)
     add_schedule = writes(data.add)

@@ -26,17 +26,17 @@ from typing import NamedTuple
 from duly.clock import os_monotonic, os_monotonic_ns, os_sleep
 from duly.errors import StoreUnavailable
 
-PATIENCE = 10.0
-UNBROKEN_NS = 10_000_000
-BREATH_NS = 1_000_000
+WAIT_SECONDS = 10.0
+MAX_UNBROKEN_NS = 10_000_000
+PAUSE_NS = 1_000_000
 # SQLite's busy handler looks again after 100 ms at the latest, and gives up after 5 s by default.
-GAP_NS = 120_000_000
+GAP_LENGTH_NS = 120_000_000
 GAP_EVERY_NS = 2_000_000_000
-MUCH = 0.1
+BUSY_SHARE = 0.1
 # For so long after a stranger has written, so many times as long as a turn has taken is left free:
 # six polls of the busy handler within 33 ms find it so, all but one time in a hundred.
-STRANGER_NS = 1_000_000_000
-ROOM = 1.5
+OUTSIDE_WRITER_NS = 1_000_000_000
+FREE_SHARE = 1.5
 _FORM = struct.Struct("=7q")
 
 
@@ -81,7 +81,7 @@ class Turnstile:
 
     def enter(self, holder: object) -> None:
         """Wait for a turn. If this raises, whatever it is, `leave` makes sure that none is held."""
-        until = os_monotonic() + PATIENCE
+        until = os_monotonic() + WAIT_SECONDS
         _lock(self._next, until)
         try:
             _lock(self._write, until)
@@ -115,7 +115,7 @@ class Turnstile:
         self._held_ns += now - self._entered_at
         stamps = self._stamps()
         if now - stamps.unbroken_since > GAP_EVERY_NS:
-            stamps = stamps._replace(unbroken_since=now + GAP_NS)
+            stamps = stamps._replace(unbroken_since=now + GAP_LENGTH_NS)
         held = now - self._entered_at
         self._stamp(stamps._replace(released_at=now, held=held, log=self._written(), log_of=now))
         self._let_go()
@@ -158,28 +158,31 @@ class Turnstile:
         if self._stranger_has_written(stamps):
             stamps = stamps._replace(stranger_at=stamps.released_at)
             self._stamp(stamps)
-        much = self._held_ns > MUCH * (now - self._counted_from)
-        if now < stamps.unbroken_since <= now + GAP_NS:
+        much = self._held_ns > BUSY_SHARE * (now - self._counted_from)
+        if now < stamps.unbroken_since <= now + GAP_LENGTH_NS:
             return (stamps.unbroken_since - now) / 1e9 if much else 0.0
         if self._counted_from < stamps.unbroken_since:
             self._counted_from, self._held_ns = now, 0
         if not much or not 0 < stamps.stranger_at <= stamps.released_at <= now:
             return 0.0
-        if now - stamps.stranger_at > STRANGER_NS:
+        if now - stamps.stranger_at > OUTSIDE_WRITER_NS:
             return 0.0
-        room = ROOM * min(stamps.held, GAP_NS) - (now - stamps.released_at)
+        room = FREE_SHARE * min(stamps.held, GAP_LENGTH_NS) - (now - stamps.released_at)
         return max(0.0, room) / 1e9
 
     def _breathe(self) -> None:
         # Times after now are from before a restart of the machine.
         now = os_monotonic_ns()
         stamps = self._stamps()
-        if not 0 <= now - stamps.released_at <= GAP_NS or stamps.unbroken_since > now + GAP_NS:
+        if (
+            not 0 <= now - stamps.released_at <= GAP_LENGTH_NS
+            or stamps.unbroken_since > now + GAP_LENGTH_NS
+        ):
             stamps = stamps._replace(unbroken_since=now)
-        if not 0 <= now - stamps.released_at <= BREATH_NS or stamps.paused_at > now:
+        if not 0 <= now - stamps.released_at <= PAUSE_NS or stamps.paused_at > now:
             stamps = stamps._replace(paused_at=now)
-        elif now - stamps.paused_at > UNBROKEN_NS:
-            os_sleep(BREATH_NS / 1e9)
+        elif now - stamps.paused_at > MAX_UNBROKEN_NS:
+            os_sleep(PAUSE_NS / 1e9)
             stamps = stamps._replace(paused_at=os_monotonic_ns())
         self._stamp(stamps)
 
@@ -215,6 +218,6 @@ def _lock_file(file: int, until: float) -> None:
 
 def _too_long() -> StoreUnavailable:
     return StoreUnavailable(
-        f"the database was locked by another writer for {PATIENCE:g} s; "
+        f"the database was locked by another writer for {WAIT_SECONDS:g} s; "
         "is a transaction left open, or a mutation too long?"
     )

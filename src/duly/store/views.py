@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from duly.model.history import Day, Run
-from duly.model.measure import MOST
+from duly.model.measure import CAP
 from duly.store.schedules.facts import first_id_at
 from duly.store.statements import DAY_MS, Statement, both, each
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def _counted(table: str, where: str, order: str) -> str:
     return f"""(SELECT count(*) FROM
-        (SELECT 1 FROM {table} WHERE {where} ORDER BY {order} LIMIT {MOST}) found)"""
+        (SELECT 1 FROM {table} WHERE {where} ORDER BY {order} LIMIT {CAP}) found)"""
 
 
 # Whoever has broken a promise is looked at again, and so has a time for that.
 _LATE = f"""(SELECT count(*) FROM (SELECT late FROM @schedules WHERE expect_at IS NOT NULL
-    ORDER BY expect_at LIMIT {MOST}) promised WHERE late IS NOT NULL)"""
+    ORDER BY expect_at LIMIT {CAP}) promised WHERE late IS NOT NULL)"""
 
 
 def _tally(owner: str) -> str:
@@ -77,7 +77,7 @@ FUNCTION_RUNS = each(
 # What the ledger and the history still hold of a schedule, by the day (UTC) of the tick.
 _SLOTS = " UNION ALL ".join(
     f"""SELECT * FROM (SELECT tick_at, outcome, count FROM @ticks
-        WHERE schedule_id = :id AND kind = '{kind}' ORDER BY tick_at DESC LIMIT {MOST}) {kind}"""
+        WHERE schedule_id = :id AND kind = '{kind}' ORDER BY tick_at DESC LIMIT {CAP}) {kind}"""
     for kind in ("slot", "manual", "missed")
 )
 LEDGER_DAYS = both(
@@ -87,7 +87,7 @@ LEDGER_DAYS = both(
 HISTORY_DAYS = both(
     f"""SELECT scheduled_at / {DAY_MS}, state, count(*) FROM (SELECT scheduled_at, state
         FROM @history WHERE trigger = 'schedule' AND actor = :id
-        ORDER BY @history.id DESC LIMIT {MOST}) recent
+        ORDER BY @history.id DESC LIMIT {CAP}) recent
         GROUP BY 1, 2"""
 )
 
@@ -98,7 +98,7 @@ def _throughput(where: str) -> Statement:
     """How many of the newest jobs ended when, and how."""
     return both(
         f"""SELECT completed_at / :step, state, count(*) FROM (SELECT completed_at, state
-            FROM @history WHERE {where} ORDER BY @history.id DESC LIMIT {MOST}) recent
+            FROM @history WHERE {where} ORDER BY @history.id DESC LIMIT {CAP}) recent
             GROUP BY 1, 2"""
     )
 
@@ -115,13 +115,13 @@ THROUGHPUT_OF_OWNER = each(
 FAILED_SINCE = each(
     sqlite=f"""SELECT count(*) FROM (SELECT 1 FROM @functions f CROSS JOIN @history h
         WHERE h.function = f.name AND h.state = 'failed' AND h.id >= :since_id
-        LIMIT {MOST}) found""",
+        LIMIT {CAP}) found""",
     postgres=f"""SELECT count(*) FROM (SELECT 1 FROM @functions f CROSS JOIN LATERAL
         (SELECT 1 FROM @history WHERE function = f.name AND state = 'failed'
-            AND id >= :since_id::uuid LIMIT {MOST}) failed LIMIT {MOST}) found""",
+            AND id >= :since_id::uuid LIMIT {CAP}) failed LIMIT {CAP}) found""",
 )
 _FAILED_OF_OWNER = f"""SELECT count(*) FROM (SELECT state FROM @history
-        WHERE owner = :owner AND id >= :since_id@type ORDER BY @history.id DESC LIMIT {MOST}) recent
+        WHERE owner = :owner AND id >= :since_id@type ORDER BY @history.id DESC LIMIT {CAP}) recent
         WHERE state = 'failed'"""
 FAILED_SINCE_OF_OWNER = each(
     sqlite=_FAILED_OF_OWNER.replace("@type", ""),
@@ -148,7 +148,7 @@ class Tally(NamedTuple):
     """Jobs that were stored in the last day and have failed."""
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many jobs have ended in one state within one step of time."""
 
     at: int
@@ -197,7 +197,7 @@ def function_runs(
     return {function: runs[:limit] for function, runs in found.items()}
 
 
-def throughput(session: Session, since: int, step: int, owner: str | None) -> list[Ended]:
+def throughput(session: Session, since: int, step: int, owner: str | None) -> list[EndedCount]:
     """How many jobs have ended in which step of time, and how: of the newest 10,000 that were
     stored since then."""
     where: dict[str, Any] = {"since_id": first_id_at(since), "step": step}
@@ -205,7 +205,7 @@ def throughput(session: Session, since: int, step: int, owner: str | None) -> li
         rows = session.run(THROUGHPUT, where)
     else:
         rows = session.run(THROUGHPUT_OF_OWNER, where | {"owner": owner})
-    return [Ended(slot * step, state, count) for slot, state, count in rows]
+    return [EndedCount(slot * step, state, count) for slot, state, count in rows]
 
 
 def ledger_days(session: Session, schedule_id: str) -> list[Day]:

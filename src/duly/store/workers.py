@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.store.base import (
     WorkerInfo,
 )

@@ -25,7 +25,7 @@ MINUTE = 60_000
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 CLAIMERS = 8
-MANY = 1_000
+ROWS = 1_000
 
 T = TypeVar("T")
 
@@ -326,7 +326,7 @@ class ScheduleIndexConformance(metaclass=_CalledForAClass):
 async def _claim_all(index: ScheduleIndex, limit: int) -> list[IndexRow]:
     """Until there is nothing: rows that another claim holds at that moment may be skipped."""
     claimed: list[IndexRow] = []
-    for _ in range(MANY):
+    for _ in range(ROWS):
         some = await index.claim_due(NOW, limit)
         if not some:
             return claimed

@@ -34,7 +34,7 @@ from duly.runtime.execute import (
     run_action,
     run_async_action,
 )
-from duly.runtime.program import Program, Runnable, Running
+from duly.runtime.program import Program, Runnable, RunningAttempt
 from duly.runtime.reports import Reports, captured_logging, context_of
 from duly.store.base import ClaimRequest, StoreTx, WorkerInfo
 from duly.store.table import Store
@@ -194,16 +194,16 @@ class _Body:
         return getattr(self._runnable, name)
 
     def call_mutation(
-        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+        self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         with self._remembering():
             return self._runnable.call_mutation(running, tx, arguments, shared)
 
-    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         with self._remembering():
             return self._runnable.call_action(running, arguments)
 
-    async def call_async(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    async def call_async(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         with self._remembering():
             return await self._runnable.call_async(running, arguments)
 

@@ -32,12 +32,12 @@ from duly.runtime.threads import Threads
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation
 from duly.store import steps, workers
 from duly.store.base import Address, Blame, ClaimRequest, DatabaseInfo, Rows, StoreTx, WorkerInfo
-from duly.store.borrow import (
+from duly.store.handles import (
     AlchemyConnection,
     AlchemySession,
-    Borrowed,
     DjangoHandle,
     PlainSqlite,
+    UserHandle,
     borrow,
     factories_aside,
 )
@@ -102,9 +102,9 @@ def pending_inside(core: Core, handle: Any, filter: JobFilter) -> Sequence[JobRe
     return On(core, _borrow(handle), notify=False).records(filter)
 
 
-def _borrow(handle: Any) -> Borrowed:
+def _borrow(handle: Any) -> UserHandle:
     borrowed = borrow(handle)
-    if not isinstance(borrowed, Borrowed):
+    if not isinstance(borrowed, UserHandle):
         raise _not_supported(handle)
     return borrowed
 
@@ -311,7 +311,7 @@ class UsersSqliteTx(SqliteTx):
             return super().execute(text, parameters)
 
 
-def _driver(borrowed: Borrowed, address: Address) -> Any:
+def _driver(borrowed: UserHandle, address: Address) -> Any:
     """The driver's connection below a handle, in a transaction that has begun."""
     nobody = "00000000-0000-0000-0000-000000000000"
     borrowed.take(address, steps.get(nobody), writes=True)

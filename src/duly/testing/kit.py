@@ -43,8 +43,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PRIVATE = "sqlite:///:memory:"
-MANY = 10_000
-ENOUGH = 10_000
+MAX_DRAINED = 10_000
+MAX_ENQUEUED = 10_000
 """Whoever drains so many jobs has one that schedules itself for ever."""
 
 
@@ -120,13 +120,15 @@ def _worker(app: Duly, home: Home | None = None) -> Generator[InlineWorker]:
 def _run_due(app: Duly, worker: InlineWorker) -> list[JobRecord]:
     """The jobs that ran, each once, as they are when nothing is due any more."""
     ran: dict[str, None] = {}
-    for _ in range(ENOUGH + 1):
+    for _ in range(MAX_ENQUEUED + 1):
         job_id = worker.run_next()
         if job_id is None:
             found = [app.core.get(job_id) for job_id in ran]
             return [record for record in found if record is not None]
         ran[job_id] = None
-    raise InvalidOption("drain", f"more than {ENOUGH:,} jobs were due; does one schedule itself?")
+    raise InvalidOption(
+        "drain", f"more than {MAX_ENQUEUED:,} jobs were due; does one schedule itself?"
+    )
 
 
 def _raise_first_failure(records: Sequence[JobRecord]) -> None:
@@ -211,7 +213,7 @@ def enqueued(
 
 
 def _pending(app: Duly, function: Function[..., Any] | str | None, on: Any) -> list[JobRecord]:
-    filter = JobFilter(state=State.PENDING, function=name_of_function(function), limit=MANY)
+    filter = JobFilter(state=State.PENDING, function=name_of_function(function), limit=MAX_DRAINED)
     if on is None:
         found: Sequence[JobRecord] = app.ready().find(filter)
     else:
@@ -232,7 +234,7 @@ def assert_enqueued(
 
     `at`, `after`: due then, or so long after now. `on`: as the handle's transaction sees it.
     """
-    wanted = _Wanted(app, what, at, after, queue)
+    wanted = _ExpectedCall(app, what, at, after, queue)
     candidates = _pending(app, wanted.function, on)
     found = [record for record in candidates if wanted.fits(record)]
     if len(found) != 1:
@@ -245,7 +247,7 @@ def assert_not_enqueued(
     app: Duly, what: Function[..., Any] | Call[Any] | None = None, *, on: Any = None
 ) -> None:
     """No such job waits; without `what`, none at all."""
-    wanted = None if what is None else _Wanted(app, what, None, None, None)
+    wanted = None if what is None else _ExpectedCall(app, what, None, None, None)
     candidates = _pending(app, None if wanted is None else wanted.function, on)
     found = [record for record in candidates if wanted is None or wanted.fits(record)]
     if found:
@@ -253,7 +255,7 @@ def assert_not_enqueued(
         raise AssertionError(f"expected no job {wanted or ''}, found {len(found)}{_listed(shown)}")
 
 
-class _Wanted:
+class _ExpectedCall:
     def __init__(
         self,
         app: Duly,

@@ -4,7 +4,7 @@ app.webhook("github", source=GitHub(secrets=["env:GITHUB_SECRET"]), process=on_g
 """
 
 from duly.model.inbox import EventState
-from duly.webhooks.declared import Webhook
+from duly.webhooks.declaration import Webhook
 from duly.webhooks.inbox import Received, Retried, WebhookEvent, WebhookPage, Webhooks
 from duly.webhooks.sources import (
     HMAC,

@@ -30,9 +30,9 @@ from duly.model.inbox import EventState, FoundEvent, InboxFilter, InboxRecord, J
 from duly.model.job import JobRecord, NewJob, State, TrackedJob, Trigger
 from duly.model.measure import WEBHOOKS
 from duly.model.nesting import MAX_DEPTH, depth_of
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.runtime.transaction_guard import refuse_inside_mutation
-from duly.webhooks.declared import RETRY, Webhook, declare
+from duly.webhooks.declaration import RETRY, Webhook, declare
 from duly.webhooks.sources import Delivery, GivenHeaders, Headers, Refused, pairs_of
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class Webhooks:
             return self._receive(webhook, pairs_of(headers), body)
         except Refused as verdict:
             log.info("webhook %s refused: %s", webhook.name, verdict.reason)
-            return Received(verdict.status, _told(verdict))
+            return Received(verdict.status, _answer_text(verdict))
 
     def _receive(
         self, webhook: Webhook, headers: Sequence[tuple[str, str]], body: bytes
@@ -377,7 +377,7 @@ def _verdict(received: Received) -> str:
     return "invalid" if received.status in (400, 408, 413) else "unavailable"
 
 
-def _told(verdict: Refused) -> str:
+def _answer_text(verdict: Refused) -> str:
     """What the sender is told; why a signature is wrong is for our log only."""
     return "the request is not verified" if verdict.status == 401 else verdict.reason
 

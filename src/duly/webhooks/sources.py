@@ -20,7 +20,7 @@ from duly.errors import InvalidOption
 
 TOLERANCE_MS = 300_000
 """How far the time that a sender has signed may be from ours, either way."""
-MOST_SIGNATURES = 32
+MAX_SIGNATURES = 32
 """More in one header are no rotation of keys but an attempt to keep us busy."""
 DIGESTS: Mapping[str, Callable[[], Any]] = {
     "sha256": hashlib.sha256,
@@ -309,7 +309,7 @@ def _signatures(
 
 def _require(expected: Sequence[bytes], given: Sequence[bytes]) -> None:
     """Refuse unless one of those given is one of those expected."""
-    if len(given) > MOST_SIGNATURES:
+    if len(given) > MAX_SIGNATURES:
         raise Refused(401, "too many signatures")
     # Every pair is compared, so that the time taken does not tell which one matched.
     if not sum(is_same(one, other) for one in expected for other in given):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from duly import Ctx, Duly, Retry, Tx
-from duly.runtime import lifeline, observe
+from duly.runtime import lifeline, liveness
 from tests.torture.kill.trace import Trace
 
 BYSTANDERS = 3
@@ -83,6 +83,6 @@ if "KILL_FOLDER" in os.environ:
     app = make(None, Path(os.environ["KILL_FOLDER"]))
     # A process that never comes back need not be watched for long.
     lifeline.BODY_GRACE = 0.5
-    observe.ROUNDS_UNTIL_DEAD = int(os.environ.get("KILL_ROUNDS", observe.ROUNDS_UNTIL_DEAD))
+    liveness.ROUNDS_UNTIL_DEAD = int(os.environ.get("KILL_ROUNDS", liveness.ROUNDS_UNTIL_DEAD))
     # An abort leaves a dump where the machine keeps them.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

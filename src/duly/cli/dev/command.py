@@ -33,7 +33,7 @@ HOST = "127.0.0.1"
 PORTS_TRIED = 100
 LOOK_EVERY = 0.05
 DATABASE = "duly-dev.db"
-SLACK = 3
+SHUTDOWN_SLACK = 3
 """So much longer the demo may take on a machine that has no time for it."""
 
 Steps = Generator[None]
@@ -117,7 +117,7 @@ def _listener(first: int) -> socket.socket:
     return fail(f"none of the ports from {first} on is free", hint="give another --port")
 
 
-class Asked(Stop):
+class StopRequests(Stop):
     """How often somebody has asked to stop: the second time there is a hurry."""
 
     times = 0
@@ -141,7 +141,7 @@ class Dev:
         self._children = Children(self._command)
         self._url = "http://{}:{}".format(*listener.getsockname())
         self._view = View(app, root.out, self._url)
-        self._stop = Asked()
+        self._stop = StopRequests()
         self._is_well = True
         self._remedy = ""
 
@@ -172,7 +172,9 @@ class Dev:
 
         def is_over() -> bool:
             lasted = os_monotonic() - began
-            return seconds is not None and lasted >= (seconds if is_done() else SLACK * seconds)
+            return seconds is not None and lasted >= (
+                seconds if is_done() else SHUTDOWN_SLACK * seconds
+            )
 
         on_signals(self._stop.ask)
         with self._view.shown():

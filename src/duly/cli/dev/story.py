@@ -21,7 +21,7 @@ from duly.cli import demo
 from duly.cli.dev.children import Children
 from duly.cli.dev.view import View
 from duly.cli.out import Out
-from duly.cli.schedules.ahead import foreseen
+from duly.cli.schedules.preview import foreseen
 from duly.clock import to_ms
 from duly.model.job import State
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 READ_EVERY = 1.0
 DRAW_EVERY = 0.2
-MOST_RUNNING = 6
-MOST_TICKS = 5
-MOST_EVENTS = 8
-MOST_LINES = 20
+MAX_RUNNING = 6
+MAX_TICKS = 5
+MAX_EVENTS = 8
+MAX_LINES = 20
 """So many events of one moment are printed as lines; the others are only counted."""
 
 
-class Happened(NamedTuple):
+class EventLine(NamedTuple):
     """One event, for people."""
 
     at_ms: int
@@ -44,23 +44,23 @@ class Happened(NamedTuple):
     why: str
 
 
-def happened(news: News, now_ms: int) -> Happened | None:
+def event_line(news: News, now_ms: int) -> EventLine | None:
     """What is worth a line of its own: ends, second attempts, ticks, and what operators do."""
     match news:
         case JobNews(state=State.PENDING) if news.attempt:
-            return Happened(now_ms, news.function, "pending", f"after attempt {news.attempt}")
+            return EventLine(now_ms, news.function, "pending", f"after attempt {news.attempt}")
         case JobNews() if news.state.is_terminal:
             again = f"at attempt {news.attempt}" if news.attempt > 1 else ""
-            return Happened(news.at, news.function, str(news.state), again)
+            return EventLine(news.at, news.function, str(news.state), again)
         case TickNews():
-            return Happened(news.at, news.key or "a schedule", news.outcome, news.reason or "")
+            return EventLine(news.at, news.key or "a schedule", news.outcome, news.reason or "")
         case AuditNews() if news.actor:
-            return Happened(news.at, news.target, news.action, f"by {news.actor}")
+            return EventLine(news.at, news.target, news.action, f"by {news.actor}")
         case _:
             return None
 
 
-class Standing(NamedTuple):
+class DatabaseState(NamedTuple):
     """How things stand in the database."""
 
     health: HealthReport
@@ -74,8 +74,8 @@ class View:
         self._app, self._out, self._title = app, out, title
         self._ended: Counter[State] = Counter()
         self._running: dict[str, JobNews] = {}
-        self._events: deque[Happened] = deque(maxlen=MOST_EVENTS)
-        self._standing: Standing | None = None
+        self._events: deque[EventLine] = deque(maxlen=MAX_EVENTS)
+        self._standing: DatabaseState | None = None
         self._read_at = self._draw_at = 0.0
         self._follower: Follower | None = None
         self._live: Live | None = None
@@ -139,16 +139,16 @@ class View:
             self._draw_at = os_monotonic() + DRAW_EVERY
             self._live.update(self._picture(), refresh=True)
 
-    def _take(self) -> list[Happened]:
+    def _take(self) -> list[EventLine]:
         assert self._follower is not None
-        found: list[Happened] = []
-        for told in self._follower.take().told:
-            if isinstance(told.news, Gap):
+        found: list[EventLine] = []
+        for item in self._follower.take().items:
+            if isinstance(item.news, Gap):
                 self._running.clear()
                 continue
-            if isinstance(told.news, JobNews):
-                self._count(told.news)
-            if event := happened(told.news, self._app.clock.now()):
+            if isinstance(item.news, JobNews):
+                self._count(item.news)
+            if event := event_line(item.news, self._app.clock.now()):
                 found.append(event)
         self._events.extend(found)
         return found
@@ -161,19 +161,19 @@ class View:
         if news.state.is_terminal:
             self._ended[news.state] += 1
 
-    def _read(self) -> Standing | None:
+    def _read(self) -> DatabaseState | None:
         try:
-            return Standing(self._app.health(), self._app.schedules.list(enabled=True))
+            return DatabaseState(self._app.health(), self._app.schedules.list(enabled=True))
         except DulyError:
             return None
 
-    def _print_events(self, new: Sequence[Happened]) -> None:
-        for event in new[:MOST_LINES]:
+    def _print_events(self, new: Sequence[EventLine]) -> None:
+        for event in new[:MAX_LINES]:
             self.show(event._asdict(), partial(self._line, event))
-        if len(new) > MOST_LINES:
-            self.say(f"… and {len(new) - MOST_LINES} more", "dim")
+        if len(new) > MAX_LINES:
+            self.say(f"… and {len(new) - MAX_LINES} more", "dim")
 
-    def _line(self, event: Happened) -> Text:
+    def _line(self, event: EventLine) -> Text:
         text = self._out.styled(f"{self._out.at(event.at_ms)}  {event.what} ", "")
         text.append_text(self._out.cell(event.outcome))
         return text.append(f" {safe(event.why)}".rstrip(), style="dim")
@@ -221,7 +221,7 @@ class View:
         table.add_column(no_wrap=True, ratio=2, overflow="ellipsis")
         table.add_column(ratio=3)
         table.add_column(no_wrap=True, ratio=2, overflow="ellipsis")
-        for news in list(self._running.values())[:MOST_RUNNING]:
+        for news in list(self._running.values())[:MAX_RUNNING]:
             again = f", try {news.attempt}" if news.attempt > 1 else ""
             bar = ProgressBar(total=1, completed=news.value or 0)
             table.add_row(self._out.cell(f"{news.function}{again}"), bar, safe(news.note or ""))
@@ -237,7 +237,7 @@ class View:
                 "next": when.relative(each.record.due_at or 0, now_ms),
                 "at": self._out.at(each.record.due_at),
             }
-            for each in coming[:MOST_TICKS]
+            for each in coming[:MAX_TICKS]
         ]
         columns = [
             Column("next ticks", "key", flexible=True),

@@ -13,7 +13,7 @@ import click
 from duly.app import operations
 from duly.cli.ask import Decorator, all_of
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
-from duly.cli.imports.entry import Found, is_mapping
+from duly.cli.imports.entry import ReadEntry, is_mapping
 from duly.cli.imports.plan import Change, Planner, Rule, write
 from duly.cli.out import Out, brief
 from duly.cli.root import Root
@@ -195,7 +195,7 @@ def _planner(
 # What becomes of them ----------------------------------------------------------------------------
 
 
-def _take_over(root: Root, found: Iterable[Found], planner: Planner, *, yes: bool) -> None:
+def _take_over(root: Root, found: Iterable[ReadEntry], planner: Planner, *, yes: bool) -> None:
     out = root.out
     changes = list(planner.plan(found))
     to_write = [change for change in changes if change.kind in ("new", "change")]

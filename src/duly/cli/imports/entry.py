@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeGuard
 
 Fields = Mapping[str, Any]
-NOTHING: Fields = MappingProxyType({})
+NO_FIELDS: Fields = MappingProxyType({})
 
 
 class Entry(NamedTuple):
@@ -24,18 +24,18 @@ class Entry(NamedTuple):
     calls: str
     """What it calls there; `--map` looks at it."""
     args: tuple[Any, ...] = ()
-    kwargs: Fields = NOTHING
-    offered: Fields = NOTHING
+    kwargs: Fields = NO_FIELDS
+    offered: Fields = NO_FIELDS
     """Arguments for a function that takes them."""
-    options: Fields = NOTHING
+    options: Fields = NO_FIELDS
     """What its jobs have that others have not."""
-    made_with: Fields = NOTHING
+    made_with: Fields = NO_FIELDS
     """What a new one has besides; one that is there already keeps its own."""
     lost: tuple[str, ...] = ()
     """What duly does not take over, in words."""
 
 
-class Cannot(NamedTuple):
+class NotImportable(NamedTuple):
     """What cannot be taken over, and why."""
 
     where: str
@@ -43,7 +43,7 @@ class Cannot(NamedTuple):
     reason: str
 
 
-Found = Entry | Cannot
+ReadEntry = Entry | NotImportable
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
@@ -51,7 +51,7 @@ def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping)
 
 
-class Numbered:
+class UniqueNames:
     """Gives names; one that is given again has a number after it."""
 
     def __init__(self) -> None:

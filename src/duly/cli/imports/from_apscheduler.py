@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from duly.cli.imports import fields
-from duly.cli.imports.entry import Cannot, Entry, Found, Numbered
+from duly.cli.imports.entry import Entry, NotImportable, ReadEntry, UniqueNames
 from duly.cli.imports.from_celery import BOTH_DAYS, NAMES, Refused, interval, zone_name
 
 FROM_MONDAY = {name: (number - 1) % 7 for name, number in NAMES[fields.WEEKDAY].items()}
@@ -24,9 +24,9 @@ _ID_OF_ITS_OWN = re.compile(r"[0-9a-f]{32}")
 _POSITION = re.compile(r"(1st|2nd|3rd|4th|5th|last) ([a-z]{3})")
 
 
-def read_jobs(scheduler: Any) -> Iterator[Found]:
+def read_jobs(scheduler: Any) -> Iterator[ReadEntry]:
     """All jobs of a scheduler."""
-    numbered = Numbered()
+    numbered = UniqueNames()
     jobs = list(scheduler.get_jobs())
     times_named = Counter(map(_name, jobs))
     for job in jobs:
@@ -36,7 +36,7 @@ def read_jobs(scheduler: Any) -> Iterator[Found]:
         try:
             yield _entry(job, where, numbered(key))
         except Refused as refused:
-            yield Cannot(where, str(job.trigger), str(refused))
+            yield NotImportable(where, str(job.trigger), str(refused))
 
 
 def _calls(job: Any) -> str:

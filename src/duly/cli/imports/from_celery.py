@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
 from duly.cli.imports import fields
-from duly.cli.imports.entry import Cannot, Entry, Found, is_mapping
+from duly.cli.imports.entry import Entry, NotImportable, ReadEntry, is_mapping
 from duly.errors import InvalidTime
 from duly.functions.times import Delay, length_ms
 
@@ -59,13 +59,13 @@ def zone_name(tz: Any) -> str:
     return str(getattr(tz, "key", None) or getattr(tz, "zone", None) or tz)
 
 
-def read_beat(schedule: Mapping[str, Any], tz: str) -> Iterator[Found]:
+def read_beat(schedule: Mapping[str, Any], tz: str) -> Iterator[ReadEntry]:
     """All entries; `tz` is the zone of its crontabs."""
     for name, entry in schedule.items():
         try:
             yield _entry(str(name), entry, tz)
         except Refused as refused:
-            yield Cannot(f"entry {name}", _words(entry), str(refused))
+            yield NotImportable(f"entry {name}", _words(entry), str(refused))
 
 
 def _entry(name: str, entry: Any, tz: str) -> Entry:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from duly.cli.imports import fields
-from duly.cli.imports.entry import Cannot, Entry, Found, Numbered
+from duly.cli.imports.entry import Entry, NotImportable, ReadEntry, UniqueNames
 from duly.errors import InvalidCron, UnknownZone
 from duly.model.cron import MACROS
 from duly.model.trigger import Cron
@@ -30,7 +30,7 @@ LONGEST_NAME = 40
 class Crontab(NamedTuple):
     """What a crontab holds, line by line."""
 
-    found: list[Found]
+    found: list[ReadEntry]
     settings: dict[str, int]
     """Variables that are set for the commands, with their lines: they are not taken over."""
 
@@ -46,8 +46,8 @@ def read_crontab(text: str, tz: str, *, system: bool = False) -> Crontab:
     return Crontab(found, settings)
 
 
-def _found(text: str, tz: str, system: bool, settings: dict[str, int]) -> Iterator[Found]:
-    numbered = Numbered()
+def _found(text: str, tz: str, system: bool, settings: dict[str, int]) -> Iterator[ReadEntry]:
+    numbered = UniqueNames()
     current = tz
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -64,10 +64,10 @@ def _found(text: str, tz: str, system: bool, settings: dict[str, int]) -> Iterat
         try:
             yield _entry(where, line, current, system, numbered)
         except _Refused as refused:
-            yield Cannot(where, line, str(refused))
+            yield NotImportable(where, line, str(refused))
 
 
-def _entry(where: str, line: str, tz: str, system: bool, numbered: Numbered) -> Entry:
+def _entry(where: str, line: str, tz: str, system: bool, numbered: UniqueNames) -> Entry:
     expression, rest = _macro(line) if line.startswith("@") else _five_fields(line)
     user, command = _parted(rest) if system else ("", rest)
     if not command:

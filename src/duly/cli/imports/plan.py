@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from duly.cli.api import Api, ApiError
-from duly.cli.imports.entry import Cannot, Entry, Found
+from duly.cli.imports.entry import Entry, NotImportable, ReadEntry
 
 COMPARED = ("function", "args", "options", "cron", "tz", "every_ms", "at")
 TIMES = ("cron", "tz", "every_ms", "at")
@@ -69,10 +69,10 @@ class Planner:
         self._api, self._known = api, known
         self._prefix, self._rules, self._function = prefix, rules, function
 
-    def plan(self, found: Iterable[Found]) -> Iterator[Change]:
+    def plan(self, found: Iterable[ReadEntry]) -> Iterator[Change]:
         seen: set[str] = set()
         for entry in found:
-            if isinstance(entry, Cannot):
+            if isinstance(entry, NotImportable):
                 yield Change("cannot", entry.where, entry.text, reason=entry.reason)
                 continue
             key = self._prefix + entry.key

@@ -1,6 +1,6 @@
 """`duly schedules`: manage schedules."""
 
-from duly.cli.schedules import ahead, changing, declared, looking, parts
+from duly.cli.schedules import change, declarations, parts, preview, show
 from duly.cli.schedules.group import schedules
 
-__all__ = ["ahead", "changing", "declared", "looking", "parts", "schedules"]
+__all__ = ["change", "declarations", "parts", "preview", "schedules", "show"]

@@ -12,7 +12,7 @@ from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.out import Column, Item, Out, brief
 from duly.cli.root import Root
 from duly.cli.schedules.group import on_one, said, schedules
-from duly.cli.schedules.looking import turn
+from duly.cli.schedules.show import turn
 from duly.cli.values import Json
 
 if TYPE_CHECKING:

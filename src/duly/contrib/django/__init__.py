@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from duly.contrib.django.lend import atomic
+from duly.contrib.django.orm import atomic
 
 if TYPE_CHECKING:
-    from duly.contrib.django.make import App
+    from duly.contrib.django.project import App
 
     app: App
 
@@ -24,7 +24,7 @@ _making = threading.Lock()
 def __getattr__(name: str) -> Any:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from duly.contrib.django.make import make_app
+    from duly.contrib.django.project import make_app
 
     with _making:
         if "app" not in globals():

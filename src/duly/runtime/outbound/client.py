@@ -29,7 +29,7 @@ MAX_ANSWER = 64 * 1024
 """So much of an answer is kept; the rest is not read."""
 
 Resolve = Callable[..., Sequence[Any]]
-Found = tuple[int, Any]
+FoundAddress = tuple[int, Any]
 """A family, and what a socket of it connects to."""
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -111,13 +111,13 @@ class Client:
             connection.close()
             channel.end()
 
-    def _checked(self, request: _Request) -> list[Found]:
+    def _checked(self, request: _Request) -> list[FoundAddress]:
         """The addresses of the host, every one of which may be sent to."""
         target = request.target
         if target.address is not None:
             family = socket.AF_INET if target.address.version == 4 else socket.AF_INET6
             return [(family, (str(target.address), target.port))]
-        found: list[Found] = []
+        found: list[FoundAddress] = []
         for family, _, _, _, where in self._look_up(request):
             if family not in (socket.AF_INET, socket.AF_INET6):
                 continue
@@ -223,7 +223,7 @@ class _Stream(io.RawIOBase):
         return self._channel.receive(buffer)
 
 
-def _connected(found: Sequence[Found], request: _Request) -> socket.socket:
+def _connected(found: Sequence[FoundAddress], request: _Request) -> socket.socket:
     """A connection to the first of the checked addresses that takes one."""
     fault: OSError | None = None
     for tried, (family, where) in enumerate(found):

@@ -25,7 +25,7 @@ class NoteBody(Shape):
     note: Note | None = None
 
 
-NO_NOTE = NoteBody()
+EMPTY_NOTE = NoteBody()
 
 
 class Page(Shape, Generic[T]):

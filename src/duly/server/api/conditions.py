@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from duly.errors import InvalidCondition, InvalidOption
-from duly.model import plain
+from duly.model import strict_json
 from duly.model.condition import parse
 from duly.server.answers import Shape
 from duly.server.api.operation import Operations, Reader
@@ -57,6 +57,6 @@ def validate(who: Reader, body: ValidateBody) -> Validity:
 def explain(who: Reader, body: ExplainBody) -> ExplanationShape:
     """What it comes to for a context: each operator with what it finds there."""
     condition = parse(body.condition)
-    if fault := plain.fault(body.context):
+    if fault := strict_json.fault(body.context):
         raise InvalidOption("context", f"{fault.path}: {fault.reason}".removeprefix(": "))
     return explanation_shape(condition.explain(body.context))

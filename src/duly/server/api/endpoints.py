@@ -12,15 +12,15 @@ from duly.app import Duly
 from duly.clock import to_ms
 from duly.endpoints import Endpoint, Endpoints
 from duly.endpoints.secrets import is_reference
-from duly.endpoints.verbs import LONGEST, SHORTEST
+from duly.endpoints.verbs import MAX_TIMEOUT, MIN_TIMEOUT
 from duly.errors import StaleVersion
 from duly.model.access import Principal
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.retry import Retry
 from duly.server.answers import Ms, Shape, Time, given
 from duly.server.api.common import Cursor, Limit, Page, check_id, owner_of, page
 from duly.server.api.jobs import JobShape, run_once, shape_of
-from duly.server.api.operation import Admin, Operations, Operator, Reader, everybodys
+from duly.server.api.operation import Admin, Operations, Operator, Reader, require_all_owners
 from duly.server.api.repeatable import Repeatable
 
 api = Operations("endpoints", "/endpoints")
@@ -59,7 +59,7 @@ class NewEndpointBody(Shape):
     url: Annotated[str, Meta(min_length=1, max_length=2_000)]
     secret: Secret = None
     headers: Headers = field(default_factory=dict[str, str])
-    timeout: Annotated[float, Meta(ge=SHORTEST, le=LONGEST)] = 10.0
+    timeout: Annotated[float, Meta(ge=MIN_TIMEOUT, le=MAX_TIMEOUT)] = 10.0
     retry: RetryShape | None = None
     owner: str | None = None
 
@@ -72,7 +72,7 @@ class EndpointChangesBody(Shape):
     url: Annotated[str, Meta(min_length=1, max_length=2_000)] | UnsetType | None = UNSET
     secret: Secret | UnsetType = UNSET
     headers: Headers | UnsetType | None = UNSET
-    timeout: Annotated[float, Meta(ge=SHORTEST, le=LONGEST)] | UnsetType | None = UNSET
+    timeout: Annotated[float, Meta(ge=MIN_TIMEOUT, le=MAX_TIMEOUT)] | UnsetType | None = UNSET
     retry: RetryShape | UnsetType | None = UNSET
 
 
@@ -80,7 +80,7 @@ class SendBody(Shape):
     body: Any = UNSET
 
 
-NOTHING = SendBody()
+EMPTY_SEND = SendBody()
 
 
 @api.post("", status=201, again=EndpointShape)
@@ -90,7 +90,7 @@ def create(app: Duly, who: Admin, once: Repeatable, body: NewEndpointBody) -> En
     Any secret that workers can read can be sent by a reference: a token of an owner gives none.
     """
     if _has_references(body.secret, body.headers):
-        everybodys(who)
+        require_all_owners(who)
 
     def make(endpoint_id: str | None) -> Endpoint:
         return _of(app, who).create(
@@ -144,7 +144,7 @@ def update(app: Duly, who: Admin, endpoint_id: str, body: EndpointChangesBody) -
     if not changes.keys().isdisjoint(("url", "secret", "headers")) and _has_references(
         changes.get("secret", found.secret), changes.get("headers", found.headers)
     ):
-        everybodys(who)
+        require_all_owners(who)
     return _shape(_of(app, who).update(found, version=body.version, by=who.name, **changes))
 
 
@@ -160,7 +160,7 @@ def send(
     who: Operator,
     once: Repeatable,
     endpoint_id: str,
-    body: SendBody = NOTHING,
+    body: SendBody = EMPTY_SEND,
 ) -> JobShape:
     """POST something there now, as a job; 200 with the one that its key already has."""
     found = _of(app, who).get(check_id(endpoint_id, "endpoint"))
@@ -168,10 +168,12 @@ def send(
     args = given(body)
     now = app.clock.now()
 
-    def deed(job_id: str) -> Deed:
-        return Deed("endpoint.send", f"endpoint:{found.id}", who.name, {"job_id": job_id}, now)
+    def audit_entry(job_id: str) -> NewAuditEntry:
+        return NewAuditEntry(
+            "endpoint.send", f"endpoint:{found.id}", who.name, {"job_id": job_id}, now
+        )
 
-    job = run_once(app, who, once, body, target, args, now, deed)
+    job = run_once(app, who, once, body, target, args, now, audit_entry)
     if job.existed:
         once.made_nothing()
     return shape_of(job.record)

@@ -27,9 +27,9 @@ from duly.model.news import (
     Gap,
     JobNews,
     News,
+    NewsFilter,
+    NewsItem,
     TickNews,
-    Told,
-    Wanted,
     read_cursor,
 )
 from duly.model.progress import Event
@@ -41,7 +41,7 @@ from duly.server.api.operation import Header, Operations, Reader, Stream
 api = Operations("events")
 
 HEARTBEAT_SECONDS = 15.0
-MOST_JOBS = 100
+MAX_JOBS = 100
 RETRY_MS = 1_000
 
 
@@ -53,7 +53,7 @@ RETRY_MS = 1_000
 def events(
     app: Duly,
     who: Reader,
-    job: Annotated[list[str], Meta(max_length=MOST_JOBS)] | None = None,
+    job: Annotated[list[str], Meta(max_length=MAX_JOBS)] | None = None,
     schedule: str | None = None,
     owner: str | None = None,
     last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None,
@@ -77,7 +77,7 @@ def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
         raise Refused(404, "schedule_not_found", f"no schedule has the id {schedule_id!r}")
 
 
-def _wanted(who: Principal, owner: str | None, schedule: str | None) -> Wanted:
+def _wanted(who: Principal, owner: str | None, schedule: str | None) -> NewsFilter:
     # What operators do does not say whose things it is about.
     sees_changes = owner is None and who.may(Scope.OPERATE)
 
@@ -100,26 +100,26 @@ def _schedule_of(news: JobNews | TickNews) -> str | None:
 # Streams -----------------------------------------------------------------------------------------
 
 
-async def _feed(app: Duly, wanted: Wanted, last: str | None) -> AsyncGenerator[str]:
+async def _feed(app: Duly, wanted: NewsFilter, last: str | None) -> AsyncGenerator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     cursor = None if last is None else read_cursor(last)
     lost = last is not None and cursor is None
     feed = operations.follow(app, wanted, cursor, idle=HEARTBEAT_SECONDS)
     async with contextlib.aclosing(feed) as heard:
-        async for told, here in heard:
+        async for items, here in heard:
             if lost and here is not None:
                 # Not before: what happens while the client loads anew must be told.
                 lost = False
                 yield _event("gap", {}, here)
-            yield "".join(map(_text, told)) or _still_here(here)
+            yield "".join(map(_text, items)) or _still_here(here)
 
 
-def _text(told: Told) -> str:
-    news = told.news
+def _text(item: NewsItem) -> str:
+    news = item.news
     if isinstance(news, Gap):
-        return _event("gap", {}, told.cursor)
+        return _event("gap", {}, item.cursor)
     name = {JobNews: "job", TickNews: "tick", AuditNews: "change"}[type(news)]
-    return _event(name, _content(news), told.cursor)
+    return _event(name, _content(news), item.cursor)
 
 
 def _still_here(cursor: Cursor | None = None) -> str:

@@ -23,7 +23,7 @@ from duly.model.schedule import Plan, ScheduleFilter
 from duly.model.trigger import Cron
 from duly.schedules import Schedules
 from duly.schedules.health import understood
-from duly.schedules.reading import MAX_FORECAST_DAYS
+from duly.schedules.verbs_read import MAX_FORECAST_DAYS
 from duly.server.answers import Instant, Ms, Shape, Time
 from duly.server.api.common import check_id, owner_of
 from duly.server.api.operation import Operations, Reader, Text

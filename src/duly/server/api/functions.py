@@ -13,10 +13,10 @@ from duly.errors import UnknownFunction
 from duly.functions.published import schema_of
 from duly.model.function import FunctionInfo, is_reserved
 from duly.model.function import Status as FunctionStatus
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.server.answers import Ms, Shape, Time, time_of
-from duly.server.api.operation import Operations, Operator, Reader, everybodys
-from duly.server.api.schedule_shapes import ScheduleShape, Shown
+from duly.server.api.operation import Operations, Operator, Reader, require_all_owners
+from duly.server.api.schedule_shapes import ScheduleShape, ScheduleShapes
 
 api = Operations("functions", "/functions")
 
@@ -65,12 +65,12 @@ def get(app: Duly, who: Reader, name: str) -> FunctionShape:
 @api.post("/{name}/status")
 def set_status(app: Duly, who: Operator, name: str, body: StatusBody) -> FunctionStatusShape:
     """Pause, resume, deprecate, delete or restore it, for every process on the database."""
-    everybodys(who)
+    require_all_owners(who)
     known = _known(app, name)
     getattr(app.functions, body.verb)(name, by=who.name, note=body.note)
     removed = operations.removed_with(app, known.name) if body.verb == "restore" else []
     shape = _shape(app.functions.info(name))
-    return FunctionStatusShape(**asdict(shape), removed=Shown(app).all(removed))
+    return FunctionStatusShape(**asdict(shape), removed=ScheduleShapes(app).all(removed))
 
 
 def _known(app: Duly, name: str) -> FunctionInfo:

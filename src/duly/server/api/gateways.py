@@ -18,7 +18,7 @@ from duly.observe.view import ObservedGateway, ObservedSchedule
 from duly.observe.view import ObservedPage as Observed
 from duly.server.answers import Ms, Refused, Shape, Time
 from duly.server.api.common import Cursor, Limit, Page, check_id, owner_of, page
-from duly.server.api.operation import Admin, Operations, Operator, Reader, everybodys
+from duly.server.api.operation import Admin, Operations, Operator, Reader, require_all_owners
 from duly.server.api.repeatable import Repeatable
 
 api = Operations("gateways")
@@ -103,7 +103,7 @@ class RunCronBody(Shape):
     mode: Literal["force", "due"] = "force"
 
 
-FORCED = RunCronBody()
+DEFAULT_CRON_RUN = RunCronBody()
 
 
 class Ran(Shape):
@@ -163,7 +163,7 @@ def add(app: Duly, who: Admin, once: Repeatable, body: NewGatewayBody) -> Gatewa
     Its address may be inside your network, and its secret any that the server can read: a token of
     an owner may not do this.
     """
-    everybodys(who)
+    require_all_owners(who)
 
     def make(gateway_id: str | None) -> RegisteredGateway:
         return app.gateways.add(
@@ -202,7 +202,7 @@ def get(app: Duly, who: Reader, gateway_id: str) -> GatewayShape:
 @api.delete("/gateways/{gateway_id}", status=204)
 def remove(app: Duly, who: Admin, gateway_id: str) -> None:
     """Forget it; the gateway itself goes on as before. A token of an owner may not do this."""
-    everybodys(who)
+    require_all_owners(who)
     app.gateways.remove(_known(app, who, gateway_id).id, by=who.name)
 
 
@@ -262,7 +262,7 @@ def cron_run(
     who: Operator,
     gateway_id: str,
     cron_id: str,
-    body: RunCronBody = FORCED,
+    body: RunCronBody = DEFAULT_CRON_RUN,
 ) -> Ran:
     """Run a cron of it now, or only if it is due."""
     answer = _ask(

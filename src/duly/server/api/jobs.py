@@ -10,8 +10,8 @@ from msgspec import Meta, field
 from msgspec.structs import asdict
 
 from duly.app import Duly, operations
-from duly.calls.bulk import Order, Which
-from duly.calls.jobs import MOST_CHILDREN, Job, JobFailure, failure_of
+from duly.calls.bulk import BulkOrder, JobSelection
+from duly.calls.jobs import MAX_CHILDREN, Job, JobFailure, failure_of
 from duly.calls.verbs import job_filter
 from duly.clock import from_ms
 from duly.endpoints import EndpointTarget
@@ -22,11 +22,11 @@ from duly.functions.times import after as in_seconds
 from duly.functions.times import at
 from duly.ids import is_id, new_id
 from duly.model.access import Principal, Scope
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.function import FunctionInfo, Status, is_reserved
 from duly.model.job import JobFilter, JobRecord, State, Trigger
 from duly.model.redact import masked
-from duly.model.stored import word
+from duly.model.stored_values import word
 from duly.model.why import Cause
 from duly.server.answers import (
     SAFE_INTEGER,
@@ -53,7 +53,7 @@ api = Operations("jobs", "/jobs")
 
 MAX_LINES = 1_000
 NAME_OR_ID = "Its name, or its id."
-DeedOf = Callable[[str], Deed]
+AuditEntryOf = Callable[[str], NewAuditEntry]
 """What is written down about a job, by its id."""
 
 
@@ -284,7 +284,7 @@ def retry(app: Duly, who: Operator, job_id: str) -> JobShape:
 @api.get("/{job_id}/children")
 def children(app: Duly, who: Reader, job_id: str) -> list[JobShape]:
     """The jobs that its code has called."""
-    return children_of(app, who, job_id, MOST_CHILDREN)
+    return children_of(app, who, job_id, MAX_CHILDREN)
 
 
 @api.get("/{job_id}/logs")
@@ -338,23 +338,29 @@ def bulk(app: Duly, who: Operator, once: Repeatable, body: BulkBody) -> BulkAnsw
         now = operations.now(app)
         job_id = job_id or new_id(now)
         detail = {name: str(value) for name, value in which.items()}
-        deed = Deed(f"jobs.{body.verb}", f"job:{job_id}", who.name, detail, now)
-        return app.job(operations.enqueue_bulk(app, _order(app, body, which), id=job_id, deed=deed))
+        audit_entry = NewAuditEntry(f"jobs.{body.verb}", f"job:{job_id}", who.name, detail, now)
+        return app.job(
+            operations.enqueue_bulk(
+                app, _order(app, body, which), id=job_id, audit_entry=audit_entry
+            )
+        )
 
     return BulkAnswer(
         job=shape_of(once.make(who, body, make, app.job).record), matched=None, sample=[]
     )
 
 
-def _order(app: Duly, body: BulkBody, which: dict[str, Any]) -> Order:
+def _order(app: Duly, body: BulkBody, which: dict[str, Any]) -> BulkOrder:
     words = {name: value for name, value in which.items() if name != "state"}
     match body.verb:
         case "cancel":
-            return operations.cancel_order(app, body.state, cast(Which, words))
+            return operations.cancel_order(app, body.state, cast(JobSelection, words))
         case "retry":
-            return operations.retry_order(app, body.state, body.dead, cast(Which, words))
+            return operations.retry_order(app, body.state, body.dead, cast(JobSelection, words))
         case "reschedule":
-            return operations.reschedule_order(app, body.run_at, body.run_after, cast(Which, words))
+            return operations.reschedule_order(
+                app, body.run_at, body.run_after, cast(JobSelection, words)
+            )
 
 
 def _check_words(body: BulkBody) -> None:
@@ -445,13 +451,15 @@ def run_once(
     function: Function[..., Any],
     args: dict[str, Any],
     due: int,
-    deed: DeedOf | None = None,
+    audit_entry: AuditEntryOf | None = None,
 ) -> Job[Any]:
     """The call as a job, or the one that the key of the request already has."""
     if once.key is None:
-        return _run(app, who, function, args, due, deed)
+        return _run(app, who, function, args, due, audit_entry)
     with once.claimed(who, body):
-        return _run(app, who, function.using(idempotency_key=once.digest(who)), args, due, deed)
+        return _run(
+            app, who, function.using(idempotency_key=once.digest(who)), args, due, audit_entry
+        )
 
 
 def _run(
@@ -460,10 +468,10 @@ def _run(
     function: Function[..., Any],
     args: dict[str, Any],
     due: int,
-    deed: DeedOf | None,
+    audit_entry: AuditEntryOf | None,
 ) -> Job[Any]:
     """The call as a job that says who asked for it."""
-    job = operations.run(app, called_with(function, args), due, who.name, deed)
+    job = operations.run(app, called_with(function, args), due, who.name, audit_entry)
     if job is None:
         # Its key is remembered for longer than it was kept.
         raise gone()

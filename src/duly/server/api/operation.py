@@ -164,7 +164,7 @@ def check_scope(principal: Principal, scope: Scope) -> Principal:
     return principal
 
 
-def everybodys(principal: Principal) -> None:
+def require_all_owners(principal: Principal) -> None:
     """Refuse those who are there for one owner: this is about everybody's things."""
     if principal.owner is not None:
         raise Refused(403, "forbidden", "a token of an owner may not do this")

@@ -14,8 +14,8 @@ from duly.model.audit import ROW
 from duly.model.queue import QueuePause
 from duly.observe.doctor import Level
 from duly.server.answers import Ms, Shape, Time, stored, time_of
-from duly.server.api.common import NO_NOTE, Cursor, Limit, NoteBody, Page, check_cursor, page
-from duly.server.api.operation import Operations, Operator, Reader, everybodys
+from duly.server.api.common import EMPTY_NOTE, Cursor, Limit, NoteBody, Page, check_cursor, page
+from duly.server.api.operation import Operations, Operator, Reader, require_all_owners
 
 api = Operations("operations")
 
@@ -96,9 +96,9 @@ def queues(app: Duly, who: Reader) -> list[QueueShape]:
 
 
 @api.post("/queues/{name}/pause")
-def pause_queue(app: Duly, who: Operator, name: str, body: NoteBody = NO_NOTE) -> QueueShape:
+def pause_queue(app: Duly, who: Operator, name: str, body: NoteBody = EMPTY_NOTE) -> QueueShape:
     """Start no more jobs of this queue."""
-    everybodys(who)
+    require_all_owners(who)
     app.queues.pause(name, by=who.name, note=body.note)
     return _queue(app, name)
 
@@ -106,7 +106,7 @@ def pause_queue(app: Duly, who: Operator, name: str, body: NoteBody = NO_NOTE) -
 @api.post("/queues/{name}/resume")
 def resume_queue(app: Duly, who: Operator, name: str) -> QueueShape:
     """Start them again."""
-    everybodys(who)
+    require_all_owners(who)
     app.queues.resume(name, by=who.name)
     return _queue(app, name)
 
@@ -114,7 +114,7 @@ def resume_queue(app: Duly, who: Operator, name: str) -> QueueShape:
 @api.put("/queues/{name}/limit")
 def limit_queue(app: Duly, who: Operator, name: str, body: LimitBody) -> QueueShape:
     """Run at most so many of its jobs at once, over all workers; null: any number."""
-    everybodys(who)
+    require_all_owners(who)
     app.queues.limit(name, body.at_once, by=who.name)
     return _queue(app, name)
 
@@ -138,7 +138,7 @@ def _pause(pause: QueuePause | None) -> PauseShape | None:
 @api.get("/workers")
 def workers(app: Duly, who: Reader) -> list[WorkerShape]:
     """The workers that are registered now."""
-    everybodys(who)
+    require_all_owners(who)
     return [
         WorkerShape(
             id=worker.id,
@@ -159,7 +159,7 @@ def workers(app: Duly, who: Reader) -> list[WorkerShape]:
 @api.get("/doctor")
 def doctor(app: Duly, who: Reader) -> DiagnosisShape:
     """What is wrong, as far as the server can tell, and what to do; takes some seconds at most."""
-    everybodys(who)
+    require_all_owners(who)
     found = operations.examine(app)
     findings = [FindingShape(**msgspec.structs.asdict(each)) for each in found.findings]
     return DiagnosisShape(healthy=found.healthy, findings=findings)
@@ -172,9 +172,9 @@ def kill_switch(app: Duly, who: Reader) -> SwitchShape:
 
 
 @api.post("/kill-switch/pause")
-def pause(app: Duly, who: Operator, body: NoteBody = NO_NOTE) -> SwitchShape:
+def pause(app: Duly, who: Operator, body: NoteBody = EMPTY_NOTE) -> SwitchShape:
     """Start no job of any queue and dispatch no tick of any schedule."""
-    everybodys(who)
+    require_all_owners(who)
     app.pause(body.note, by=who.name)
     return SwitchShape(paused=_pause(app.paused))
 
@@ -182,7 +182,7 @@ def pause(app: Duly, who: Operator, body: NoteBody = NO_NOTE) -> SwitchShape:
 @api.post("/kill-switch/resume")
 def resume(app: Duly, who: Operator) -> SwitchShape:
     """The contrary."""
-    everybodys(who)
+    require_all_owners(who)
     app.resume(by=who.name)
     return SwitchShape(paused=_pause(app.paused))
 
@@ -196,7 +196,7 @@ def audit(
     limit: Limit = 100,
 ) -> Page[AuditShape]:
     """Who did what to what, newest first."""
-    everybodys(who)
+    require_all_owners(who)
     return audited(app, target, before, limit)
 
 

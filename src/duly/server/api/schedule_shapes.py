@@ -17,9 +17,9 @@ from duly.endpoints.alerts import is_address
 from duly.errors import InvalidOption
 from duly.model.calendar import SEEDS
 from duly.model.condition import Explanation
+from duly.model.durations import read_length, write_length
 from duly.model.expect import Expect
 from duly.model.job import FIVE_YEARS_MS
-from duly.model.lengths import read_length, write_length
 from duly.model.schedule import (
     Budget,
     Outcome,
@@ -28,7 +28,7 @@ from duly.model.schedule import (
     read_trigger,
 )
 from duly.model.schedule_options import OPTIONS, Kind, Option
-from duly.model.stored import attempt
+from duly.model.stored_values import attempt
 from duly.model.trigger import LEAST_INTERVAL_MS, At, Cron, Every, Trigger
 from duly.model.why_schedule import ScheduleCause
 from duly.schedules import Foreseen, Schedule, SchedulePlan, Tick
@@ -57,7 +57,7 @@ Interval = Annotated[
     Check(_with_units),
     Meta(description="A length with its units: `5m`, `1h30m`. A bare number is refused."),
 ]
-INSTEAD = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
+ENDPOINT_HELP = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
 
 
 # What comes in -----------------------------------------------------------------------------------
@@ -153,7 +153,9 @@ class ScheduleOptionsBody(_OptionsBody):
 class NewScheduleBody(ScheduleOptionsBody, kw_only=True):
     key: Annotated[str, Meta(min_length=1, max_length=200)]
     function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    endpoint: Annotated[str, Meta(min_length=1, max_length=500, description=INSTEAD)] | None = None
+    endpoint: (
+        Annotated[str, Meta(min_length=1, max_length=500, description=ENDPOINT_HELP)] | None
+    ) = None
     args: Arguments = field(default_factory=dict[str, Any])
     options: JobOptions = field(default_factory=JobOptions)
     owner: str | None = None
@@ -166,13 +168,15 @@ class ScheduleChangesBody(ScheduleOptionsBody, kw_only=True):
 
     version: Annotated[int, Meta(description="As it was read: 409 if it has changed since.")]
     function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    endpoint: Annotated[str, Meta(min_length=1, max_length=500, description=INSTEAD)] | None = None
+    endpoint: (
+        Annotated[str, Meta(min_length=1, max_length=500, description=ENDPOINT_HELP)] | None
+    ) = None
     args: Arguments | None = None
     options: JobOptions | None = None
     enabled: bool | UnsetType | None = UNSET
 
 
-OWN = frozenset(
+NOT_OPTIONS = frozenset(
     {"key", "function", "endpoint", "args", "options", "owner", "version", "every_ms", "anchor_at"}
 )
 """What of a body is no option of `schedules.create`."""
@@ -181,7 +185,7 @@ OWN = frozenset(
 def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
     """The options of a body as the verbs take them: those that were given, also as null."""
     said = given(body)
-    options = {name: value for name, value in said.items() if name not in OWN}
+    options = {name: value for name, value in said.items() if name not in NOT_OPTIONS}
     milliseconds, anchor = _interval(said.get("every"), said.get("every_ms")), said.get("anchor_at")
     if milliseconds is not None:
         options["every"] = Every(milliseconds, None if anchor is None else to_ms(anchor))
@@ -404,7 +408,7 @@ class PlanShape(Shape):
     entries: list[PlanEntryShape]
 
 
-class Shown:
+class ScheduleShapes:
     """Makes shapes of schedules; their calendars and last jobs are looked up together."""
 
     def __init__(self, app: Duly) -> None:

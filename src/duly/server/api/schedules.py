@@ -18,7 +18,7 @@ from duly.model.schedule import Outcome, Reason
 from duly.schedules import Health, Schedule, Schedules, Tick
 from duly.server.answers import Instant, Shape, iso, time_of
 from duly.server.api.common import (
-    NO_NOTE,
+    EMPTY_NOTE,
     Cursor,
     Limit,
     NoteBody,
@@ -36,7 +36,7 @@ from duly.server.api.jobs import (
     refuse_masks,
     without_jobs,
 )
-from duly.server.api.operation import Operations, Operator, Reader, everybodys
+from duly.server.api.operation import Operations, Operator, Reader, require_all_owners
 from duly.server.api.operations import AuditShape, audited
 from duly.server.api.repeatable import Repeatable
 from duly.server.api.schedule_shapes import (
@@ -48,8 +48,8 @@ from duly.server.api.schedule_shapes import (
     ScheduleChangesBody,
     ScheduleReasonShape,
     ScheduleShape,
+    ScheduleShapes,
     ScheduleWhyShape,
-    Shown,
     TickShape,
     explanation_shape,
     foreseen_shape,
@@ -108,8 +108,8 @@ class ConditionBody(Shape):
 
 
 # Bodies that may be left out.
-FOR_GOOD = DryRunBody()
-AS_IT_IS = RunScheduleBody(inputs=None)
+NOT_DRY_RUN = DryRunBody()
+DEFAULT_RUN = RunScheduleBody(inputs=None)
 
 
 @api.get("")
@@ -134,7 +134,7 @@ def find(
         after=after,
         limit=limit + 1,
     )
-    return page(Shown(app).all(found), limit, lambda each: each.id)
+    return page(ScheduleShapes(app).all(found), limit, lambda each: each.id)
 
 
 @api.post("", status=201, again=ScheduleShape)
@@ -147,7 +147,7 @@ def create(app: Duly, who: Operator, once: Repeatable, body: NewScheduleBody) ->
         schedules = operations.schedules(app, owner)
         return schedules.create(body.key, call, by=who.name, id=schedule_id, **options)
 
-    return Shown(app)(once.make(who, body, make, app.schedules.get))
+    return ScheduleShapes(app)(once.make(who, body, make, app.schedules.get))
 
 
 @api.post("/check")
@@ -155,27 +155,27 @@ def check(app: Duly, who: Reader, body: NewScheduleBody) -> ScheduleShape:
     """The schedule that the same request to make one would give; nothing is made."""
     owner = owner_of(who, body.owner)
     call, options = _asked_for(app, who, body, owner)
-    return Shown(app)(operations.draft(app, body.key, call, options, owner, who.name))
+    return ScheduleShapes(app)(operations.draft(app, body.key, call, options, owner, who.name))
 
 
 @api.get("/plan")
 def plan(app: Duly, who: Reader) -> PlanShape:
     """What applying the schedules that this server's code declares would change."""
-    everybodys(who)
+    require_all_owners(who)
     return plan_shape(app.schedules.plan())
 
 
 @api.post("/apply")
-def apply(app: Duly, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
+def apply(app: Duly, who: Operator, body: DryRunBody = NOT_DRY_RUN) -> PlanShape:
     """Make the store say what this server's code declares."""
-    everybodys(who)
+    require_all_owners(who)
     return plan_shape(app.schedules.apply(by=who.name, dry_run=body.dry_run))
 
 
 @api.post("/prune")
-def prune(app: Duly, who: Operator, body: DryRunBody = FOR_GOOD) -> PlanShape:
+def prune(app: Duly, who: Operator, body: DryRunBody = NOT_DRY_RUN) -> PlanShape:
     """Remove those that code declares no longer."""
-    everybodys(who)
+    require_all_owners(who)
     return plan_shape(app.schedules.prune(by=who.name, dry_run=body.dry_run))
 
 
@@ -198,7 +198,7 @@ def named(app: Duly, who: Reader, key: str, owner: str | None = None) -> Schedul
     """The one that is called so; of an owner, or of nobody."""
     found = owner_of(who, owner)
     schedules = app.schedules if found is None else app.schedules.of(found)
-    return Shown(app)(schedules.get(key))
+    return ScheduleShapes(app)(schedules.get(key))
 
 
 # One of them -------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def named(app: Duly, who: Reader, key: str, owner: str | None = None) -> Schedul
 
 @api.get("/{schedule_id}")
 def get(app: Duly, who: Reader, schedule_id: str) -> ScheduleShape:
-    return Shown(app)(_visible(app, who, schedule_id))
+    return ScheduleShapes(app)(_visible(app, who, schedule_id))
 
 
 @api.patch("/{schedule_id}")
@@ -215,7 +215,7 @@ def update(app: Duly, who: Operator, schedule_id: str, body: ScheduleChangesBody
     schedule, call, options = change_of(app, who, schedule_id, body)
     schedules = _schedules(app, who)
     changed = schedules.update(schedule.id, call, by=who.name, version=body.version, **options)
-    return Shown(app)(changed)
+    return ScheduleShapes(app)(changed)
 
 
 @api.delete("/{schedule_id}", status=204)
@@ -225,22 +225,30 @@ def remove(app: Duly, who: Operator, schedule_id: str) -> None:
 
 
 @api.post("/{schedule_id}/enable")
-def enable(app: Duly, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
+def enable(
+    app: Duly, who: Operator, schedule_id: str, body: NoteBody = EMPTY_NOTE
+) -> ScheduleShape:
     """Let it tick again, from now: nothing that was due meanwhile is caught up."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).enable(found, note=body.note, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).enable(found, note=body.note, by=who.name))
 
 
 @api.post("/{schedule_id}/disable")
-def disable(app: Duly, who: Operator, schedule_id: str, body: NoteBody = NO_NOTE) -> ScheduleShape:
+def disable(
+    app: Duly, who: Operator, schedule_id: str, body: NoteBody = EMPTY_NOTE
+) -> ScheduleShape:
     """Stop it at once; jobs that exist go on."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).disable(found, note=body.note, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).disable(found, note=body.note, by=who.name))
 
 
 @api.post("/{schedule_id}/run")
 def run(
-    app: Duly, who: Operator, once: Repeatable, schedule_id: str, body: RunScheduleBody = AS_IT_IS
+    app: Duly,
+    who: Operator,
+    once: Repeatable,
+    schedule_id: str,
+    body: RunScheduleBody = DEFAULT_RUN,
 ) -> TickShape:
     """Run it now, beside its ticks: the tick says which job that became, or why it did not.
 
@@ -262,28 +270,28 @@ def run(
 def skip_next(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
     """Skip the next tick; the ledger will say that an operator did."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).skip_next(found, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).skip_next(found, by=who.name))
 
 
 @api.post("/{schedule_id}/move-next")
 def move_next(app: Duly, who: Operator, schedule_id: str, body: MoveBody) -> ScheduleShape:
     """Move the next tick, and only that one, to another time before the following tick."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).move_next(found, body.to, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).move_next(found, body.to, by=who.name))
 
 
 @api.post("/{schedule_id}/attach")
 def attach(app: Duly, who: Operator, schedule_id: str, body: CalendarBody) -> ScheduleShape:
     """Let a calendar decide on which dates it ticks."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).attach(found, body.calendar, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).attach(found, body.calendar, by=who.name))
 
 
 @api.post("/{schedule_id}/detach")
 def detach(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
     """Let it tick on every date again."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).detach(found, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).detach(found, by=who.name))
 
 
 @api.put("/{schedule_id}/rotation")
@@ -293,14 +301,14 @@ def set_rotation(app: Duly, who: Operator, schedule_id: str, body: RotationBody)
     _check_open(app, who, found)
     function = operations.call_of_schedule(app, found.record).function
     entries = _entries(function, body.rotation, found.record.rotation)
-    return Shown(app)(_schedules(app, who).set_rotation(found, entries, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).set_rotation(found, entries, by=who.name))
 
 
 @api.delete("/{schedule_id}/rotation")
 def clear_rotation(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
     """Let every dispatch take its own arguments again."""
     found = _visible(app, who, schedule_id)
-    return Shown(app)(_schedules(app, who).clear_rotation(found, by=who.name))
+    return ScheduleShapes(app)(_schedules(app, who).clear_rotation(found, by=who.name))
 
 
 @api.post("/{schedule_id}/backfill")

@@ -12,11 +12,11 @@ from duly.model.access import Principal, Scope
 from duly.model.system import TABLES, is_key, key_of
 from duly.server.answers import Refused, Shape
 from duly.server.api.common import Cursor, Limit
-from duly.server.api.operation import Operations, Reader, everybodys
+from duly.server.api.operation import Operations, Reader, require_all_owners
 
 api = Operations("system", "/system")
 
-NEEDS = {"audit": Scope.OPERATE, "requests": Scope.ADMIN, "tokens": Scope.ADMIN}
+NEEDED_SCOPES = {"audit": Scope.OPERATE, "requests": Scope.ADMIN, "tokens": Scope.ADMIN}
 """What is for some eyes only where it has routes of its own is so here too."""
 
 
@@ -38,7 +38,7 @@ class RowsShape(Shape):
 def tables(app: Duly, who: Reader) -> list[TableShape]:
     """duly's own tables. They are read-only here, and shown without arguments, results, errors,
     bodies and secrets."""
-    everybodys(who)
+    require_all_owners(who)
     return [
         TableShape(
             name=table.name, rows=table.rows, capped=table.capped, columns=list(table.columns)
@@ -56,7 +56,7 @@ def rows(
     limit: Limit = 100,
 ) -> RowsShape:
     """Rows of a table, in the order of its key."""
-    everybodys(who)
+    require_all_owners(who)
     if table not in TABLES:
         raise Refused(404, "table_not_found", f"duly has no table {table!r}")
     _check(who, table)
@@ -67,7 +67,7 @@ def rows(
 
 
 def _check(who: Principal, table: str) -> None:
-    needed = NEEDS.get(table)
+    needed = NEEDED_SCOPES.get(table)
     if needed is not None and not who.may(needed):
         raise Refused(403, "forbidden", f"this table needs the scope {needed}")
 

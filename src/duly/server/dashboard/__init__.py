@@ -6,7 +6,7 @@ JavaScript. A view is a module in views/ with a router of its own; see pages.py 
 
 from fastapi import APIRouter
 
-from duly.server.dashboard import door, live, static
+from duly.server.dashboard import live, login, static
 from duly.server.dashboard.views import (
     audit,
     calendars,
@@ -23,7 +23,7 @@ from duly.server.dashboard.views import (
 )
 
 PARTS = (
-    *(static, door, live),
+    *(static, login, live),
     *(overview, schedules, schedule, jobs, webhooks),
     *(functions, calendars, queues, workers, gateways),
     *(audit, tokens),

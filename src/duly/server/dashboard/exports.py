@@ -14,9 +14,9 @@ from duly.server.answers import encoded, readable
 from duly.server.api.common import Page
 
 Format = Literal["csv", "json"]
-MOST = 10_000
+MAX_ROWS = 10_000
 """At most so many rows are in a file; its header says whether there are more."""
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """The same for what stands in them, to within a page."""
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """The last four are full-width: some spreadsheets take them for the first four."""
@@ -27,7 +27,7 @@ def pages(ask: Callable[[str | None], Page[Any]]) -> tuple[list[dict[str, Any]],
     rows: list[dict[str, Any]] = []
     cursor: str | None = None
     size = 0
-    while len(rows) < MOST and size < MOST_BYTES:
+    while len(rows) < MAX_ROWS and size < MAX_BYTES:
         page = ask(cursor)
         size += sum(len(encoded(item)) for item in page.items)
         rows += [readable(item) for item in page.items]

@@ -18,10 +18,10 @@ from duly.server.auth import cookie_of
 T = TypeVar("T", bound=Shape)
 
 CSRF = "duly_csrf"
-MOST_FIELDS = 2_000
+MAX_FIELDS = 2_000
 FORM = "application/x-www-form-urlencoded"
 WITH_FILES = "multipart/form-data"
-MOST_HEADER = 1_024
+MAX_HEADER = 1_024
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]{1,70})"?', re.IGNORECASE)
 _NAME = re.compile(rb'\r\n(?i:content-disposition):[^\r\n]*?[; ]name="([^"\r\n]*)"')
 
@@ -109,7 +109,7 @@ async def read_form(request: Request) -> Form:
 def _fields(body: bytes) -> list[tuple[str, str]]:
     try:
         text = body.decode("utf-8", "replace")
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         raise _too_many() from None
 
@@ -123,14 +123,14 @@ def _parts(declared: str, body: bytes) -> list[tuple[str, str]]:
     if found is None:
         raise Refused(400, "bad_request", "the form does not say how its parts are divided")
     mark = b"--" + found[1].encode("latin-1", "replace")
-    if body.count(mark) > MOST_FIELDS + 1:
+    if body.count(mark) > MAX_FIELDS + 1:
         raise _too_many()
     _, *parts = (b"\r\n" + body).split(b"\r\n" + mark)
     return [_part(part) for part in parts if not part.startswith(b"--")]
 
 
 def _part(part: bytes) -> tuple[str, str]:
-    end = part.find(b"\r\n\r\n", 0, MOST_HEADER)
+    end = part.find(b"\r\n\r\n", 0, MAX_HEADER)
     name = _NAME.search(part, 0, max(end, 0))
     if name is None:
         raise Refused(400, "bad_request", "a part of the form has no name")
@@ -140,4 +140,4 @@ def _part(part: bytes) -> tuple[str, str]:
 
 
 def _too_many() -> Refused:
-    return Refused(413, "too_large", f"a form has at most {MOST_FIELDS} fields")
+    return Refused(413, "too_large", f"a form has at most {MAX_FIELDS} fields")

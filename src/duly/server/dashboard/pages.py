@@ -27,17 +27,17 @@ from duly.model.access import Principal, Scope
 from duly.model.why_schedule import in_words
 from duly.server.answers import Refused, readable, status_of
 from duly.server.api.repeatable import MAX_KEY, Repeatable
-from duly.server.auth import App, Reader, cookie_name, cookie_of, doorman_of
+from duly.server.auth import App, Reader, authenticator_of, cookie_name, cookie_of
 from duly.server.dashboard import static, svg, times
 from duly.server.dashboard.forms import CSRF, Form, read_form
 from duly.server.guard import SAFE
-from duly.server.served import root_of
+from duly.server.state import root_of
 from duly.zones import zone
 
 TZ, THEME, FLASH = "duly_tz", "duly_theme", "duly_flash"
 THEMES = ("auto", "light", "dark")
 YEAR_SECONDS = 31_536_000
-MOST_FLASH = 600
+MAX_FLASH = 600
 LIVE = "x-duly-live"
 """The header with which a page asks for itself once more, to show what has changed."""
 
@@ -138,7 +138,7 @@ class Viewer:
 
     @property
     def can_log_out(self) -> bool:
-        return doorman_of(self.request).takes_tokens
+        return authenticator_of(self.request).takes_tokens
 
     def may(self, scope: str) -> bool:
         return self.who.may(Scope(scope))
@@ -342,7 +342,7 @@ def redirect(request: Request, path: str, text: str | None = None, kind: str = "
     """Back to a page, which says what was done."""
     answer = RedirectResponse(root_of(request) + _own_path(path), 303)
     if text is not None:
-        said = json.dumps({"kind": kind, "text": text[:MOST_FLASH]}).encode()
+        said = json.dumps({"kind": kind, "text": text[:MAX_FLASH]}).encode()
         set_cookie(request, answer, FLASH, base64.urlsafe_b64encode(said).decode(), seconds=60)
     return answer
 

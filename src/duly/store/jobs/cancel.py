@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from duly.ids import FIRST_ID
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.job import (
     JobFilter,
     State,
@@ -14,22 +14,22 @@ from duly.model.job import (
 from duly.store import steps
 from duly.store.engine import Engine
 from duly.store.jobs.listing import live_matching, parameters_of
-from duly.store.schedules.audit import write_down
+from duly.store.schedules.audit import write_entry
 from duly.store.session import Session
 
 CANCEL_PAGE = 500
 
 
 def cancel(
-    session: Session, job_id: str, by: str, now: int, deed: Deed | None = None
+    session: Session, job_id: str, by: str, now: int, audit_entry: NewAuditEntry | None = None
 ) -> bool | None:
     """Cancel a job and its unfinished descendants in one transaction; as StoreTx.cancel.
 
-    The deed is written down if it won.
+    The audit entry is written if it won.
     """
     won = session.take(steps.cancel(session.dialect, job_id, by, now))
     if won:
-        write_down(session, deed)
+        write_entry(session, audit_entry)
     return won
 
 

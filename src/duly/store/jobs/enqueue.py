@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duly import fault
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.job import NewJob
 from duly.store import steps
 from duly.store.jobs.finish import BUCKET
-from duly.store.schedules.audit import write_down
+from duly.store.schedules.audit import write_entry
 from duly.store.session import Session
 from duly.store.statements import (
     Fields,
@@ -39,11 +39,13 @@ def insert_jobs(session: Session, jobs: Sequence[NewJob], ring: bool = False) ->
     return session.take(steps.insert(session.dialect, jobs, notify=ring))
 
 
-def insert_audited(session: Session, jobs: Sequence[NewJob], deed: Deed) -> dict[str, str]:
+def insert_audited(
+    session: Session, jobs: Sequence[NewJob], audit_entry: NewAuditEntry
+) -> dict[str, str]:
     """As enqueue, and write down who wanted it if the first of them is stored."""
     existing = insert_jobs(session, jobs)
     if jobs[0].id not in existing:
-        write_down(session, deed)
+        write_entry(session, audit_entry)
     return existing
 
 

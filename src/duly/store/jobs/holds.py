@@ -88,7 +88,7 @@ FREE_HOOKS = each(
 )
 
 
-MOST_HOOKS = 100
+MAX_HOOKS = 100
 """As many as HOOKS gives."""
 
 # Every process looks every second, and as a rule finds nothing: no lock and no transaction id is
@@ -140,7 +140,7 @@ def free_hooks(store: Engine, after: Sequence[str]) -> tuple[Sequence[str], int]
     hooks = store.read(lambda session: session.run(HOOKS, where))
     stuck = [hook_id for _, hook_id, is_stuck in hooks if is_stuck]
     freed = store.write(lambda session: _free_hooks(session, stuck)) if stuck else 0
-    return hooks[-1][:2] if len(hooks) == MOST_HOOKS else (), freed
+    return hooks[-1][:2] if len(hooks) == MAX_HOOKS else (), freed
 
 
 def stuck_at_heads(session: Session, now: int) -> list[tuple[str, str]]:

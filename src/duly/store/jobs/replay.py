@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from duly.ids import is_id
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.job import JobRecord, State, TrackedJob
 from duly.store import inbox
 from duly.store.jobs import enqueue
 from duly.store.jobs.read import get
-from duly.store.schedules.audit import audit, write_down
+from duly.store.schedules.audit import audit, write_entry
 from duly.store.session import Session
 from duly.store.statements import (
     both,
@@ -39,12 +39,15 @@ def repeated(session: Session, job_ids: Sequence[str]) -> set[str]:
 
 
 def replay(
-    session: Session, jobs: Sequence[TrackedJob], expires_at: int, deed: Deed | None = None
+    session: Session,
+    jobs: Sequence[TrackedJob],
+    expires_at: int,
+    audit_entry: NewAuditEntry | None = None,
 ) -> dict[str, str]:
     """Insert jobs that repeat others (`retry_of`), all or none.
 
     One that was repeated before is not repeated again until then; by the id of the repeated
-    job, the id of the one that does. The deed is written down if there is a new one.
+    job, the id of the one that does. The audit entry is written if there is a new one.
     """
     fresh: list[TrackedJob] = []
     repeated: dict[str, str] = {}
@@ -58,7 +61,7 @@ def replay(
             repeated[job.retry_of] = session.run(HOLDER_OF_KEY, key)[0][0]
     enqueue.insert_jobs(session, fresh)
     if fresh:
-        write_down(session, deed)
+        write_entry(session, audit_entry)
     return repeated
 
 

@@ -55,7 +55,7 @@ class Pool:
         self._connect = connect
         self._most = most
         self._guard = threading.Lock()
-        self._lent = 0
+        self._in_use = 0
         self._waiting: deque[_Loan] = deque()
         # The one used last is used next, so the others grow old.
         self._idle: list[tuple[float, Connection]] = []
@@ -84,9 +84,9 @@ class Pool:
 
     def _enter(self, loan: _Loan) -> None:
         with self._guard:
-            if self._lent < self._most:
+            if self._in_use < self._most:
                 # Ctrl-C comes in only where something is called: both happen, or neither.
-                self._lent += 1
+                self._in_use += 1
                 loan.is_counted = True
                 return
             loan.turn.acquire()
@@ -108,7 +108,7 @@ class Pool:
                 self._waiting.popleft()
                 heir.turn.release()
             else:
-                self._lent -= 1
+                self._in_use -= 1
                 loan.is_counted = False
 
     def _take_idle(self) -> Connection | None:

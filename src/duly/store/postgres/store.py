@@ -101,11 +101,11 @@ SHORT_QUERY = both(
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-ASK_TIME_EVERY = 10.0
+SERVER_TIME_SECONDS = 10.0
 """After so many seconds, whoever needs a connection asks the server's time as well."""
 
 MINIMUM = 140000
-TRIES = 20
+MAX_TRIES = 20
 
 _SCHEME = re.compile(r"^(postgres|postgresql)(\+\w+)?://")
 
@@ -218,7 +218,7 @@ class PostgresStore(Store):
         server = session.run(SERVER_TIME)[0][0]
         answered_at = self._clock.monotonic()
         self._clock.follow_server(server, asked_at, answered_at)
-        self._ask_time_at = answered_at + ASK_TIME_EVERY
+        self._ask_time_at = answered_at + SERVER_TIME_SECONDS
 
     @contextlib.contextmanager
     def _borrow(self) -> Generator[PostgresSession]:
@@ -629,7 +629,7 @@ class _Locked(Exception):
 
 def _repeated(work: Callable[[], T]) -> T:
     """Do it until it has not lost against another transaction."""
-    for attempt in range(TRIES):
+    for attempt in range(MAX_TRIES):
         try:
             return work()
         except Conflict:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from duly.ids import new_id
-from duly.model.audit import ROW, AuditEntry, Deed
+from duly.model.audit import ROW, AuditEntry, NewAuditEntry
 from duly.model.schedule import Outcome, Reason, ScheduleRecord, TickKind, TickRecord
 from duly.store.statements import both, each
 
@@ -33,9 +33,9 @@ AUDITED_SLOTS = both(
 )
 
 
-def write_down(session: Session, deed: Deed | None) -> None:
-    if deed is not None:
-        audit(session, *deed)
+def write_entry(session: Session, audit_entry: NewAuditEntry | None) -> None:
+    if audit_entry is not None:
+        audit(session, *audit_entry)
 
 
 def detail_of(session: Session, entry_id: str) -> Any:

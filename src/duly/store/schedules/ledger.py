@@ -50,7 +50,7 @@ Slot = tuple[str, str, int]
 """A tick by its schedule, kind and time."""
 
 
-class Order(NamedTuple):
+class TickJobOrder(NamedTuple):
     """A job to be made for a tick."""
 
     plan: Plan
@@ -61,7 +61,7 @@ class Order(NamedTuple):
     parent_id: str | None = None
 
 
-MakeJobs = Callable[[Order, int], Sequence[NewJob]]
+MakeJobs = Callable[[TickJobOrder, int], Sequence[NewJob]]
 """The job of a tick, first, and those that wait for its end; `now` is given."""
 
 

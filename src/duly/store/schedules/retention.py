@@ -107,7 +107,7 @@ DAYS_OF = both(
 BATCH = 1_000
 
 
-class Old(NamedTuple):
+class OldTicks(NamedTuple):
     """Ticks of one schedule and kind that are to go: all before an instant."""
 
     schedule_id: str
@@ -132,13 +132,15 @@ def retain_ticks(store: Engine, after: str, cutoff: int) -> tuple[str, int]:
     return last, removed
 
 
-def _old_ticks(session: Session, after: str, cutoff: int) -> tuple[str, list[Old], dict[str, int]]:
+def _old_ticks(
+    session: Session, after: str, cutoff: int
+) -> tuple[str, list[OldTicks], dict[str, int]]:
     """What may go of the schedules that come after one.
 
     The last schedule looked at ("" at the end), its ticks, and since when its costs count.
     """
     rows = session.run(IN_LEDGER, {"after": after})
-    found: list[Old] = []
+    found: list[OldTicks] = []
     costs: dict[str, int] = {}
     for schedule_id, policies in rows:
         until = cutoff if policies is None else cutoff - _beyond(policies)
@@ -158,7 +160,9 @@ def _beyond(policies: str) -> int:
     return 0 if budget is None else budget.window_ms
 
 
-def _old_of(session: Session, schedule_id: str, kind: str, gone: bool, until: int) -> Old | None:
+def _old_of(
+    session: Session, schedule_id: str, kind: str, gone: bool, until: int
+) -> OldTicks | None:
     where = {"id": schedule_id, "kind": kind}
     if not gone:
         newest = session.run(HUNDREDTH, where)
@@ -167,10 +171,10 @@ def _old_of(session: Session, schedule_id: str, kind: str, gone: bool, until: in
         until = min(until, newest[0][0])
     if not session.run(HAS_OLD, where | {"before": until}):
         return None
-    return Old(schedule_id, kind, until)
+    return OldTicks(schedule_id, kind, until)
 
 
-def _forget_ticks(session: Session, old: Old) -> int:
+def _forget_ticks(session: Session, old: OldTicks) -> int:
     """Remove some of these ticks, oldest first, and keep one row for every day; how many."""
     where = {"id": old.schedule_id, "kind": old.kind, "before": old.before}
     batch = session.run(END_OF_BATCH, where | {"most": BATCH})

@@ -17,8 +17,8 @@ from duly.store.schedules.data import LOCK_SCHEDULE, ticks
 from duly.store.schedules.facts import Range, gather
 from duly.store.schedules.ledger import (
     MakeJobs,
-    Order,
     Slot,
+    TickJobOrder,
     cancel_others,
     insert_jobs_of,
     insert_ticks,
@@ -50,7 +50,7 @@ FREE_INSTANT = both(
 )
 
 
-class Asked(NamedTuple):
+class RunRequest(NamedTuple):
     """Who asks for ticks beside those of the trigger, and how."""
 
     by: str | None = None
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 Choose = Callable[[Plan, Facts, int], Iterable[Decided]]
 """What is to be run, decided while the schedule is locked; a run now stands at the instant given.
 """
-NOT_FILLED = frozenset({Reason.SLOT_EXISTS, Reason.CYCLE_DETECTED, Reason.KILL_SWITCH}) | {
+NOT_BACKFILLED = frozenset({Reason.SLOT_EXISTS, Reason.CYCLE_DETECTED, Reason.KILL_SWITCH}) | {
     Reason.TARGET_PAUSED,
     Reason.TARGET_DEPRECATED,
 }
@@ -80,7 +80,7 @@ def run(
     choose: Choose,
     make_jobs: MakeJobs,
     now: int,
-    asked: Asked,
+    request: RunRequest,
     slots: Range | None = None,
 ) -> list[TickRecord] | None:
     """Run ticks that no trigger asks for, while the schedule is locked: what became of each.
@@ -93,10 +93,10 @@ def run(
     rows = session.run(LOCK_SCHEDULE, {"id": schedule_id}) if is_id(schedule_id) else ()
     if not rows:
         return None
-    if asked.run_id is not None and (done := detail_of(session, asked.run_id)) is not None:
+    if request.run_id is not None and (done := detail_of(session, request.run_id)) is not None:
         return _ran(session, schedule_id, done["tick_at"])
     plan = plan_of(schedule_of(rows[0]))
-    facts = gather(session, [plan], now, ancestors=asked.ancestors, slots=slots)
+    facts = gather(session, [plan], now, ancestors=request.ancestors, slots=slots)
     kind = TickKind.SLOT if slots else TickKind.MANUAL
     instant = now if slots else _free_instant(session, plan, now)
     verdict = Verdict(plan, tuple(choose(plan, facts, instant)))
@@ -104,10 +104,10 @@ def run(
     serial = plan.policies.overlap != Overlap.ALLOW if slots else verdict.is_serial
     jobs: dict[Slot, Sequence[NewJob]] = {}
     for tick, dispatch in verdict.dispatches:
-        order = Order(plan, tick, dispatch, serial, kind, asked.parent_id)
+        order = TickJobOrder(plan, tick, dispatch, serial, kind, request.parent_id)
         jobs[plan.id, kind, tick.tick_at] = make_jobs(order, now)
     answers = _write(session, verdict, kind, jobs, now)
-    _audit_run(session, answers, asked, now)
+    _audit_run(session, answers, request, now)
     return answers
 
 
@@ -136,7 +136,7 @@ def _write(
         made = jobs.get((plan.id, kind, tick.tick_at))
         rows.append(tick_row(plan, kind, tick, made[0].id if made else None, now))
     is_run = kind == TickKind.MANUAL
-    stored = insert_ticks(session, [r for r in rows if is_run or r.reason not in NOT_FILLED])
+    stored = insert_ticks(session, [r for r in rows if is_run or r.reason not in NOT_BACKFILLED])
     # Ticks that are filled in are no reason to cancel what runs now.
     if stored and is_run and verdict.cancels_others:
         cancel_others(session, plan, now)
@@ -165,29 +165,31 @@ def _answer(row: TickRecord, stored: set[Slot], existing: Mapping[str, str]) -> 
     if (row.schedule_id, row.kind, row.tick_at) in stored:
         job_id = None if row.job_id is None else existing.get(row.job_id, row.job_id)
         return msgspec.structs.replace(row, job_id=job_id)
-    if row.reason in NOT_FILLED:
+    if row.reason in NOT_BACKFILLED:
         return row
     return msgspec.structs.replace(
         row, outcome=Outcome.SKIPPED, reason=Reason.SLOT_EXISTS, job_id=None, detail=None
     )
 
 
-def _audit_run(session: Session, answers: Sequence[TickRecord], asked: Asked, now: int) -> None:
-    """Who has asked for a run, or for ticks to be filled in; and each slot that was taken."""
+def _audit_run(
+    session: Session, answers: Sequence[TickRecord], request: RunRequest, now: int
+) -> None:
+    """Record who asked for a run, or for ticks to be filled in; and each slot that was taken."""
     if not answers:
         return
     first, last = answers[0], answers[-1]
     target = f"schedule:{first.schedule_id}"
     detail: dict[str, Any]
     if first.kind == TickKind.MANUAL:
-        inputs = {} if asked.inputs is None else {"inputs": asked.inputs}
+        inputs = {} if request.inputs is None else {"inputs": request.inputs}
         detail = {"tick_at": first.tick_at, **inputs}
-        audit(session, "schedule.run", target, asked.by, detail, now, entry_id=asked.run_id)
+        audit(session, "schedule.run", target, request.by, detail, now, entry_id=request.run_id)
     else:
-        new = sum(row.reason not in NOT_FILLED for row in answers)
+        new = sum(row.reason not in NOT_BACKFILLED for row in answers)
         detail = {"first": first.tick_at, "last": last.tick_at, "ticks": len(answers), "new": new}
-        audit(session, "schedule.backfill", target, asked.by, detail, now)
+        audit(session, "schedule.backfill", target, request.by, detail, now)
     taken = [row.tick_at for row in answers if row.reason == Reason.SLOT_EXISTS]
     if taken:
         detail = {"tick_at": taken[0], "last": taken[-1], "count": len(taken)}
-        audit(session, Reason.SLOT_EXISTS, target, asked.by, detail, now)
+        audit(session, Reason.SLOT_EXISTS, target, request.by, detail, now)

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from duly import errors
 from duly.store.base import Blame
 from duly.store.copy_mark import PREFIX
-from duly.store.turnstile import PATIENCE
+from duly.store.turnstile import WAIT_SECONDS
 
 _BLAME = {
     "SQLITE_BUSY": Blame.LOCK,
@@ -74,7 +74,7 @@ def translate(error: Exception, where: str) -> Exception:
         return errors.NotMigrated(f"{where}: {text}; run `duly migrate`")
     if name in ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"):
         return errors.StoreUnavailable(
-            f"{where} was locked for {PATIENCE:g} s; is a transaction left open somewhere?"
+            f"{where} was locked for {WAIT_SECONDS:g} s; is a transaction left open somewhere?"
         )
     if name == "SQLITE_FULL":
         return errors.StoreFull(f"{where}: {text}; free some space, nothing was written")

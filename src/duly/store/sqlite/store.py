@@ -61,7 +61,7 @@ from duly.store.statements import (
     both,
 )
 from duly.store.table import Store
-from duly.store.turnstile import PATIENCE, Turnstile, open_private
+from duly.store.turnstile import WAIT_SECONDS, Turnstile, open_private
 
 JOURNAL_MODE = both("PRAGMA journal_mode")
 
@@ -146,7 +146,7 @@ class SqliteStore(Store):
         with translated(self.where), self.gate:
             raw = sqlite3.connect(
                 self.path,
-                timeout=PATIENCE,
+                timeout=WAIT_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=256,

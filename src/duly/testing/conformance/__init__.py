@@ -29,11 +29,11 @@ from duly.testing.conformance.gateways import Gateways
 from duly.testing.conformance.keys import Keys
 from duly.testing.conformance.measures import Measures
 from duly.testing.conformance.mutations import Mutations
-from duly.testing.conformance.reading import Reading
+from duly.testing.conformance.reads import Reads
 from duly.testing.conformance.reports import Reports
 from duly.testing.conformance.requests import Requests
 from duly.testing.conformance.schema import Schema
-from duly.testing.conformance.settle import Guards, Settling
+from duly.testing.conformance.settle import Guards, Settlements
 from duly.testing.conformance.transactions import Transactions
 from duly.testing.conformance.upkeep import Retention, Upkeep
 from duly.testing.conformance.waking import Waking
@@ -47,7 +47,7 @@ class StoreConformance(
     Enqueuing,
     Keys,
     Claiming,
-    Settling,
+    Settlements,
     Guards,
     Canceling,
     Transactions,
@@ -56,7 +56,7 @@ class StoreConformance(
     Upkeep,
     Functions,
     Retention,
-    Reading,
+    Reads,
     Reports,
     Bulk,
     Measures,

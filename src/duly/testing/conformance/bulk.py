@@ -11,7 +11,7 @@ from duly.store.base import CancelJobs, Change, MoveJobs, RepeatJobs
 from duly.testing.conformance.ground import (
     DAY,
     MONTH,
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     SECOND,
     WEEK,
@@ -46,7 +46,7 @@ class Bulk(Ground):
         ended = self.finish_canceled(3)
         filter = JobFilter(function="send", queue="default", limit=2)
         assert self.store.count(filter, live=True) == 7
-        assert self.store.live_ids(filter, NOBODY) == ids[:2]
+        assert self.store.live_ids(filter, NO_JOB_ID) == ids[:2]
         assert self.store.live_ids(filter, ids[1]) == ids[2:4]
         early = JobFilter(before_id=ids[2])
         assert self.store.live_ids(early, ids[0]) == [ids[1]]
@@ -54,7 +54,7 @@ class Bulk(Ground):
         assert self.store.count(JobFilter(), live=True) == 8, "none of duly's own"
         canceled = JobFilter(state=State.CANCELED, limit=2)
         assert self.store.count(canceled, live=False) == 3
-        pages = [self.store.finished(canceled, after) for after in (NOBODY, ended[1], ended[2])]
+        pages = [self.store.finished(canceled, after) for after in (NO_JOB_ID, ended[1], ended[2])]
         assert [[record.id for record in page] for page in pages] == [ended[:2], ended[2:], []]
 
     def test_what_retention_has_kept_is_among_the_finished(self) -> None:
@@ -67,7 +67,7 @@ class Bulk(Ground):
             (JobFilter(exhausted=True), [claim.id]),
             (JobFilter(function="send"), [claim.id, recent]),
         ):
-            assert [r.id for r in self.store.finished(filter, NOBODY)] == expected
+            assert [r.id for r in self.store.finished(filter, NO_JOB_ID)] == expected
             assert self.store.count(filter, live=False) == len(expected)
 
     def test_a_page_is_canceled_together_with_its_checkpoint(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.job import JobFilter, State
-from duly.testing.conformance.ground import NOBODY, NOW, Ground, at_the_same_time, succeeded
+from duly.testing.conformance.ground import NO_JOB_ID, NOW, Ground, at_the_same_time, succeeded
 
 
 class Canceling(Ground):
@@ -41,16 +41,16 @@ class Canceling(Ground):
 
     def test_who_canceled_it_is_written_down_if_it_won(self) -> None:
         job_id = self.enqueue_one()
-        deed = Deed("job.cancel", f"job:{job_id}", "ann", {"why": "x"}, NOW)
-        assert self.store.cancel(NOBODY, "ann", NOW, deed) is None
-        assert self.store.audit_of(deed.target) == []
-        assert self.store.cancel(job_id, "ann", NOW, deed) is True
-        assert self.store.cancel(job_id, "ann", NOW, deed) is False
-        (entry,) = self.store.audit_of(deed.target)
+        audit_entry = NewAuditEntry("job.cancel", f"job:{job_id}", "ann", {"why": "x"}, NOW)
+        assert self.store.cancel(NO_JOB_ID, "ann", NOW, audit_entry) is None
+        assert self.store.audit_of(audit_entry.target) == []
+        assert self.store.cancel(job_id, "ann", NOW, audit_entry) is True
+        assert self.store.cancel(job_id, "ann", NOW, audit_entry) is False
+        (entry,) = self.store.audit_of(audit_entry.target)
         assert (entry.action, entry.actor, entry.at) == ("job.cancel", "ann", NOW)
 
     def test_an_unknown_job_cannot_be_canceled(self) -> None:
-        for unknown in (NOBODY, "", "no id", NOBODY.upper() + "x"):
+        for unknown in (NO_JOB_ID, "", "no id", NO_JOB_ID.upper() + "x"):
             assert self.store.cancel(unknown, "operator", NOW) is None
 
     def test_everything_that_descends_through_unfinished_jobs_goes_along(self) -> None:

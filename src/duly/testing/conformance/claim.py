@@ -11,7 +11,7 @@ from duly.store.table import Store
 from duly.testing.conformance.ground import (
     DAY,
     MIB,
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     SECOND,
     Ground,
@@ -131,7 +131,7 @@ class Claiming(Ground):
     def test_only_a_registered_worker_can_claim(self) -> None:
         job_id = self.enqueue_one()
         with refused(DulyError):
-            self.claim(worker=NOBODY)
+            self.claim(worker=NO_JOB_ID)
         assert self.state(job_id) == State.PENDING
 
     def test_the_token_is_odd_while_running_and_grows_with_every_change(self) -> None:

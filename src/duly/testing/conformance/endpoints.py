@@ -9,7 +9,7 @@ import msgspec
 from duly.errors import EndpointExists
 from duly.ids import new_id
 from duly.model.endpoint import EndpointRecord
-from duly.testing.conformance.ground import NOBODY, NOW, Ground, at_the_same_time, refused
+from duly.testing.conformance.ground import NO_JOB_ID, NOW, Ground, at_the_same_time, refused
 
 
 def endpoint(name: str = "billing", **fields: Any) -> EndpointRecord:
@@ -38,7 +38,7 @@ class Endpoints(Ground):
         assert other.endpoint(record.id) == record
         assert other.endpoint_named("", "billing") == record
         assert other.endpoint_named("eve", "billing") is None
-        assert other.endpoint(NOBODY) is None
+        assert other.endpoint(NO_JOB_ID) is None
         assert other.endpoint("nonsense") is None
         [entry] = other.audit_of(f"endpoint:{record.id}")
         assert (entry.actor, entry.action) == ("ada", "endpoint.create")
@@ -74,7 +74,7 @@ class Endpoints(Ground):
         assert self.store.endpoint_named("", "other") == after
         assert self.store.endpoint_named("", "billing") is None
         assert self.store.edit_endpoint(record.id, lambda same: same, None, NOW + 2) == after
-        assert self.store.edit_endpoint(NOBODY, change, None, NOW) is None
+        assert self.store.edit_endpoint(NO_JOB_ID, change, None, NOW) is None
         assert [entry.action for entry in self.store.audit_of(f"endpoint:{record.id}")] == [
             "endpoint.update",
             "endpoint.create",

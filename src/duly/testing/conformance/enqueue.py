@@ -10,7 +10,7 @@ from duly.errors import DulyError
 from duly.model.job import JobFilter, Kind, NewJob, State
 from duly.model.retry import Retry, encode_retry
 from duly.testing.conformance.ground import (
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     SECOND,
     Ground,
@@ -35,7 +35,7 @@ class Enqueuing(Ground):
             timeout_ms=60_000,
             retry=encode_retry(Retry(attempts=3)),
             args='{"text":"naïve \\u0000 \U0001f600"}',
-            parent_id=NOBODY,
+            parent_id=NO_JOB_ID,
             owner="anna",
             tags='["a"]',
         )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from duly.ids import new_id
 from duly.model.gateway import GatewayRecord
-from duly.testing.conformance.ground import NOBODY, NOW, Ground
+from duly.testing.conformance.ground import NO_JOB_ID, NOW, Ground
 
 
 def new_gateway(**fields: Any) -> GatewayRecord:
@@ -36,7 +36,7 @@ class Gateways(Ground):
         assert self.store.gateway(mine.id) == mine
         assert self.store.gateway_named("anna", "edge") == hers
         assert self.store.gateway_named("bob", "edge") is None
-        assert self.store.gateway(NOBODY) is None
+        assert self.store.gateway(NO_JOB_ID) is None
         assert self.store.gateway("nonsense") is None
 
     def test_an_owner_has_one_gateway_of_a_name(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from duly.ids import new_ids
-from duly.model.audit import Deed
+from duly.model.audit import NewAuditEntry
 from duly.model.job import Claim, Hold, KeyedJob, KeyEntry, State, TrackedJob
 from duly.store.base import ClaimRequest
 from duly.testing.conformance.ground import (
@@ -49,10 +49,10 @@ class Keys(Ground):
 
     def test_who_wanted_a_job_is_written_down_if_it_is_stored(self) -> None:
         first, second = (self.keyed(id=each, unique_key="k") for each in new_ids(NOW, 2))
-        deed = Deed("endpoint.send", "endpoint:x", "ann", None, NOW)
-        assert self.store.enqueue_audited([first], deed) == {}
-        assert self.store.enqueue_audited([second], deed) == {second.id: first.id}
-        assert len(self.store.audit_of(deed.target)) == 1
+        audit_entry = NewAuditEntry("endpoint.send", "endpoint:x", "ann", None, NOW)
+        assert self.store.enqueue_audited([first], audit_entry) == {}
+        assert self.store.enqueue_audited([second], audit_entry) == {second.id: first.id}
+        assert len(self.store.audit_of(audit_entry.target)) == 1
 
     def test_a_job_whose_key_is_held_is_not_stored(self) -> None:
         for field in ("pending_key", "unique_key"):

@@ -7,7 +7,7 @@ from duly.model.progress import MAX_ATTEMPTS, LogEntry, Look, ProgressReport, re
 from duly.testing.conformance.ground import (
     DAY,
     MONTH,
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     SECOND,
     WEEK,
@@ -39,7 +39,7 @@ class Reports(Ground):
 
     def test_who_is_not_in_the_store_is_not_in_the_look(self) -> None:
         job_id = self.enqueue_one()
-        assert [look.job_id for look in self.store.look([NOBODY, job_id, "no id"])] == [job_id]
+        assert [look.job_id for look in self.store.look([NO_JOB_ID, job_id, "no id"])] == [job_id]
         assert list(self.store.look([])) == []
 
     def test_progress_is_seen_while_running_and_after_the_end(self) -> None:
@@ -76,9 +76,9 @@ class Reports(Ground):
         self.settle(succeeded(claim))
         self.report(claim, 1, 0.5)
         assert self.look(claim.id).reported is None
-        lost = ProgressReport(NOBODY, 1, revision_of(1, 1), 0.5, None, NOW)
+        lost = ProgressReport(NO_JOB_ID, 1, revision_of(1, 1), 0.5, None, NOW)
         self.store.report([lost], [])
-        assert list(self.store.look([NOBODY])) == []
+        assert list(self.store.look([NO_JOB_ID])) == []
 
     def test_many_reports_are_written_together(self) -> None:
         self.enqueue(50)
@@ -100,7 +100,7 @@ class Reports(Ground):
         self.store.report([], lines)
         assert list(self.store.logs(claim.id, 0)) == lines
         assert list(self.store.logs(claim.id, lines[1].seq)) == lines[2:]
-        assert list(self.store.logs(NOBODY, 0)) == []
+        assert list(self.store.logs(NO_JOB_ID, 0)) == []
 
     def test_lines_of_early_attempts_make_room(self) -> None:
         claim = self.claim_new()

@@ -11,7 +11,7 @@ from duly.model.job import Ending, ErrorKind, Finish, Hold, Settlement, State, f
 from duly.store.base import ClaimRequest
 from duly.testing.conformance.ground import (
     DAY,
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     Ground,
     again,
@@ -21,7 +21,7 @@ from duly.testing.conformance.ground import (
 )
 
 
-class Settling(Ground):
+class Settlements(Ground):
     def test_a_finished_job_keeps_what_it_was_and_gets_its_end(self) -> None:
         claim = self.claim_new(owner="anna", args='{"a":1}')
         assert self.settle(succeeded(claim, '{"b":2}'), now=NOW + 9) == {claim.id}
@@ -86,7 +86,7 @@ class Settling(Ground):
             self.store.cancel(stale.id, "operator", NOW)
         batch: list[Settlement] = [succeeded(claim) for claim in claims[:6]]
         batch += [again(claim) for claim in claims[6:]]
-        batch.append(Finish(id=NOBODY, token=1, state=State.SUCCEEDED))
+        batch.append(Finish(id=NO_JOB_ID, token=1, state=State.SUCCEEDED))
         batch.append(msgspec.structs.replace(again(claims[8]), token=claims[8].token + 2))
 
         expected = {claim.id for claim in claims} - {claims[1].id, claims[4].id}
@@ -167,7 +167,7 @@ class Guards(Ground):
             self.tamper(f"UPDATE {jobs} SET state = 'running', token = 1 WHERE id = ?", job_id)
         change = f"UPDATE {jobs} SET state = 'running', token = 1, worker_id = ? WHERE id = ?"
         with refused():
-            self.tamper(change, NOBODY, job_id)
+            self.tamper(change, NO_JOB_ID, job_id)
         self.tamper(change, self.worker, job_id)
         assert self.state(job_id) == State.RUNNING
 

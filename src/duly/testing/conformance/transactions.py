@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from duly.model.job import JobFilter, State
-from duly.testing.conformance.ground import NOBODY, NOW, Ground, new_job, refused
+from duly.testing.conformance.ground import NO_JOB_ID, NOW, Ground, new_job, refused
 
 
 class Transactions(Ground):
@@ -87,7 +87,7 @@ class Transactions(Ground):
         with self.store.transaction() as tx:
             assert tx.lock_running(claim.id, claim.token) is True
             assert tx.lock_running(claim.id, claim.token + 1) is False
-            assert tx.lock_running(NOBODY, 1) is False
+            assert tx.lock_running(NO_JOB_ID, 1) is False
 
     def test_a_transaction_cannot_be_ended_from_inside(self) -> None:
         job = new_job()

@@ -10,10 +10,10 @@ import msgspec
 from duly.ids import new_id
 from duly.model.inbox import EventState, InboxFilter, InboxRecord
 from duly.model.job import Hold, JobRecord, NewJob, State, TrackedJob, Trigger
-from duly.store.inbox import Stored
+from duly.store.inbox import StoredEvent
 from duly.testing.conformance.ground import (
     MONTH,
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     WEEK,
     Ground,
@@ -44,20 +44,22 @@ def repeated(record: JobRecord) -> TrackedJob:
 
 
 class Webhooks(Ground):
-    def arrive(self, delivery: str, entity: str | None = None) -> Stored:
+    def arrive(self, delivery: str, entity: str | None = None) -> StoredEvent:
         return self.store.receive_webhook(delivered(delivery, entity), jobs_of_event)
 
-    def arrive_at_once(self, deliveries: Sequence[str], entity: str | None = None) -> list[Stored]:
+    def arrive_at_once(
+        self, deliveries: Sequence[str], entity: str | None = None
+    ) -> list[StoredEvent]:
         assert self.claim() == []  # the store is open before there are threads
         return at_the_same_time([partial(self.arrive, each, entity) for each in deliveries])
 
-    def job_of(self, stored: Stored) -> str:
+    def job_of(self, stored: StoredEvent) -> str:
         found = self.store.event(stored.event_id)
         assert found is not None
         assert found.record.job_id is not None
         return found.record.job_id
 
-    def event_state(self, stored: Stored) -> EventState:
+    def event_state(self, stored: StoredEvent) -> EventState:
         found = self.store.event(stored.event_id)
         assert found is not None
         return found.state
@@ -147,7 +149,7 @@ class Webhooks(Ground):
         assert self.state(self.job_of(first)) == State.PENDING
         (entry,) = self.store.audit_of(f"webhook:{first.event_id}")
         assert (entry.action, entry.actor) == ("webhook.retry", "ann")
-        assert self.store.retry_event(NOBODY, repeated, NOW + MONTH, None, NOW) is None
+        assert self.store.retry_event(NO_JOB_ID, repeated, NOW + MONTH, None, NOW) is None
 
     def test_old_webhooks_go_when_their_job_has_gone(self) -> None:
         waiting = self.arrive("1")

@@ -13,7 +13,7 @@ from duly.store.base import WorkerInfo
 from duly.store.table import Store
 from duly.testing.conformance.ground import (
     DAY,
-    NOBODY,
+    NO_JOB_ID,
     NOW,
     Ground,
     again,
@@ -40,7 +40,7 @@ class Workers(Ground):
 
     def test_a_beat_answers_who_still_has_a_row(self) -> None:
         a, b = self.register("send"), self.register("send")
-        assert self.store.beat([a, b, NOBODY]) == {a, b}
+        assert self.store.beat([a, b, NO_JOB_ID]) == {a, b}
         assert self.store.beats().keys() == {a, b}
         self.store.deregister(a, NOW)
         assert self.store.beat([a]) == set()
@@ -85,7 +85,7 @@ class Workers(Ground):
         assert self.store.rescue(self.worker, None, judge_lost, NOW) == 1
         before = self.get(claim.id)
         assert self.store.rescue(self.worker, None, judge_lost, NOW + 1) is None
-        assert self.store.rescue(NOBODY, None, judge_lost, NOW) is None
+        assert self.store.rescue(NO_JOB_ID, None, judge_lost, NOW) is None
         assert self.get(claim.id) == before
 
     def test_many_rescuers_at_once_settle_a_worker_once(self) -> None:

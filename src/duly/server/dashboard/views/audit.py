@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from duly.server.api.common import Page
-from duly.server.api.operation import everybodys
+from duly.server.api.operation import require_all_owners
 from duly.server.api.operations import AuditShape, audited
 from duly.server.auth import Operator
 from duly.server.dashboard.exports import Format, export, pages
@@ -85,7 +85,7 @@ def audit_file(
 def _find(
     viewer: Viewer, filters: dict[str, str], before: str | None, limit: int
 ) -> Page[AuditShape]:
-    everybodys(viewer.who)
+    require_all_owners(viewer.who)
     target, actor, action = (value or None for value in filters.values())
     return audited(viewer.app, target, before, limit, actor, action)
 

@@ -33,9 +33,9 @@ router = APIRouter(route_class=PageRoute)
 
 PAGE = 50
 FILE_PAGE = 200
-MOST_SCHEDULES = 100
+MAX_SCHEDULES = 100
 """Of so many of the schedules it is attached to it is said which ticks change."""
-MOST_TICKS, FEWEST_TICKS, FURTHEST = 4_000, 20, 366
+MAX_TICKS, FEWEST_TICKS, FURTHEST = 4_000, 20, 366
 """So many ticks are looked at in all: the fewer schedules, the further ahead."""
 FIRST_YEAR, LAST_YEAR = 1970, 2200
 Days = dict[dt.date, str]
@@ -51,7 +51,7 @@ def calendars(viewer: Viewing, after: str | None = None) -> Response:
 
 
 def _list(viewer: Viewer, status: int = 200, **values: Any) -> Response:
-    given = {"error": None, "opened": "", "values": EMPTY, "after": None}
+    given = {"error": None, "opened": "", "values": EMPTY_FORM, "after": None}
     page = values.get("page") or api.find(viewer.app, viewer.who, limit=PAGE)
     return render(
         viewer,
@@ -61,7 +61,7 @@ def _list(viewer: Viewer, status: int = 200, **values: Any) -> Response:
     )
 
 
-EMPTY = dict.fromkeys(("name", "kind", "tz", "country", "subdivision", "years", "ical"), "")
+EMPTY_FORM = dict.fromkeys(("name", "kind", "tz", "country", "subdivision", "years", "ical"), "")
 
 
 @router.get("/calendars.{format}")
@@ -89,7 +89,7 @@ def create(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Resp
         )
         made = api.create(viewer.app, who, once(viewer), body)
     except (DulyError, Refused) as error:
-        values = {name: form.text(name) for name in EMPTY}
+        values = {name: form.text(name) for name in EMPTY_FORM}
         return _list(viewer, 422, error=str(error), opened=how, values=values)
     return redirect(request, f"/calendars/{made.id}", "The calendar is made")
 
@@ -215,8 +215,8 @@ def _page(
         editable=viewer.may("operate") and not shape.read_only,
         kinds=list(CalendarKind),
         rules=[(name, rule.last_date) for name, rule in RULES.items()],
-        attached=attached[:MOST_SCHEDULES],
-        more_attached=len(attached) > MOST_SCHEDULES,
+        attached=attached[:MAX_SCHEDULES],
+        more_attached=len(attached) > MAX_SCHEDULES,
         **given | more,
     )
 
@@ -364,7 +364,7 @@ class Foreseen(NamedTuple):
 
 
 def _attached(viewer: Viewer, shape: api.CalendarShape) -> list[ScheduleRecord]:
-    wanted = ScheduleFilter(owner=viewer.who.owner, calendar=shape.id, limit=MOST_SCHEDULES + 1)
+    wanted = ScheduleFilter(owner=viewer.who.owner, calendar=shape.id, limit=MAX_SCHEDULES + 1)
     return list(operations.find_schedules(viewer.app, wanted))
 
 
@@ -377,9 +377,9 @@ def _foresee(viewer: Viewer, shape: api.CalendarShape, draft: Draft) -> Foreseen
     fields |= {} if draft.tz == before.tz else {"tz": draft.tz}
     after = changed(before, fields)
     attached = _attached(viewer, shape)
-    looked = attached[:MOST_SCHEDULES]
-    n = min(FURTHEST, max(FEWEST_TICKS, MOST_TICKS // max(1, len(looked))))
+    looked = attached[:MAX_SCHEDULES]
+    n = min(FURTHEST, max(FEWEST_TICKS, MAX_TICKS // max(1, len(looked))))
     found = [
         change for schedule in looked for change in compare(schedule, before, after, n, viewer.now)
     ]
-    return Foreseen(found, n, len(looked), len(attached) > MOST_SCHEDULES)
+    return Foreseen(found, n, len(looked), len(attached) > MAX_SCHEDULES)

@@ -157,7 +157,7 @@ def changed_by(body: ScheduleChangesBody) -> list[str]:
 # What that would change --------------------------------------------------------------------------
 
 
-class Compared(NamedTuple):
+class ComparedTick(NamedTuple):
     """A coming tick: its decision as things are, and as they would be; None: no such tick."""
 
     at: int
@@ -173,7 +173,7 @@ class Compared(NamedTuple):
         return "same" if self.before == self.after else "changed"
 
 
-def compare(viewer: Viewer, schedule_id: str, body: ScheduleChangesBody) -> list[Compared]:
+def compare(viewer: Viewer, schedule_id: str, body: ScheduleChangesBody) -> list[ComparedTick]:
     """The next ticks before and after a change that is not made yet."""
     app, who = viewer.app, viewer.who
     schedule, call, options = api.change_of(app, who, schedule_id, body)
@@ -187,7 +187,7 @@ def compare(viewer: Viewer, schedule_id: str, body: ScheduleChangesBody) -> list
     ends = [max(ticks) for ticks in (before, after) if len(ticks) == COMPARED]
     instants = sorted(before.keys() | after.keys())
     shown = [at for at in instants if not ends or at <= min(ends)]
-    return [Compared(at, before.get(at), after.get(at)) for at in shown]
+    return [ComparedTick(at, before.get(at), after.get(at)) for at in shown]
 
 
 def _said(tick: Foreseen | ForeseenShape) -> str:

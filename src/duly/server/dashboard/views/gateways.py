@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from duly.clock import to_ms
 from duly.errors import DulyError
-from duly.model.lengths import read_length, write_length
+from duly.model.durations import read_length, write_length
 from duly.server.answers import Refused, readable
 from duly.server.api import gateways as api
 from duly.server.auth import Admin, Operator
@@ -20,7 +20,7 @@ from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.forms import Form, body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.views.edit import instant, local
-from duly.server.patience import Waiting
+from duly.server.slow_requests import Waiting
 
 router = APIRouter(route_class=PageRoute)
 

@@ -26,10 +26,10 @@ router = APIRouter(route_class=PageRoute)
 
 PAGE = 50
 FILE_PAGE = 200
-MOST_SHOWN = 100_000
+MAX_SHOWN = 100_000
 """Characters of arguments and of a result: a browser takes seconds for megabytes."""
-MOST_BACKOFFS = 10
-MOST_CHILDREN = 100
+MAX_BACKOFFS = 10
+MAX_CHILDREN = 100
 Text = Annotated[str, Query(max_length=500)]
 
 
@@ -177,18 +177,18 @@ def _job_page(viewer: Viewer, job_id: str, status: int = 200, **again: Any) -> R
     found = api.visible(viewer.app, viewer.who, job_id)
     shape = api.get(viewer.app, viewer.who, job_id)
     lines = api.logs(viewer.app, viewer.who, job_id)
-    children = api.children_of(viewer.app, viewer.who, job_id, MOST_CHILDREN + 1)
+    children = api.children_of(viewer.app, viewer.who, job_id, MAX_CHILDREN + 1)
     finished = shape.state.is_terminal
     return render(
         viewer,
         "job.html",
         status,
         job=shape,
-        most_shown=MOST_SHOWN,
+        most_shown=MAX_SHOWN,
         finished=finished,
         logs=lines,
-        children=children[:MOST_CHILDREN],
-        more_children=len(children) > MOST_CHILDREN,
+        children=children[:MAX_CHILDREN],
+        more_children=len(children) > MAX_CHILDREN,
         why=None if finished else api.why(viewer.app, viewer.who, job_id),
         moments=_moments(shape),
         took=_took(shape, viewer.now),
@@ -269,5 +269,5 @@ def _backoffs(record: JobRecord) -> list[Backoff]:
     coming = range(max(1, record.attempt), policy.attempts)
     return [
         Backoff(attempt + 1, round(policy.delay(attempt, 0) * SECOND))
-        for attempt in coming[:MOST_BACKOFFS]
+        for attempt in coming[:MAX_BACKOFFS]
     ]

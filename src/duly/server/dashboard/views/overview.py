@@ -24,7 +24,7 @@ LANES = 14
 DENSE = 60
 """More ticks than this in a lane are drawn as one band."""
 STEPS = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR)
-MOST_BARS = 120
+MAX_BARS = 120
 
 
 @router.get("/")
@@ -56,7 +56,7 @@ def _chart(viewer: Viewer) -> dict[str, Any]:
     """How many jobs ended when, in the last day or as far as the newest of them reach."""
     found = operations.throughput(viewer.app, viewer.now - DAY, MINUTE, viewer.who.owner)
     first = max(viewer.now - DAY, min((each.at for each in found), default=viewer.now - HOUR))
-    step = next(s for s in STEPS if (viewer.now - first) // s <= MOST_BARS or s == STEPS[-1])
+    step = next(s for s in STEPS if (viewer.now - first) // s <= MAX_BARS or s == STEPS[-1])
     start = first - first % step
     slots = list(range(start, viewer.now + 1, step))
     counts = {state: [0] * len(slots) for state in ("succeeded", "failed", "canceled")}

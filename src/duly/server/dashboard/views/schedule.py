@@ -31,10 +31,10 @@ router = APIRouter(route_class=PageRoute)
 PREVIEW = 12
 LEDGER = 100
 LOG = 20
-MOST_LISTED = 200
+MAX_LISTED = 200
 """So many ticks of a backfill are listed."""
 
-NOTHING = Day(0, 0, 0, 0, 0, 0, 0)
+EMPTY_DAY = Day(0, 0, 0, 0, 0, 0, 0)
 
 Condition = Annotated[str | None, Query(max_length=20_000)]
 
@@ -72,7 +72,7 @@ def _page(
         tester=_tester(viewer, shape, condition),
         log=api.audit(app, who, schedule_id, limit=LOG) if viewer.may("operate") else None,
         backfill=backfill,
-        listed=[] if backfill is None else backfill.ticks[:MOST_LISTED],
+        listed=[] if backfill is None else backfill.ticks[:MAX_LISTED],
         span=span or _span(viewer),
         spark=svg.sparkline(operations.recent_runs(app, [schedule_id], 30).get(schedule_id, [])),
     )
@@ -120,7 +120,7 @@ def _year(viewer: Viewer, schedule_id: str) -> dict[str, Any]:
             day[1:] if known is None else [a + b for a, b in zip(known[1:], day[1:], strict=True)]
         )
         days[day.day] = Day(day.day, *counts)
-    sums = [sum(column) for column in zip(*days.values(), strict=True)] or NOTHING
+    sums = [sum(column) for column in zip(*days.values(), strict=True)] or EMPTY_DAY
     return {"heat": svg.heat_map(days, from_ms(viewer.now).date()), "year": Day(*sums)}
 
 

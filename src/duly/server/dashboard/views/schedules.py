@@ -13,7 +13,7 @@ from starlette.responses import Response
 from duly.app import operations
 from duly.clock import to_ms
 from duly.errors import DulyError
-from duly.observe.view import STATUSES, Which
+from duly.observe.view import STATUSES, ObserveFilter
 from duly.server.answers import Refused
 from duly.server.api import schedules as api
 from duly.server.api.common import NoteBody
@@ -24,7 +24,7 @@ from duly.server.dashboard.exports import Format, export, pages
 from duly.server.dashboard.forms import body_of
 from duly.server.dashboard.pages import PageRoute, Sent, Viewer, Viewing, once, redirect, render
 from duly.server.dashboard.times import HOUR, SECOND
-from duly.server.patience import MOST_VIEWS, Waiting
+from duly.server.slow_requests import MAX_VIEWS, Waiting
 
 router = APIRouter(route_class=PageRoute)
 
@@ -64,7 +64,7 @@ async def schedules(
         page = _page(viewer, which, after, PAGE, wait)
         return page, _rows(viewer, page)
 
-    page, rows = await waiting("views", look, MOST_VIEWS)
+    page, rows = await waiting("views", look, MAX_VIEWS)
     filters = {"status": status, "search": search, "function": function, "due": due}
     return render(
         viewer,
@@ -138,8 +138,8 @@ DONE = {"enable": "enabled", "disable": "disabled", "run": "run", "remove": "rem
 # What the list is made of ------------------------------------------------------------------------
 
 
-def _which(status: str, search: str, function: str, due: bool) -> Which:
-    return Which(
+def _which(status: str, search: str, function: str, due: bool) -> ObserveFilter:
+    return ObserveFilter(
         status=status or None,
         search=search or None,
         function=function or None,
@@ -147,7 +147,9 @@ def _which(status: str, search: str, function: str, due: bool) -> Which:
     )
 
 
-def _page(viewer: Viewer, which: Which, after: str | None, limit: int, wait: float) -> ObservedPage:
+def _page(
+    viewer: Viewer, which: ObserveFilter, after: str | None, limit: int, wait: float
+) -> ObservedPage:
     found = viewer.app.observe.schedules(
         owner=viewer.who.owner, tz=viewer.tz, after=after, limit=limit, wait=wait, **which
     )

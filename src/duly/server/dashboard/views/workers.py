@@ -10,13 +10,13 @@ from starlette.responses import Response
 from duly.app import operations
 from duly.server.answers import readable
 from duly.server.api import operations as api
-from duly.server.api.operation import everybodys
+from duly.server.api.operation import require_all_owners
 from duly.server.dashboard.exports import Format, export
 from duly.server.dashboard.pages import PageRoute, Viewing, render
 
 router = APIRouter(route_class=PageRoute)
 
-MOST = 200
+MAX_LISTED = 200
 """More workers than these are counted, and not looked at."""
 
 
@@ -30,12 +30,12 @@ class Row(NamedTuple):
 
 @router.get("/workers")
 def workers(viewer: Viewing) -> Response:
-    everybodys(viewer.who)
+    require_all_owners(viewer.who)
     found = sorted(api.workers(viewer.app, viewer.who), key=lambda each: each.id)
     app = viewer.app
     rows = [
         Row(each, operations.is_dead(app, each.id) is True, len(operations.holdings(app, each.id)))
-        for each in found[:MOST]
+        for each in found[:MAX_LISTED]
     ]
     slots = sum(each.slots for each in found)
     return render(viewer, "workers.html", rows=rows, all=len(found), slots=slots)

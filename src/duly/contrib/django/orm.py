@@ -38,21 +38,21 @@ def atomic(tx: Tx) -> Generator[None]:
     raw = tx.connection
     with tx.savepoint():
         own = connections[alias]
-        lent = _lend(own, connections.create_connection(alias), raw)
-        connections[alias] = lent
+        borrowed = _borrow(own, connections.create_connection(alias), raw)
+        connections[alias] = borrowed
         try:
             yield
-            if lent.needs_rollback:
+            if borrowed.needs_rollback:
                 raise TransactionManagementError(
                     "the ORM asked for a rollback inside atomic(tx); raise an exception instead"
-                ) from lent.rollback_exc
+                ) from borrowed.rollback_exc
         finally:
             connections[alias] = own
-            _take_back(lent)
+            _take_back(borrowed)
 
 
 def _alias_of(tx: Tx) -> str:
-    from duly.contrib.django.make import DjangoProgram
+    from duly.contrib.django.project import DjangoProgram
 
     core = tx._core  # pyright: ignore[reportPrivateUsage]
     if not isinstance(core, DjangoProgram):
@@ -60,13 +60,13 @@ def _alias_of(tx: Tx) -> str:
     return core.alias
 
 
-def _lend(own: Any, wrapper: Any, raw: Any) -> Any:
+def _borrow(own: Any, wrapper: Any, raw: Any) -> Any:
     from django.db.transaction import Atomic
 
     if wrapper.vendor == "postgresql":
         _set_time_zone(wrapper, raw)
         djangos = wrapper.get_connection_params()["cursor_factory"]
-        raw = Lent(raw, _adapters_of(own), _cursor_type(djangos))
+        raw = BorrowedConnection(raw, _adapters_of(own), _cursor_type(djangos))
     wrapper.connection = raw
     wrapper.autocommit = False
     wrapper.in_atomic_block = True
@@ -111,7 +111,7 @@ def _set_time_zone(wrapper: Any, raw: Any) -> None:
         raw.execute(_SET_TIME_ZONE, [zone])
 
 
-class Lent:
+class BorrowedConnection:
     """A connection of psycopg whose cursors, and they alone, are Django's."""
 
     def __init__(self, raw: Any, adapters: Any, cursor_type: Any) -> None:

@@ -30,7 +30,7 @@ from duly.model.rotation import parse as parse_rotation
 from duly.model.schedule import POLICIES, Policies, ScheduleRecord, plan_of, write_trigger
 from duly.model.schedule_options import BY_NAME, JSON, Option
 from duly.model.schedule_options import Kind as OptionKind
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.model.trigger import decode as decode_trigger
 from duly.model.trigger import encode as encode_trigger
@@ -45,16 +45,24 @@ from duly.schedules.define import (
     from_json,
     to_json,
 )
-from duly.schedules.rows import HELD, KEPT, asleep, checked, columns_of, new_record, woken
-from duly.store.declared import Applied, Stored, Write
+from duly.schedules.rows import (
+    KEPT_BY_OPERATOR,
+    WAS_DISABLED,
+    checked,
+    columns_of,
+    new_record,
+    with_next_tick_under,
+    without_next_tick,
+)
+from duly.store.declarations import AppliedSet, ScheduleWrite, StoredDeclarations
 
 log = logging.getLogger(__name__)
 
-Said = dict[str, Any]
+ScheduleSpec = dict[str, Any]
 """What code says of a schedule, as data; what is left out is as usual."""
 
 TIMES = frozenset({"trigger", "start_at", "end_at"})
-USUAL: Said = {
+DEFAULT_SPEC: ScheduleSpec = {
     **{name: msgspec.to_builtins(getattr(Policies(), name)) for name in POLICIES},
     "enabled": True,
     "fire_at_once": False,
@@ -117,16 +125,16 @@ class DeclaredSchedule:
         self._core.functions.admitted(call if isinstance(call, Call) else bound(call))
         return True
 
-    def said(self) -> Said:
+    def spec(self) -> ScheduleSpec:
         """What is declared, as data."""
         definition = self.definition()
-        said = msgspec.structs.asdict(definition)
-        policies = msgspec.to_builtins(said.pop("policies"))
-        said |= policies | {"trigger": encode_trigger(definition.trigger)}
+        spec = msgspec.structs.asdict(definition)
+        policies = msgspec.to_builtins(spec.pop("policies"))
+        spec |= policies | {"trigger": encode_trigger(definition.trigger)}
         for name in ("enabled", "fire_at_once", "note"):
-            said[name] = self._given.get(name)
-        unusual = {n: v for n, v in said.items() if v is not None and v != USUAL.get(n)}
-        return cast(Said, from_json(to_json(unusual)))
+            spec[name] = self._given.get(name)
+        unusual = {n: v for n, v in spec.items() if v is not None and v != DEFAULT_SPEC.get(n)}
+        return cast(ScheduleSpec, from_json(to_json(unusual)))
 
 
 def declare(
@@ -147,7 +155,7 @@ def declare(
 
 def _are_the_same(one: DeclaredSchedule, other: DeclaredSchedule) -> bool:
     try:
-        return one.said() == other.said()
+        return one.spec() == other.spec()
     except BadInput:
         return False
 
@@ -252,21 +260,21 @@ class SchedulePlan(msgspec.Struct, frozen=True):
 # Planning and applying ---------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
+class DesiredSchedule(NamedTuple):
     """A declaration, ready to be compared with what is stored."""
 
     key: str
     definition: Definition
-    said: Said
+    spec: ScheduleSpec
     blocked: bool
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """What becomes of one schedule; `before` and `after` are what code said and says of it."""
 
     kind: Kind
     key: str
-    write: Write | None = None
+    write: ScheduleWrite | None = None
     record: ScheduleRecord | None = None
     before: Mapping[str, Any] = MappingProxyType({})
     after: Mapping[str, Any] = MappingProxyType({})
@@ -292,22 +300,22 @@ class Declarations:
         wanted, names = self._wanted()
         now, chosen = self._core.now(), digest(wanted)
         self._publish(wanted, now)
-        steps: list[Step] = []
+        steps: list[PlanStep] = []
         known = False
 
-        def settle(stored: Stored) -> Applied | None:
+        def settle(stored: StoredDeclarations) -> AppliedSet | None:
             nonlocal known
             known = chosen in stored.sets
             if known and only_new:
                 return None
             steps[:] = self._settle(wanted, stored, by, now)
-            return Applied([step.write for step in steps if step.write], chosen)
+            return AppliedSet([step.write for step in steps if step.write], chosen)
 
         self._core.ready().apply_declared(self._core.name, names, settle, by, now)
         self._core.wake_ticker()
         return self._shown(steps, applied_before=known)
 
-    def _publish(self, wanted: Iterable[Wanted], now: int) -> None:
+    def _publish(self, wanted: Iterable[DesiredSchedule], now: int) -> None:
         """Describe the functions to tickers that do not have their code."""
         names = {w.definition.function for w in wanted} | {w.definition.alert for w in wanted}
         functions = [f for f in self._core.functions.registered.values() if f.name in names]
@@ -326,11 +334,11 @@ class Declarations:
         app, store = self._core.name, self._core.ready()
         if dry_run:
             return self._shown(self._orphans(store.declared(app)))
-        steps: list[Step] = []
+        steps: list[PlanStep] = []
 
-        def settle(stored: Stored) -> Applied:
+        def settle(stored: StoredDeclarations) -> AppliedSet:
             steps[:] = self._orphans(stored)
-            return Applied([step.write for step in steps if step.write])
+            return AppliedSet([step.write for step in steps if step.write])
 
         store.apply_declared(app, (), settle, by, self._core.now())
         return self._shown(steps)
@@ -372,32 +380,38 @@ class Declarations:
             )
         return chosen not in stored.sets
 
-    def _wanted(self) -> tuple[list[Wanted], list[str]]:
+    def _wanted(self) -> tuple[list[DesiredSchedule], list[str]]:
         """The declarations, checked against the store, and the calendars that they name."""
         self._core.import_modules()
         found: Iterable[DeclaredSchedule] = list(self._core.declarations.values())
         wanted = [
-            Wanted(declared.key, declared.definition(), declared.said(), not declared.admitted())
+            DesiredSchedule(
+                declared.key, declared.definition(), declared.spec(), not declared.admitted()
+            )
             for declared in found
         ]
         return wanted, sorted({w.definition.calendar for w in wanted if w.definition.calendar})
 
     def _settle(
-        self, wanted: Sequence[Wanted], stored: Stored, by: str | None, now: int
-    ) -> list[Step]:
-        return Settling(self._core, wanted, stored, by, now).steps()
+        self,
+        wanted: Sequence[DesiredSchedule],
+        stored: StoredDeclarations,
+        by: str | None,
+        now: int,
+    ) -> list[PlanStep]:
+        return Comparison(self._core, wanted, stored, by, now).steps()
 
-    def _orphans(self, stored: Stored) -> list[Step]:
+    def _orphans(self, stored: StoredDeclarations) -> list[PlanStep]:
         return [
-            Step("remove", record.key, Write("remove", record), record)
+            PlanStep("remove", record.key, ScheduleWrite("remove", record), record)
             for record in stored.schedules
             if record.orphaned_at is not None and record.key not in self._core.declarations
         ]
 
-    def _shown(self, steps: Iterable[Step], *, applied_before: bool = False) -> SchedulePlan:
+    def _shown(self, steps: Iterable[PlanStep], *, applied_before: bool = False) -> SchedulePlan:
         return SchedulePlan(tuple(self._entry(step) for step in steps), applied_before)
 
-    def _entry(self, step: Step) -> PlanEntry:
+    def _entry(self, step: PlanStep) -> PlanEntry:
         record = step.record
         fields: dict[str, tuple[Any, Any]] = {}
         if step.kind in ("change", "revive"):
@@ -412,29 +426,29 @@ class Declarations:
             record.key if record is not None and step.kind == "rename" else None,
         )
 
-    def _value(self, said: Mapping[str, Any], name: str) -> Any:
+    def _value(self, spec: Mapping[str, Any], name: str) -> Any:
         """One thing that code says, for people."""
-        value = said.get(name, USUAL.get(name))
+        value = spec.get(name, DEFAULT_SPEC.get(name))
         if not value:
             return value
         if name == "trigger":
             return in_words(decode_trigger(value))
         if name == "args":
-            return self._core.redaction.shown_arguments(said["function"], value)
+            return self._core.redaction.shown_arguments(spec["function"], value)
         if name == "rotation":
             entries = read(value, list[msgspec.Raw], [])
             texts = [bytes(entry).decode() for entry in entries]
-            return [self._core.redaction.shown_arguments(said["function"], text) for text in texts]
+            return [self._core.redaction.shown_arguments(spec["function"], text) for text in texts]
         if name == "options":
             return from_json(value)
         return _for_people(BY_NAME[name], value) if name in BY_NAME else value
 
 
-def _for_people(option: Option, said: Any) -> Any:
+def _for_people(option: Option, spec: Any) -> Any:
     if option.kind is OptionKind.INSTANT:
-        return from_ms(said)
+        return from_ms(spec)
     # Some records are said as text, as they are stored.
-    return from_json(said) if option.kind in JSON and isinstance(said, str) else option.shown(said)
+    return from_json(spec) if option.kind in JSON and isinstance(spec, str) else option.shown(spec)
 
 
 def in_words(trigger: Trigger) -> str:
@@ -444,10 +458,10 @@ def in_words(trigger: Trigger) -> str:
     return f"{trigger.describe()}{zone}"
 
 
-def digest(wanted: Iterable[Wanted]) -> str:
+def digest(wanted: Iterable[DesiredSchedule]) -> str:
     """What tells one set of declarations from another."""
-    said = {w.key: w.said for w in wanted}
-    text = msgspec.json.encode(said, order="sorted")
+    spec = {w.key: w.spec for w in wanted}
+    text = msgspec.json.encode(spec, order="sorted")
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
@@ -455,11 +469,16 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
-class Settling:
+class Comparison:
     """One comparison of what is declared with what is stored; it asks nobody and writes nothing."""
 
     def __init__(
-        self, core: Core, wanted: Sequence[Wanted], stored: Stored, by: str | None, now: int
+        self,
+        core: Core,
+        wanted: Sequence[DesiredSchedule],
+        stored: StoredDeclarations,
+        by: str | None,
+        now: int,
     ) -> None:
         self._core = core
         self._wanted = {w.key: w for w in wanted}
@@ -476,28 +495,30 @@ class Settling:
             if record.key not in self._wanted and is_of_code(record)
         ]
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[PlanStep]:
         steps = [self._step(wanted) for wanted in self._wanted.values()]
         # Those that are left were not renamed either.
         return steps + [self._orphan(record) for record in self._undeclared]
 
-    def _step(self, wanted: Wanted) -> Step:
+    def _step(self, wanted: DesiredSchedule) -> PlanStep:
         record = self._stored.get(wanted.key)
         if wanted.blocked:
-            return Step("blocked", wanted.key, None, record)
+            return PlanStep("blocked", wanted.key, None, record)
         self._check_calendar(wanted)
         if record is None:
             return self._rename(wanted) or self._create(wanted)
-        before = said_of(record)
-        changed = differing(before, wanted.said)
+        before = spec_of(record)
+        changed = differing(before, wanted.spec)
         if is_of_code(record) and not changed:
-            return Step("unchanged", wanted.key, None, record)
+            return PlanStep("unchanged", wanted.key, None, record)
         kind: Kind = "change" if is_of_code(record) else "revive"
         after = self._changed(record, wanted, changed)
         detail = {"changed": sorted(changed)}
-        return Step(kind, wanted.key, Write(kind, after, detail), record, before, wanted.said)
+        return PlanStep(
+            kind, wanted.key, ScheduleWrite(kind, after, detail), record, before, wanted.spec
+        )
 
-    def _check_calendar(self, wanted: Wanted) -> None:
+    def _check_calendar(self, wanted: DesiredSchedule) -> None:
         name = wanted.definition.calendar
         if name is None:
             return
@@ -507,19 +528,19 @@ class Settling:
         if found.calendar.exhausted(self._now):
             log.warning("calendar %r of schedule %r has no more dates", name, wanted.key)
 
-    def _rename(self, wanted: Wanted) -> Step | None:
+    def _rename(self, wanted: DesiredSchedule) -> PlanStep | None:
         """The same definition under another key: the same schedule."""
         for record in self._undeclared:
-            if said_of(record) == wanted.said:
+            if spec_of(record) == wanted.spec:
                 self._undeclared.remove(record)
                 after = msgspec.structs.replace(record, key=wanted.key, changed_by=self._by)
-                write = Write("rename", after, {"from": record.key})
-                return Step("rename", wanted.key, write, record)
+                write = ScheduleWrite("rename", after, {"from": record.key})
+                return PlanStep("rename", wanted.key, write, record)
         return None
 
-    def _create(self, wanted: Wanted) -> Step:
-        said = wanted.said
-        at_once = said.get("fire_at_once", False)
+    def _create(self, wanted: DesiredSchedule) -> PlanStep:
+        spec = wanted.spec
+        at_once = spec.get("fire_at_once", False)
         record = new_record(
             self._core,
             self._resolved(wanted),
@@ -528,24 +549,29 @@ class Settling:
             app=self._core.name,
             enabled=False,
             fire_at_once=at_once,
-            note=said.get("note"),
+            note=spec.get("note"),
             by=self._by,
-            declared=to_json(said),
+            declared=to_json(spec),
         )
-        if said.get("enabled", True):
-            record = woken(record, self._now, self._calendars, fire_at_once=at_once)
-        return Step("create", wanted.key, Write("create", record))
+        if spec.get("enabled", True):
+            record = with_next_tick_under(record, self._now, self._calendars, fire_at_once=at_once)
+        return PlanStep("create", wanted.key, ScheduleWrite("create", record))
 
-    def _orphan(self, record: ScheduleRecord) -> Step:
-        said = said_of(record) | ({} if record.enabled else {HELD: True})
+    def _orphan(self, record: ScheduleRecord) -> PlanStep:
+        spec = spec_of(record) | ({} if record.enabled else {WAS_DISABLED: True})
         after = msgspec.structs.replace(
-            asleep(record), orphaned_at=self._now, declared=to_json(said), changed_by=self._by
+            without_next_tick(record),
+            orphaned_at=self._now,
+            declared=to_json(spec),
+            changed_by=self._by,
         )
-        return Step("orphan", record.key, Write("orphan", after), record)
+        return PlanStep("orphan", record.key, ScheduleWrite("orphan", after), record)
 
-    def _changed(self, record: ScheduleRecord, wanted: Wanted, changed: set[str]) -> ScheduleRecord:
+    def _changed(
+        self, record: ScheduleRecord, wanted: DesiredSchedule, changed: set[str]
+    ) -> ScheduleRecord:
         """The schedule with what has changed in the code, and with nothing else."""
-        if _is_rezoned(said_of(record), wanted.said):
+        if _is_rezoned(spec_of(record), wanted.spec):
             record = _in_zone(record, wanted.definition.trigger.tz)
             changed = changed - {"trigger"}
         columns = self._columns(record, wanted, changed)
@@ -553,13 +579,13 @@ class Settling:
         if record.orphaned_at is not None:
             enabled = not was_held(record)
         if "enabled" in changed:
-            enabled = wanted.said.get("enabled", True)
-        columns |= {"declared": to_json(wanted.said), "orphaned_at": None, "changed_by": self._by}
+            enabled = wanted.spec.get("enabled", True)
+        columns |= {"declared": to_json(wanted.spec), "orphaned_at": None, "changed_by": self._by}
         after = msgspec.structs.replace(record, **columns)
         if not enabled:
-            return asleep(after)
+            return without_next_tick(after)
         if after.remaining != 0 and (record.next_tick_at is None or changed & TIMES):
-            return woken(after, self._now, self._calendars)
+            return with_next_tick_under(after, self._now, self._calendars)
         return self._due_again(msgspec.structs.replace(after, enabled=True), changed)
 
     def _due_again(self, record: ScheduleRecord, changed: set[str]) -> ScheduleRecord:
@@ -572,7 +598,9 @@ class Settling:
             more |= {**checked(plan, self._now, self._calendars), "late": None}
         return msgspec.structs.replace(record, **more)
 
-    def _columns(self, record: ScheduleRecord, wanted: Wanted, changed: set[str]) -> dict[str, Any]:
+    def _columns(
+        self, record: ScheduleRecord, wanted: DesiredSchedule, changed: set[str]
+    ) -> dict[str, Any]:
         definition = _with_times(self._resolved(wanted), record, changed)
         fresh = columns_of(definition, record.key, self._now, False)
         columns = {name: value for name, value in fresh.items() if name in changed}
@@ -580,16 +608,16 @@ class Settling:
             # An interval counts from its start.
             columns |= {name: fresh[name] for name in ("trigger", "zoned", "start_at")}
         if changed & POLICIES:
-            said = {name: getattr(definition.policies, name) for name in changed & POLICIES}
-            policies = msgspec.structs.replace(plan_of(record).policies, **said)
+            spec = {name: getattr(definition.policies, name) for name in changed & POLICIES}
+            policies = msgspec.structs.replace(plan_of(record).policies, **spec)
             columns["policies"] = to_json(policies)
         if "rotation" in changed:
             columns["rotation_index"] = 0
         if "note" in changed:
-            columns["note"] = wanted.said.get("note")
+            columns["note"] = wanted.spec.get("note")
         return columns
 
-    def _resolved(self, wanted: Wanted) -> Definition:
+    def _resolved(self, wanted: DesiredSchedule) -> Definition:
         """The definition with its calendar as schedules store it."""
         name = wanted.definition.calendar
         if name is None:
@@ -610,7 +638,7 @@ def _with_times(definition: Definition, record: ScheduleRecord, changed: set[str
     return msgspec.structs.replace(definition, trigger=trigger)
 
 
-def _is_rezoned(before: Said, after: Said) -> bool:
+def _is_rezoned(before: ScheduleSpec, after: ScheduleSpec) -> bool:
     """Whether code gives an interval another zone, and nothing else that its ticks depend on."""
     if before.get("trigger") in (None, after["trigger"]):
         return False
@@ -626,20 +654,24 @@ def _in_zone(record: ScheduleRecord, tz: str) -> ScheduleRecord:
     return msgspec.structs.replace(record, trigger=zoned)
 
 
-def said_of(record: ScheduleRecord) -> Said:
+def spec_of(record: ScheduleRecord) -> ScheduleSpec:
     """What code said of a schedule when that was applied last."""
-    return {name: value for name, value in _noted(record).items() if name not in (HELD, KEPT)}
+    return {
+        name: value
+        for name, value in _noted(record).items()
+        if name not in (WAS_DISABLED, KEPT_BY_OPERATOR)
+    }
 
 
 def was_held(orphan: ScheduleRecord) -> bool:
     """Whether it was disabled before it became an orphan."""
-    return bool(_noted(orphan).get(HELD, False))
+    return bool(_noted(orphan).get(WAS_DISABLED, False))
 
 
 def is_of_code(record: ScheduleRecord) -> bool:
     """Whether code has declared it last: it is no orphan, and nobody has kept it since."""
-    return record.orphaned_at is None and KEPT not in _noted(record)
+    return record.orphaned_at is None and KEPT_BY_OPERATOR not in _noted(record)
 
 
-def _noted(record: ScheduleRecord) -> Said:
+def _noted(record: ScheduleRecord) -> ScheduleSpec:
     return detail_of(record.declared)

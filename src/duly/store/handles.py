@@ -34,7 +34,7 @@ Wake = Callable[[], None]
 IDLE, IN_TRANSACTION = 0, 2
 
 
-class Borrowed(ABC):
+class UserHandle(ABC):
     """A handle of the user's."""
 
     def __init__(self, handle: Any) -> None:
@@ -65,7 +65,7 @@ def _quietly(wake: Wake) -> None:
         log.debug("a wake-up got lost: %s", error)
 
 
-class AsyncBorrowed(ABC):
+class AsyncUserHandle(ABC):
     """The same for a handle that is awaited."""
 
     def __init__(self, handle: Any) -> None:
@@ -177,7 +177,7 @@ def _sqlite_begin(raw: Any, handle: object, instead: str) -> str | None:
     return f"BEGIN {raw.isolation_level or ''}"
 
 
-class SqliteHandle(Borrowed):
+class SqliteHandle(UserHandle):
     instead = "execute BEGIN first, or connect with an isolation_level"
 
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
@@ -197,7 +197,7 @@ class SqliteHandle(Borrowed):
             return False
 
 
-class AiosqliteHandle(AsyncBorrowed):
+class AiosqliteHandle(AsyncUserHandle):
     """Runs in the thread that aiosqlite keeps for the connection."""
 
     async def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
@@ -219,7 +219,7 @@ class AiosqliteHandle(AsyncBorrowed):
 
 # psycopg, psycopg2 -------------------------------------------------------------------------------
 
-_PG_INSTEAD = "turn autocommit off, or open a transaction first"
+_PG_ADVICE = "turn autocommit off, or open a transaction first"
 
 
 def _refuse_psycopg_autocommit(raw: Any) -> None:
@@ -229,7 +229,7 @@ def _refuse_psycopg_autocommit(raw: Any) -> None:
         raise NotInTransaction(raw, "use `with connection.transaction():`")
 
 
-class PsycopgHandle(Borrowed):
+class PsycopgHandle(UserHandle):
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         raw = self.handle
         _demand("postgres", raw, address)
@@ -248,7 +248,7 @@ class PsycopgHandle(Borrowed):
         return bool(self.handle.info.transaction_status == IN_TRANSACTION)
 
 
-class AsyncPsycopgHandle(AsyncBorrowed):
+class AsyncPsycopgHandle(AsyncUserHandle):
     async def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         raw = self.handle
         _demand("postgres", raw, address)
@@ -267,12 +267,12 @@ class AsyncPsycopgHandle(AsyncBorrowed):
         return bool(self.handle.info.transaction_status == IN_TRANSACTION)
 
 
-class Psycopg2Handle(Borrowed):
+class Psycopg2Handle(UserHandle):
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         raw = self.handle
         _demand("postgres", raw, address)
         if raw.get_transaction_status() == IDLE and raw.autocommit:
-            raise NotInTransaction(raw, _PG_INSTEAD)
+            raise NotInTransaction(raw, _PG_ADVICE)
         plain_cursor: Any = sys.modules["psycopg2.extensions"].cursor
 
         def answer(ask: Ask) -> list[Row]:
@@ -290,7 +290,7 @@ class Psycopg2Handle(Borrowed):
 # asyncpg -----------------------------------------------------------------------------------------
 
 
-class AsyncpgHandle(AsyncBorrowed):
+class AsyncpgHandle(AsyncUserHandle):
     async def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         handle = self.handle
         _demand("postgres", handle, address)
@@ -316,7 +316,7 @@ class AsyncpgHandle(AsyncBorrowed):
 _DIALECTS: dict[str, Dialect] = {"sqlite": "sqlite", "postgresql": "postgres"}
 
 
-class AlchemyConnection(Borrowed):
+class AlchemyConnection(UserHandle):
     """Through SQLAlchemy itself, which knows when its drivers begin, on every one of them."""
 
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
@@ -340,10 +340,10 @@ class AlchemyConnection(Borrowed):
         checked = _checked(driver, address, verb)
         if address.dialect == "postgres":
             if getattr(connection.connection.dbapi_connection, "autocommit", False):
-                raise NotInTransaction(self.handle, _ALCHEMY_INSTEAD)
+                raise NotInTransaction(self.handle, _ALCHEMY_ADVICE)
             return drive(checked, answer)
         raw = getattr(driver, "_conn", driver)
-        begin = _sqlite_begin(raw, self.handle, _ALCHEMY_INSTEAD)
+        begin = _sqlite_begin(raw, self.handle, _ALCHEMY_ADVICE)
         with factories_aside(raw):
             if begin and writes:
                 connection.exec_driver_sql(begin)
@@ -353,7 +353,7 @@ class AlchemyConnection(Borrowed):
         return not self.handle.closed and bool(self.handle.in_transaction())
 
 
-_ALCHEMY_INSTEAD = 'use an engine, or execution options, without isolation_level="AUTOCOMMIT"'
+_ALCHEMY_ADVICE = 'use an engine, or execution options, without isolation_level="AUTOCOMMIT"'
 
 
 class AlchemySession(AlchemyConnection):
@@ -380,7 +380,7 @@ class AlchemyScopedSession(AlchemySession):
         super().__init__(handle.registry())
 
 
-class AsyncAlchemyConnection(AsyncBorrowed):
+class AsyncAlchemyConnection(AsyncUserHandle):
     async def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         def inside(connection: Any) -> T:
             return AlchemyConnection(connection).take(address, verb, writes=writes)
@@ -392,7 +392,7 @@ class AsyncAlchemyConnection(AsyncBorrowed):
         return not self.handle.closed and bool(self.handle.in_transaction())
 
 
-class AsyncAlchemySession(AsyncBorrowed):
+class AsyncAlchemySession(AsyncUserHandle):
     async def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         def inside(session: Any) -> T:
             return AlchemySession(session).take(address, verb, writes=writes)
@@ -439,7 +439,7 @@ def _committed(session: Any) -> None:
 # Django ------------------------------------------------------------------------------------------
 
 
-class DjangoHandle(Borrowed):
+class DjangoHandle(UserHandle):
     """`connection` or `connections[alias]`: the driver's connection inside it."""
 
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
@@ -448,7 +448,7 @@ class DjangoHandle(Borrowed):
         handle.validate_thread_sharing()
         handle.validate_no_broken_transaction()
         inner = borrow(handle.connection)
-        assert isinstance(inner, Borrowed)
+        assert isinstance(inner, UserHandle)
         try:
             with handle.wrap_database_errors:
                 return inner.take(address, verb, writes=writes)
@@ -467,7 +467,7 @@ class DjangoHandle(Borrowed):
 
 # Recognition -------------------------------------------------------------------------------------
 
-_KINDS: dict[str, Callable[[Any], Borrowed | AsyncBorrowed]] = {
+_KINDS: dict[str, Callable[[Any], UserHandle | AsyncUserHandle]] = {
     "sqlite3.Connection": SqliteHandle,
     "aiosqlite.core.Connection": AiosqliteHandle,
     "psycopg.Connection": PsycopgHandle,
@@ -492,7 +492,7 @@ SUPPORTED = (
 )
 
 
-def borrow(handle: object) -> Borrowed | AsyncBorrowed:
+def borrow(handle: object) -> UserHandle | AsyncUserHandle:
     """The handle, recognised; nothing is asked of it yet."""
     for base in type(handle).__mro__:
         kind = _KINDS.get(f"{base.__module__}.{base.__qualname__}")

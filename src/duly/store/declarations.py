@@ -35,28 +35,28 @@ DECLARED = of_schedules("", _DECLARED)
 LOCK_DECLARED = of_schedules("", f"{_DECLARED} FOR UPDATE", sqlite_rest=_DECLARED)
 
 
-REMEMBERED = 1_000
+MAX_REMEMBERED_SETS = 1_000
 """So many sets of an app are told from new ones."""
 
 
-class Attachable(NamedTuple):
+class AttachableCalendar(NamedTuple):
     """A calendar as schedules store it, and what it says."""
 
     id: str
     calendar: Calendar
 
 
-class Stored(NamedTuple):
+class StoredDeclarations(NamedTuple):
     """What there is of the schedules that an app has declared."""
 
     sets: Sequence[str]
     """Those that were applied, the newest last."""
     schedules: Sequence[ScheduleRecord]
-    calendars: Mapping[str, Attachable]
+    calendars: Mapping[str, AttachableCalendar]
     """Those that were asked for, by name, if there are such."""
 
 
-class Write(NamedTuple):
+class ScheduleWrite(NamedTuple):
     """One schedule as it shall be; `create` and `remove` are actions, all others replace it."""
 
     action: str
@@ -64,18 +64,18 @@ class Write(NamedTuple):
     detail: Mapping[str, Any] | None = None
 
 
-class Applied(NamedTuple):
+class AppliedSet(NamedTuple):
     """What is to be written, and the set that is in force then."""
 
-    writes: Sequence[Write]
+    writes: Sequence[ScheduleWrite]
     set: str | None = None
 
 
-Settle = Callable[[Stored], Applied | None]
+CompareSet = Callable[[StoredDeclarations], AppliedSet | None]
 """What shall become of what there is; None if nothing shall. May be asked more than once."""
 
 
-def read(session: Session, app: str, calendars: Iterable[str] = ()) -> Stored:
+def read(session: Session, app: str, calendars: Iterable[str] = ()) -> StoredDeclarations:
     """What there is of the schedules that an app declares, and of these calendars by name."""
     rows = session.run(DECLARATIONS, {"app": app})
     seen = rows[0][0] if rows else ""
@@ -88,7 +88,7 @@ def apply(
     session: Session,
     app: str,
     calendars: Iterable[str],
-    settle: Settle,
+    settle: CompareSet,
     by: str | None,
     now: int,
 ) -> None:
@@ -109,33 +109,33 @@ def apply(
     fault.point("declared.written")
     if applied.set is not None:
         sets = [known for known in stored.sets if known != applied.set] + [applied.set]
-        seen = " ".join(sets[-REMEMBERED:])
+        seen = " ".join(sets[-MAX_REMEMBERED_SETS:])
         session.run(NOTE_DECLARATIONS, {"app": app, "seen": seen})
 
 
 def _stored(
-    seen: str, schedules: Iterable[Any], calendars: Mapping[str, Attachable | None]
-) -> Stored:
-    return Stored(
+    seen: str, schedules: Iterable[Any], calendars: Mapping[str, AttachableCalendar | None]
+) -> StoredDeclarations:
+    return StoredDeclarations(
         tuple(seen.split()),
         [schedule_of(row) for row in schedules],
         {name: found for name, found in calendars.items() if found is not None},
     )
 
 
-def _attachable(session: Session, name: str, *, hold: bool = False) -> Attachable | None:
+def _attachable(session: Session, name: str, *, hold: bool = False) -> AttachableCalendar | None:
     if name in SEEDS:
-        return Attachable(name, SEEDS[name])
+        return AttachableCalendar(name, SEEDS[name])
     record = calendar_named(session, "", name)
     if record is not None and hold:
         session.run(HOLD_CALENDAR, {"id": record.id})
         # It may have been changed, or removed, before it was held.
         record = calendar_named(session, "", name)
     calendar = None if record is None else read_calendar(record.definition)
-    return None if record is None or calendar is None else Attachable(record.id, calendar)
+    return None if record is None or calendar is None else AttachableCalendar(record.id, calendar)
 
 
-def _write(session: Session, write: Write, by: str | None, now: int) -> None:
+def _write(session: Session, write: ScheduleWrite, by: str | None, now: int) -> None:
     record = write.record
     if write.action == "create":
         session.run(INSERT_SCHEDULE, msgspec.structs.asdict(settled(session, record)))

@@ -22,7 +22,7 @@ from duly.app.program import AppProgram
 from duly.calls.context import Bound
 from duly.contrib.django.database import LateStore, late_store
 from duly.functions.function import Function
-from duly.runtime.program import Running
+from duly.runtime.program import RunningAttempt
 from duly.store.base import StoreTx
 from duly.store.table import Store
 
@@ -108,7 +108,7 @@ def _check_names(given: Mapping[str, Any]) -> None:
 class DjangoBound(Bound):
     """Does around every body what Django does around every request."""
 
-    def call_action(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         close_old_connections()
         try:
             return super().call_action(running, arguments)
@@ -116,7 +116,7 @@ class DjangoBound(Bound):
             close_old_connections()
 
     def call_mutation(
-        self, running: Running, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
+        self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         close_old_connections()
         try:
@@ -124,7 +124,7 @@ class DjangoBound(Bound):
         finally:
             close_old_connections()
 
-    async def call_async(self, running: Running, arguments: Mapping[str, Any]) -> object:
+    async def call_async(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         # Async code reaches the ORM through sync_to_async, that is in a thread of asgiref's.
         close: Any = sync_to_async(close_old_connections)
         await close()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 DEEPEST = 64
-MOST_PARTS = 1_000_000
+MAX_PARTS = 1_000_000
 LONGEST_NUMBER = 1000
 """Digits: Python's own limit for reading a number is 4,300, other databases' are lower."""
 
@@ -34,8 +34,8 @@ def fault(value: object) -> Fault | None:
     parts = 0
     while stack:
         parts += 1
-        if parts > MOST_PARTS:
-            return Fault("", f"more than {MOST_PARTS:,} values")
+        if parts > MAX_PARTS:
+            return Fault("", f"more than {MAX_PARTS:,} values")
         path, part, depth = stack.pop()
         if depth > DEEPEST:
             return Fault("", f"nested more than {DEEPEST} deep")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 ROUNDS_UNTIL_DEAD = 8
 
 
-class Observer:
+class LivenessRounds:
     """Counts, for every worker, the rounds in which its beat stood still.
 
     A round counts only if the observer's own beat succeeded in it. Any failed beat resets every

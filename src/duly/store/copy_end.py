@@ -39,7 +39,7 @@ class Access(Protocol):
     def __call__(self, work: Callable[[Session], T], /) -> T: ...
 
 
-class Busy(msgspec.Struct, frozen=True):
+class BusyCounts(msgspec.Struct, frozen=True):
     """What has to end before a store can be closed."""
 
     jobs: int
@@ -50,7 +50,7 @@ class Busy(msgspec.Struct, frozen=True):
         return bool(self.jobs or self.slots)
 
 
-class Page(msgspec.Struct, frozen=True):
+class CopyPage(msgspec.Struct, frozen=True):
     """Some rows of a table, and how far it is copied with them."""
 
     table: str
@@ -60,15 +60,15 @@ class Page(msgspec.Struct, frozen=True):
     ends: Position
 
 
-class Sum(msgspec.Struct, frozen=True):
+class TableChecksum(msgspec.Struct, frozen=True):
     """What the rows of a table come to, in whatever order they are added up."""
 
     rows: int = 0
     digests: int = 0
 
-    def add(self, rows: Sequence[Row]) -> Sum:
+    def add(self, rows: Sequence[Row]) -> TableChecksum:
         digests = self.digests + sum(map(_digest, rows))
-        return Sum(self.rows + len(rows), digests % (1 << 128))
+        return TableChecksum(self.rows + len(rows), digests % (1 << 128))
 
 
 def compared(table: str, types: Types) -> dict[str, str]:
@@ -101,7 +101,7 @@ class CopyEnd:
     def counts(self) -> dict[str, int]:
         return {table: self._read(lambda s: _count(s, table)) for table in KEYS}  # noqa: B023
 
-    def busy(self) -> Busy:
+    def busy(self) -> BusyCounts:
         return self._read(_busy)
 
     def types(self, table: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ class CopyEnd:
 
         return self._write(work)
 
-    def close_if_idle(self, copy_id: str, now: int) -> Busy:
+    def close_if_idle(self, copy_id: str, now: int) -> BusyCounts:
         """Refuse every write from now on, unless something runs."""
         if busy := self.busy():
             return busy
@@ -177,7 +177,7 @@ class CopyEnd:
             self._write(work)
         except _StillBusy as still:
             return still.busy
-        return Busy(0, 0)
+        return BusyCounts(0, 0)
 
     def reopen(self) -> bool:
         """Let the source go on as if nothing had been copied; False if it was never closed."""
@@ -230,7 +230,7 @@ class CopyEnd:
 
         return self._write(work)
 
-    def add(self, copy_id: str, page: Page) -> None:
+    def add(self, copy_id: str, page: CopyPage) -> None:
         """Insert a page and note how far the table is, together."""
 
         def work(s: Session) -> None:
@@ -276,7 +276,7 @@ class CopyEnd:
 class _StillBusy(Exception):
     """Undoes the closing."""
 
-    def __init__(self, busy: Busy) -> None:
+    def __init__(self, busy: BusyCounts) -> None:
         self.busy = busy
         super().__init__()
 
@@ -318,9 +318,9 @@ def _write_mark(s: Session, mark: Mark) -> None:
 def _shut(s: Session, mark: Mark, tables: Sequence[str]) -> None:
     """Refuse writes to these tables."""
     _wait_shortly(s)
-    s.run(WRITE_META, {"key": REFUSED, "value": mark.told})
+    s.run(WRITE_META, {"key": REFUSED, "value": mark.message})
     _write_mark(s, mark)
-    for text in sql.shut(s.dialect, tables, mark.told):
+    for text in sql.shut(s.dialect, tables, mark.message):
         s.run_text(text, {})
 
 
@@ -351,8 +351,8 @@ def _count(s: Session, table: str) -> int:
     return count
 
 
-def _busy(s: Session) -> Busy:
-    return Busy(s.run(sql.RUNNING)[0][0], s.run(sql.TAKEN_SLOTS)[0][0])
+def _busy(s: Session) -> BusyCounts:
+    return BusyCounts(s.run(sql.RUNNING)[0][0], s.run(sql.TAKEN_SLOTS)[0][0])
 
 
 def _types(s: Session, table: str) -> dict[str, str]:
@@ -374,7 +374,7 @@ def _empty(s: Session) -> None:
     s.run(sql.STOP_PASS)
 
 
-def _insert(s: Session, page: Page) -> None:
+def _insert(s: Session, page: CopyPage) -> None:
     types = _types(s, page.table)
     columns, rows = page.columns, page.rows
     if "bucket" in types and "bucket" not in columns:

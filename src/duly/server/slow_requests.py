@@ -10,24 +10,24 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from duly.server.answers import Refused
-from duly.server.served import served
+from duly.server.state import served
 
 T = TypeVar("T")
 
 THREADS = 16
-MOST_PER_SUBJECT = 8
+MAX_PER_SUBJECT = 8
 """So many requests wait for the same gateway; of others there is room beside them."""
-MOST_VIEWS = 64
+MAX_VIEWS = 64
 
 
-class Patience:
+class SlowRequests:
     """Threads for what may hang, apart from those that check tokens and ask the database."""
 
     def __init__(self) -> None:
         self._threads = anyio.CapacityLimiter(THREADS)
         self._waiting: Counter[str] = Counter()
 
-    async def __call__(self, subject: str, ask: Callable[[], T], most: int = MOST_PER_SUBJECT) -> T:
+    async def __call__(self, subject: str, ask: Callable[[], T], most: int = MAX_PER_SUBJECT) -> T:
         """What `ask` gives; 503 at once if too many wait for the same."""
         if self._waiting[subject] >= most:
             raise Refused(
@@ -46,12 +46,12 @@ class Patience:
                 del self._waiting[subject]
 
 
-async def _patience(request: Request) -> Patience:
+async def _patience(request: Request) -> SlowRequests:
     """The one of this server; it belongs to the event loop that serves."""
     server = served(request)
     if server.patience is None:
-        server.patience = Patience()
+        server.patience = SlowRequests()
     return server.patience
 
 
-Waiting = Annotated[Patience, Depends(_patience)]
+Waiting = Annotated[SlowRequests, Depends(_patience)]

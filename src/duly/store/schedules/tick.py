@@ -31,8 +31,8 @@ from duly.store.schedules.due import LOCK_DUE, LOCK_ONE_DUE
 from duly.store.schedules.facts import gather
 from duly.store.schedules.ledger import (
     MakeJobs,
-    Order,
     Slot,
+    TickJobOrder,
     cancel_others,
     insert_jobs_of,
     insert_ticks,
@@ -73,7 +73,7 @@ PASS_TICKS = 1_000
 """So many ticks, and those of one more schedule, are written in one transaction at most."""
 
 
-class Ticked(NamedTuple):
+class TickPass(NamedTuple):
     """What a page came to."""
 
     looked_at: int
@@ -87,9 +87,9 @@ class Ticked(NamedTuple):
     """Those that were skipped, by the reason."""
 
 
-def added(ticked: Sequence[Ticked], *, more: bool) -> Ticked:
+def added(ticked: Sequence[TickPass], *, more: bool) -> TickPass:
     """Several as if they had been one page."""
-    return Ticked(
+    return TickPass(
         looked_at=sum(each.looked_at for each in ticked),
         dispatched=sum(each.dispatched for each in ticked),
         skipped=sum(each.skipped for each in ticked),
@@ -110,7 +110,7 @@ def tick(
     zone_data: str,
     signals_for: str | None = None,
     only: str | None = None,
-) -> Ticked:
+) -> TickPass:
     """Decide one page of due schedules, in one transaction; or the one with that id.
 
     Each tick becomes one row of the ledger and, if it is dispatched, its jobs; a slot that has
@@ -124,7 +124,7 @@ def tick(
         rows = session.run(LOCK_ONE_DUE, where | {"id": only})
     records = [schedule_of(row) for row in rows[:page]]
     if not records:
-        return Ticked(0, 0, 0, 0, 0, more=False)
+        return TickPass(0, 0, 0, 0, 0, more=False)
     parked: dict[str, str] = {}
     plans = [plan for record in records if (plan := understand(record, parked))]
     # Somebody else has taken those that were asked for: without an answer nothing is decided.
@@ -172,7 +172,7 @@ def _make_jobs(
         serial = verdict.is_serial
         try:
             for tick, dispatch in verdict.dispatches:
-                order = Order(plan, tick, dispatch, serial)
+                order = TickJobOrder(plan, tick, dispatch, serial)
                 made[plan.id, TickKind.SLOT, tick.tick_at] = make_jobs(order, now)
         except StoreError:
             # Nothing that the schedule could help: all of it is tried again.
@@ -308,11 +308,11 @@ def _advance_of(
 
 def _count(
     verdicts: Sequence[Verdict], looked_at: int, parked: int, refused: int, *, more: bool
-) -> Ticked:
+) -> TickPass:
     dispatched = sum(len(verdict.dispatches) for verdict in verdicts)
     skipped = sum(len(verdict.ticks) for verdict in verdicts) - dispatched
     missed = sum(verdict.missed.count for verdict in verdicts if verdict.missed)
     decisions = [tick.decision for verdict in verdicts for tick in verdict.ticks]
     skips = Counter(str(each.reason) for each in decisions if isinstance(each, Skip))
     skips += Counter({str(Reason.SLOT_EXISTS): refused})
-    return Ticked(looked_at, dispatched, skipped, missed, parked, more, skips)
+    return TickPass(looked_at, dispatched, skipped, missed, parked, more, skips)

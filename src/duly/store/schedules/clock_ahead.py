@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from duly.model.due import due_at, re_aimed
-from duly.model.expect import Promise, read_expect
+from duly.model.expect import Expectation, read_expect
 from duly.model.schedule import Plan
 from duly.store.expectations import CHECKED
 from duly.store.schedules.audit import audit
@@ -109,6 +109,6 @@ def _promise_from(session: Session, plan: Plan, now: int, calendars: dict[str, C
     """What it promises is looked at from now on, as if it had just been woken."""
     record = plan.record
     assert record.expect is not None
-    first = Promise(plan, read_expect(record.expect)).first_check(now, calendars)
+    first = Expectation(plan, read_expect(record.expect)).first_check(now, calendars)
     values = {"expect_at": first.check_at, "expect_tick": first.tick, "late": record.late}
     session.run(CHECKED, values | {"last_success_at": None, "id": plan.id})

@@ -29,10 +29,10 @@ from duly.errors import (
     StoreUnavailable,
 )
 from duly.ids import new_id
-from duly.runtime.beat import rescue
+from duly.runtime.heartbeat import rescue
+from duly.store.copy_end import BusyCounts, CopyEnd, CopyPage, TableChecksum, compared
 from duly.store.copy_mark import COPIED, Mark, Position, Stage
 from duly.store.copy_statements import KEYS, Types
-from duly.store.copying import Busy, CopyEnd, Page, Sum, compared
 from duly.store.steps import Row
 from duly.store.table import Store
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 30.0
 LOOK_SECONDS = 0.1
-FIRST_ROWS, MOST_ROWS = 10, 1000
+FIRST_ROWS, MAX_ROWS = 10, 1000
 PAGE_BYTES = 4 << 20
 """About so much is copied at a time, for rows are of very different sizes."""
 
@@ -277,13 +277,13 @@ class _Copy:
             self._rescue_the_dead()
             self._clock.wait(threading.Event(), LOOK_SECONDS)
 
-    def _try_to_close(self, copy_id: str) -> Busy:
+    def _try_to_close(self, copy_id: str) -> BusyCounts:
         try:
             return self._from.close_if_idle(copy_id, self._clock.now())
         except StoreUnavailable as error:
             # Somebody's transaction is open for long.
             log.warning("the source cannot be closed yet: %s", error)
-            return Busy(0, 1)
+            return BusyCounts(0, 1)
 
     def _rescue_the_dead(self) -> None:
         """Nobody else may be there who does."""
@@ -303,7 +303,7 @@ class _Copy:
                 self._advance("copy", table, len(page.rows))
         return tables
 
-    def _pages(self, table: str, position: Position) -> Iterator[Page]:
+    def _pages(self, table: str, position: Position) -> Iterator[CopyPage]:
         types = _shared(table, self._from.types(table), self._to.types(table))
         columns = tuple(types)
         limit = FIRST_ROWS
@@ -311,7 +311,7 @@ class _Copy:
             limit = _fitting(self._from.sizes(table, types, position.after, limit), limit)
             rows = self._from.rows(table, types, position.after, limit)
             begins, position = position, _moved(table, columns, position, rows, limit)
-            yield Page(table, columns, rows, begins, position)
+            yield CopyPage(table, columns, rows, begins, position)
             limit = _next_limit(rows, limit)
 
     def _verify(self, tables: dict[str, int]) -> None:
@@ -324,10 +324,10 @@ class _Copy:
         if differ:
             raise CopyDiffers(differ)
 
-    def _sum(self, end: CopyEnd, table: str) -> Sum:
+    def _sum(self, end: CopyEnd, table: str) -> TableChecksum:
         types = compared(table, end.types(table))
         columns = tuple(types)
-        total, position, limit = Sum(), Position(), FIRST_ROWS
+        total, position, limit = TableChecksum(), Position(), FIRST_ROWS
         while not position.whole:
             limit = _fitting(end.sizes(table, types, position.after, limit), limit)
             rows = end.rows(table, types, position.after, limit)
@@ -380,10 +380,10 @@ def _fitting(sizes: list[int], limit: int) -> int:
 
 def _next_limit(rows: list[Row], limit: int) -> int:
     size = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
-    return max(1, min(limit * PAGE_BYTES // max(size, 1), limit * 4, MOST_ROWS))
+    return max(1, min(limit * PAGE_BYTES // max(size, 1), limit * 4, MAX_ROWS))
 
 
-def _still_runs(busy: Busy, wait: float) -> str:
+def _still_runs(busy: BusyCounts, wait: float) -> str:
     what = f"{busy.jobs} jobs still run" if busy.jobs else "something is still being written"
     what = "1 job still runs" if busy.jobs == 1 else what
     return (

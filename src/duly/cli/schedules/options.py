@@ -15,11 +15,11 @@ from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.out import Item
 from duly.cli.values import Json, together
 from duly.cli.when import Length, Moment, tz_option
-from duly.model.lengths import write_length
+from duly.model.durations import write_length
 from duly.model.schedule_options import JSON, OPTIONS, Kind, Option
 
 CLEARABLE = {option.flag: option.name for option in OPTIONS if option.usual is None}
-OF_JOBS = ("queue", "priority", "timeout")
+JOB_OPTIONS = ("queue", "priority", "timeout")
 ENDPOINT = "endpoint:"
 
 
@@ -65,7 +65,7 @@ def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, A
     taken = {CLEARABLE[name]: None for name in cleared}
     if both := sorted(taken.keys() & given.keys()):
         fail(f"{both[0]} is both given and taken away", EXIT_USAGE)
-    jobs = {name: given.pop(name) for name in OF_JOBS if name in given}
+    jobs = {name: given.pop(name) for name in JOB_OPTIONS if name in given}
     return given | taken | ({"options": jobs} if jobs else {})
 
 
@@ -94,7 +94,7 @@ def create_command(schedule: Item) -> str:
     words += [] if schedule["enabled"] else ["--disabled"]
     words += ["--", schedule["key"], schedule["function"]]
     words += [f"{name}:={json.dumps(value)}" for name, value in schedule["args"].items()]
-    others = sorted(schedule["options"].keys() - set(OF_JOBS))
+    others = sorted(schedule["options"].keys() - set(JOB_OPTIONS))
     lost = f"  # without its job options {', '.join(others)}" if others else ""
     return shlex.join(words) + lost
 

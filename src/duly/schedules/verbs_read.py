@@ -20,7 +20,7 @@ from duly.functions.times import Instant
 from duly.model.condition import Explanation
 from duly.model.condition import parse as parse_condition
 from duly.model.decide import Decided, Decision, Skip, context_of, encode_detail
-from duly.model.forecast import MOST_TICKS, Forecast, forecast
+from duly.model.forecast import MAX_TICKS, Forecast, forecast
 from duly.model.preview import preview
 from duly.model.schedule import (
     Malformed,
@@ -35,8 +35,8 @@ from duly.model.schedule import (
 from duly.runtime.signals import ask_for_signal
 from duly.schedules.checks import check_after, check_limit, check_result, check_word, in_time, read
 from duly.schedules.define import find_calendar, from_json, instant
-from duly.schedules.found import Found, Key, Ticks
 from duly.schedules.health import Health, health_of, understood
+from duly.schedules.verbs_base import Key, Ticks, VerbsBase
 from duly.schedules.views import Foreseen, Schedule, Tick
 from duly.schedules.why import ScheduleWhy, explain_schedule
 from duly.store.table import Store
@@ -55,7 +55,7 @@ Healths = list[Health]
 Decisions = list[Decided]
 
 
-class Reading(Found):
+class ReadVerbs(VerbsBase):
     """Schedules and their ledgers, read and foreseen."""
 
     def get(self, key: Key) -> Schedule:
@@ -148,7 +148,7 @@ class Reading(Found):
         return ahead(self._core, plan, n, late, tz, simulate=simulate, result=result)
 
     def forecast(
-        self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MOST_TICKS
+        self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MAX_TICKS
     ) -> Forecast:
         """Dispatches per hour for the next days, and the busiest minutes.
 
@@ -157,8 +157,8 @@ class Reading(Found):
         """
         if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:
             raise InvalidOption("days", f"must be 1 to {MAX_FORECAST_DAYS}, not {days!r}")
-        if type(most_ticks) is not int or not 1 <= most_ticks <= MOST_TICKS:
-            raise InvalidOption("most_ticks", f"must be 1 to {MOST_TICKS:,}, not {most_ticks!r}")
+        if type(most_ticks) is not int or not 1 <= most_ticks <= MAX_TICKS:
+            raise InvalidOption("most_ticks", f"must be 1 to {MAX_TICKS:,}, not {most_ticks!r}")
         now = self._core.now()
         since = now if start is None else instant("start", start, now)
         plans = [plan for page in self._pages(enabled=True) for plan in understood(page)]

@@ -13,7 +13,7 @@ import msgspec
 
 from duly.clock import from_ms
 from duly.errors import InvalidOption, ScheduleNotFound
-from duly.functions.checks import check_flag
+from duly.functions.checks import check_flag, check_id
 from duly.functions.times import Instant
 from duly.model.calendar import Calendar
 from duly.model.decide import Decided, Facts, Purpose, tick_row, walk, with_inputs
@@ -24,16 +24,16 @@ from duly.runtime.reports import current_job
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by, check_ledger, check_size, read
 from duly.schedules.define import instant, to_json
-from duly.schedules.found import Found, Key, Ticks, name_of
 from duly.schedules.rows import next_of
 from duly.schedules.tick_jobs import jobs_of_tick
+from duly.schedules.verbs_base import Key, Ticks, VerbsBase, name_of
 from duly.schedules.views import Schedule, Tick
-from duly.store.schedules.runs import Asked, Choose
+from duly.store.schedules.runs import Choose, RunRequest
 
 MAX_ANCESTORS = 100
 
 
-class Running(Found):
+class TickVerbs(VerbsBase):
     """Single ticks of a schedule, beside those that come by themselves."""
 
     def run(
@@ -52,19 +52,20 @@ class Running(Found):
         """
         refuse_inside_mutation("schedules.run")
         check_by(by)
+        check_id(id)
         record = self._record(key)
         read(record)
         now = self._core.now()
         args = None if inputs is None else self._fit(record, inputs)
         names = None if inputs is None else sorted(inputs)
-        asked = Asked(by, *self._lineage(), id, names)
+        request = RunRequest(by, *self._lineage(), id, names)
 
         def choose(plan: Plan, facts: Facts, instant: int) -> Iterator[Decided]:
             decided = walk(plan, facts, [instant], now, Purpose.RUN)
             return decided if args is None else (with_inputs(t, args, plan) for t in decided)
 
         make_jobs = partial(jobs_of_tick, self._core)
-        ticks = self._core.ready().run_schedule(record.id, choose, make_jobs, now, asked)
+        ticks = self._core.ready().run_schedule(record.id, choose, make_jobs, now, request)
         if not ticks:
             raise ScheduleNotFound(name_of(key))
         self._core.wake()
@@ -110,9 +111,9 @@ class Running(Found):
 
         if dry_run:
             return self._would_fill(record, (first, last), choose, now)
-        asked, make_jobs = Asked(by, *self._lineage()), partial(jobs_of_tick, self._core)
+        request, make_jobs = RunRequest(by, *self._lineage()), partial(jobs_of_tick, self._core)
         ticks = self._core.ready().run_schedule(
-            record.id, choose, make_jobs, now, asked, slots=(first, last)
+            record.id, choose, make_jobs, now, request, slots=(first, last)
         )
         if ticks is None:
             raise ScheduleNotFound(name_of(key))

@@ -16,7 +16,7 @@ from duly.ids import is_id
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by
-from duly.schedules.declared import DeclaredSchedule
+from duly.schedules.declarations import DeclaredSchedule
 from duly.schedules.tick_jobs import call_of_schedule
 from duly.schedules.views import Schedule, Tick
 
@@ -36,7 +36,7 @@ def name_of(key: Key) -> str:
     return key
 
 
-class Found:
+class VerbsBase:
     """What the verbs of schedules have in common: an app and, it may be, an owner."""
 
     def __init__(self, core: Core, owner: str | None = None) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from duly.model.job import JobFilter, State
-from duly.testing.conformance.ground import DAY, NOBODY, NOW, Ground, succeeded
+from duly.testing.conformance.ground import DAY, NO_JOB_ID, NOW, Ground, succeeded
 
 
-class Reading(Ground):
+class Reads(Ground):
     def test_an_unknown_job_is_not_found(self) -> None:
-        for unknown in (NOBODY, "", "no id"):
+        for unknown in (NO_JOB_ID, "", "no id"):
             assert self.store.get(unknown) is None
 
     def test_jobs_are_listed_newest_first_whatever_became_of_them(self) -> None:

@@ -15,16 +15,16 @@ from duly.cli.follow import follow
 from duly.cli.jobs import end
 from duly.cli.out import Item, Out
 from duly.cli.root import Root
-from duly.cli.schedules.ahead import foreseen
-from duly.cli.schedules.given import (
+from duly.cli.schedules.group import on_one, said, schedules, words
+from duly.cli.schedules.options import (
     CLEARABLE,
     arguments,
     body_of,
     called,
     schedule_options,
 )
-from duly.cli.schedules.group import on_one, said, schedules, words
-from duly.cli.schedules.looking import show_ticks
+from duly.cli.schedules.preview import foreseen
+from duly.cli.schedules.show import show_ticks
 from duly.cli.values import Pair, together
 from duly.cli.when import Moment
 from duly.clock import from_ms
@@ -32,9 +32,9 @@ from duly.clock import from_ms
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FIRST = 5
-SHOWN = 10
-AT_ONCE = 500
+FIRST_TICKS = 5
+MAX_SHOWN = 10
+BACKFILL_PAGE = 500
 """So many ticks are filled in with one request."""
 _pairs = click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1, type=Pair())
 
@@ -160,7 +160,7 @@ def _first_ticks(root: Root, schedule: Item) -> RenderableType:
     from rich.console import Group as Lines
 
     out = root.out
-    coming = root.api.items("/schedules/{}/preview", schedule["id"], n=FIRST, tz=out.tz.key)
+    coming = root.api.items("/schedules/{}/preview", schedule["id"], n=FIRST_TICKS, tz=out.tz.key)
     head = f"{schedule['key']} calls {schedule['function']}: {schedule['description']}"
     return Lines(
         out.cell(head),
@@ -335,7 +335,7 @@ def _fill(
 ) -> None:
     """Fill the range in parts, each of which is done or not at all; oldest first."""
     ticks = [from_ms(tick["tick_at_ms"]) for tick in would["ticks"]]
-    bounds = [span[0], *ticks[AT_ONCE::AT_ONCE], span[1]]
+    bounds = [span[0], *ticks[BACKFILL_PAGE::BACKFILL_PAGE], span[1]]
     with root.out.progress("Running ticks") as advance:
         for since, end_ in pairwise(bounds):
             advance(len(filled["ticks"]), len(ticks), f"up to {end_:%Y-%m-%d %H:%M}")
@@ -347,10 +347,10 @@ def _fill(
 
 
 def _show_backfill(out: Out, would: Item, verb: str) -> None:
-    shown = would["ticks"][:SHOWN]
+    shown = would["ticks"][:MAX_SHOWN]
     show_ticks(out, shown, empty="there is no tick in this range", value=would)
-    if len(would["ticks"]) > SHOWN:
-        out.say(f"… and {len(would['ticks']) - SHOWN} more")
+    if len(would["ticks"]) > MAX_SHOWN:
+        out.say(f"… and {len(would['ticks']) - MAX_SHOWN} more")
     if would["ticks"]:
         out.say(_sum(would, verb))
 

@@ -15,28 +15,28 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from duly.app import Duly
-    from duly.server.auth import Doorman
+    from duly.server.auth import Authenticator
     from duly.server.health import Readiness
-    from duly.server.patience import Patience
+    from duly.server.slow_requests import SlowRequests
 
 _KEY = "duly.served"
 _FOUND = "duly.route"
 
 
 @dataclass(eq=False, slots=True)
-class Served:
+class ServerState:
     app: Duly
-    doorman: Doorman
+    authenticator: Authenticator
     readiness: Readiness
     routes: list[Route]
     """Those that no other app has."""
-    patience: Patience | None = None
+    patience: SlowRequests | None = None
     """Made by the first who needs it: it belongs to the event loop that serves."""
 
 
-def served(request: HTTPConnection) -> Served:
+def served(request: HTTPConnection) -> ServerState:
     """What is served where this request has come in."""
-    found: Served = request.scope[_KEY]
+    found: ServerState = request.scope[_KEY]
     return found
 
 
@@ -45,7 +45,7 @@ def root_of(request: HTTPConnection) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
-def serve(what: Served, routes: ASGIApp) -> ASGIApp:
+def serve(what: ServerState, routes: ASGIApp) -> ASGIApp:
     """These routes, for this app."""
 
     async def serving(scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +60,7 @@ class OwnRoutes(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         best: tuple[Match, Scope] = Match.NONE, {}
-        what: Served = scope[_KEY]
+        what: ServerState = scope[_KEY]
         for route in what.routes:
             match, child = route.matches(scope)
             if match.value > best[0].value:

@@ -22,7 +22,7 @@ from duly.errors import (
     StoreError,
     UnknownFunction,
 )
-from duly.functions.function import Call, Function, InStore, with_hook
+from duly.functions.function import Call, Function, StoredTarget, with_hook
 from duly.functions.new_job import under_limit
 from duly.functions.published import Declared, by_name, options_of, schema_of
 from duly.model.function import RESERVED, FunctionInfo, Published, Status, is_reserved
@@ -31,7 +31,7 @@ from duly.model.signature import check_against
 from duly.runtime.transaction_guard import is_inside
 from duly.store.table import Store
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+SAMPLE_ID = "00000000-0000-0000-0000-000000000000"
 STATUS_SECONDS = 1.0
 """How old what is known of the functions' status may be when a call is checked."""
 
@@ -40,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Connected(Protocol):
+class FunctionHost(Protocol):
     """An app, as far as its functions need it."""
 
     @property
@@ -57,7 +57,7 @@ class Connected(Protocol):
 class KnownFunctions:
     """What can be called through one app."""
 
-    def __init__(self, app: Connected, builtins: Mapping[str, Function[..., Any]]) -> None:
+    def __init__(self, app: FunctionHost, builtins: Mapping[str, Function[..., Any]]) -> None:
         self._app = app
         self.builtins = dict(builtins)
         """Functions of duly's own, which every worker has and nobody is told of."""
@@ -124,7 +124,7 @@ class KnownFunctions:
         if not isinstance(function, Function):
             return True
         hook = function.options.on_complete
-        is_elsewhere = isinstance(function, Declared | InStore)
+        is_elsewhere = isinstance(function, Declared | StoredTarget)
         return not is_elsewhere and (hook is None or self.is_here(hook))
 
     def admit(self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None) -> Call[R]:
@@ -148,7 +148,7 @@ class KnownFunctions:
         function = call.function
         if isinstance(function, Declared):
             return self._admit_declared(function, call.args, {} if seen is None else seen)
-        if isinstance(function, InStore):
+        if isinstance(function, StoredTarget):
             return self._with_hook(Call(function.looked_up(self._app.ready()), call.args))
         known = self.registered.get(function.name)
         if known is None or known.signature is not function.signature:
@@ -165,7 +165,7 @@ class KnownFunctions:
 
     def admit_hook(self, hook: Function[..., Any], argument: str) -> Function[..., Any]:
         """The function as it may wait for the end of others; it must take that argument."""
-        return self.admit(Call(hook, hook.signature.encode((), {argument: NOBODY}))).function
+        return self.admit(Call(hook, hook.signature.encode((), {argument: SAMPLE_ID}))).function
 
     def _admit_declared(
         self, function: Declared[..., R], args: str, seen: dict[str, FunctionInfo | None]

@@ -21,8 +21,8 @@ from duly.errors import (
     InvalidOption,
     SecretMissing,
 )
-from duly.functions.checks import check_text, id_for
-from duly.gateway.ask import AskAll
+from duly.functions.checks import check_id, check_text, id_for
+from duly.gateway.ask_all import AskAll
 from duly.gateway.bridge import BridgeClient, ask_add, ask_get, check_url, is_link_local
 from duly.gateway.crons import (
     MAX_CRONS,
@@ -34,7 +34,7 @@ from duly.gateway.crons import (
 )
 from duly.ids import is_id
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
-from duly.model.stored import read
+from duly.model.stored_values import read
 from duly.model.trigger import Trigger
 from duly.runtime.transaction_guard import is_inside, refuse_inside_mutation
 from duly.schedules.checks import check_by
@@ -42,7 +42,7 @@ from duly.schedules.checks import check_by
 T = TypeVar("T")
 
 MAX_PAGE = 1_000
-MOST_ASKED = 200
+MAX_ASKED = 200
 """So many gateways are asked at the same time."""
 ASK_SECONDS = 2.0
 """So long does a view wait for all gateways together."""
@@ -76,7 +76,7 @@ class RegisteredGateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Inside the class, `list` is a verb.
-Found = list[RegisteredGateway]
+GatewayList = list[RegisteredGateway]
 AskForCrons = AskAll[GatewayRecord, tuple[GatewayCron, ...]]
 
 
@@ -174,24 +174,24 @@ class Gateways:
 
     def look(self, seconds: float = ASK_SECONDS) -> tuple[RegisteredGateway, ...]:
         """Ask all gateways at the same time; who is silent for so long is stale, and no more."""
-        found = self._core.ready().gateways(self._owner, None, MOST_ASKED)
+        found = self._core.ready().gateways(self._owner, None, MAX_ASKED)
         return tuple(self._ask(found, seconds))
 
-    def _ask(self, records: Iterable[GatewayRecord], seconds: float) -> Found:
+    def _ask(self, records: Iterable[GatewayRecord], seconds: float) -> GatewayList:
         asked = [*records]
         # By what stays the same of them, else a question that hangs would be asked again.
         places = {record.id: _place(record) for record in asked}
         answers = self._ask_all(places.values(), seconds)
         now = self._core.now()
-        heard: Found = []
+        gateways: GatewayList = []
         for record in asked:
             crons, error = answers.get(places[record.id], (None, None))
             after = _heard(record, crons, error, seconds, now)
             # Inside a transaction, to write would wait for this very transaction.
             if worth_noting(record, after) and not is_inside():
                 self._core.ready().note_gateway(after)
-            heard.append(as_seen(after))
-        return heard
+            gateways.append(as_seen(after))
+        return gateways
 
     def find_cron(self, gateway: str, cron_id: str) -> GatewayCron | None:
         """A cron as its gateway says now; None if it has none of that id."""
@@ -218,6 +218,7 @@ class Gateways:
         id: str | None = None,
     ) -> GatewayCron:
         """Make a cron on a gateway. `id`: the id of the new cron."""
+        check_id(id)
 
         def add(bridge: BridgeClient) -> GatewayCron:
             given: dict[str, Any] = {"name": name, "payload": payload, "enabled": enabled}

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUOTED = 500
+MAX_QUOTED = 500
 """So much of an answer is repeated in an error."""
-NOT_NOW = (408, 425, 429)
+RETRY_STATUSES = (408, 425, 429)
 """Of the answers that say whose fault it is, those that say: later."""
-SHORTEST = 6
+MIN_SCRUBBED = 6
 """What is shorter and stands after a word is taken for words, and not hidden by itself."""
-EMPTY: dict[str, Any] = {}
-MOST_REPEATS = 100
+NO_HEADERS: dict[str, Any] = {}
+MAX_REPEATS = 100
 
 
 def post_function(core: Core) -> Action[..., Delivered]:
     """The function of duly's own that sends to endpoints."""
 
-    def post(ctx: Ctx, body: Any = EMPTY, *, endpoint: str, owner: str = "") -> Delivered:
+    def post(ctx: Ctx, body: Any = NO_HEADERS, *, endpoint: str, owner: str = "") -> Delivered:
         return _Sending(core, ctx, endpoint, owner).send(msgspec.json.encode(body))
 
     return Action(post, NAME, Options(queue=QUEUE))
@@ -93,7 +93,7 @@ class _Sending:
     def _first_job(self) -> JobRecord | None:
         store = self._core.ready()
         found = store.get(self._ctx.job_id)
-        for _ in range(MOST_REPEATS):
+        for _ in range(MAX_REPEATS):
             if found is None or found.retry_of is None:
                 break
             before = store.get(found.retry_of)
@@ -132,7 +132,7 @@ class _Sending:
         secret = resolve(value).decode("latin-1")
         # Whoever repeats it may leave out the scheme: "Bearer …".
         after_scheme = secret.partition(" ")[2].strip()
-        self._hidden += [secret, after_scheme] if len(after_scheme) >= SHORTEST else [secret]
+        self._hidden += [secret, after_scheme] if len(after_scheme) >= MIN_SCRUBBED else [secret]
         return secret
 
     def _shown(self, answer: Answer) -> Answer:
@@ -169,11 +169,11 @@ def _fault(answer: Answer, now: int) -> Exception | None:
     if 200 <= status < 300:
         return None
     said = f"the endpoint answered {status}"
-    if text := answer.body.strip()[:QUOTED]:
+    if text := answer.body.strip()[:MAX_QUOTED]:
         said = f"{said}: {text}"
     if 300 <= status < 400:
         return NonRetryable(f"{said} (redirects are not followed)")
-    if status < 500 and status not in NOT_NOW:
+    if status < 500 and status not in RETRY_STATUSES:
         return NonRetryable(said)
     seconds = _seconds(answer.retry_after, now)
     return DeliveryFailed(said) if seconds is None else RetryAfter(seconds, said)

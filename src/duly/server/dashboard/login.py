@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from duly.server.answers import Refused
-from duly.server.auth import SESSION, App, doorman_of
+from duly.server.auth import SESSION, App, authenticator_of
 from duly.server.dashboard.pages import (
     THEME,
     THEMES,
@@ -31,7 +31,7 @@ DAY_SECONDS = 86_400
 
 @router.get("/login")
 async def login(request: Request, next: Annotated[str, Query()] = "/") -> Response:
-    if not doorman_of(request).takes_tokens:
+    if not authenticator_of(request).takes_tokens:
         return redirect(request, next)
     return render_bare(request, "login.html", next=next, error=None)
 

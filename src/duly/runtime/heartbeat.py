@@ -10,24 +10,24 @@ from duly.clock import Clock
 from duly.errors import StoreError
 from duly.model.job import Lost, Settlement, settle_lost
 from duly.model.measure import RESCUED
-from duly.runtime.observe import Observer
+from duly.runtime.liveness import LivenessRounds
 from duly.runtime.worker import Worker
 from duly.store.table import Store
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 # In beats. Less than one: waits are not exact.
-NOT_SOONER = 0.9
+MIN_HEARTBEAT_SECONDS = 0.9
 
 
-class Beat:
+class Heartbeat:
     """Beats for a worker, observes the others, rescues what the dead have left."""
 
-    def __init__(self, worker: Worker, every: float = BEAT_SECONDS) -> None:
+    def __init__(self, worker: Worker, every: float = HEARTBEAT_SECONDS) -> None:
         self._worker = worker
         self._every = every
-        self._observer = Observer()
+        self._observer = LivenessRounds()
         self._next_at = worker.clock.monotonic()
         self._failed = ""
 
@@ -42,7 +42,7 @@ class Beat:
         if now < self._next_at:
             self._worker.reconcile()
             return max(0.0, self._next_at - clock.monotonic())
-        self._next_at = now + NOT_SOONER * self._every
+        self._next_at = now + MIN_HEARTBEAT_SECONDS * self._every
         return self.one_pass()
 
     def one_pass(self) -> float:
@@ -85,7 +85,7 @@ class Beat:
 
 
 def find_dead(
-    store: Store, observer: Observer, beats: dict[str, int]
+    store: Store, observer: LivenessRounds, beats: dict[str, int]
 ) -> list[tuple[str, int | None]]:
     """Where the kernel can tell, ask it; elsewhere count rounds.
 
