@@ -61,6 +61,11 @@ async def in_the_stream() -> AsyncGenerator[str]:
     yield ""
 
 
+async def waiting() -> AsyncGenerator[str]:
+    await asyncio.Event().wait()
+    yield ""
+
+
 async def in_a_task() -> AsyncGenerator[str]:
     async def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -107,6 +112,21 @@ def test_before_the_api_of_this_process_has_begun(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(signal, "signal", listen)
         signal.raise_signal(signal.SIGINT)
         return before
+
+    monkeypatch.setattr(signal, "signal", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(local.stream("/api/v1/events"))
+    local.close()
+
+
+def test_before_asyncio_listens_to_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task has been made by then, and must not begin."""
+    local = streaming(monkeypatch, waiting)
+    listen = signal.signal
+
+    def interrupted(number: int, handler: Any) -> Any:
+        monkeypatch.setattr(signal, "signal", listen)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(signal, "signal", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -322,7 +322,7 @@ def make_conflict(db: Database, tx: Tx, folder: Path) -> None:
 
 def lose_patience(app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on a locked database is unavailable at once, not after ten seconds."""
-    monkeypatch.setattr("duly.store.sqlite.store.PATIENCE", 0.01)
+    monkeypatch.setattr("duly.store.sqlite.store.WAIT_SECONDS", 0.01)
     app.close()
 
 

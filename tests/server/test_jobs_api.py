@@ -246,7 +246,7 @@ def test_what_cannot_be_written_down_is_not_done(
 
     with monkeypatch.context() as patch:
         for module in ("cancel", "enqueue", "replay"):
-            patch.setattr(f"duly.store.jobs.{module}.write_down", full)
+            patch.setattr(f"duly.store.jobs.{module}.write_entry", full)
         for path, body in (
             (f"/jobs/{waits.id}/cancel", None),
             (f"/jobs/{gone.id}/retry", None),

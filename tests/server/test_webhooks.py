@@ -842,7 +842,7 @@ def test_a_filter_by_state_finds_what_lies_pages_away(hooks: Duly, monkeypatch):
     assert [e.delivery for e in page.events] == both[:1]
     page = hooks.webhooks.page(state="filtered", limit=1, before=page.next)
     assert ([e.delivery for e in page.events], page.next) == (both[1:], None)
-    for name, value in {"FEW": 1, "PAGE": 3, "PAGES": 2}.items():
+    for name, value in {"MAX_LOOKED_UP": 1, "PAGE": 3, "PAGES": 2}.items():
         monkeypatch.setattr(f"duly.store.inbox.{name}", value)
     page = hooks.webhooks.page(state="filtered")
     assert page.events == []

@@ -157,10 +157,16 @@ def _wait(runner: asyncio.Runner, stream: Stream) -> str | None:
         return runner.run(following())
     except (KeyboardInterrupt, asyncio.CancelledError):
         # It may have come when the work was done: what stops the loop then has yet to happen,
-        # and would stop the next one. Before it had begun, the runner forgets why it was ended.
+        # and would stop the next one. Before it had begun, the runner forgets why it was ended,
+        # and the task that it has made is still to begin.
         loop = runner.get_loop()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
         loop.call_soon(loop.stop)
         loop.run_forever()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         raise KeyboardInterrupt from None
 
 

@@ -230,10 +230,24 @@ _MISFIT = re.compile(
 )
 
 
+# What the server's own validation says of the same.
+_WORDS = {
+    r"Object missing required field `.*`": "Field required",
+    r"Object contains unknown field `.*`": "Extra inputs are not permitted",
+    r"Expected `\w+` >= (\S+)": r"Input should be greater than or equal to \1",
+    r"Expected `\w+` <= (\S+)": r"Input should be less than or equal to \1",
+    r"Expected `str` of length >= (\d+)": r"String should have at least \1 characters",
+    r"Expected `str` of length <= (\d+)": r"String should have at most \1 characters",
+}
+
+
 def misfit(error: msgspec.ValidationError, name: str = "") -> Refused:
     """What does not fit in a request, as the field and why. `name`: of what was converted."""
     found = _MISFIT.fullmatch(str(error))
     assert found is not None
     path = re.sub(r"\[(.*?)\]", r".\1", (found["at"] or "").removeprefix("$"))
     field = ".".join(part for part in (name, path.strip("."), found["field"]) if part) or "body"
-    return Refused(422, "invalid", f"{field}: {found['said']}", field=field)
+    said = found["said"]
+    for pattern, words in _WORDS.items():
+        said = re.sub(f"^{pattern}$", words, said)
+    return Refused(422, "invalid", f"{field}: {said}", field=field)
