@@ -230,7 +230,9 @@ SHAPES: dict[type[BaseModel], type[Shape]] = {}
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     if field.default_factory is not NODEFAULT:
         made = field.default_factory
-        return Field(default_factory=model_of(made) if made in SHAPES.values() else made)
+        if made not in SHAPES.values():
+            return Field(default_factory=made)
+        return Field(default_factory=model_of(made), json_schema_extra={"default": {}})
     if field.default is NODEFAULT:
         return ...
     return None if field.default is UNSET else field.default
