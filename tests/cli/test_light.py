@@ -124,10 +124,27 @@ def test_a_command_says_the_same_of_what_does_not_fit_here_and_there(place: Plac
     """One definition of each operation, read by msgspec here and by FastAPI there."""
     url = place.env.get("DULY_URL")
     api = Local(place.app) if url is None else Remote(url, place.env["DULY_TOKEN"])
-    for path, field in (("/jobs?limit=0", "limit"), ("/jobs?state=odd", "state")):
-        reply = api.send("GET", f"/api/v1{path}", {}, b"")
+    wrong = [
+        ("GET", "/jobs?limit=0", None, "limit", "Input should be greater than or equal to 1"),
+        ("GET", "/jobs?limit=9999", None, "limit", "Input should be less than or equal to"),
+        ("GET", "/jobs?state=odd", None, "state", ""),
+        ("POST", "/tokens", {}, "name", "Field required"),
+        ("POST", "/kill-switch/pause", {"nota": "x"}, "nota", "Extra inputs are not permitted"),
+        (
+            "POST",
+            "/kill-switch/pause",
+            {"note": "x" * 2001},
+            "note",
+            "String should have at most 2000 char",
+        ),
+    ]
+    for method, path, body, field, words in wrong:
+        content = b"" if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        reply = api.send(method, f"/api/v1{path}", headers, content)
         error = json.loads(reply.body)["error"]
-        assert (reply.status, error["code"], error["field"]) == (422, "invalid", field)
+        assert (reply.status, error["code"], error["field"]) == (422, "invalid", field), error
+        assert error["message"].startswith(f"{field}: {words}")
 
 
 @pytest.mark.parametrize("noun", MODULES)
