@@ -114,8 +114,8 @@ docs: $(READY) ## check every link in the documentation and print its index
 	@$(BIN)/python tools/docs.py
 
 .PHONY: pictures
-pictures: $(READY) ## draw the pictures of the documentation anew
-	$(BIN)/python tools/pictures.py
+pictures: $(READY) ## draw the pictures of the documentation; ARGS="dev.svg" only that one
+	$(BIN)/python -m tools.pictures $(ARGS)
 
 .PHONY: walks
 walks: $(READY) ## the functions on six ways through the code; ARGS=--write updates docs/architecture.md

@@ -1,16 +1,16 @@
-"""Draw the pictures of the documentation anew:  tools/pictures.py
+"""Draw the pictures of the documentation:  python -m tools.pictures [NAME ...]
 
-They are what the commands print, on the demo and at a fixed time, so that they change only when
-what is printed does.
+They show what the commands print: a preview of the demo at a fixed time, which changes only when
+the output does, and a recording of `duly dev`.
 """
 
 import io
-import re
+import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from duly import ManualClock
@@ -19,12 +19,12 @@ from duly.cli.out import Out
 from duly.cli.schedules.preview import foreseen
 from duly.clock import to_ms
 from duly.testing import override
+from tools import recording
+from tools.recording import COLUMNS, FORMAT
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 NOW = datetime(2026, 6, 28, 12, tzinfo=UTC)
-COLUMNS = 100
-# A picture fetches nothing: fonts are those of whoever looks.
-FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+DEMO_SECONDS = 16
 
 
 class Picture(Out):
@@ -49,15 +49,27 @@ def preview() -> str:
     return out.console.export_svg(title=title, code_format=FORMAT, unique_id="preview")
 
 
+def dev() -> str:
+    """`duly dev`, recorded while it runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["duly", "dev", "--port", "8484", "--for", f"{DEMO_SECONDS}s"]
+        lines = recording.record(command, Path(folder))
+    shown = [line._replace(text=line.text.replace(folder, "~/demo")) for line in lines]
+    return recording.draw(shown, "duly dev", "dev")
+
+
 PICTURES = {"preview.svg": preview}
+"""The same at every time, so a test compares them."""
+RECORDINGS = {"dev.svg": dev}
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     IMAGES.mkdir(exist_ok=True)
-    for name, draw in PICTURES.items():
-        (IMAGES / name).write_text(draw(), encoding="utf-8")
-        print(f"docs/images/{name}")
+    for name, draw in (PICTURES | RECORDINGS).items():
+        if not names or name in names:
+            (IMAGES / name).write_text(draw(), encoding="utf-8")
+            print(f"docs/images/{name}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
