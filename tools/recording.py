@@ -80,7 +80,7 @@ def _cut_to_window(svg: str, rows: int) -> str:
         return f"{match[1]}{float(match[2]) - less:.1f}{match[3]}"
 
     view_box = re.compile(r"(<svg [^>]*viewBox=\"0 0 \S+ )([\d.]+)(\")")
-    terminal = re.compile(r"(<clipPath id=\"\w+-clip-terminal\">\s*<rect [^>]*height=\")([\d.]+)(\")")
+    terminal = re.compile(r"(<clipPath id=\"\w+-clip-terminal\">\s*<rect .*?height=\")([\d.]+)(\")")
     window = re.compile(r"(<rect fill=\"#292929\"[^>]*height=\")([\d.]+)(\")")
     for pattern in (view_box, terminal, window):
         svg, found = pattern.subn(shorter, svg, count=1)
@@ -93,18 +93,18 @@ def _animated(svg: str, name: str, shown_at: Sequence[float]) -> str:
     last = max(0, len(shown_at) - ROWS)
     rules = [f".{name}-matrix {{ transform: translateY({-last * LINE_HEIGHT:.1f}px) }}"]
     moving, scrolls = [], ["0% { transform: none }"]
+    played = f"{length:.1f}s step-end infinite"
     for row, at in enumerate(shown_at):
         percent = f"{math.floor(at / length * 10_000) / 100:g}%"
-        moving.append(f"@keyframes {name}-{row} {{ 0% {{ opacity: 0 }} {percent} {{ opacity: 1 }} }}")
-        moving.append(f".{name}-l{row} {{ animation: {name}-{row} {length:.1f}s step-end infinite }}")
+        frames = f"0% {{ opacity: 0 }} {percent} {{ opacity: 1 }}"
+        moving.append(f"@keyframes {name}-{row} {{ {frames} }}")
+        moving.append(f".{name}-l{row} {{ animation: {name}-{row} {played} }}")
         if row >= ROWS:
             up = -(row - ROWS + 1) * LINE_HEIGHT
             scrolls.append(f"{percent} {{ transform: translateY({up:.1f}px) }}")
     moving.append(f"@keyframes {name}-scroll {{ {' '.join(scrolls)} }}")
-    moving.append(f".{name}-matrix {{ animation: {name}-scroll {length:.1f}s step-end infinite }}")
-    rules.append(
-        "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(moving) + "\n}"
-    )
+    moving.append(f".{name}-matrix {{ animation: {name}-scroll {played} }}")
+    rules.append("@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(moving) + "\n}")
     svg = re.sub(
         rf'<text class="([^"]*)"([^>]*)clip-path="url\(#{name}-line-(\d+)\)"',
         rf'<text class="\1 {name}-l\3"\2clip-path="url(#{name}-line-\3)"',
