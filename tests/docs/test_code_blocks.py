@@ -239,7 +239,7 @@ LIMITS = [
     ("10 s, then `StoreUnavailable`", turnstile.WAIT_SECONDS == 10),
     ("up to 100 waiting mutations", sqlite.SqliteStore.mutation_group == 100),
     ("about 10 ms", sqlite.SqliteStore.mutation_group_seconds == 0.010),
-    ("not proved its life for 10 seconds", worker.SILENT_SECONDS == 10),
+    ("not sent a heartbeat for 10 seconds", worker.SILENT_SECONDS == 10),
     ("stand still for 8 rounds", liveness.ROUNDS_UNTIL_DEAD == 8),
     ("5 seconds after the limit", lifeline.BODY_GRACE == 5),
     ("SIGKILL 5 seconds later", isolate.KILL_AFTER == 5),
