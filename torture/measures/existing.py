@@ -24,13 +24,13 @@ TOPICS: dict[str, Topic] = {
         *("tests/torture/test_clock_skew.py", "tests/schedules/test_ticks.py"),
         *("tests/jobs/test_scheduling_times.py", "-k", "clock"),
     ),
-    "DST in every zone, cron beside other engines": (
+    "DST in every zone, cron compared with other engines": (
         *("tests/model/test_trigger.py", "tests/model/test_cron_oracle.py"),
     ),
     "zone data replaced under a running system": (
         *("tests/model/test_zones.py", "tests/schedules/test_tickers.py", "-k", "zone or data"),
     ),
-    "`database is locked` with 8 writers, and beside other users of the file": (
+    "`database is locked` with 8 writers, and with other users of the file": (
         *("tests/store/test_eight_processes.py", "tests/store/test_sqlite_sharing.py"),
     ),
     "answers of the database that got lost": ("tests/torture/test_lost_answers.py",),
