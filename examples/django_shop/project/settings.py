@@ -1,4 +1,4 @@
-"""SQLite, or the PostgreSQL database that SHOP_POSTGRES names."""
+"""Uses SQLite, or the PostgreSQL database named in SHOP_POSTGRES."""
 
 import os
 from pathlib import Path
@@ -49,5 +49,5 @@ else:
     EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
     EMAIL_FILE_PATH = DATA_DIR / "sent"
 
-# An order that is not paid by then expires.
+# An order that is not paid for within this time expires.
 PAY_WITHIN_SECONDS = float(os.environ.get("SHOP_PAY_WITHIN", "900"))

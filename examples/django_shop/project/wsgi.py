@@ -1,4 +1,4 @@
-"""For Gunicorn and the like."""
+"""WSGI entry point, for Gunicorn and other servers."""
 
 import os
 

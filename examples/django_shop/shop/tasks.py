@@ -1,4 +1,4 @@
-"""What the shop does later. `manage.py duly worker` finds this module by its name."""
+"""The shop's background jobs. `manage.py duly worker` finds this module by its name."""
 
 from django.core.mail import send_mail
 from django.db.models import F
@@ -10,7 +10,7 @@ from shop.models import Order, Product
 
 @app.action(retry=Retry(attempts=5))
 def send_receipt(ctx: Ctx, order_id: int) -> None:
-    """Write to the customer; tried again when the mail server fails."""
+    """Mail the customer. If the mail server fails, the job is retried."""
     order = Order.objects.select_related("product").get(pk=order_id)
     text = f"You ordered: {order.product.name}, {order.product.price} EUR."
     send_mail(f"Order {order_id}", text, "shop@example.org", [order.email])
@@ -18,7 +18,7 @@ def send_receipt(ctx: Ctx, order_id: int) -> None:
 
 @app.mutation
 def expire_order(tx: Tx, order_id: int) -> bool:
-    """Put back what was not paid for: exactly once, since it commits with the end of the job."""
+    """Restock an unpaid order. Runs exactly once: it commits together with the job's success."""
     with atomic(tx):
         order = Order.objects.select_for_update().get(pk=order_id)
         if order.state != Order.State.UNPAID:

@@ -1,4 +1,4 @@
-"""`python manage.py test`: what a test schedules stays in the test's transaction."""
+"""Run with `python manage.py test`. Jobs that a test enqueues stay in the test's transaction."""
 
 from django.core import mail
 from django.db import connection
@@ -14,9 +14,9 @@ class ShopTest(TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        # Before the transaction of the class: SQLite has one writer at a time.
+        # Before the class's transaction starts: SQLite allows one writer at a time.
         app.migrate()
-        # PostgreSQL drops a database only when nobody is connected to it.
+        # PostgreSQL cannot drop a database that has open connections.
         cls.addClassCleanup(app.close)
         super().setUpClass()
 

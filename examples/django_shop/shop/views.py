@@ -11,7 +11,7 @@ from shop.tasks import expire_order, send_receipt
 
 @require_POST
 def place_order(request: HttpRequest) -> JsonResponse:
-    """The order, its receipt and its end are stored together, or none of them."""
+    """Store the order together with its receipt and expiry jobs: all of them or none."""
     try:
         with transaction.atomic():
             product = Product.objects.get(name=request.POST["product"])
@@ -19,7 +19,7 @@ def place_order(request: HttpRequest) -> JsonResponse:
             jobs = app.on(connection)
             jobs.run(send_receipt, order.pk)
             jobs.run_after(settings.PAY_WITHIN_SECONDS, expire_order, order.pk)
-            # The database refuses a stock below zero, and with it all of the above.
+            # The database refuses a negative stock; everything above is then rolled back.
             Product.objects.filter(pk=product.pk).update(stock=F("stock") - 1)
     except IntegrityError:
         return JsonResponse({"error": "sold out"}, status=409)
