@@ -1,4 +1,4 @@
-"""A message that destroys itself a few seconds after it was sent.
+"""A message that is deleted automatically a few seconds after it was sent.
 
 Run it with: python examples/expiring_messages.py
 """
@@ -19,7 +19,8 @@ def send_expiring(tx: Tx, author: str, body: str) -> int:
     message_id = tx.execute(
         "INSERT INTO messages (author, body) VALUES (?, ?) RETURNING id", (author, body)
     ).scalar()
-    tx.run_after(SECONDS, destroy, message_id)  # there is no message without its end
+    # In the same transaction: if the message exists, so does the job that deletes it.
+    tx.run_after(SECONDS, destroy, message_id)
     return message_id
 
 

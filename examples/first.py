@@ -1,4 +1,4 @@
-"""A worker is killed in the middle of its work; another one picks up what it left.
+"""A worker is killed while it runs jobs; another worker recovers them.
 
 Run it with: python examples/first.py
 """
@@ -13,14 +13,14 @@ import time
 
 from duly import Ctx, Duly, Retry, Tx
 
-FOLDER = os.environ.get("SHOP") or tempfile.mkdtemp()  # the workers get it from us
+FOLDER = os.environ.get("SHOP") or tempfile.mkdtemp()  # passed on to the workers
 app = Duly(f"sqlite:///{FOLDER}/shop.db")
 
 
 @app.mutation  # one transaction, exactly once
 def place_order(tx: Tx, item: str) -> int:
     order_id = tx.execute("INSERT INTO orders (item) VALUES (?) RETURNING id", (item,)).scalar()
-    tx.run_after(0.5, send_receipt, order_id)  # commits or vanishes with the order
+    tx.run_after(0.5, send_receipt, order_id)  # committed or rolled back with the order
     time.sleep(2)  # time to be killed before the commit
     return order_id
 
@@ -31,7 +31,7 @@ def charge_card(ctx: Ctx, cents: int) -> str:
     return f"charged {cents}"
 
 
-@app.action(retry=Retry(attempts=3))  # side effects: again after a failure, because it asks
+@app.action(retry=Retry(attempts=3))  # side effects: retried after a failure
 def update_stock(ctx: Ctx, item: str) -> str:
     time.sleep(30 if ctx.attempt == 1 else 0)
     return f"took one {item}, attempt {ctx.attempt}"
@@ -43,7 +43,7 @@ def send_receipt(ctx: Ctx, order_id: int) -> str:
 
 
 def start_worker() -> subprocess.Popen[bytes]:
-    """What you would type: duly --app examples/first.py:app worker"""
+    """The same as: duly --app examples/first.py:app worker"""
     command = [sys.executable, "-m", "duly", "--app", f"{__file__}:app", "worker"]
     return subprocess.Popen(command, env={**os.environ, "SHOP": FOLDER}, process_group=0)
 
@@ -65,26 +65,26 @@ def main() -> None:
     finally:
         os.killpg(worker.pid, signal.SIGKILL)  # the worker and its child process
         worker.wait()
-    print("2. It was killed while they ran, so nobody has said how they ended:")
+    print("2. The worker was killed while they ran, so they are still marked as running:")
     for job in (order, charge, stock):
         print(f"     {job.function}: {job.state}")
 
-    print("3. Another worker finds that the first one is dead.")
+    print("3. Another worker detects that the first one is dead.")
     worker = start_worker()
     try:
-        print(f"     place_order began anew and returned {order.result(timeout=20)}")
+        print(f"     place_order started again and returned {order.result(timeout=20)}")
         (receipt,) = order.children()
-        print(f"     send_receipt, which it scheduled: {receipt.result(timeout=20)!r}")
+        print(f"     send_receipt, which place_order enqueued: {receipt.result(timeout=20)!r}")
         print(f"     update_stock: {stock.result(timeout=20)!r}")
         assert charge.error is not None
         print(f"     charge_card {charge.state} ({charge.error.kind}): {charge.error.message}")
     finally:
-        worker.terminate()  # SIGTERM: let what runs end, start nothing more
+        worker.terminate()  # SIGTERM: finish running jobs, start no more
         worker.wait()
 
     with app.transaction() as tx:
         orders = tx.execute("SELECT id, item FROM orders").all()
-    print(f"4. The table of orders: {orders}")
+    print(f"4. The orders table: {orders}")
     assert orders == [(1, "teapot")]
     assert (charge.state, charge.error.kind) == ("failed", "worker_lost")
     assert (stock.state, stock.attempt) == ("succeeded", 2)

@@ -1,4 +1,4 @@
-"""A gateway with three crons of its own, managed from an app in another process.
+"""A gateway that runs three crons, managed from an app in another process.
 
 Run it with: python examples/gateway.py
 """
@@ -13,7 +13,7 @@ import time
 from duly import Cron, Duly, every
 from duly.gateway import Gateway
 
-FOLDER = os.environ.get("EDGE") or tempfile.mkdtemp()  # the gateway's process gets it from us
+FOLDER = os.environ.get("EDGE") or tempfile.mkdtemp()  # passed on to the gateway's process
 os.environ.setdefault("EDGE_SECRET", "only-for-this-example")
 
 # The gateway: `duly gateways serve examples/gateway.py:gateway` --------------------------------
@@ -25,13 +25,13 @@ cache = {"answer": 42}
 
 @gateway.handler("refresh-capabilities")
 def refresh_capabilities() -> None:
-    models.update({"small", "large"})  # ask the machine what it can do, and advertise that
+    models.update({"small", "large"})  # ask the machine which models it has
 
 
 @gateway.handler("health-probe", timeout=5)
 async def health_probe(url: str) -> None:
     if not url.startswith("https://"):
-        raise ValueError(f"{url} is not encrypted")  # shown as the last error; the next run waits
+        raise ValueError(f"{url} is not encrypted")  # shown as the cron's last error
 
 
 @gateway.handler("maintenance")
@@ -56,7 +56,7 @@ app = Duly(f"sqlite:///{FOLDER}/app.db")
 
 
 def start_gateway() -> tuple[subprocess.Popen[str], str]:
-    """What you would type, with a port of your choice; the first line says which it has."""
+    """Start `duly gateways serve` on a free port; the first line of its output has the URL."""
     command = [sys.executable, "-m", "duly", "gateways", "serve", f"{__file__}:gateway"]
     environment = {**os.environ, "EDGE": FOLDER}
     process = subprocess.Popen(
@@ -82,7 +82,7 @@ def main() -> None:
     finally:
         process.terminate()
         process.communicate()
-    print("The gateway has stopped. What it said last is still there, and marked:")
+    print("The gateway has stopped. Its last known state is still listed, and marked as stale:")
     show()
     app.close()
     shutil.rmtree(FOLDER)

@@ -1,8 +1,8 @@
-"""Eight webhooks of a software factory: each is verified, stored with its job, answered at once.
+"""Eight webhooks: each request is verified, stored with its job and answered immediately.
 
 Run it with: python examples/webhooks.py
 
-Serve them with `uvicorn`, or mount `routes(app)` in an application of your own.
+Serve them with `uvicorn`, or mount `routes(app)` in your own application.
 """
 
 import base64
@@ -26,20 +26,20 @@ app = Duly(f"sqlite:///{FOLDER}/factory.db")
 SECRETS = {name: f"secret of {name}" for name in ("GITHUB", "JIRA", "CONFLUENCE", "STRIPE")}
 SECRETS["CLERK"] = "whsec_" + base64.b64encode(b"secret of clerk, 24 long").decode()
 SECRETS["SANDBOX"] = "secret-of-the-sandbox"
-# In production they come from the environment, or from files.
+# In production, secrets come from the environment or from files.
 os.environ.update({f"{name}_WEBHOOK_SECRET": secret for name, secret in SECRETS.items()})
 
 
 @app.mutation
 def note(tx: Tx, event_id: str) -> None:
-    """Write down what happened; it is written exactly once."""
+    """Record the event, exactly once."""
     event = app.webhooks.get(event_id)
     tx.execute("INSERT INTO activity VALUES (?, ?)", (event.webhook, event.type))
 
 
 @app.action
 def review(ctx: Ctx, event_id: str) -> None:
-    """Calls other services; up to five attempts."""
+    """Call other services; up to five attempts."""
     event = app.webhooks.get(event_id)
     print(f"reviewing pull request {event.payload()['number']}")
     ctx.run(note, event_id)
@@ -108,7 +108,7 @@ app.webhook("sandbox-telemetry", source=SANDBOX, process=note, path="/api/sandbo
 web = Starlette(routes=routes(app))
 
 
-# What the senders do -----------------------------------------------------------------------------
+# Requests of the senders -------------------------------------------------------------------------
 
 
 def sha256(name: str, message: bytes) -> bytes:
@@ -144,7 +144,7 @@ def from_sandbox(event_id: str) -> dict[str, str]:
 
 
 def requests(at: int) -> list[tuple[str, bytes, dict[str, str]]]:
-    """One request for each endpoint, and one that nobody is interested in."""
+    """One request for each webhook, and one that is filtered out."""
 
     def text(**fields: Any) -> bytes:
         return json.dumps(fields).encode()
@@ -184,7 +184,7 @@ def main() -> None:
             answer = client.post(path, content=body, headers=headers)
             assert answer.status_code == 200
             print(f"{path}: {answer.json()['outcome']}")
-            # The sender did not hear the answer, and sends it once more.
+            # The sender did not get the response and sends the request again.
             again = client.post(path, content=body, headers=headers)
             assert (again.status_code, again.json()["outcome"]) == (200, "duplicate")
     with app:

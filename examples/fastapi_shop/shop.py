@@ -1,6 +1,6 @@
-"""A shop behind FastAPI: orders in SQLAlchemy, everything that happens later in duly.
+"""A shop in FastAPI: orders in SQLAlchemy, background jobs in duly.
 
-Both use one database, so that an order and the jobs it needs are one commit.
+Both use the same database, so an order and its jobs are committed together.
 """
 
 import os
@@ -26,7 +26,7 @@ app = Duly(URL)
 engine = create_engine(URL)
 
 
-# What is stored ----------------------------------------------------------------------------------
+# Tables ------------------------------------------------------------------------------------------
 
 
 class Table(DeclarativeBase):
@@ -50,19 +50,19 @@ class Order(Table):
 
 
 def create_tables() -> None:
-    """Once, before the first process serves."""
+    """Run once, before the first server process starts."""
     app.migrate()
     Table.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.merge(Stock(item="lamp", on_shelf=3))
 
 
-# What happens later ------------------------------------------------------------------------------
+# Background jobs ---------------------------------------------------------------------------------
 
 
 @app.mutation
 def reserve(tx: Tx, order_id: int) -> str:
-    """Take one off the shelf, and put it back if it is not paid for in time."""
+    """Take one item off the shelf, and put it back if it is not paid for in time."""
     item = tx.execute("SELECT item FROM orders WHERE id = ?", (order_id,)).scalar()
     taken = tx.execute(
         "UPDATE stock SET on_shelf = on_shelf - 1 WHERE item = ? AND on_shelf > 0", (item,)
@@ -76,7 +76,7 @@ def reserve(tx: Tx, order_id: int) -> str:
 
 @app.mutation
 def expire(tx: Tx, order_id: int) -> bool:
-    """Whether the order was still unpaid, and its item is for sale again."""
+    """Expire an unpaid order and put its item back; return whether it was still unpaid."""
     expired = tx.execute(
         "UPDATE orders SET state = 'expired' WHERE id = ? AND state = 'reserved' RETURNING item",
         (order_id,),
@@ -88,7 +88,7 @@ def expire(tx: Tx, order_id: int) -> bool:
 
 @app.action(retry=Retry(attempts=5), timeout=30)
 def send_receipt(ctx: Ctx, order_id: int) -> str:
-    """Tried again when it fails: whoever delivers must know a mail that it has already sent."""
+    """Retried if it fails, so the mail service must recognize a mail that it has already sent."""
     with Session(engine) as session:
         order = session.get_one(Order, order_id)
         deliver(ctx.job_id, order.email, f"Thank you for ordering one {order.item}.")
@@ -96,12 +96,12 @@ def send_receipt(ctx: Ctx, order_id: int) -> str:
 
 
 def deliver(key: str, email: str, text: str) -> None:
-    """A mail service: one file for each mail. The same key again is the same mail."""
+    """A stand-in for a mail service: one file for each mail. The same key is the same mail."""
     MAILS.mkdir(exist_ok=True)
     (MAILS / f"{key}.txt").write_text(f"To: {email}\n\n{text}\n", encoding="utf-8")
 
 
-# What is asked for -------------------------------------------------------------------------------
+# Web handlers ------------------------------------------------------------------------------------
 
 web = FastAPI(title="Shop", lifespan=app.lifespan)
 
@@ -121,7 +121,7 @@ class NewOrder(BaseModel):
 
 @web.post("/orders", status_code=201)
 def place_order(new: NewOrder, session: Database) -> dict[str, Any]:
-    """The order and its two jobs: all of them, or none."""
+    """Store the order and its two jobs: all of them or none."""
     with session.begin():
         if session.get(Stock, new.item) is None:
             raise HTTPException(404, "we do not sell that")
@@ -136,7 +136,7 @@ def place_order(new: NewOrder, session: Database) -> dict[str, Any]:
 
 @web.post("/orders/{order_id}/pay")
 def pay(order_id: int, session: Database) -> dict[str, Any]:
-    """Only what is reserved can be paid for; `expire` asks the same, so one of them wins."""
+    """Only a reserved order can be paid for. `expire` checks the same, so only one of them wins."""
     reserved = update(Order).where(Order.id == order_id, Order.state == "reserved")
     with session.begin():
         paid = session.scalar(reserved.values(state="paid").returning(Order.id))
