@@ -37,7 +37,7 @@ def test_a_change_is_seen_soon_and_nothing_is_lost(page: Page, shop: Duly) -> No
         took.append(time.monotonic() - began)
     assert statistics.median(took) < SOON, took
     assert page.is_checked(f"#mark-{made[20].id}")
-    assert page.inner_text("[data-count]") == "1 marked"
+    assert page.inner_text("[data-count]") == "1 selected"
     assert page.input_value("#bulk-note") == "half a sent"
     assert page.evaluate("document.activeElement.id") == "bulk-note"
     assert page.evaluate("scrollY") == 300
@@ -61,7 +61,7 @@ def test_a_job_is_followed_to_its_end(page: Page, shop: Duly) -> None:
     job = shop.run_after(3600, shop.function("wait"))
     page.goto(f"/jobs/{job.id}")
     live(page)
-    assert "Why it waits" in page.inner_text("main")
+    assert "Why it is waiting" in page.inner_text("main")
     page.goto("/jobs?function=wait")
     live(page)
     soon = shop.run(shop.function("wait"))

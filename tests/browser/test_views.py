@@ -129,7 +129,7 @@ def test_the_keyboard_is_enough(page: Page, shop: Duly) -> None:
     made = [shop.schedules.create(f"keys {n}", greet.bind(), every=3600) for n in range(2)]
     page.goto("/schedules")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
     page.keyboard.press("Enter")
     page.keyboard.press("/")
     page.keyboard.type("keys")
@@ -138,7 +138,7 @@ def test_the_keyboard_is_enough(page: Page, shop: Duly) -> None:
     assert page.evaluate("document.activeElement.name") == "search"
     page.focus(f"#mark-{made[0].id}")
     page.keyboard.press("Space")
-    assert page.inner_text("[data-count]") == "1 marked"
+    assert page.inner_text("[data-count]") == "1 selected"
     page.focus("button[value=disable]")
     page.keyboard.press("Enter")
     page.wait_for_selector(".flash")

@@ -162,7 +162,7 @@ def test_the_dashboard_alone(serve):
     page = served.client.get("/schedules")
     assert page.status_code == 200
     assert 'href="/ops/schedules"' in page.text
-    assert "may only look" in page.text
+    assert "read-only" in page.text
     assert {served.status(path) for path in (JOBS, "/healthz", "/metrics")} == {404}
 
 

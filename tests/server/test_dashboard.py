@@ -157,7 +157,7 @@ def test_lists_show_an_owner_only_their_own(shop, surfer, ids):
     page = surfer.done("/schedules/bulk", verb="disable", id=ids["schedule_id"], back="/schedules")
     assert "no schedule" in page
     assert shop.schedules.get(ids["schedule_id"]).enabled
-    assert "Evaluator lag" not in overview, "that is everybody's"
+    assert "Ticker lag" not in overview, "that is everybody's"
     surfer.done("/schedules/bulk", verb="disable", id=hers.id, back="/schedules")
     assert not shop.schedules.get(hers.id).enabled
 
@@ -214,7 +214,7 @@ def test_logging_out_ends_the_session(shop, operator):
 def test_a_wrong_token_is_refused_on_the_page(surfer):
     answer = surfer.log_in("duly_wrong")
     assert answer.status_code == 401
-    assert "Nobody has such a token" in answer.text
+    assert "This token is not valid" in answer.text
     assert SESSION not in surfer.client.cookies
 
 

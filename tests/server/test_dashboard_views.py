@@ -160,7 +160,7 @@ def test_a_form_is_made_of_the_type_hints(shop, admin):
     def run(**args: str) -> Any:
         return admin.post("/functions/pay/run", **{f"arg.{k}": v for k, v in args.items()})
 
-    assert alerts(run(amount="much").text) == ["it needs a value", "give a number"]
+    assert alerts(run(amount="much").text) == ["a value is required", "give a number"]
     wrong = run(card='"4111"', amount="1e400")
     assert alerts(wrong.text) == ["inf is not a JSON number"]
     assert "4111" not in wrong.text, "a secret is not shown again"
@@ -199,7 +199,7 @@ def test_a_function_says_how_it_does(shop, admin, clock, hire):
     page = admin.get("/functions/works").text
     assert re.search(r"<strong>2\.0 s</strong><small>p50", page)
     assert re.search(r"<strong>4\.0 s</strong><small>p95", page)
-    assert "1 of the newest 4 runs" in page
+    assert "1 of the last 4 runs" in page
     assert "25 %" in admin.get("/functions?search=WORKS").text
 
 
@@ -290,7 +290,7 @@ def test_loading_the_page_of_a_new_token_again_makes_no_other(shop, admin):
     form = {"name": "ci", "scope": "read", "once": once}
     assert admin.post("/tokens", **form | {"scope": "odd"}).status_code == 422
     assert admin.post("/tokens", **form).status_code == 201
-    assert "its secret was shown then" in admin.done("/tokens", **form)
+    assert "its secret was shown when it was created" in admin.done("/tokens", **form)
     assert [token.name for token in shop.tokens.list()].count("ci") == 1
     assert f'value="{once}"' not in admin.get("/tokens").text
 
@@ -402,7 +402,7 @@ def test_a_person_is_told_on_a_page_what_no_page_takes(shop):
             page = client.request(method, path, content=body, headers=person)
             assert (page.status_code, "set-cookie" in page.headers) == (status, False)
             assert page.headers["content-type"].startswith("text/html"), path
-            assert "To the overview" in page.text
+            assert "Go to the overview" in page.text
             assert "default-src 'none'" in page.headers["content-security-policy"]
             answer = client.request(method, path, content=body)
             assert answer.status_code == status

@@ -199,7 +199,7 @@ def _time(ms: int | None) -> datetime | None:
     return None if ms is None else from_ms(ms)
 
 
-# What a gateway says of its crons ----------------------------------------------------------------
+# Crons reported by a gateway ---------------------------------------------------------------------
 
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 _LARGEST = 2**53 - 1

@@ -202,7 +202,7 @@ def _only_json(request: Request) -> None:
         raise Refused(415, "not_json", "send Content-Type: application/json")
 
 
-# What was asked ----------------------------------------------------------------------------------
+# Requests ----------------------------------------------------------------------------------------
 
 
 def _id(request: Request) -> str:

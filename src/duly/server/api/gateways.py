@@ -308,7 +308,7 @@ def shown(who: Principal, found: Observed) -> ObservedPage:
     )
 
 
-# What they are made of ---------------------------------------------------------------------------
+# Helpers -----------------------------------------------------------------------------------------
 
 
 def _of(app: Duly, who: Principal) -> Gateways:

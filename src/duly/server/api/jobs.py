@@ -376,7 +376,7 @@ def _check_words(body: BulkBody) -> None:
             raise Refused(422, "invalid", f"{body.verb} takes no {name}", field=name)
 
 
-# What they are made of ---------------------------------------------------------------------------
+# Helpers -----------------------------------------------------------------------------------------
 
 
 def callable_by_http(app: Duly, name: str) -> Function[..., Any]:

@@ -60,7 +60,7 @@ Interval = Annotated[
 ENDPOINT_HELP = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
 
 
-# What comes in -----------------------------------------------------------------------------------
+# Requests ----------------------------------------------------------------------------------------
 
 
 class BudgetShape(Shape, kw_only=True):
@@ -211,7 +211,7 @@ def _interval(every: str | None, every_ms: int | None) -> int | None:
     return milliseconds
 
 
-# What goes out -----------------------------------------------------------------------------------
+# Responses ---------------------------------------------------------------------------------------
 
 
 class OverrideShape(Shape):

@@ -104,7 +104,7 @@ class ConditionBody(Shape):
     condition: dict[str, Any]
 
 
-# All of them -------------------------------------------------------------------------------------
+# List --------------------------------------------------------------------------------------------
 
 
 # Bodies that may be left out.
@@ -201,7 +201,7 @@ def named(app: Duly, who: Reader, key: str, owner: str | None = None) -> Schedul
     return ScheduleShapes(app)(schedules.get(key))
 
 
-# One of them -------------------------------------------------------------------------------------
+# Detail ------------------------------------------------------------------------------------------
 
 
 @api.get("/{schedule_id}")
@@ -327,7 +327,7 @@ def backfill(app: Duly, who: Operator, schedule_id: str, body: BackfillBody) -> 
     )
 
 
-# Looking at one ----------------------------------------------------------------------------------
+# Reading one -------------------------------------------------------------------------------------
 
 
 @api.get("/{schedule_id}/ticks")
@@ -432,7 +432,7 @@ def audit(
     return audited(app, f"schedule:{found.id}", before, limit)
 
 
-# What they are made of ---------------------------------------------------------------------------
+# Helpers -----------------------------------------------------------------------------------------
 
 
 def _health(found: Health) -> HealthShape:

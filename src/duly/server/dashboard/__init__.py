@@ -1,7 +1,7 @@
-"""The dashboard: pages for people, over the same functions as the HTTP API.
+"""The dashboard: web pages on top of the same functions as the HTTP API.
 
-Every page is a plain GET and every action a plain form, so that all of it works without
-JavaScript. A view is a module in views/ with a router of its own; see pages.py for what they share.
+Every page is a plain GET and every action a plain form, so everything works without JavaScript.
+Each view is a module in views/ with its own router; pages.py holds the code that they share.
 """
 
 from fastapi import APIRouter

@@ -15,15 +15,15 @@ from duly.server.api.common import Page
 
 Format = Literal["csv", "json"]
 MAX_ROWS = 10_000
-"""At most so many rows are in a file; its header says whether there are more."""
+"""The most rows in a file; a response header says whether there are more."""
 MAX_BYTES = 32 << 20
-"""The same for what stands in them, to within a page."""
+"""The most bytes in a file, give or take one page."""
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-"""The last four are full-width: some spreadsheets take them for the first four."""
+"""The last four are full-width forms, which some spreadsheets treat like the first four."""
 
 
 def pages(ask: Callable[[str | None], Page[Any]]) -> tuple[list[dict[str, Any]], bool]:
-    """The rows of a list, page by page, and whether these are all."""
+    """The rows of a list, fetched page by page, and whether they are all of them."""
     rows: list[dict[str, Any]] = []
     cursor: str | None = None
     size = 0
@@ -51,7 +51,7 @@ def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
     listed = list(rows)
     file = io.StringIO()
     names = list(listed[0]) if listed else []
-    # Every cell in quotes: a spreadsheet that separates cells by `;` finds no new one inside.
+    # Quote every cell, so that a spreadsheet that separates cells by `;` does not split it.
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)
     writer.writerow(names)
     writer.writerows([_cell(row[name]) for name in names] for row in listed)
@@ -66,5 +66,5 @@ def _cell(value: Any) -> str:
 
 
 def _is_formula(text: str) -> bool:
-    """Whether a spreadsheet would take it for one; some look behind white space too."""
+    """Whether a spreadsheet would treat the text as a formula; some skip leading white space."""
     return text.lstrip().startswith(FORMULA) or text.startswith(("\t", "\r", "\n"))

@@ -1,4 +1,4 @@
-"""Reads submitted forms, and checks that they come from the dashboard's own pages."""
+"""Reads submitted forms and checks that they come from the dashboard's own pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME = re.compile(rb'\r\n(?i:content-disposition):[^\r\n]*?[; ]name="([^"\r\n]*
 
 
 class Form:
-    """The fields of a form; of a name that comes several times, all values."""
+    """The fields of a form; a name may have several values."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         self._fields = fields
@@ -43,17 +43,17 @@ class Form:
         return self.text(name) or None
 
     def json(self, name: str) -> Any:
-        """What stands in a field as JSON; None if it was left empty."""
+        """The value of a JSON field; None if it was left empty."""
         text = self.text(name)
         if not text:
             return None
         try:
             return json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise Refused(422, "invalid", f"{name} is no JSON: {error}", field=name) from None
+            raise Refused(422, "invalid", f"{name} is not JSON: {error}", field=name) from None
 
     def object(self, name: str) -> dict[str, Any] | None:
-        """The same for an object."""
+        """The value of a field that must be a JSON object; None if it was left empty."""
         value = self.json(name)
         if value is not None and not isinstance(value, dict):
             raise Refused(422, "invalid", f"{name}: give an object", field=name)
@@ -80,7 +80,7 @@ class Form:
 
 
 def body_of(shape: type[T], **fields: Any) -> T:
-    """What a route of the API is given; Refused with the field that does not fit."""
+    """The body for an API route; Refused, with the field's name, if a value does not fit."""
     try:
         return msgspec.convert(fields, shape, strict=False)
     except msgspec.ValidationError as error:
@@ -88,21 +88,21 @@ def body_of(shape: type[T], **fields: Any) -> T:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 async def read_form(request: Request) -> Form:
-    """The form that was sent; 403 if it does not show the token of its page."""
+    """The submitted form; 403 if it lacks the CSRF token of its page."""
     declared = request.headers.get("content-type", "")
     kind = declared.partition(";")[0].strip().lower()
     if kind not in (FORM, WITH_FILES):
-        raise Refused(415, "unsupported_media_type", f"send a form: {FORM}")
+        raise Refused(415, "unsupported_media_type", f"submit a form: {FORM}")
     body = await request.body()
     form = Form(_fields(body) if kind == FORM else _parts(declared, body))
     known, shown = cookie_of(request, CSRF), form.text("csrf")
     if not known or not is_same(known.encode(), shown.encode()):
-        message = "the form was not sent from a page of this dashboard, or that is too old"
-        raise Refused(403, "csrf", message, hint="go back, load the page again and repeat it")
+        message = "the form does not come from a page of this dashboard, or the page is too old"
+        raise Refused(403, "csrf", message, hint="go back, reload the page and try again")
     return form
 
 
@@ -115,13 +115,13 @@ def _fields(body: bytes) -> list[tuple[str, str]]:
 
 
 def _parts(declared: str, body: bytes) -> list[tuple[str, str]]:
-    """Of a form with a file, which is text as all other fields.
+    """The fields of a form with a file; the file is text like the other fields.
 
-    In one walk over the body: whoever sends it is not known yet.
+    Parsed in a single pass, because the sender is not authenticated yet.
     """
     found = _BOUNDARY.search(declared)
     if found is None:
-        raise Refused(400, "bad_request", "the form does not say how its parts are divided")
+        raise Refused(400, "bad_request", "the form's content type has no boundary")
     mark = b"--" + found[1].encode("latin-1", "replace")
     if body.count(mark) > MAX_FIELDS + 1:
         raise _too_many()
@@ -134,10 +134,10 @@ def _part(part: bytes) -> tuple[str, str]:
     name = _NAME.search(part, 0, max(end, 0))
     if name is None:
         raise Refused(400, "bad_request", "a part of the form has no name")
-    # Browsers write a quote within a name so.
+    # Browsers escape a quote in a name like this.
     named = name[1].decode("utf-8", "replace").replace("%22", '"')
     return named, part[end + 4 :].decode("utf-8-sig", "replace")
 
 
 def _too_many() -> Refused:
-    return Refused(413, "too_large", f"a form has at most {MAX_FIELDS} fields")
+    return Refused(413, "too_large", f"a form may have at most {MAX_FIELDS} fields")

@@ -1,4 +1,4 @@
-"""Live events for pages: those of the API, even where the API is not served."""
+"""Live events for pages: the API's events, even when the API is not served."""
 
 from fastapi import APIRouter
 

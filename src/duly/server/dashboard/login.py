@@ -1,4 +1,4 @@
-"""Logging in and out, and the preferences that a browser remembers."""
+"""Login, logout, and the preferences stored in the browser."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ async def login(request: Request, next: Annotated[str, Query()] = "/") -> Respon
 
 @router.post("/login")
 async def log_in(request: Request, app: App, form: Sent) -> Response:
-    """Take a token. The cookie holds the token itself: the database knows only its digest, so
-    nothing there could open a session; and whoever revokes it ends the session."""
+    """Log in with a token. The cookie holds the token itself: the database has only its digest,
+    so nothing stored there can open a session. Revoking the token ends the session."""
     secret = form.text("token")
     found = await run_in_threadpool(app.tokens.check, secret) if secret else None
     if found is None:
-        error = "Nobody has such a token, or it is revoked or expired."
+        error = "This token is not valid, or it was revoked or has expired."
         return render_bare(request, "login.html", 401, next=form.text("next"), error=error)
     answer = redirect(request, form.text("next"))
     set_cookie(request, answer, SESSION, secret, seconds=DAY_SECONDS)
@@ -59,7 +59,7 @@ async def log_out(request: Request, form: Sent) -> Response:
 
 @router.post("/preferences")
 async def preferences(request: Request, form: Sent) -> Response:
-    """The zone of the times and the colours, for this browser."""
+    """Set the time zone and the theme for this browser."""
     answer = redirect(request, form.text("back"))
     if (tz := form.given("tz")) is not None:
         zone(tz)

@@ -1,4 +1,4 @@
-"""Shared by all pages: the viewer, the time zone, rendering and error pages."""
+"""Code shared by all pages: the viewer, the time zone, rendering and error pages."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ THEMES = ("auto", "light", "dark")
 YEAR_SECONDS = 31_536_000
 MAX_FLASH = 600
 LIVE = "x-duly-live"
-"""The header with which a page asks for itself once more, to show what has changed."""
+"""The header that a page sends when it fetches itself again to show changes."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
-    # Without an origin, a form would be taken for one of another site.
+    # Without an origin, a form would be treated as one from another site.
     "Referrer-Policy": "same-origin",
 }
 
 
 class Entry(NamedTuple):
-    """A link of the navigation."""
+    """A link in the navigation."""
 
     name: str
     path: str
     group: str
     scope: str = "read"
     for_owners: bool = True
-    """Whether there is something to see for those who see only what is one owner's."""
+    """Whether a viewer who is limited to one owner has anything to see there."""
 
 
 NAVIGATION = [
@@ -74,14 +74,14 @@ NAVIGATION = [
     Entry("Audit log", "/audit", "Govern", "operate", for_owners=False),
     Entry("Tokens", "/tokens", "Govern", "admin"),
 ]
-"""In this order. A view that is added gets a line here."""
+"""In display order. A new view needs an entry here."""
 
 
-# Who looks ---------------------------------------------------------------------------------------
+# The viewer --------------------------------------------------------------------------------------
 
 
 class Viewer:
-    """Somebody who looks at a page."""
+    """The principal who requests a page, and their preferences."""
 
     def __init__(self, request: Request, app: Duly, who: Principal) -> None:
         self.request, self.app, self.who = request, app, who
@@ -100,7 +100,7 @@ class Viewer:
 
     @property
     def cookies(self) -> dict[str, str]:
-        """What the scripts of the page need to know of those that they write."""
+        """The names and the path of the cookies that the page's scripts write."""
         names = {"tz": TZ, "theme": THEME}
         return {
             **{what: cookie_name(self.request, name) for what, name in names.items()},
@@ -114,25 +114,25 @@ class Viewer:
 
     @property
     def path(self) -> str:
-        """Where this is, without the prefix under which the dashboard is mounted."""
+        """The path of this page, without the prefix under which the dashboard is mounted."""
         return str(self.request.scope["path"]).removeprefix(self.root) or "/"
 
     @property
     def here(self) -> str:
-        """The same with its query: where an action comes back to."""
+        """The path with its query; actions redirect back to it."""
         query = self.request.url.query
         return f"{self.path}?{query}" if query else self.path
 
     @property
     def is_live(self) -> bool:
-        """Whether the page asks for itself once more."""
+        """Whether the page is fetching itself again."""
         return LIVE in self.request.headers
 
     def asked_to(self, form: Form) -> str:
-        """What the button says that was pressed; "" if none was.
+        """The value of the button that was pressed; "" if there was none.
 
-        While somebody fills in a form the page asks what that would change, and htmx sends along
-        whichever button has the focus by then.
+        While a form is being filled in, the page requests a preview of the changes, and htmx sends
+        along whichever button has the focus.
         """
         return "" if "hx-request" in self.request.headers else form.text("do")
 
@@ -145,7 +145,7 @@ class Viewer:
 
     @property
     def navigation(self) -> dict[str, list[Entry]]:
-        """The links to what this one may see, by their groups."""
+        """The links that this viewer may see, by group."""
         groups: dict[str, list[Entry]] = {}
         for entry in NAVIGATION:
             if self.may(entry.scope) and (entry.for_owners or self.who.owner is None):
@@ -153,16 +153,16 @@ class Viewer:
         return groups
 
     def url(self, path: str, **query: object) -> str:
-        """An address of the dashboard; what is None or empty is left out."""
+        """A URL in the dashboard; parameters that are None or empty are left out."""
         return self.root + address(path, query)
 
     def with_query(self, **changes: object) -> str:
-        """This page with other filters; None takes one away."""
+        """This page with other filters; None removes a filter."""
         query: dict[str, object] = dict(self.request.query_params)
         return self.root + address(self.path, query | changes)
 
     def as_file(self, path: str, format: str) -> str:
-        """The list that this page shows a part of, as a file."""
+        """The URL that downloads the whole list behind this page as a file."""
         query: dict[str, object] = dict(self.request.query_params)
         return self.root + address(f"{path}.{format}", query | {"after": None, "before": None})
 
@@ -170,7 +170,7 @@ class Viewer:
         return times.element(ms, self.now, self.zone, exact=exact)
 
     def in_zone(self, ms: int, name: str) -> str:
-        """The date and the time of day in some zone; the year where it is another one."""
+        """The date and time of day in a zone, with the year unless it is the current one."""
         local = from_ms(ms).astimezone(zone(name).info)
         year = "" if local.year == from_ms(self.now).astimezone(self.zone).year else " %Y"
         return f"{local:%a} {local.day} " + local.strftime(f"%b{year}, %H:%M:%S")
@@ -183,7 +183,7 @@ def address(path: str, query: Mapping[str, object]) -> str:
 
 
 def _zone_of(request: Request, who: Principal) -> ZoneInfo:
-    # The times in a form are those of the page that it stood on, whatever was chosen meanwhile.
+    # Times in a form are in the zone of the page that showed it, even if another was chosen since.
     form: Form | None = getattr(request.state, "form", None)
     shown_in = None if form is None else form.given("shown_in")
     for name in (shown_in, request.query_params.get("tz"), cookie_of(request, TZ), who.tz):
@@ -208,7 +208,7 @@ Viewing = Annotated[Viewer, Depends(_viewer)]
 Sent = Annotated[Form, Depends(_form)]
 
 
-# Showing -----------------------------------------------------------------------------------------
+# Rendering ---------------------------------------------------------------------------------------
 
 
 def _json(value: Any) -> str:
@@ -220,7 +220,7 @@ def _compact(value: Any) -> str:
 
 
 def _amount(number: int, most: int = 10_000) -> str:
-    """A count that was cut off at `most` says so."""
+    """A count; one that reached the limit `most` is shown as such."""
     return f"{most:,}+" if number >= most else f"{number:,}"
 
 
@@ -251,13 +251,13 @@ FILTERS: dict[str, Callable[..., str]] = {
     "distance": times.distance,
 }
 PAGES.filters.update(FILTERS)  # pyright: ignore[reportUnknownMemberType]
-# Macros see these, and not what a page is given.
+# Macros see these globals, but not a page's own values.
 GLOBALS: dict[str, Any] = {"duly_version": duly.__version__, "mark": svg.mark}
 PAGES.globals.update(GLOBALS)  # pyright: ignore[reportUnknownMemberType]
 
 
 def render(viewer: Viewer, template: str, status: int = 200, /, **values: Any) -> Response:
-    """A page, with what every page needs."""
+    """Render a page with the values that every page needs."""
     flash = None if viewer.is_live else _flash_of(viewer.request)
     text = PAGES.get_template(template).render(
         viewer=viewer,
@@ -281,7 +281,7 @@ def render(viewer: Viewer, template: str, status: int = 200, /, **values: Any) -
 def render_bare(
     request: Request, template: str, status: int = 200, /, **values: Any
 ) -> HTMLResponse:
-    """A page for somebody who need not be known."""
+    """Render a page that needs no login."""
     root = root_of(request)
     csrf = cookie_of(request, CSRF) or secrets.token_urlsafe(24)
     theme = cookie_of(request, THEME)
@@ -308,7 +308,7 @@ def set_cookie(
     strict: bool = False,
     readable: bool = False,
 ) -> None:
-    """`readable`: by the scripts of the page."""
+    """`readable`: the page's scripts can read it."""
     answer.set_cookie(
         cookie_name(request, name),
         value,
@@ -325,21 +325,21 @@ def forget_cookie(request: Request, answer: Response, name: str) -> None:
 
 
 def _cookie_path(request: Request) -> str:
-    """As browsers write it in what they ask for: a header holds no other text."""
+    """The mount path, quoted as in a browser's requests: a header may hold only such text."""
     return quote(root_of(request), safe="/") or "/"
 
 
 def _is_encrypted(request: Request) -> bool:
-    # Whoever lies about that only keeps a cookie of their own from being sent.
+    # A client that lies here only keeps its own cookie from being sent.
     said = request.headers.get("x-forwarded-proto", "")
     return request.url.scheme == "https" or said.startswith("https")
 
 
-# After an action ---------------------------------------------------------------------------------
+# Redirects and messages --------------------------------------------------------------------------
 
 
 def redirect(request: Request, path: str, text: str | None = None, kind: str = "done") -> Response:
-    """Back to a page, which says what was done."""
+    """Redirect to a page, which shows the message."""
     answer = RedirectResponse(root_of(request) + _own_path(path), 303)
     if text is not None:
         said = json.dumps({"kind": kind, "text": text[:MAX_FLASH]}).encode()
@@ -348,7 +348,7 @@ def redirect(request: Request, path: str, text: str | None = None, kind: str = "
 
 
 def _own_path(path: str) -> str:
-    """A path of the dashboard, and no address of somebody else."""
+    """A path in the dashboard, never the URL of another site."""
     is_own = path.startswith("/") and not path.startswith("//") and "\\" not in path
     return path if is_own and path.isprintable() else "/"
 
@@ -362,16 +362,16 @@ def _flash_of(request: Request) -> dict[str, str] | None:
 
 
 def once(viewer: Viewer, key: str | None = None) -> Repeatable:
-    """For routes whose requests may be repeated: a form only if its page has given it a key."""
+    """For routes whose requests may be repeated: a form needs a key from its page for that."""
     path = f"{viewer.request.method} {viewer.path}"
     return Repeatable(viewer.app, path, key and key[:MAX_KEY])
 
 
-# Refusing ----------------------------------------------------------------------------------------
+# Errors ------------------------------------------------------------------------------------------
 
 
 class PageRoute(APIRoute):
-    """A route for people: forms are read and checked, and what is refused is said on a page."""
+    """A page route: forms are read and checked, and errors are shown on a page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -403,7 +403,7 @@ def _refusal(
 
 
 def page_for(request: Request, status: int, text: str) -> Response | None:
-    """What a person is shown whose request no page has taken; None for programs."""
+    """The error page for a browser request that no page handled; None for other clients."""
     is_person = "text/html" in request.headers.get("accept", "")
     if not is_person or _path_of(request).startswith("/api/"):
         return None
@@ -411,7 +411,7 @@ def page_for(request: Request, status: int, text: str) -> Response | None:
 
 
 def _error_page(request: Request, status: int, text: str, hint: str | None = None) -> Response:
-    """Without cookies: whose request this is, nobody has looked at."""
+    """An error page that sets no cookies, because the request is not authenticated."""
     root, theme = root_of(request), cookie_of(request, THEME)
     shown = PAGES.get_template("error.html").render(
         root=root,
@@ -427,7 +427,7 @@ def _error_page(request: Request, status: int, text: str, hint: str | None = Non
 def said_of(
     error: Refused | DulyError | RequestValidationError | HTTPException,
 ) -> tuple[int, str, str | None]:
-    """The status, what is wrong, and what to do."""
+    """The status, the message and the hint."""
     if isinstance(error, Refused):
         return error.status, error.body.message, error.body.hint
     if isinstance(error, RequestValidationError):

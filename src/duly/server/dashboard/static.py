@@ -1,4 +1,4 @@
-"""The static files of the pages: styles, scripts and icons, from the package itself."""
+"""The dashboard's static files: styles, scripts and icons, served from the package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """All of them, by their path."""
+    """All static files, by path."""
     return dict(_found(files(__package__ or "") / "static", ""))
 
 
@@ -46,7 +46,7 @@ def _found(folder: Traversable, path: str) -> list[tuple[str, Asset]]:
 
 
 def address(root: str, name: str) -> str:
-    """Where to load it; the address changes with the content, so that it may be kept."""
+    """The URL of a file; it changes with the content, so the file can be cached."""
     return f"{root}/static/{name}?v={assets()[name].digest}"
 
 

@@ -1,7 +1,7 @@
 """SVG charts rendered on the server. Every state has a color and a shape.
 
-Positions along time are in percent, so that a picture is as wide as there is room for it and its
-shapes keep their proportions.
+Positions on the time axis are percentages, so a chart fills the available width while its shapes
+keep their proportions.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _SHAPES = {
 
 
 def shape(state: str) -> Markup:
-    return Markup(_SHAPES.get(state, _RING))  # nothing of it comes from outside
+    return Markup(_SHAPES.get(state, _RING))  # no user input in it
 
 
 def mark(state: str) -> Markup:
-    """The shape of a state in its colour; the word stands beside it."""
+    """The shape of a state in its colour, shown next to its name."""
     return Markup(
         '<svg class="mark s-{}" width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true">'
         "{}</svg>"
@@ -68,7 +68,7 @@ BAR, GAP, TALL = 4, 1, 20
 
 
 def sparkline(runs: Sequence[Run], most: int = 30) -> Markup:
-    """The last runs, oldest first: how they ended, and by the height how long they took."""
+    """The last runs, oldest first: the outcome as colour, the duration as height."""
     if not runs:
         return Markup('<span class="none">–</span>')
     shown = list(reversed(runs[:most]))
@@ -91,7 +91,7 @@ def _took(run: Run) -> int:
 
 
 def _bar(x: int, run: Run, longest: int) -> str:
-    """Of numbers and a state that is known: a list has thousands of them, and escaping is slow."""
+    """Not escaped, which is slow: a list has thousands of bars, built from numbers and a state."""
     height = 4 + round((TALL - 8) * _took(run) / longest)
     top = TALL - height
     state = State(run.state)
@@ -100,18 +100,18 @@ def _bar(x: int, run: Run, longest: int) -> str:
     return f'<g class="s-{state}">{bar}{cap}</g>'
 
 
-# The coming day ----------------------------------------------------------------------------------
+# The next 24 hours -------------------------------------------------------------------------------
 
 
 class Lane(NamedTuple):
-    """A schedule and its ticks within the span that is shown."""
+    """A schedule and its ticks within the span shown."""
 
     schedule_id: str
     key: str
     function: str
     ticks: list[int]
     dense: bool
-    """Too many to be drawn one by one."""
+    """Whether there are too many ticks to draw them one by one."""
 
 
 def lane(one: Lane, start: int, end: int) -> Markup:
@@ -141,7 +141,7 @@ def _percent(at: int, start: int, end: int) -> float:
 
 
 class Event(NamedTuple):
-    """Something on the axis: when, in which state, and what is said of it."""
+    """A mark on the axis: its time, state and title."""
 
     at: int
     state: str
@@ -150,11 +150,11 @@ class Event(NamedTuple):
 
 
 ROWS = {"succeeded": 14, "running": 14, "pending": 14, "dispatched": 14}
-"""Those that were dispatched stand above the axis, all others below it."""
+"""Dispatched ticks are drawn above the axis, all others below it."""
 
 
 def axis(events: Iterable[Event], start: int, end: int) -> Markup:
-    """Dispatches above and skips below one axis of time."""
+    """Dispatches above and skips below a time axis."""
     drawn = Markup("").join(_event(each, start, end) for each in events)
     return Markup(
         '<svg class="axis" width="100%" height="56" role="group" aria-label="Ticks over time">'
@@ -173,7 +173,7 @@ def _event(event: Event, start: int, end: int) -> Markup:
     return Markup('<a href="{}" aria-label="{}">{}</a>').format(event.href, event.title, inside)
 
 
-# A year ------------------------------------------------------------------------------------------
+# The past year -----------------------------------------------------------------------------------
 
 CELL = 13
 EPOCH = date(1970, 1, 1)
@@ -181,7 +181,7 @@ MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def heat_map(days: Mapping[int, Day], today: date) -> Markup:
-    """The last 53 weeks, a column each: how the ticks of every day (UTC, since 1970) ended."""
+    """The last 53 weeks, one column each: how each day's ticks ended (days in UTC since 1970)."""
     first = today - timedelta(days=today.weekday() + 52 * 7)
     cells: list[Markup] = []
     months: list[Markup] = []
@@ -205,7 +205,7 @@ def _total(day: Day) -> int:
 
 
 def state_of(day: Day) -> str:
-    """The worst that happened on a day."""
+    """The worst outcome on a day."""
     if day.missed:
         return "missed"
     if day.failed:
@@ -241,7 +241,7 @@ def _cell(when: date, day: Day | None, x: int, y: int, busiest: int) -> Markup:
 
 
 def bars(succeeded: Sequence[int], failed: Sequence[int]) -> Markup:
-    """How many jobs ended in each step of time; what the page shows until it has a chart."""
+    """How many jobs ended in each time step; shown until the script has drawn the chart."""
     most = max((a + b for a, b in zip(succeeded, failed, strict=True)), default=0) or 1
     width = round(100 / max(1, len(succeeded)), 3)
     drawn: list[Markup] = []

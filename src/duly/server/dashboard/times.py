@@ -1,4 +1,4 @@
-"""Formats instants for people: how far away, and exactly when in which zone."""
+"""Formats instants for display: relative to now, and exactly in a time zone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOON = 2 * SECOND
 
 
 def distance(milliseconds: int) -> str:
-    """A length of time in at most two units."""
+    """A duration in at most two units."""
     length = abs(milliseconds)
     if length < MINUTE:
         return f"{length // SECOND} s"
@@ -51,7 +51,7 @@ def absolute(ms: int, zone: ZoneInfo) -> str:
 
 
 def abbreviation(local: datetime) -> str:
-    """The name of the zone at that time, or its offset where it has no name but digits."""
+    """The zone's abbreviation at that time, or its offset if the abbreviation is only digits."""
     name = local.tzname() or ""
     return name if name[:1].isalpha() else offset(local)
 
@@ -66,7 +66,7 @@ def offset(local: datetime) -> str:
 
 
 def short(ms: int, zone: ZoneInfo, now: int) -> str:
-    """The time of day; with the date where it is another one, with the year where that is."""
+    """The time of day, with the date if it is not today, and the year if it is not this year."""
     local, today = from_ms(ms).astimezone(zone), from_ms(now).astimezone(zone)
     if local.date() == today.date():
         return f"{local:%H:%M:%S}"
@@ -76,7 +76,7 @@ def short(ms: int, zone: ZoneInfo, now: int) -> str:
 
 
 def element(ms: int | None, now: int, zone: ZoneInfo, *, exact: bool = False) -> Markup:
-    """A <time>: relative, which the page keeps up to date, or `exact`; with all of it on hover."""
+    """A <time>: relative (kept up to date by the page) or `exact`, with full details on hover."""
     if ms is None:
         return Markup('<span class="none">–</span>')
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(

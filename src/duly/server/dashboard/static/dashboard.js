@@ -1,5 +1,5 @@
-// What pages do beyond plain HTML: live updates, relative times, charts, marks. All of it is extra;
-// without this file every page and every action works.
+// Progressive enhancement: live updates, relative times, charts, selection. Every page and every
+// action also works without this file.
 (() => {
   "use strict";
 
@@ -39,7 +39,7 @@
     }
   }
 
-  // Whoever has never chosen a zone, and has none by the token, gets that of the browser.
+  // Use the browser's time zone if none was chosen and the token has none.
   function adoptZone() {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const isKept = () => document.cookie.includes(`${cookies.tz}=`);
@@ -104,13 +104,13 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
 
-  // Marks, confirmations, the theme ---------------------------------------------------------------
+  // Selection, confirmations, theme ---------------------------------------------------------------
 
   function countMarks() {
     for (const bar of every("[data-bulk]")) {
       const marks = every("td.tick input", bar.form || bar.closest("form"));
       const marked = marks.filter((mark) => mark.checked).length;
-      find("[data-count]", bar).textContent = `${marked} marked`;
+      find("[data-count]", bar).textContent = `${marked} selected`;
       const all = find("[data-all]", bar);
       all.checked = marks.length > 0 && marked === marks.length;
       all.indeterminate = marked > 0 && marked < marks.length;
@@ -152,7 +152,7 @@
     }
   });
 
-  // Empty filters need not stand in the address.
+  // Leave empty filters out of the URL.
   document.addEventListener("htmx:configRequest", (event) => {
     if (event.detail.verb !== "get") return;
     for (const [name, value] of [...event.detail.formData.entries()]) if (value === "") event.detail.formData.delete(name);
@@ -160,9 +160,9 @@
 
   // Live updates ----------------------------------------------------------------------------------
   //
-  // An event that concerns the page makes it ask for itself once more; what is marked, typed, open
-  // or focused stays. One tab of a browser follows the events and tells the others, for a browser
-  // opens only a few connections to a server.
+  // An event that affects the page makes the page fetch itself again. Selections, typed text, open
+  // details and the focus are kept. One tab follows the events and passes them on to the browser's
+  // other tabs, because a browser opens only a few connections to a server.
 
   const WAIT = 60, SLOWER = 4, POLL = 2000;
   const state = { paused: false, stale: false, timer: 0, asked: 0, took: 0, running: false };
@@ -216,7 +216,7 @@
         const fresh = find("#main", page);
         if (fresh) morph(find("#main"), fresh);
       }
-    } catch { /* the server may be on its way back; the stream says when */ } finally {
+    } catch { /* the server may be restarting; the stream reconnects when it is back */ } finally {
       state.took = performance.now() - state.asked;
       state.running = false;
       plan();
@@ -245,7 +245,7 @@
     drawCharts();
   }
 
-  // One EventSource; `tell` gets the name and the data of each event.
+  // Opens an EventSource; `tell` receives the name and data of each event.
   function follow(tell) {
     const source = new EventSource(`${root}/live`);
     for (const name of ["job", "tick", "change", "gap"]) {
@@ -253,7 +253,7 @@
     }
     source.addEventListener("open", () => { show(state.paused ? "Paused" : "Live", state.paused ? "paused" : ""); });
     source.addEventListener("error", () => {
-      if (!state.paused) show("Waiting", "waiting");
+      if (!state.paused) show("Reconnecting", "waiting");
       if (source.readyState === EventSource.CLOSED) setTimeout(poll, POLL);
     });
     return source;
@@ -276,7 +276,7 @@
     }));
   }
 
-  // Without locks, which plain HTTP does not have, only tabs that are seen follow the events.
+  // Web Locks need HTTPS or localhost. Without them, only visible tabs follow the events.
   function followWhileSeen() {
     let source = null;
     const turn = () => {

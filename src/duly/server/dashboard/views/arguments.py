@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, cast
 from duly.server.dashboard.forms import Form
 
 PREFIX = "arg."
-"""So that no parameter has the name of a field of ours."""
+"""Keeps parameter names apart from the form's own field names."""
 DEEPEST = 5
 
 Data = Mapping[str, Any]
 
 
 class Kind(StrEnum):
-    """How a value is asked for."""
+    """The kind of input for a value."""
 
     TEXT = "text"
     DATE = "date"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Parameter(NamedTuple):
-    """A parameter of a function, and how one asks for it."""
+    """A function's parameter and its form field."""
 
     name: str
     kind: Kind
@@ -38,7 +38,7 @@ class Parameter(NamedTuple):
     required: bool
     nullable: bool
     options: tuple[str, ...]
-    """Of a choice: each as JSON."""
+    """The values of a choice, each as JSON."""
 
     @property
     def field(self) -> str:
@@ -46,10 +46,10 @@ class Parameter(NamedTuple):
 
 
 class Missing(ValueError):
-    """A parameter that needs a value has none."""
+    """A required parameter has no value."""
 
 
-# What is asked for -------------------------------------------------------------------------------
+# Parameters --------------------------------------------------------------------------------------
 
 
 def parameters(schema: Data) -> list[Parameter]:
@@ -74,7 +74,7 @@ def _parameter(root: Data, name: str, part: Any, required: bool) -> Parameter:
 
 
 def _forms(root: Data, part: Any, depth: int) -> Iterator[Data]:
-    """What a value may be: references followed, alternatives one by one."""
+    """The forms that a value may have, with references resolved and alternatives listed."""
     if not isinstance(part, Mapping) or depth > DEEPEST:
         yield {}
         return
@@ -114,7 +114,7 @@ def _kind(forms: list[Data]) -> tuple[Kind, tuple[str, ...]]:
 
 
 def _options(form: Data) -> list[Any]:
-    """All values that there are, where they can be listed."""
+    """All possible values, if they can be listed."""
     if form.get("type") == "boolean":
         return [True, False]
     return [form["const"]] if "const" in form else list(form.get("enum", ()))
@@ -129,18 +129,18 @@ def _words(form: Data) -> str:
     return f"{name} ({form['format']})" if "format" in form else name
 
 
-# What was answered -------------------------------------------------------------------------------
+# Answers -----------------------------------------------------------------------------------------
 
 
 class Answers(NamedTuple):
-    """The arguments as the form gives them, and what is wrong with which of them."""
+    """The arguments from the form, and an error message for each that is wrong."""
 
     args: dict[str, Any]
     errors: dict[str, str]
 
 
 def answers(asked: list[Parameter], form: Form) -> Answers:
-    """What is left empty is not given, so that the default of the function holds."""
+    """Empty fields are left out, so that the function's defaults apply."""
     args: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for each in asked:
@@ -151,14 +151,14 @@ def answers(asked: list[Parameter], form: Form) -> Answers:
             elif each.required and each.nullable:
                 args[each.name] = None
             elif each.required:
-                raise Missing("it needs a value")
+                raise Missing("a value is required")
         except (ValueError, RecursionError) as error:
             errors[each.name] = str(error)
     return Answers(args, errors)
 
 
 def written(parameter: Parameter, form: Form) -> str:
-    """As it was written, also with spaces around it."""
+    """The text as it was typed, including surrounding spaces."""
     return next(iter(form.all(parameter.field)), "").replace("\r\n", "\n")
 
 
@@ -183,11 +183,11 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError as error:
-        raise ValueError(f'this is no JSON: {error}; a text stands in "quotes"') from None
+        raise ValueError(f'this is not JSON: {error}; put text in "quotes"') from None
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 READ: dict[Kind, Callable[[str], Any]] = {

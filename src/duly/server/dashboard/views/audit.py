@@ -30,7 +30,7 @@ KINDS = (
     "gateway",
     "token",
 )
-"""What actions begin with; a filter takes one of them, or a whole action."""
+"""The prefixes of actions; the filter accepts a prefix or a whole action."""
 PAGES_OF = {
     "schedule": "/schedules/",
     "job": "/jobs/",
@@ -39,7 +39,7 @@ PAGES_OF = {
     "gateway": "/gateways/",
     "webhook": "/webhooks/",
 }
-"""Where one finds what a target names."""
+"""The page for each kind of target."""
 
 Text = Annotated[str, Query(max_length=300)]
 

@@ -34,14 +34,14 @@ router = APIRouter(route_class=PageRoute)
 PAGE = 50
 FILE_PAGE = 200
 MAX_SCHEDULES = 100
-"""Of so many of the schedules it is attached to it is said which ticks change."""
+"""The most attached schedules for which the preview shows changed ticks."""
 MAX_TICKS, FEWEST_TICKS, FURTHEST = 4_000, 20, 366
-"""So many ticks are looked at in all: the fewer schedules, the further ahead."""
+"""The total number of ticks checked: the fewer the schedules, the further ahead."""
 FIRST_YEAR, LAST_YEAR = 1970, 2200
 Days = dict[dt.date, str]
 
 
-# All of them -------------------------------------------------------------------------------------
+# List --------------------------------------------------------------------------------------------
 
 
 @router.get("/calendars")
@@ -75,7 +75,7 @@ def calendars_file(viewer: Viewing, format: Format) -> Response:
 
 @router.post("/calendars")
 def create(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
-    """Make one: empty, of an iCalendar file, or of the holidays of a country."""
+    """Create a calendar: empty, from an iCalendar file, or from a country's holidays."""
     how = form.text("how")
     tz = form.text("tz") or "UTC"
     try:
@@ -91,14 +91,14 @@ def create(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Resp
     except (DulyError, Refused) as error:
         values = {name: form.text(name) for name in EMPTY_FORM}
         return _list(viewer, 422, error=str(error), opened=how, values=values)
-    return redirect(request, f"/calendars/{made.id}", "The calendar is made")
+    return redirect(request, f"/calendars/{made.id}", "Calendar created")
 
 
-# One of them -------------------------------------------------------------------------------------
+# Detail ------------------------------------------------------------------------------------------
 
 
 class Draft(NamedTuple):
-    """A calendar as it would be if what is written in its form were saved."""
+    """The calendar as it would be if its form were saved."""
 
     name: str
     kind: str
@@ -108,20 +108,20 @@ class Draft(NamedTuple):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """What is marked and not saved yet."""
+    """Selected days that are not saved yet."""
 
     add: dict[dt.date, str] = {}
     remove: list[dt.date] = []
 
 
 class Cell(NamedTuple):
-    """A day of the year that is shown."""
+    """A day of the year on the page."""
 
     day: dt.date
     label: str
     checked: bool
     by_rule: bool
-    """Whether a rule lists it, so that nobody can take it away here."""
+    """Whether a rule lists the day, so that it cannot be removed here."""
     change: str
 
 
@@ -144,7 +144,7 @@ def calendar(viewer: Viewing, calendar_id: str, year: Year = None) -> Response:
 def edit(
     request: Request, viewer: Viewing, who: Operator, calendar_id: str, form: Sent
 ) -> Response:
-    """Save it; or show it as it would be, in another year or with dates from elsewhere."""
+    """Save the calendar, or preview it: in another year, or with imported dates."""
     shape = api.get(viewer.app, who, calendar_id)
     draft, year, version = _as_it_is(shape), from_ms(viewer.now).year, shape.version
     do = viewer.asked_to(form)
@@ -160,7 +160,7 @@ def edit(
             year = _within(min(found).year) if found else year
         elif do == "save":
             api.update(viewer.app, who, calendar_id, _changes(shape, draft, version))
-            return redirect(request, f"/calendars/{shape.id}?year={year}", "It is saved")
+            return redirect(request, f"/calendars/{shape.id}?year={year}", "Calendar saved")
         foreseen = _foresee(viewer, shape, draft)
     except (DulyError, Refused, ValueError) as error:
         status = 422 if do == "save" else 200
@@ -174,7 +174,7 @@ def clone(
 ) -> Response:
     body = body_of(api.CloneBody, name=form.text("name"))
     made = api.clone(viewer.app, who, once(viewer), calendar_id, body)
-    return redirect(request, f"/calendars/{made.id}", "This is the copy")
+    return redirect(request, f"/calendars/{made.id}", "Calendar cloned")
 
 
 @router.post("/calendars/{calendar_id}/remove")
@@ -182,7 +182,7 @@ def remove(
     request: Request, viewer: Viewing, who: Operator, calendar_id: str, form: Sent
 ) -> Response:
     api.remove(viewer.app, who, calendar_id)
-    text = "The calendar is removed; its schedules go on without it"
+    text = "Calendar removed; its schedules continue without it"
     return redirect(request, "/calendars", text)
 
 
@@ -249,7 +249,7 @@ def _months(draft: Draft, before: Mapping[dt.date, str], year: int) -> list[Mont
     return found
 
 
-# What was written --------------------------------------------------------------------------------
+# Form values -------------------------------------------------------------------------------------
 
 
 def _as_it_is(shape: api.CalendarShape) -> Draft:
@@ -261,7 +261,7 @@ def _days(dates: Mapping[str, str]) -> Days:
 
 
 def _written(shape: api.CalendarShape, form: Form, year: int) -> Draft:
-    """The form holds the days of one year as checkboxes, and what of others was changed before."""
+    """The form has one year's days as checkboxes, and the unsaved changes in other years."""
     days = _pending(_days(shape.dates), form)
     marked = {dt.date.fromisoformat(day) for day in form.all("day")}
     label = form.text("label")
@@ -277,7 +277,7 @@ def _written(shape: api.CalendarShape, form: Form, year: int) -> Draft:
 
 
 def _pending(days: Days, form: Form) -> Days:
-    """The days with what was changed before in years that are not shown now."""
+    """The days, with unsaved changes in years that are not on the page."""
     try:
         changes = msgspec.convert(form.object("pending") or {}, Pending)
     except msgspec.ValidationError as error:
@@ -305,19 +305,19 @@ def _changes(shape: api.CalendarShape, draft: Draft, version: int) -> api.Calend
     )
 
 
-# Dates from elsewhere ----------------------------------------------------------------------------
+# Imported dates ----------------------------------------------------------------------------------
 
 
 def _of_ical(viewer: Viewer, tz: str, form: Form) -> Days:
     text = form.given("ical") or form.given("file")
     if text is None:
-        raise Refused(422, "invalid", "paste the text of an iCalendar file, or choose one")
+        raise Refused(422, "invalid", "paste the text of an iCalendar file, or choose a file")
     first = from_ms(viewer.now).year
     window = dt.date(first, 1, 1), dt.date(first + IMPORTED_YEARS, 12, 31)
     found = dict(dates_of(text, *window, tz))
     if not found:
         years = f"{first} to {first + IMPORTED_YEARS}"
-        raise Refused(422, "invalid", f"no event touches a date of the years {years}")
+        raise Refused(422, "invalid", f"no event falls in the years {years}")
     return found
 
 
@@ -329,12 +329,12 @@ def _years(form: Form) -> list[int]:
     """2026, or 2026-2028."""
     first, _, last = form.text("years").replace(" ", "").partition("-")
     try:
-        # One more than there may be, so that too many are refused and never counted out.
+        # At most one more than allowed, so that too many are refused without being listed.
         found = list(range(int(first), int(last or first) + 1)[: MAX_YEARS + 1])
     except ValueError:
         found = []
     if not found:
-        raise Refused(422, "invalid", "years: give one, or the first and the last: 2026-2028")
+        raise Refused(422, "invalid", "years: give one year, or a range such as 2026-2028")
     return found
 
 
@@ -349,18 +349,18 @@ def _with(draft: Draft, found: Days, *, replaced: bool) -> Draft:
     return draft._replace(days=dict(sorted(days.items())))
 
 
-# What that would change --------------------------------------------------------------------------
+# Preview -----------------------------------------------------------------------------------------
 
 
 class Foreseen(NamedTuple):
-    """The ticks that would be decided otherwise."""
+    """The ticks that would be decided differently."""
 
     ticks: list[TickChange]
     looked_at: int
-    """How many ticks of each schedule."""
+    """How many ticks were checked for each schedule."""
     schedules: int
     more: bool
-    """Whether it is attached to more schedules than were looked at."""
+    """Whether more schedules use the calendar than were checked."""
 
 
 def _attached(viewer: Viewer, shape: api.CalendarShape) -> list[ScheduleRecord]:
@@ -372,7 +372,7 @@ def _foresee(viewer: Viewer, shape: api.CalendarShape, draft: Draft) -> Foreseen
     before = Calendar.decode(
         {name: getattr(shape, name) for name in ("name", "kind", "tz", "dates", "rules")}
     )
-    # The zone is only looked up where it is another one: this machine may not have it any more.
+    # Look the zone up only if it changed: this machine may no longer have the old one.
     fields: dict[str, Any] = {"kind": draft.kind, "rules": draft.rules, "dates": draft.days}
     fields |= {} if draft.tz == before.tz else {"tz": draft.tz}
     after = changed(before, fields)

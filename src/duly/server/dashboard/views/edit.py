@@ -1,4 +1,4 @@
-"""The form for editing a schedule: its values, and which of them were changed."""
+"""The form for editing a schedule: its values, and which of them changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from duly.server.dashboard.pages import Viewer
 TRIGGERS = ("cron", "every", "at")
 LOCAL = "%Y-%m-%dT%H:%M:%S"
 COMPARED = 12
-"""So many ticks are foreseen, as it is and as it would be."""
+"""How many ticks the preview compares, before and after the change."""
 
 
 class Field(NamedTuple):
@@ -36,7 +36,7 @@ class Field(NamedTuple):
 
 
 def fields_of(option: Option) -> list[Field]:
-    """The fields that an option has in the form."""
+    """The form fields of an option."""
     if option.kind is not Kind.RECORD:
         return [Field(option.name, option)]
     return [Field(f"{option.name}_{part.name}", part) for part in option.parts]
@@ -49,7 +49,7 @@ GROUPS = {
 
 
 def values_of(shape: ScheduleShape, zone: ZoneInfo) -> dict[str, str]:
-    """The fields of the form as the schedule is now."""
+    """The form fields, filled with the schedule's current values."""
     kind = "cron" if shape.cron is not None else "every" if shape.every is not None else "at"
     values = {
         "kind": kind,
@@ -67,7 +67,7 @@ def values_of(shape: ScheduleShape, zone: ZoneInfo) -> dict[str, str]:
 
 
 def _text(option: Option, of: Any, zone: ZoneInfo) -> str:
-    """An option of a schedule, or a part of one, as its field has it."""
+    """The text in the field of an option, or of a part of one."""
     value = getattr(of, option.name)
     if value is None:
         return ""
@@ -83,12 +83,12 @@ def _text(option: Option, of: Any, zone: ZoneInfo) -> str:
 
 
 def local(ms: int | None, zone: ZoneInfo) -> str:
-    """An instant as a field for a local time has it."""
+    """An instant as the value of a datetime-local field."""
     return "" if ms is None else from_ms(ms).astimezone(zone).strftime(LOCAL)
 
 
 def instant(form: Form, name: str, zone: ZoneInfo) -> datetime | None:
-    """The contrary; what the clocks show twice is the first of both, unless an offset is given."""
+    """The reverse of `local`; an ambiguous time is the earlier one, unless an offset is given."""
     text = form.text(name)
     if not text:
         return None
@@ -104,11 +104,11 @@ def _json(value: Any) -> str:
     return "" if value is None else json.dumps(readable(value), indent=2, ensure_ascii=False)
 
 
-# What was changed --------------------------------------------------------------------------------
+# Changes -----------------------------------------------------------------------------------------
 
 
 def _read(option: Option, name: str, form: Form, zone: ZoneInfo) -> Any:
-    """What a field says; None if it was left empty."""
+    """The value of a field; None if it was left empty."""
     match option.kind:
         case Kind.INSTANT:
             return instant(form, name, zone)
@@ -128,7 +128,7 @@ def _read(option: Option, name: str, form: Form, zone: ZoneInfo) -> Any:
 
 
 def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChangesBody:
-    """What the form says otherwise than the schedule, and nothing else."""
+    """Only the fields in which the form differs from the schedule."""
     before = values_of(shape, zone)
     after = {name: form.text(name) for name in before}
     changed = {name for name in before if before[name] != after[name]}
@@ -148,17 +148,17 @@ def changes_of(shape: ScheduleShape, form: Form, zone: ZoneInfo) -> ScheduleChan
 
 
 def changed_by(body: ScheduleChangesBody) -> list[str]:
-    """The names of what it changes."""
+    """The names of the fields that it changes."""
     options = given(body)
     asked = {name for name in options if name in ScheduleOptionsBody.__struct_fields__}
     return sorted(asked | ({"args"} if body.args is not None else set()))
 
 
-# What that would change --------------------------------------------------------------------------
+# Preview -----------------------------------------------------------------------------------------
 
 
 class ComparedTick(NamedTuple):
-    """A coming tick: its decision as things are, and as they would be; None: no such tick."""
+    """An upcoming tick with its decision before and after the change; None: no such tick."""
 
     at: int
     before: str | None
@@ -174,7 +174,7 @@ class ComparedTick(NamedTuple):
 
 
 def compare(viewer: Viewer, schedule_id: str, body: ScheduleChangesBody) -> list[ComparedTick]:
-    """The next ticks before and after a change that is not made yet."""
+    """The next ticks before and after a change that is not saved yet."""
     app, who = viewer.app, viewer.who
     schedule, call, options = api.change_of(app, who, schedule_id, body)
     now = api.preview(app, who, schedule_id, COMPARED, tz=viewer.tz) if schedule.enabled else []
@@ -183,7 +183,7 @@ def compare(viewer: Viewer, schedule_id: str, body: ScheduleChangesBody) -> list
         then = operations.foresee_update(app, schedule.record, call, options, COMPARED, viewer.tz)
     before = {tick.tick_at_ms: _said(tick) for tick in now}
     after = {tick.tick_ms: _said(tick) for tick in then}
-    # Beyond the end of a list that was cut off nobody knows what it would have shown.
+    # Past the end of a truncated list, it is unknown which ticks would have followed.
     ends = [max(ticks) for ticks in (before, after) if len(ticks) == COMPARED]
     instants = sorted(before.keys() | after.keys())
     shown = [at for at in instants if not ends or at <= min(ends)]

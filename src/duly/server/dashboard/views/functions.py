@@ -31,13 +31,13 @@ router = APIRouter(route_class=PageRoute)
 PAGE = 25
 PENDING = 20
 LATEST, LATEST_OF_ONE = 50, 200
-"""How a function does is said of so many of its newest runs."""
+"""How many of a function's latest runs its figures cover."""
 
 Text = Annotated[str, Query(max_length=200)]
 
 
 class Figures(NamedTuple):
-    """How the newest runs of a function went."""
+    """Statistics on a function's latest runs."""
 
     runs: int
     failed: int
@@ -93,7 +93,7 @@ def _found(viewer: Viewer, search: str, status: str) -> list[api.FunctionShape]:
 
 
 def _runs(viewer: Viewer, names: list[str], limit: int) -> dict[str, list[Run]]:
-    # They are of all owners, and so for none of them.
+    # They cover the runs of all owners, so no single owner sees them.
     if viewer.who.owner is not None or not names:
         return {}
     return dict(operations.function_runs(viewer.app, names, limit))
@@ -108,11 +108,11 @@ def _figures(runs: Sequence[Run]) -> Figures | None:
 
 
 def _rank(ordered: Sequence[int], share: float) -> int | None:
-    """The smallest value that so large a share of them do not exceed."""
+    """The smallest value that at least this share of the values does not exceed."""
     return max(0, ordered[ceil(share * len(ordered)) - 1]) if ordered else None
 
 
-# One of them -------------------------------------------------------------------------------------
+# Detail ------------------------------------------------------------------------------------------
 
 
 @router.get("/functions/{name:path}")
@@ -147,7 +147,7 @@ def _page(viewer: Viewer, name: str, status: int = 200, **form: Any) -> Response
 
 
 def _verbs(viewer: Viewer, status: Status) -> list[str]:
-    """What an operator may do to it and would change something."""
+    """The operator actions that would change the function's status."""
     if not viewer.may("operate") or viewer.who.owner is not None:
         return []
     lead_to = {
@@ -175,7 +175,7 @@ def set_status(request: Request, viewer: Viewing, who: Operator, name: str, form
 
 @router.post("/functions/{name:path}/run")
 def run(request: Request, viewer: Viewing, who: Caller, name: str, form: Sent) -> Response:
-    """Call it with what the form says; what does not fit is said at its field."""
+    """Call the function with the form's values; errors are shown at their fields."""
     asked = arguments.parameters(api.get(viewer.app, who, name).arguments)
     given = arguments.answers(asked, form)
     errors, error = given.errors, None
@@ -188,7 +188,7 @@ def run(request: Request, viewer: Viewing, who: Caller, name: str, form: Sent) -
                 run_after=form.number("run_after"),
             )
             made = jobs.called(viewer.app, who, once(viewer), body)
-            return redirect(request, f"/jobs/{made.id}", "This is the new job")
+            return redirect(request, f"/jobs/{made.id}", "Job enqueued")
         except (DulyError, Refused) as refused:
             errors, error = _said(refused, {each.name for each in asked})
     values = {
@@ -199,7 +199,7 @@ def run(request: Request, viewer: Viewing, who: Caller, name: str, form: Sent) -
 
 
 def _said(refused: DulyError | Refused, names: set[str]) -> tuple[dict[str, str], str | None]:
-    """Why it was refused: at the field that it is about, or else above them."""
+    """The errors by field, and the one that belongs to no field."""
     argument = getattr(refused, "argument", None)
     if argument in names:
         return {str(argument): str(getattr(refused, "reason", refused))}, None

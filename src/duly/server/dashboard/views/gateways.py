@@ -29,7 +29,7 @@ FILE_PAGE = 200
 KINDS = ("cron", "every", "at")
 
 
-# All of them -------------------------------------------------------------------------------------
+# List --------------------------------------------------------------------------------------------
 
 
 @router.get("/gateways")
@@ -69,26 +69,26 @@ def add(request: Request, viewer: Viewing, who: Admin, form: Sent) -> Response:
         made = api.add(viewer.app, who, once(viewer), body)
     except (DulyError, Refused) as error:
         return _list(viewer, status=422, values=values, error=str(error))
-    return redirect(request, f"/gateways/{made.id}", "The gateway is registered")
+    return redirect(request, f"/gateways/{made.id}", "Gateway registered")
 
 
 @router.post("/gateways/{gateway_id}/remove")
 def remove(request: Request, viewer: Viewing, who: Admin, gateway_id: str, form: Sent) -> Response:
     name = api.get(viewer.app, who, gateway_id).name
     api.remove(viewer.app, who, gateway_id)
-    return redirect(request, "/gateways", f"{name} is forgotten; the gateway itself goes on")
+    return redirect(request, "/gateways", f"{name} removed; the gateway itself keeps running")
 
 
 def _ms(instant: datetime | None) -> int | None:
     return None if instant is None else to_ms(instant)
 
 
-# One of them -------------------------------------------------------------------------------------
+# Detail ------------------------------------------------------------------------------------------
 
 
 @router.get("/gateways/{gateway_id}")
 async def gateway(viewer: Viewing, waiting: Waiting, gateway_id: str) -> Response:
-    """It is asked for its crons; one that gives no answer is shown as it was last."""
+    """Asks the gateway for its crons; if it does not respond, shows its last known state."""
     return await _page(viewer, waiting, gateway_id)
 
 
@@ -117,7 +117,7 @@ def _new(viewer: Viewer) -> dict[str, str]:
 
 
 def _values(viewer: Viewer, cron: api.GatewayCronShape) -> dict[str, str]:
-    """The fields of a cron's form as it is now."""
+    """The fields of a cron's form, filled with its current values."""
     schedule = cron.schedule
     every = schedule.get("every_ms")
     return {
@@ -133,7 +133,7 @@ def _values(viewer: Viewer, cron: api.GatewayCronShape) -> dict[str, str]:
 
 
 def _at(schedule: dict[str, Any]) -> int | None:
-    """When it is due once; a gateway may say that in many ways, and not all are read here."""
+    """The time of a one-off cron; gateways write it in many ways, and not all are read here."""
     try:
         return to_ms(datetime.fromisoformat(str(schedule["at"])))
     except (KeyError, ValueError, DulyError):
@@ -151,7 +151,7 @@ def _words(cron: api.GatewayCronShape) -> str:
             return f"{kind} {schedule.get('at', '')}"
 
 
-# The verbs of its crons --------------------------------------------------------------------------
+# Cron actions ------------------------------------------------------------------------------------
 
 
 @router.post("/gateways/{gateway_id}/crons")
@@ -180,7 +180,7 @@ async def cron_add(
         new = {name: form.text(name) for name in _new(viewer)}
         more = {"error": str(error), "opened": "new", "new": new}
         return await _page(viewer, waiting, gateway_id, 422, **more)
-    return redirect(request, f"/gateways/{gateway_id}", f"The cron {made.name} is made")
+    return redirect(request, f"/gateways/{gateway_id}", f"Cron {made.name} created")
 
 
 @router.post("/gateways/{gateway_id}/crons/{cron_id}/edit")
@@ -203,7 +203,7 @@ async def cron_update(
         written = {name: form.text(name) for name in _new(viewer)}
         more = {"error": str(error), "opened": cron_id, "edited": {cron_id: written}}
         return await _page(viewer, waiting, gateway_id, 422, **more)
-    return redirect(request, f"/gateways/{gateway_id}", "The cron is changed")
+    return redirect(request, f"/gateways/{gateway_id}", "Cron saved")
 
 
 @router.post("/gateways/{gateway_id}/crons/{cron_id}/{verb}")
@@ -224,29 +224,29 @@ async def cron_act(
         case "enable" | "disable":
             body = api.CronChangesBody(enabled=verb == "enable")
             made = await waiting(gateway_id, lambda: api.cron_update(*cron, body))
-            text = f"The cron {made.name} is {verb}d"
+            text = f"Cron {made.name} {verb}d"
         case "run" | "run-due":
             mode = api.RunCronBody(mode="due" if verb == "run-due" else "force")
             ran = await waiting(gateway_id, lambda: api.cron_run(*cron, mode))
-            text = "The cron runs" if ran.ran else f"It did not run: {ran.reason}"
+            text = "The cron is running" if ran.ran else f"The cron did not run: {ran.reason}"
             kind = "done" if ran.ran else "failed"
         case "remove":
             removed = (await waiting(gateway_id, lambda: api.cron_remove(*cron))).removed
-            text = "The cron is removed" if removed else "There is no such cron any more"
+            text = "Cron removed" if removed else "The cron no longer exists"
         case _:
             raise Refused(404, "not_found", "there is no such action")
     return redirect(request, f"/gateways/{gateway_id}", text, kind)
 
 
 async def _known(viewer: Viewer, gateway_id: str) -> api.GatewayShape:
-    """As it said last; it is not asked."""
+    """The gateway's last known state; it is not contacted."""
     return await run_in_threadpool(api.get, viewer.app, viewer.who, gateway_id)
 
 
 def _changes(
     viewer: Viewer, gateway: api.GatewayShape, cron_id: str, form: Form
 ) -> api.CronChangesBody:
-    """What the form says otherwise than the cron: a schedule may hold more than is shown of it."""
+    """Only the fields that differ from the cron: a schedule may hold more than the form shows."""
     cron = next((each for each in gateway.crons if each.id == cron_id), None)
     before = {} if cron is None else _values(viewer, cron)
     changed = {name for name in _new(viewer) if form.text(name) != before.get(name)}
@@ -260,7 +260,7 @@ def _changes(
 
 
 def _schedule(viewer: Viewer, form: Form, shown_tz: str) -> dict[str, Any]:
-    """What the form says of the schedule; `shown_tz` is the zone that it was shown with."""
+    """The schedule in the form; `shown_tz` is the zone in which it was shown."""
     tz = form.text("tz") or "UTC"
     match form.text("kind"):
         case "cron":
@@ -268,8 +268,8 @@ def _schedule(viewer: Viewer, form: Form, shown_tz: str) -> dict[str, Any]:
         case "every":
             every_ms = read_length(form.text("every"))
             if every_ms is None:
-                raise Refused(422, "invalid", "every: write 5m, or 1h30m", field="every")
-            # The field is hidden, and the gateway knows what it said of the zone.
+                raise Refused(422, "invalid", "every: write for example 5m or 1h30m", field="every")
+            # The field is hidden, and the gateway keeps the zone that it has.
             zoned = {} if tz == shown_tz else {"tz": tz}
             return {"kind": "every", "every_ms": every_ms, **zoned}
         case "at":

@@ -27,14 +27,14 @@ router = APIRouter(route_class=PageRoute)
 PAGE = 50
 FILE_PAGE = 200
 MAX_SHOWN = 100_000
-"""Characters of arguments and of a result: a browser takes seconds for megabytes."""
+"""The most characters of arguments or a result on a page: browsers are slow with megabytes."""
 MAX_BACKOFFS = 10
 MAX_CHILDREN = 100
 Text = Annotated[str, Query(max_length=500)]
 
 
 class Filters(NamedTuple):
-    """Which jobs the list shows; what is empty means any."""
+    """Which jobs the list shows; an empty value means any."""
 
     state: str = ""
     function: str = ""
@@ -103,15 +103,15 @@ def jobs_file(
 
 @router.post("/jobs/bulk")
 def bulk(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
-    """Cancel or repeat those that are marked, or all that match."""
+    """Cancel or retry the selected jobs, or all that match."""
     verb = form.text("verb")
     if verb not in VERBS:
-        raise Refused(422, "invalid", "choose what shall be done")
+        raise Refused(422, "invalid", "choose an action")
     if form.given("all"):
         return _all_matching(request, viewer, form, verb)
     ids = form.all("id")
     if not ids:
-        raise Refused(422, "invalid", "mark at least one job, or choose all that match")
+        raise Refused(422, "invalid", "select at least one job, or all matching jobs")
     done, refused = 0, ""
     for job_id in ids:
         try:
@@ -130,11 +130,11 @@ VERBS: dict[str, Verb] = {
     "cancel": lambda viewer, job_id: api.cancel(viewer.app, viewer.who, job_id),
     "retry": lambda viewer, job_id: api.retry(viewer.app, viewer.who, job_id),
 }
-DONE = {"cancel": "canceled", "retry": "run again"}
+DONE = {"cancel": "canceled", "retry": "retried"}
 
 
 def _all_matching(request: Request, viewer: Viewer, form: Sent, verb: str) -> Response:
-    """One job does it, and its page shows how far it is."""
+    """Start a job that does it; its page shows the progress."""
     dead = bool(form.given("dead"))
     given = {name: form.given(name) for name in ("state", "function", "queue", "owner")}
     if dead:
@@ -147,14 +147,15 @@ def _all_matching(request: Request, viewer: Viewer, form: Sent, verb: str) -> Re
     )
     made = api.bulk(viewer.app, viewer.who, once(viewer), body)
     assert made.job is not None
-    return redirect(request, f"/jobs/{made.job.id}", "This job does it; see how far it is below")
+    text = "This job makes the changes; its progress is shown below"
+    return redirect(request, f"/jobs/{made.job.id}", text)
 
 
-# One of them -------------------------------------------------------------------------------------
+# Detail ------------------------------------------------------------------------------------------
 
 
 class Moment(NamedTuple):
-    """A point on the time line of a job."""
+    """A point on a job's timeline."""
 
     name: str
     state: str
@@ -162,7 +163,7 @@ class Moment(NamedTuple):
 
 
 class Backoff(NamedTuple):
-    """An attempt that may follow: how long after the one before it."""
+    """A possible retry: how long after the attempt before it."""
 
     attempt: int
     after_ms: int
@@ -202,19 +203,19 @@ def _job_page(viewer: Viewer, job_id: str, status: int = 200, **again: Any) -> R
 @router.post("/jobs/{job_id}/cancel")
 def cancel(request: Request, viewer: Viewing, who: Operator, job_id: str, form: Sent) -> Response:
     done = api.cancel(viewer.app, who, job_id)
-    text = "The job is canceled" if done.canceled else "The job had finished already"
+    text = "Job canceled" if done.canceled else "The job had already finished"
     return redirect(request, f"/jobs/{job_id}", text, "done" if done.canceled else "failed")
 
 
 @router.post("/jobs/{job_id}/retry")
 def retry(request: Request, viewer: Viewing, who: Operator, job_id: str, form: Sent) -> Response:
     made = api.retry(viewer.app, who, job_id)
-    return redirect(request, f"/jobs/{made.id}", "This is the job that runs it again")
+    return redirect(request, f"/jobs/{made.id}", "This job is the retry")
 
 
 @router.post("/jobs/{job_id}/again")
 def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sent) -> Response:
-    """Call the same function with arguments that somebody has looked over."""
+    """Call the same function with edited arguments."""
     before = api.get(viewer.app, who, job_id)
     try:
         body = body_of(
@@ -229,13 +230,13 @@ def again(request: Request, viewer: Viewing, who: Caller, job_id: str, form: Sen
     except (DulyError, Refused) as error:
         values = {"args": form.text("args"), "run_after": form.text("run_after")}
         return _job_page(viewer, job_id, 422, error=str(error), **values)
-    return redirect(request, f"/jobs/{made.id}", "This is the new job")
+    return redirect(request, f"/jobs/{made.id}", "Job enqueued")
 
 
 def _unmasked(viewer: Viewer, before: api.JobShape, given: dict[str, Any]) -> dict[str, Any]:
-    """What is redacted and was left as it is shown is what that job was called with."""
+    """The arguments, with masks that were left in place replaced by that job's values."""
     record = operations.stored_job(viewer.app, before.id)
-    if record is None:  # It has left meanwhile, with what it was called with.
+    if record is None:  # It was removed in the meantime, together with its arguments.
         return given
     function = api.callable_by_http(viewer.app, before.function)
     return unmask(given, function.signature.redacted, record.args)
@@ -262,7 +263,7 @@ def _retry(record: JobRecord) -> Retry | None:
 
 
 def _backoffs(record: JobRecord) -> list[Backoff]:
-    """The attempts that may still follow, without the jitter that nobody knows yet."""
+    """The retries that may still follow, without jitter, which is not known yet."""
     policy = _retry(record)
     if policy is None or record.state.is_terminal:
         return []

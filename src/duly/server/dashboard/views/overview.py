@@ -31,7 +31,7 @@ MAX_BARS = 120
 def overview(viewer: Viewing) -> Response:
     owner = viewer.who.owner
     now = viewer.now
-    # How duly does is everybody's business, and so no owner's.
+    # The system's health covers all owners, so no single owner sees it.
     health = viewer.app.health() if owner is None else None
     return render(
         viewer,
@@ -45,15 +45,15 @@ def overview(viewer: Viewing) -> Response:
 
 
 def _banners(health: HealthReport) -> list[str]:
-    """What is wrong, and what an operator has turned off."""
+    """Problems, and the switches that an operator has turned off."""
     said = list(health.warnings)
     if health.workers == 0 and not any("no worker" in each for each in said):
-        said.append("no worker runs: jobs wait until one does")
+        said.append("no worker is running: jobs wait until one starts")
     return said
 
 
 def _chart(viewer: Viewer) -> dict[str, Any]:
-    """How many jobs ended when, in the last day or as far as the newest of them reach."""
+    """How many jobs ended over time: in the last day, or for as long as the newest ones cover."""
     found = operations.throughput(viewer.app, viewer.now - DAY, MINUTE, viewer.who.owner)
     first = max(viewer.now - DAY, min((each.at for each in found), default=viewer.now - HOUR))
     step = next(s for s in STEPS if (viewer.now - first) // s <= MAX_BARS or s == STEPS[-1])

@@ -1,4 +1,4 @@
-"""Queues: their depths, and the switches that pause one of them or everything."""
+"""Queues: their depths, and the switches that pause one queue or everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(route_class=PageRoute)
 
 
 class Row(NamedTuple):
-    """A queue; how full it is, is for those who see everybody's jobs."""
+    """A queue; its depth is only for viewers who see the jobs of all owners."""
 
     of: api.QueueShape
     depth: QueueHealth | None
@@ -60,21 +60,21 @@ def _rows(viewer: Viewer) -> list[Row]:
 def pause(request: Request, viewer: Viewing, who: Operator, name: str, form: Sent) -> Response:
     body = body_of(NoteBody, note=form.given("note"))
     api.pause_queue(viewer.app, who, name, body)
-    return redirect(request, "/queues", f"The queue {name} is paused; its running jobs go on")
+    return redirect(request, "/queues", f"Queue {name} paused; running jobs continue")
 
 
 @router.post("/queues/{name:path}/resume")
 def resume(request: Request, viewer: Viewing, who: Operator, name: str, form: Sent) -> Response:
     api.resume_queue(viewer.app, who, name)
-    return redirect(request, "/queues", f"The queue {name} goes on")
+    return redirect(request, "/queues", f"Queue {name} resumed")
 
 
 @router.post("/queues/{name:path}/limit")
 def limit(request: Request, viewer: Viewing, who: Operator, name: str, form: Sent) -> Response:
     body = body_of(api.LimitBody, at_once=form.whole("at_once"))
     api.limit_queue(viewer.app, who, name, body)
-    most = "as many as there are slots" if body.at_once is None else f"at most {body.at_once}"
-    return redirect(request, "/queues", f"Of the queue {name} run {most} at once")
+    text = "has no limit" if body.at_once is None else f"runs at most {body.at_once} jobs at once"
+    return redirect(request, "/queues", f"Queue {name} {text}")
 
 
 # The kill switch ---------------------------------------------------------------------------------
@@ -83,10 +83,11 @@ def limit(request: Request, viewer: Viewing, who: Operator, name: str, form: Sen
 @router.post("/kill-switch/pause")
 def pause_all(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
     api.pause(viewer.app, who, body_of(NoteBody, note=form.given("note")))
-    return redirect(request, "/queues", "Everything is paused: no job starts, no tick dispatches")
+    text = "Everything is paused: no job starts and no tick is dispatched"
+    return redirect(request, "/queues", text)
 
 
 @router.post("/kill-switch/resume")
 def resume_all(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
     api.resume(viewer.app, who)
-    return redirect(request, "/queues", "Everything goes on")
+    return redirect(request, "/queues", "Everything resumed")

@@ -32,7 +32,7 @@ PREVIEW = 12
 LEDGER = 100
 LOG = 20
 MAX_LISTED = 200
-"""So many ticks of a backfill are listed."""
+"""How many ticks of a backfill are listed."""
 
 EMPTY_DAY = Day(0, 0, 0, 0, 0, 0, 0)
 
@@ -79,7 +79,7 @@ def _page(
 
 
 def _preview(viewer: Viewer, schedule_id: str) -> tuple[list[Any], str | None]:
-    """What comes, or why nobody can tell: a schedule that is parked makes no sense as it is."""
+    """The upcoming ticks, or why they are unknown: a parked schedule cannot be read."""
     try:
         found = api.preview(viewer.app, viewer.who, schedule_id, PREVIEW, tz=viewer.tz)
         return list(found), None
@@ -88,7 +88,7 @@ def _preview(viewer: Viewer, schedule_id: str) -> tuple[list[Any], str | None]:
 
 
 def _states(viewer: Viewer, ticks: Sequence[TickShape]) -> dict[str, str]:
-    """How the jobs of ticks stand, by their ids."""
+    """The states of the ticks' jobs, by job id."""
     return operations.job_states(viewer.app, [tick.job_id for tick in ticks])
 
 
@@ -112,7 +112,7 @@ def _axis(viewer: Viewer, ticks: Sequence[TickShape]) -> dict[str, Any] | None:
 
 
 def _year(viewer: Viewer, schedule_id: str) -> dict[str, Any]:
-    """A year: what is left of days that are gone, and what the ledger still has."""
+    """One year: the daily counts of past days, and the days that the ledger still has."""
     days: dict[int, Day] = {}
     for day in operations.days(viewer.app, schedule_id):
         known = days.get(day.day)
@@ -125,7 +125,7 @@ def _year(viewer: Viewer, schedule_id: str) -> dict[str, Any]:
 
 
 def _span(viewer: Viewer) -> dict[str, str]:
-    """The day before, as a first idea of what to backfill."""
+    """The past day, as the initial range of a backfill."""
     return {
         "start": edit.local(viewer.now - DAY, viewer.zone),
         "end": edit.local(viewer.now, viewer.zone),
@@ -136,7 +136,7 @@ def _span(viewer: Viewer) -> dict[str, str]:
 
 
 class Tester(NamedTuple):
-    """A condition, and what it comes to now."""
+    """A condition and its current result."""
 
     text: str
     explanation: ExplanationShape | None
@@ -188,7 +188,7 @@ def _edit_page(
 def save(
     request: Request, viewer: Viewing, who: Operator, schedule_id: str, form: Sent
 ) -> Response:
-    """Save it; or only show what that would change, which the page asks for while one types."""
+    """Save the schedule, or preview the changes, which the page requests during typing."""
     shape = api.get(viewer.app, who, schedule_id)
     values = {name: form.text(name) for name in edit.values_of(shape, viewer.zone)}
     version = form.whole("version")
@@ -205,20 +205,20 @@ def save(
     except (DulyError, Refused) as error:
         status = 200 if only_preview else 422
         return _edit_page(viewer, shape, values, status, error=str(error), version=version)
-    return redirect(request, f"/schedules/{schedule_id}", "The schedule is changed")
+    return redirect(request, f"/schedules/{schedule_id}", "Schedule saved")
 
 
-# What is done to it ------------------------------------------------------------------------------
+# Actions -----------------------------------------------------------------------------------------
 
 
 @router.post("/schedules/{schedule_id}/backfill")
 def backfill(
     request: Request, viewer: Viewing, who: Operator, schedule_id: str, form: Sent
 ) -> Response:
-    """Run the ticks of a past range, or say what would become of them."""
+    """Run the ticks of a past range, or show which would run."""
     start, end = (edit.instant(form, name, viewer.zone) for name in ("start", "end"))
     if start is None or end is None:
-        raise Refused(422, "invalid", "give the first and the last time of the range")
+        raise Refused(422, "invalid", "give the start and the end of the range")
     dry = viewer.asked_to(form) != "run"
     body = api.BackfillBody(start=start, end=end, dry_run=dry)
     done = api.backfill(viewer.app, who, schedule_id, body)
@@ -243,12 +243,12 @@ def act(
 
 def _enable(viewer: Viewer, schedule_id: str, form: Sent) -> str:
     api.enable(viewer.app, viewer.who, schedule_id, body_of(NoteBody, note=form.given("note")))
-    return "The schedule is enabled; it ticks from now on"
+    return "Schedule enabled; it starts from now"
 
 
 def _disable(viewer: Viewer, schedule_id: str, form: Sent) -> str:
     api.disable(viewer.app, viewer.who, schedule_id, body_of(NoteBody, note=form.given("note")))
-    return "The schedule is disabled; jobs that exist go on"
+    return "Schedule disabled; its existing jobs continue"
 
 
 def _run(viewer: Viewer, schedule_id: str, form: Sent) -> str:
@@ -257,8 +257,8 @@ def _run(viewer: Viewer, schedule_id: str, form: Sent) -> str:
         viewer.app, viewer.who, once(viewer), schedule_id, api.RunScheduleBody(inputs=inputs)
     )
     if tick.job_id is None:
-        return f"It did not run: {str(tick.reason).replace('_', ' ')}"
-    return f"It runs now, as job {tick.job_id}"
+        return f"The schedule did not run: {str(tick.reason).replace('_', ' ')}"
+    return f"Running now as job {tick.job_id}"
 
 
 def _skip_next(viewer: Viewer, schedule_id: str, form: Sent) -> str:
@@ -269,14 +269,14 @@ def _skip_next(viewer: Viewer, schedule_id: str, form: Sent) -> str:
 def _move_next(viewer: Viewer, schedule_id: str, form: Sent) -> str:
     to = edit.instant(form, "to", viewer.zone)
     if to is None:
-        raise Refused(422, "invalid", "give the time to which the next tick is moved")
+        raise Refused(422, "invalid", "give the new time of the next tick")
     api.move_next(viewer.app, viewer.who, schedule_id, api.MoveBody(to=to))
-    return "The next tick is moved"
+    return "The next tick was moved"
 
 
 def _remove(viewer: Viewer, schedule_id: str, form: Sent) -> str:
     api.remove(viewer.app, viewer.who, schedule_id)
-    return "The schedule is removed; its jobs and its ledger stay"
+    return "Schedule removed; its jobs and its ledger are kept"
 
 
 VERBS: dict[str, Callable[[Viewer, str, Sent], str]] = {

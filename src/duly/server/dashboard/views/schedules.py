@@ -31,7 +31,7 @@ router = APIRouter(route_class=PageRoute)
 PAGE = 50
 RUNS = 30
 WAIT_SECONDS = 1.0
-"""So long gateways may take; a page that asks for itself once more shows what they said last."""
+"""How long to wait for gateways; a page that fetches itself again shows their last known state."""
 WITHIN = HOUR / SECOND
 
 Status = Annotated[str, Query(max_length=20)]
@@ -105,12 +105,12 @@ class _Part(NamedTuple):
 
 @router.post("/schedules/bulk")
 def bulk(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Response:
-    """Do the same to all that are marked."""
+    """Apply one action to all selected schedules."""
     verb, ids = form.text("verb"), form.all("id")
     if verb not in VERBS:
-        raise Refused(422, "invalid", "choose what shall be done")
+        raise Refused(422, "invalid", "choose an action")
     if not ids:
-        raise Refused(422, "invalid", "mark at least one schedule")
+        raise Refused(422, "invalid", "select at least one schedule")
     note = form.given("note")
     done, refused = 0, ""
     for schedule_id in ids:
@@ -135,7 +135,7 @@ VERBS: dict[str, Verb] = {
 DONE = {"enable": "enabled", "disable": "disabled", "run": "run", "remove": "removed"}
 
 
-# What the list is made of ------------------------------------------------------------------------
+# Rows --------------------------------------------------------------------------------------------
 
 
 def _which(status: str, search: str, function: str, due: bool) -> ObserveFilter:

@@ -26,10 +26,10 @@ router = APIRouter(route_class=PageRoute)
 PAGE = 50
 FILE_PAGE = 200
 SCOPES = {
-    Scope.READ: "look at everything",
+    Scope.READ: "view everything",
     Scope.ENQUEUE: "call functions",
-    Scope.OPERATE: "look, call, and do what operators do",
-    Scope.ADMIN: "everything, also tokens, endpoints and gateways",
+    Scope.OPERATE: "view, call, and all operator actions",
+    Scope.ADMIN: "everything, including tokens, endpoints and gateways",
 }
 
 
@@ -62,9 +62,9 @@ def tokens_file(viewer: Viewing, who: Admin, format: Format) -> Response:
 
 @router.post("/tokens")
 def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
-    """Make one, and show its secret on the page that answers this: nothing else ever knows it.
+    """Create a token and show its secret in this response, the only place where it appears.
 
-    Whoever loads that page again sends the same form: no other token is made.
+    Reloading that page sends the same form again, which does not create another token.
     """
     try:
         body = body_of(
@@ -81,7 +81,7 @@ def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
         marked = form.all("scope")
         return _page(viewer, status=422, error=str(error), values=values, marked=marked)
     if made.secret is None:
-        text = f"{made.name} was made before; its secret was shown then"
+        text = f"{made.name} already exists; its secret was shown when it was created"
         return redirect(viewer.request, "/tokens", text, "failed")
     return _page(viewer, status=201, made=made)
 
@@ -89,5 +89,5 @@ def create(viewer: Viewing, who: Admin, form: Sent) -> Response:
 @router.post("/tokens/{token_id}/revoke")
 def revoke(request: Request, viewer: Viewing, who: Admin, token_id: str, form: Sent) -> Response:
     done = api.revoke(viewer.app, who, token_id)
-    text = "The token is revoked" if done.revoked else "It was revoked already"
+    text = "Token revoked" if done.revoked else "The token was already revoked"
     return redirect(request, "/tokens", text, "done" if done.revoked else "failed")

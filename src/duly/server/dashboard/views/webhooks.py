@@ -87,7 +87,7 @@ def event(viewer: Viewing, event_id: str) -> Response:
 
 
 def _job(viewer: Viewer, job_id: str | None) -> jobs.JobShape | None:
-    """The one that processes it, as long as it is remembered."""
+    """The job that processes the event, while it is still stored."""
     if job_id is None:
         return None
     try:
@@ -99,6 +99,7 @@ def _job(viewer: Viewer, job_id: str | None) -> jobs.JobShape | None:
 @router.post("/webhooks/{event_id}/retry")
 def retry(request: Request, viewer: Viewing, who: Operator, event_id: str, form: Sent) -> Response:
     done = api.retry(viewer.app, who, event_id)
-    text = "It is processed again" if done.retried else f"It is {done.state}: nothing was done"
+    unchanged = f"The event is {done.state}: nothing was done"
+    text = "The event is processed again" if done.retried else unchanged
     kind = "done" if done.retried else "failed"
     return redirect(request, f"/webhooks/{event_id}", text, kind)

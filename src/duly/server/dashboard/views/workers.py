@@ -17,7 +17,7 @@ from duly.server.dashboard.pages import PageRoute, Viewing, render
 router = APIRouter(route_class=PageRoute)
 
 MAX_LISTED = 200
-"""More workers than these are counted, and not looked at."""
+"""The most workers shown; any others are only counted."""
 
 
 class Row(NamedTuple):
