@@ -135,7 +135,7 @@ def test_a_backfill_and_a_condition_are_tried_first(visitor: Page, shop: Duly) -
     page.fill("#tester-form textarea", '{"/last_24h_stats/failed": {"lt": -1}}')
     if not page.locator("html[data-ready]").count():
         page.click("#tester-form button")
-    page.wait_for_selector("#explained:has-text('it does not pass')")
+    page.wait_for_selector("#explained:has-text('does not pass')")
     assert "/last_24h_stats/failed" in page.inner_text("#explained td")
     assert shop.schedules.get(schedule.id).condition is None
     shop.schedules.remove(schedule.id)

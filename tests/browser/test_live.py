@@ -116,7 +116,7 @@ def test_the_answer_to_a_condition_stays_when_the_page_is_refreshed(page: Page, 
     page.goto(f"/schedules/{schedule.id}")
     live(page)
     page.fill("#tester-form textarea", '{"/last_24h_stats/failed": {"lt": -1}}')
-    page.wait_for_selector("#explained:has-text('it does not pass')")
+    page.wait_for_selector("#explained:has-text('does not pass')")
     shop.schedules.disable(schedule.id)
     page.wait_for_selector("#main .s-disabled")
     assert page.locator("#explained td").count() > 0

@@ -1,7 +1,7 @@
-"""The server: an HTTP API, live events, webhooks in, health and metrics.
+"""The server: HTTP API, dashboard, live events, incoming webhooks, health and metrics.
 
 duly serve                                   # standalone
-api.mount("/ops", app.asgi(auth=who))        # inside an application of your own
+api.mount("/ops", app.asgi(auth=who))        # mounted in your own application
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Principal", "Scope", "make_asgi"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the web framework for what needs it: the operations under `api` do not."""
+    """Load the web framework only when it is needed: the operations under `api` do not need it."""
     if name == "make_asgi":
         from duly.server.asgi import make_asgi
 

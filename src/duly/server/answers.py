@@ -1,4 +1,4 @@
-"""Responses: one shape for every error, and JSON that every client reads alike."""
+"""Responses: one shape for every error, and JSON that every client reads the same way."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from duly.errors import (
 from duly.model.nesting import MAX_DEPTH, depth_of
 
 SAFE_INTEGER = 2**53 - 1
-"""Beyond it a JavaScript client would read another number."""
+"""JavaScript clients cannot represent larger integers exactly."""
 
 
 # Values ------------------------------------------------------------------------------------------
 
 
 def iso(instant: datetime) -> str:
-    """With Z, to the millisecond."""
+    """ISO 8601 in UTC with Z, to the millisecond."""
     return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 Instant = Annotated[datetime, Meta(tz=True)]
-"""One that is given: it names its zone."""
+"""An instant in a request: it must name its zone."""
 Time = datetime
 Ms = Annotated[int, Meta(description="Milliseconds since 1970 UTC.")]
-"""Of a `Time` beside it: `at` and `at_ms`."""
+"""The same instant as the `Time` next to it: `at` and `at_ms`."""
 
 
 def time_of(ms: int | None) -> datetime | None:
@@ -56,17 +56,17 @@ def time_of(ms: int | None) -> datetime | None:
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True):
-    """What goes over the wire; unknown fields are refused."""
+    """A value in requests or responses; unknown fields are refused."""
 
 
 def encoded(value: Any) -> bytes:
-    """JSON in which integers that JavaScript cannot hold are strings."""
+    """JSON in which integers that JavaScript cannot represent are strings."""
     text = json.dumps(readable(value), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
 
 
 def readable(value: Any) -> Any:
-    """What JSON holds of a value that goes out."""
+    """The JSON form of a value in a response."""
     match value:
         case None | bool() | float():
             return value
@@ -96,19 +96,19 @@ def _written(shape: Shape) -> Iterator[tuple[str, Any]]:
 
 
 def given(shape: Shape) -> dict[str, Any]:
-    """Its fields, without those that may be left out and were."""
+    """The fields that were set; optional fields that were left out are missing."""
     fields = ((name, getattr(shape, name)) for name in shape.__struct_fields__)
     return {name: value for name, value in fields if value is not UNSET}
 
 
 TOO_DEEP = {"…": "nested too deep to be shown"}
-"""Instead of what Python code may have given, and few clients could read."""
+"""Replaces values that Python code can produce but few clients could read."""
 UNREADABLE = {"…": "cannot be read"}
-"""Instead of what somebody has written into a table past duly."""
+"""Replaces values that were written to a table by something other than duly."""
 
 
 def stored(text: str, kind: Any = Any) -> Any:
-    """The JSON of a row, whatever it holds: one row must not cost the page that it stands on."""
+    """The JSON in a row, even if it is invalid: one bad row must not break a whole page."""
     if depth_of(text.encode()) > MAX_DEPTH:
         return TOO_DEEP
     try:
@@ -118,13 +118,13 @@ def stored(text: str, kind: Any = Any) -> Any:
 
 
 def unreadable(body: bytes | bytearray) -> tuple[int, str, str] | None:
-    """Why nobody should read such JSON: a status, a code and words; None if it is fine."""
-    # Whatever it says it is: nothing but JSON is read from here on. Python reads it in any encoding
-    # of Unicode, in which depth would not be seen.
+    """Why JSON is refused unread, as status, code and message; None if it is fine."""
+    # The declared type does not matter: everything is read as JSON from here on. Python would
+    # accept any Unicode encoding, but the depth can only be checked in UTF-8.
     if not _is_utf8(body):
-        return 400, "bad_request", "JSON is UTF-8, and holds no NUL"
+        return 400, "bad_request", "JSON must be UTF-8 without NUL characters"
     if depth_of(body) > MAX_DEPTH:
-        return 400, "too_deep", f"JSON is nested at most {MAX_DEPTH} deep"
+        return 400, "too_deep", f"JSON may be nested at most {MAX_DEPTH} levels deep"
     return None
 
 
@@ -147,13 +147,13 @@ class ErrorBody(Shape):
 
 
 class ErrorAnswer(Shape):
-    """What every request gets that cannot be answered."""
+    """The response to every request that fails."""
 
     error: ErrorBody
 
 
 class Refused(Exception):
-    """An answer that is no error of duly's own: a wrong token, a foreign host."""
+    """A refusal that is not a `DulyError`, for example a wrong token or host."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Refused(Exception):
         super().__init__(message)
 
 
-# The first that fits.
+# The first match counts.
 STATUSES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
     (FunctionDeleted, 410),
     (ReadOnlyCalendar, 403),
@@ -199,11 +199,11 @@ def code_of(error: Exception) -> str:
 
 
 def error_of(error: Exception) -> Refused | None:
-    """What is said of an error; None of one that nobody has foreseen."""
+    """The response to an error; None for an unexpected one."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, UnicodeEncodeError) or _is_about_values(error):
-        return Refused(422, "invalid", "a text holds a character that cannot be stored")
+        return Refused(422, "invalid", "a text contains a character that cannot be stored")
     if not isinstance(error, DulyError):
         return None
     named = (getattr(error, name, None) for name in ("field", "argument", "option"))
@@ -219,7 +219,7 @@ def error_of(error: Exception) -> Refused | None:
 
 
 def _is_about_values(error: Exception) -> bool:
-    """Whether a database has refused a value; PostgreSQL takes no text with a NUL in it."""
+    """Whether a database has refused a value; PostgreSQL accepts no NUL in text."""
     return isinstance(error, StoreError) and type(error.__cause__).__name__ == "DataError"
 
 
@@ -230,7 +230,7 @@ _MISFIT = re.compile(
 )
 
 
-# What the server's own validation says of the same.
+# The messages of the server's own validation for the same errors.
 _WORDS = {
     r"Object missing required field `.*`": "Field required",
     r"Object contains unknown field `.*`": "Extra inputs are not permitted",
@@ -242,7 +242,7 @@ _WORDS = {
 
 
 def misfit(error: msgspec.ValidationError, name: str = "") -> Refused:
-    """What does not fit in a request, as the field and why. `name`: of what was converted."""
+    """A validation error as field and message. `name`: the name of the value that was converted."""
     found = _MISFIT.fullmatch(str(error))
     assert found is not None
     path = re.sub(r"\[(.*?)\]", r".\1", (found["at"] or "").removeprefix("$"))

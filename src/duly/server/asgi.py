@@ -40,11 +40,11 @@ def make_asgi(
 ) -> ASGIApp:
     """An ASGI application with the server's parts.
 
-    `auth`: "tokens", or a function that is given the request and gives a `Principal` or None for
-    those who show no token, or "open" for everybody. `only`: some of dashboard, api, hooks and
-    health. `hosts`: the names that it answers for; None: any. `metrics_open`: show metrics also to
-    those who show no token. `read_only`: whoever asks may look, and nothing else;
-    neither webhooks nor dispatches are taken.
+    `auth`: "tokens"; or "open" to let every request in; or a function for requests without a token,
+    which receives the request and returns a `Principal` or None. `only`: some of dashboard, api,
+    hooks and health. `hosts`: the host names that it answers for; None: any. `metrics_open`: serve
+    metrics without a token too. `read_only`: requests may only read; webhooks and dispatches are
+    not accepted.
     """
     parts = _parts(only)
     authenticator = Authenticator(app, auth, read_only=read_only)
@@ -54,7 +54,7 @@ def make_asgi(
     return Guard(inner, hosts, unread=hooks.paths(app), page_for=_page_for(parts))
 
 
-# A part is loaded when it is asked for: its routes take FastAPI half a second.
+# Parts are loaded on demand, because building their routes takes FastAPI half a second.
 
 
 def _page_for(parts: frozenset[str]) -> PageFor:
@@ -72,7 +72,7 @@ def _own_routes(app: Duly, parts: frozenset[str]) -> list[Route]:
 
 @cache
 def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
-    """The routes of these parts, which every server of the process shares."""
+    """The routes of these parts, shared by every server in the process."""
     server = FastAPI(
         title="duly",
         version=duly.__version__,
@@ -96,18 +96,21 @@ def _routes(parts: frozenset[str], metrics_open: bool) -> FastAPI:
     if "dashboard" in parts:
         from duly.server import dashboard
 
-        # Last, so that a webhook with a path of its own comes first.
+        # Last, so that webhooks with their own path take precedence.
         server.include_router(dashboard.router, include_in_schema=False)
     return server
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"model": model_of(ErrorAnswer), "description": "It could not be done; says why."}
+    "default": {
+        "model": model_of(ErrorAnswer),
+        "description": "The request failed; the body says why.",
+    }
 }
 
 
 def _document_route(server: FastAPI) -> Route:
-    """The OpenAPI document, with the address under which whoever asks has found the server."""
+    """The OpenAPI document, with the path under which the client reached the server."""
 
     @cache
     def described() -> dict[str, Any]:
@@ -121,7 +124,7 @@ def _document_route(server: FastAPI) -> Route:
 
 
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
-    """Say what FastAPI cannot know: one more route; errors are JSON also where answers are not."""
+    """Add what FastAPI does not know: one more route, and that errors are always JSON."""
     document["paths"][DOCUMENTED_PATH] = DOCUMENT
     error = {"$ref": "#/components/schemas/ErrorAnswer"}
     for operations in document["paths"].values():
@@ -135,10 +138,10 @@ def _completed(document: dict[str, Any]) -> dict[str, Any]:
 def _parts(only: Collection[str] | None) -> frozenset[str]:
     parts = frozenset(PARTS if only is None else only)
     if not parts or parts - set(PARTS):
-        raise InvalidOption("only", f"give some of {', '.join(PARTS)}, not {only!r}")
+        raise InvalidOption("only", f"give one or more of {', '.join(PARTS)}, not {only!r}")
     return parts
 
 
 def _operation_id(route: APIRoute) -> str:
-    """jobs_create rather than create_api_v1_jobs_post: the names of a client's methods."""
+    """The name of the method in a generated client: jobs_create, not create_api_v1_jobs_post."""
     return f"{route.tags[0]}_{route.name}" if route.tags else route.name

@@ -1,4 +1,4 @@
-"""Authentication and scopes: by API tokens, or by the surrounding application."""
+"""Authentication and scopes: API tokens, or the application that mounts the server."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ Callback: TypeAlias = Callable[[Request], "Principal | Awaitable[Principal | Non
 Auth: TypeAlias = Literal["tokens", "open"] | Callback
 
 SESSION = "duly_session"
-"""The cookie in which a browser shows the token that somebody has logged in with."""
+"""The cookie that holds the token of a logged-in browser."""
 LOCAL_PRINCIPAL = Principal("local", frozenset(Scope))
-"""Whoever reaches a server without authentication, which binds to loopback only."""
-_BEARER = HTTPBearer(auto_error=False, description="A token, as `app.tokens.create` makes it.")
+"""The principal of every request to a server without authentication (loopback only)."""
+_BEARER = HTTPBearer(auto_error=False, description="An API token from `app.tokens.create`.")
 
 
 def cookie_name(request: Request, name: str) -> str:
-    """What a cookie is called where this is mounted.
+    """The name of a cookie under this mount path.
 
-    A browser sends the cookies of `/` to `/two` as well, so that only their names keep two servers
-    of one host apart.
+    A browser also sends the cookies of `/` to `/two`, so only their names keep two servers on one
+    host apart.
     """
     root = root_of(request)
     return f"{name}_{sha256(root.encode()).hexdigest()[:8]}" if root else name
 
 
 def cookie_of(request: Request, name: str) -> str:
-    """What a cookie of ours holds; "" if there is none."""
+    """The value of one of duly's cookies; "" if it is not set."""
     return request.cookies.get(cookie_name(request, name), "")
 
 
 class Authenticator:
-    """Finds out who asks."""
+    """Finds the principal of a request."""
 
     def __init__(self, app: Duly, auth: Auth, *, read_only: bool = False) -> None:
-        """`read_only`: whoever asks may look, and nothing else."""
+        """`read_only`: every principal may only read."""
         if not callable(auth) and auth not in ("tokens", "open"):
             raise InvalidOption("auth", f'give "tokens", "open" or a function, not {auth!r}')
         self._app = app
@@ -63,14 +63,14 @@ class Authenticator:
         return self._auth != "open"
 
     async def who(self, request: Request) -> Principal:
-        """Whoever asks; Refused with 401 if that is nobody."""
+        """The principal of a request; Refused with 401 if there is none."""
         principal = await self._find(request)
         if principal is None:
             raise Refused(
                 401,
                 "unauthorized",
-                "this needs a valid token",
-                hint="send Authorization: Bearer …; app.tokens.create makes one",
+                "a valid token is required",
+                hint="send Authorization: Bearer …; create a token with app.tokens.create",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return principal.reading() if self._read_only else principal
@@ -80,7 +80,7 @@ class Authenticator:
             return LOCAL_PRINCIPAL
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         shown = secret.strip() if kind.lower() == "bearer" else ""
-        # A bearer token of another kind is the business of the application around.
+        # Any other kind of bearer token is left to the surrounding application.
         if callable(self._auth) and not shown.startswith(PREFIX):
             found = await _call(self._auth, request)
             if found is not None:
@@ -94,13 +94,13 @@ async def _call(callback: Callback, request: Request) -> Principal | None:
     if inspect.iscoroutinefunction(callback):
         found = await callback(request)
     else:
-        # It may ask a database, and nobody else should wait for that.
+        # It may query a database, and other requests must not wait for that.
         found = await run_in_threadpool(callback, request)
         if inspect.isawaitable(found):
             found = await found
-    # What callers without a type checker give is not always what the types say.
+    # Without a type checker, callers may pass values that contradict the types.
     if found is not None and not isinstance(found, Principal):  # pyright: ignore
-        raise TypeError(f"auth gave {found!r}; it must give a Principal or None")
+        raise TypeError(f"auth returned {found!r}; it must return a Principal or None")
     return found
 
 
@@ -121,7 +121,7 @@ async def _principal(request: Request, _: Annotated[Any, Depends(_BEARER)]) -> P
 
 @cache
 def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
-    """A dependency: who asks, if they may."""
+    """A dependency that provides the principal, if it has the scope."""
 
     async def allowed(principal: Annotated[Principal, Depends(_principal)]) -> Principal:
         return check_scope(principal, scope)
@@ -137,7 +137,7 @@ Admin = Annotated[Principal, Depends(needs(Scope.ADMIN))]
 
 
 class ScopedRoute(APIRoute):
-    """A route that says in the OpenAPI document which scope it needs."""
+    """A route that states its required scope in the OpenAPI document."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

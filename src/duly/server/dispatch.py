@@ -24,15 +24,15 @@ _ACCEPTED: dict[str, Any] = {
     "required": ["jobId", "duplicate"],
     "properties": {"jobId": {"type": "string"}, "duplicate": {"type": "boolean"}},
 }
-# The route has an authentication and an order of checks of its own, so it is described by hand.
+# The route has its own authentication and order of checks, so it is documented by hand.
 DOCUMENTED_PATH = "/api/v1/dispatch/{function}"
 DOCUMENT: dict[str, Any] = {
     "post": {
         "tags": ["dispatch"],
         "operationId": "dispatch",
         "summary": "Dispatch",
-        "description": "A tick of somebody else's schedule calls a function; the bearer secret is "
-        "one of `app.dispatch.secrets`, no token.",
+        "description": "Call a function for a tick of an external schedule. The bearer secret is "
+        "one of `app.dispatch.secrets`, not an API token.",
         "security": [{"HTTPBearer": []}],
         "parameters": [
             {"name": "function", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -61,25 +61,25 @@ DOCUMENT: dict[str, Any] = {
         },
         "responses": {
             "202": {
-                "description": "The job is stored.",
+                "description": "The job was stored.",
                 "content": {"application/json": {"schema": _ACCEPTED}},
             },
             "200": {
-                "description": "It was stored before.",
+                "description": "The job was already stored.",
                 "content": {"application/json": {"schema": _ACCEPTED}},
             },
-            "default": {"description": "It could not be done; says why.", "content": _ERROR},
+            "default": {"description": "The request failed; the body says why.", "content": _ERROR},
         },
     }
 }
 
 
 def dispatch_route(app: Duly, path: str = PATH) -> Route:
-    """The route as a Starlette app takes it; `app.dispatch.secrets` says who is let in."""
+    """The route for a Starlette app; `app.dispatch.secrets` authenticates callers."""
     receiver = app.dispatch
 
     async def dispatch(request: Request) -> Response:
-        # Whoever is not let in costs no more than this.
+        # Requests that are not authenticated stop here.
         refusal = receiver.check(request.headers)
         if refusal is not None:
             return _response(refusal)

@@ -16,10 +16,10 @@ from duly.server.refusals import PageFor, no_page, refusal
 
 MAX_BODY = 1 << 20
 CALLS = ("/api/v1/jobs", "/api/v1/dispatch/")
-"""Where bodies hold arguments of jobs, and may be longer."""
+"""Paths whose bodies hold job arguments and may be longer."""
 MAX_DIGITS = 20
 READ_SECONDS = 30.0
-"""A body is there by then, or not read any further."""
+"""A body must arrive within this time."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -37,7 +37,7 @@ _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 class Guard:
-    """Refuses what no honest client sends, and gives every answer its headers."""
+    """Refuses requests that no legitimate client sends, and adds the security headers."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Guard:
         unread: Callable[[str], bool] = lambda path: False,
         page_for: PageFor = no_page,
     ) -> None:
-        """`unread`: paths whose bodies are left to those who serve them."""
+        """`unread`: paths whose routes read the body themselves."""
         self._inner = inner
         self._unread = unread
         self._page_for = page_for
@@ -75,21 +75,21 @@ class Guard:
 
     def _refuse(self, scope: Scope, headers: Headers) -> tuple[int, str, str] | None:
         if self._hosts is not None and _name(headers.get("host", "")) not in self._hosts:
-            return 421, "wrong_host", "this server does not answer for that host"
+            return 421, "wrong_host", "this server does not accept that host name"
         if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
-            return 400, "bad_request", "an address holds no NUL"
+            return 400, "bad_request", "a URL must not contain NUL characters"
         if "content-length" in headers and "transfer-encoding" in headers:
-            # A proxy that believes one of them, before a server that believes the other, sees the
-            # next request begin elsewhere.
-            reason = "a request has a Content-Length or a Transfer-Encoding, not both"
+            # If a proxy trusts one of them and this server the other, they disagree on where the
+            # next request starts (request smuggling).
+            reason = "send Content-Length or Transfer-Encoding, not both"
             return 400, AMBIGUOUS_LENGTH, reason
         if scope["method"] not in SAFE and _is_foreign(headers):
-            return 403, "cross_site", "a page of another site may not do this"
+            return 403, "cross_site", "requests from pages on other sites are refused"
         return None
 
 
 def _path(scope: Scope) -> str:
-    """The path as it is where this is mounted."""
+    """The path below the mount path."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if root else path
 
@@ -102,7 +102,7 @@ def _name(host: str) -> str:
 
 
 def _is_foreign(headers: Headers) -> bool:
-    """Whether a browser says that a page of another origin asks."""
+    """Whether the browser says that a page from another origin sends the request."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -119,13 +119,13 @@ async def _read_in_time(
         async with asyncio.timeout(READ_SECONDS):
             return await _read(headers, receive, most)
     except TimeoutError:
-        return b"", (408, "too_slow", f"a body arrives within {READ_SECONDS:g} seconds")
+        return b"", (408, "too_slow", f"the body did not arrive within {READ_SECONDS:g} seconds")
 
 
 async def _read(
     headers: Headers, receive: Receive, most: int
 ) -> tuple[bytes, tuple[int, str, str] | None]:
-    too_large = (413, "too_large", f"a body has at most {most:,} bytes")
+    too_large = (413, "too_large", f"the body is larger than {most:,} bytes")
     declared = headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > MAX_DIGITS or int(declared) > most):
         return b"", too_large
@@ -133,13 +133,13 @@ async def _read(
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return b"", (400, "disconnected", "the body never ended")
+            return b"", (400, "disconnected", "the body is incomplete")
         body += message.get("body", b"")
         if len(body) > most:
             return b"", too_large
         if not message.get("more_body", False):
             break
-    # Counting the brackets of a long body takes a while, in which others are answered.
+    # Counting the brackets of a long body takes a while and must not block other requests.
     return await asyncio.to_thread(_checked, body) if len(body) > MAX_BODY else _checked(body)
 
 
@@ -149,7 +149,7 @@ def _checked(body: bytearray) -> tuple[bytes, tuple[int, str, str] | None]:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Give the body that was read to whoever reads it next."""
+    """A `receive` that supplies the body again after it has been read."""
     given = False
 
     async def again() -> Message:
@@ -169,7 +169,7 @@ def _with_headers(send: Send) -> Send:
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
             if message["status"] == 408:
-                # The rest of what it sends is read by nobody.
+                # The rest of the request is not read.
                 headers.setdefault("Connection", "close")
         await send(message)
 

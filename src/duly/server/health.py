@@ -24,11 +24,11 @@ from duly.server.state import served
 T = TypeVar("T")
 
 FRESH_SECONDS = 1.0
-"""Everybody may ask whether it is ready; the database is asked no more often than this."""
+"""Readiness needs no token, so the database is checked at most this often."""
 ANSWER_SECONDS = 2.0
-"""A database that has not answered by then hangs."""
+"""A database that takes longer is considered hung."""
 HANGING_REPORT = HealthReport(
-    False, False, ticking=False, warnings=("no database: it does not answer",)
+    False, False, ticking=False, warnings=("the database does not respond",)
 )
 
 
@@ -48,9 +48,9 @@ class Ready(Shape):
 
 
 class SharedLook(Generic[T]):
-    """Looks for everybody who asks, one look at a time, in a thread of its own.
+    """Shares one look at a time, in its own thread, between all requests that wait for it.
 
-    A database that hangs holds that thread, and keeps nobody else waiting.
+    A database that hangs blocks only that thread, and no other requests.
     """
 
     def __init__(self, look: Callable[[], T]) -> None:
@@ -60,7 +60,7 @@ class SharedLook(Generic[T]):
         self._coming: Future[T] | None = None
 
     async def __call__(self) -> T:
-        """What the next look gives, or the one under way; TimeoutError if that takes long."""
+        """The result of the current or next look; TimeoutError if it takes too long."""
         with self._guard:
             coming = self._coming
             if coming is None or coming.done():
@@ -71,7 +71,7 @@ class SharedLook(Generic[T]):
 
     def _begin(self) -> Future[T]:
         coming: Future[T] = Future()
-        # Nobody who stops waiting stops it.
+        # A request that stops waiting does not cancel the look.
         coming.set_running_or_notify_cancel()
         self._began_at = os_monotonic()
 
@@ -81,13 +81,13 @@ class SharedLook(Generic[T]):
             except BaseException as error:
                 coming.set_exception(error)
 
-        # Not of a pool, whose threads would keep a process with a database that hangs from ending.
+        # Not a pool thread, which would keep the process from exiting while the database hangs.
         threading.Thread(target=look, name="duly-health", daemon=True).start()
         return coming
 
 
 class Readiness:
-    """Whether the app is ready, as of a moment ago, and what it measures."""
+    """Whether the app is ready, cached for a moment, and its metrics."""
 
     def __init__(self, app: Duly) -> None:
         self._app = app
@@ -107,7 +107,7 @@ class Readiness:
         return report
 
     async def measures(self) -> str:
-        """What is measured, as Prometheus reads it."""
+        """The metrics in Prometheus text format."""
         try:
             return await self._measured()
         except TimeoutError:
@@ -120,28 +120,28 @@ async def _metrics(request: Request) -> Response:
 
 
 async def _answering(request: Request) -> None:
-    """Before anything asks the database who it is that asks, and hangs with it."""
+    """Check the database first, because authentication would hang with it."""
     if not (await served(request).readiness.look()).database:
-        message = "the database does not answer"
+        message = "the database does not respond"
         raise Refused(503, "unavailable", message, headers={"Retry-After": "5"})
 
 
 def health_router(*, metrics_open: bool) -> APIRouter:
-    """The routes, with metrics for those who may read, or for everybody."""
+    """The health routes; `metrics_open` serves metrics without a token."""
     router = APIRouter(tags=["health"], route_class=ScopedRoute)
 
     readiness = model_of(Ready)
 
     @router.get("/healthz", name="alive", response_model=model_of(Ok))
     async def healthz() -> Answer:
-        """Whether the process answers."""
+        """Check that the process responds."""
         return Answer(Ok(ok=True))
 
     @router.get(
         "/readyz", name="ready", response_model=readiness, responses={503: {"model": readiness}}
     )
     async def readyz(request: Request) -> Answer:
-        """Whether the database can be used and due schedules are ticked; 503 if not."""
+        """Check that the database works and due ticks are being processed; 503 if not."""
         report = await served(request).readiness.look()
         checks = Checks(database=report.database, tables=report.schema, schedules=report.ticking)
         answer = Ready(ready=report.ready, checks=checks)
@@ -154,7 +154,7 @@ def health_router(*, metrics_open: bool) -> APIRouter:
 
         @router.get("/metrics", name="metrics", response_class=Response, responses=text)
         async def open_metrics(request: Request) -> Response:
-            """What is measured, as Prometheus reads it."""
+            """The metrics in Prometheus text format."""
             return await _metrics(request)
 
     else:
@@ -167,7 +167,7 @@ def health_router(*, metrics_open: bool) -> APIRouter:
             dependencies=[Depends(_answering)],
         )
         async def metrics(request: Request, who: Reader) -> Response:
-            """What is measured, as Prometheus reads it."""
+            """The metrics in Prometheus text format."""
             require_all_owners(who)
             return await _metrics(request)
 

@@ -1,4 +1,4 @@
-"""The webhook routes: read the raw body up to its limit, and answer tersely."""
+"""The webhook routes: read the raw body up to its limit, and respond tersely."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CODES = {
 
 
 def routes(app: Duly) -> list[Route]:
-    """`POST /hooks/{name}`, and the paths that webhooks declared so far have of their own."""
+    """`POST /hooks/{name}`, and the own paths of the webhooks declared so far."""
 
     def own(name: str) -> Callable[[Request], object]:
         async def receive(request: Request) -> Response:
@@ -58,7 +58,7 @@ def routes(app: Duly) -> list[Route]:
 
 
 def paths(app: Duly) -> Callable[[str], bool]:
-    """Which paths are those of webhooks, which read their bodies themselves."""
+    """A test for the paths of webhooks, which read their bodies themselves."""
 
     def is_hook(path: str) -> bool:
         own = (webhook.path for webhook in app.webhooks.declared.values())
@@ -87,7 +87,7 @@ async def _receive(app: Duly, name: str, request: Request) -> Response:
 
 
 async def _body(request: Request, most: int) -> bytes | Received:
-    """The body, or why there is none."""
+    """The body, or the response that says why it could not be read."""
     try:
         async with asyncio.timeout(READ_SECONDS):
             body = await _read(request, most)
@@ -99,7 +99,7 @@ async def _body(request: Request, most: int) -> bytes | Received:
 
 
 async def _read(request: Request, most: int) -> bytes | None:
-    """The body; None as soon as it is longer than allowed, whatever its length was said to be."""
+    """The body; None as soon as it exceeds the limit, whatever length was declared."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():

@@ -1,4 +1,4 @@
-"""Streams of live events, for as long as whoever follows them may."""
+"""Streams of live events, which end when the client is no longer allowed to read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from duly.server.auth import authenticator_of
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 15.0
-"""As long as that, one who may not look any more may still see what happens."""
+"""For at most this long, a client that has lost its access still receives events."""
 
 
 def streamed(
@@ -35,7 +35,7 @@ def streamed(
 async def _while_allowed(
     stream: AsyncGenerator[str], request: Request, who: Principal
 ) -> AsyncGenerator[str]:
-    """The stream, as long as whoever asked for it would still be let in as the same."""
+    """The stream, while its request would still be accepted for the same principal."""
     refused = asyncio.ensure_future(_refused(request, who))
     try:
         async with contextlib.aclosing(stream) as texts:
@@ -56,7 +56,7 @@ async def _unless(refused: asyncio.Future[None], text: Awaitable[str | None]) ->
 
 
 async def _refused(request: Request, who: Principal) -> None:
-    """Ends when who asked for a stream would not be let in any more."""
+    """Returns when the stream's request would no longer be accepted."""
     authenticator = authenticator_of(request)
     while True:
         await asyncio.sleep(CHECK_SECONDS)
@@ -66,5 +66,5 @@ async def _refused(request: Request, who: Principal) -> None:
         except Refused:
             return
         except StoreError as error:
-            # Without a database there is nothing to tell either.
-            log.warning("live events: %s; asking again who follows", error)
+            # Without a database there are no events either.
+            log.warning("live events: %s; checking access again", error)

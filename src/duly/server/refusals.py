@@ -1,4 +1,4 @@
-"""Answers of the server: JSON, and one shape for every error."""
+"""The server's JSON responses, with one shape for every error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR_CODES = {
 
 
 class Answer(JSONResponse):
-    """JSON as every client reads it."""
+    """JSON that every client can read."""
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
@@ -34,7 +34,7 @@ def refusal(status: int, body: ErrorBody, headers: Mapping[str, str] | None = No
 
 
 PageFor = Callable[[Request, int, str], Response | None]
-"""What a person is shown instead of JSON; None for programs."""
+"""Returns the error page for a browser; None for other clients, which get JSON."""
 
 
 def no_page(request: Request, status: int, text: str) -> None:
@@ -42,7 +42,7 @@ def no_page(request: Request, status: int, text: str) -> None:
 
 
 def install_errors(api: FastAPI, page_for: PageFor = no_page) -> None:
-    """Give every error the one shape, where no person is shown a page."""
+    """Respond to every error in the same shape, unless a page is shown."""
 
     def foreseen(_: Request, error: Exception) -> Answer:
         said = error_of(error)
@@ -63,8 +63,8 @@ def install_errors(api: FastAPI, page_for: PageFor = no_page) -> None:
         return refusal(error.status_code, body, error.headers)
 
     def unexpected(request: Request, error: Exception) -> Response:
-        # Whoever runs the server finds it in the log; those who ask need not know.
-        message = "something went wrong here"
+        # The details are only for the server's log.
+        message = "internal server error"
         shown = page_for(request, 500, message)
         return shown or refusal(500, ErrorBody(code="internal", message=message))
 
@@ -79,7 +79,7 @@ def _invalid(error: RequestValidationError) -> Answer:
     first = error.errors()[0]
     where = [str(part) for part in first["loc"]]
     if first["type"] == "json_invalid":
-        body = ErrorBody(code="invalid_json", message="the body is no JSON", hint=first["msg"])
+        body = ErrorBody(code="invalid_json", message="the body is not JSON", hint=first["msg"])
         return refusal(400, body)
     field = ".".join(where[1:]) or where[0]
     return refusal(422, ErrorBody(code="invalid", message=f"{field}: {first['msg']}", field=field))

@@ -1,6 +1,6 @@
-"""Operations as routes of FastAPI, which checks what comes in and describes all of it.
+"""Turns operations into FastAPI routes, which validate requests and document the API.
 
-FastAPI knows the shapes as models of pydantic, made of them here.
+FastAPI needs pydantic models, which are generated here from the shapes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def router_of(operations: Iterable[Operation]) -> APIRouter:
 
 
 def add_route(router: APIRouter, operation: Operation, path: str | None = None) -> None:
-    """`path`: another than its own."""
+    """`path`: replaces the operation's own path."""
     answers = operation.shape or operation.hints["return"]
     has_model = operation.media is None and answers is not type(None)
     router.add_api_route(
@@ -68,13 +68,13 @@ def _other_answers(operation: Operation) -> dict[int | str, dict[str, Any]]:
 
 
 def _endpoint(operation: Operation) -> Callable[..., Any]:
-    """A function of which FastAPI learns what the operation is given."""
+    """A function whose signature tells FastAPI the operation's parameters."""
     function = operation.function
     parameters = [_parameter(operation, *each) for each in operation.parameters]
     parameters.append(Parameter("_request", Parameter.KEYWORD_ONLY, annotation=Request))
 
     def endpoint(_request: Request, **given: Any) -> Response:
-        """Calls the operation with shapes in place of models."""
+        """Calls the operation with shapes instead of models."""
         values = {name: shape_of(value) for name, value in given.items()}
         return _answer(operation, _request, values)
 
@@ -94,7 +94,7 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
 
 
 def _answer(operation: Operation, request: Request, given: dict[str, Any]) -> Response:
-    """Makes a response of what the operation gives."""
+    """The response for an operation's result."""
     result = operation.function(**given)
     status = operation.status
     if any(isinstance(each, Repeatable) and each.made_before for each in given.values()):
@@ -115,7 +115,7 @@ _Key = Annotated[
         alias=KEY,
         min_length=1,
         max_length=MAX_KEY,
-        description="A request that is repeated with the same key makes nothing twice.",
+        description="Repeating a request with the same key creates nothing twice.",
     ),
 ]
 
@@ -125,7 +125,7 @@ def _once(
     request: Request,
     key: _Key = None,
 ) -> Repeatable:
-    # Without the prefix under which the server is mounted: that may change.
+    # Without the mount path, which may change.
     root: str = request.scope.get("root_path", "")
     path: str = request.scope["path"].removeprefix(root)
     return Repeatable(app, f"{request.method} {path}", key)
@@ -161,7 +161,7 @@ def _place(hint: Any) -> Param:
 
 
 def documented(hint: Any) -> Any:
-    """A type as FastAPI knows it: for a shape its model."""
+    """A type for FastAPI: shapes are replaced by their models."""
     arguments = get_args(hint)
     kind: Any = get_origin(hint) or hint
     if kind is Annotated:
@@ -198,7 +198,7 @@ def _checked_by(check: Check) -> BeforeValidator:
 
 
 def constraints(hint: Any) -> dict[str, Any]:
-    """What `Meta` says of a type, by the names that pydantic and FastAPI have for it too."""
+    """The constraints in a type's `Meta`, under the names that pydantic and FastAPI share."""
     said = [each for each in extras(hint) if isinstance(each, Meta)]
     found = {(name, getattr(meta, name)) for meta in said for name in CONSTRAINTS}
     return {name: value for name, value in found if value is not None}
@@ -206,7 +206,7 @@ def constraints(hint: Any) -> dict[str, Any]:
 
 @cache
 def model_of(shape: Any) -> type[BaseModel]:
-    """The model of a shape, or of one such as `Page[JobShape]`."""
+    """The model of a shape, which may be generic, such as `Page[JobShape]`."""
     origin: Any = get_origin(shape) or shape
     of = ", ".join(each.__name__ for each in get_args(shape))
     fields: dict[str, Any] = {
@@ -224,7 +224,7 @@ def model_of(shape: Any) -> type[BaseModel]:
 
 
 SHAPES: dict[type[BaseModel], type[Shape]] = {}
-"""By their models."""
+"""The shapes, by model."""
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
@@ -239,7 +239,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def shape_of(value: Any) -> Any:
-    """The shape of a model, with what was given and nothing else; other values as they are."""
+    """The shape for a model, with only the fields that were set; other values as they are."""
     if isinstance(value, list):
         return [shape_of(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(value, BaseModel):

@@ -16,25 +16,25 @@ T = TypeVar("T")
 
 THREADS = 16
 MAX_PER_SUBJECT = 8
-"""So many requests wait for the same gateway; of others there is room beside them."""
+"""The most requests that may wait for one gateway, which leaves room for the others."""
 MAX_VIEWS = 64
 
 
 class SlowRequests:
-    """Threads for what may hang, apart from those that check tokens and ask the database."""
+    """Threads for calls that may hang, separate from those that use the database."""
 
     def __init__(self) -> None:
         self._threads = anyio.CapacityLimiter(THREADS)
         self._waiting: Counter[str] = Counter()
 
     async def __call__(self, subject: str, ask: Callable[[], T], most: int = MAX_PER_SUBJECT) -> T:
-        """What `ask` gives; 503 at once if too many wait for the same."""
+        """The result of `ask`; 503 immediately if too many requests wait for the same subject."""
         if self._waiting[subject] >= most:
             raise Refused(
                 503,
                 "busy",
-                "too many requests wait for it already",
-                hint="ask again later",
+                "too many requests are already waiting for gateways",
+                hint="try again later",
                 headers={"Retry-After": "5"},
             )
         self._waiting[subject] += 1
@@ -47,7 +47,7 @@ class SlowRequests:
 
 
 async def _patience(request: Request) -> SlowRequests:
-    """The one of this server; it belongs to the event loop that serves."""
+    """This server's instance; it belongs to the event loop that serves."""
     server = served(request)
     if server.patience is None:
         server.patience = SlowRequests()

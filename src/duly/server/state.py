@@ -1,7 +1,7 @@
-"""The app that a server serves, and the state that belongs to that server alone.
+"""The app that a server serves, and that server's own state.
 
-Servers of the same parts share their routes, which cost far more to build than to call. A route
-finds out for which of them a request came by looking here.
+Servers with the same parts share their routes, which take much longer to build than to call. A
+route finds out here which server a request is for.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class ServerState:
     authenticator: Authenticator
     readiness: Readiness
     routes: list[Route]
-    """Those that no other app has."""
+    """The routes that only this app has."""
     patience: SlowRequests | None = None
-    """Made by the first who needs it: it belongs to the event loop that serves."""
+    """Created on first use: it belongs to the event loop that serves."""
 
 
 def served(request: HTTPConnection) -> ServerState:
-    """What is served where this request has come in."""
+    """The state of the server that received this request."""
     found: ServerState = request.scope[_KEY]
     return found
 
 
 def root_of(request: HTTPConnection) -> str:
-    """The prefix under which this is mounted; "" for none."""
+    """The prefix under which the server is mounted; "" for none."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def serve(what: ServerState, routes: ASGIApp) -> ASGIApp:
-    """These routes, for this app."""
+    """The routes, with this server's state in the scope of each request."""
 
     async def serving(scope: Scope, receive: Receive, send: Send) -> None:
         scope[_KEY] = what
@@ -56,7 +56,7 @@ def serve(what: ServerState, routes: ASGIApp) -> ASGIApp:
 
 
 class OwnRoutes(BaseRoute):
-    """Stands among the shared routes for those that the app has of its own."""
+    """A placeholder in the shared routes for the app's own routes."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         best: tuple[Match, Scope] = Match.NONE, {}

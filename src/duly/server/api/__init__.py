@@ -1,4 +1,4 @@
-"""The operations under /api/v1, one module for each noun, loaded when one of it is asked for."""
+"""The operations under /api/v1: one module per noun, loaded on first use."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MODULES = {
     "observe": "gateways",
     "events": "events",
 }
-"""By the first part of their paths."""
+"""The modules by the first part of their paths."""
 
 
 def operations_of(noun: str) -> Operations:
-    """Those whose paths begin so; KeyError if there are none."""
+    """The operations whose paths start with this noun; KeyError if there are none."""
     operations: Operations = import_module(f"{__name__}.{MODULES[noun]}").api
     return operations
 

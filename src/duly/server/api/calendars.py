@@ -26,7 +26,7 @@ MAX_COMPARED = 200
 
 Dates = Annotated[
     dict[str, str] | list[str],
-    Meta(description='Days such as "2026-07-03": a list, or an object with their names.'),
+    Meta(description='Days such as "2026-07-03": a list, or an object from day to name.'),
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -35,15 +35,15 @@ Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class CalendarShape(Shape):
-    id: Annotated[str, Meta(description="What schedules call it; of a read-only one its name.")]
+    id: Annotated[str, Meta(description="The id; for a built-in calendar its name.")]
     name: str
     owner: str | None
-    read_only: Annotated[bool, Meta(description="Whether it comes with duly.")]
+    read_only: Annotated[bool, Meta(description="Whether the calendar is built in.")]
     kind: CalendarKind
     tz: str
     dates: dict[str, str]
     rules: list[str]
-    last_date: Annotated[str | None, Meta(description="None if it has no end.")]
+    last_date: Annotated[str | None, Meta(description="null if the calendar has no end.")]
     version: int
     created_at: Time | None
     created_at_ms: Ms | None
@@ -61,17 +61,17 @@ class NewCalendarBody(Shape):
 
 
 class ContentBody(Shape):
-    """What of a calendar is to be different; what is left out stays."""
+    """The changes to a calendar; fields that are left out stay as they are."""
 
     add: Dates | UnsetType = UNSET
     remove: list[str] | UnsetType = UNSET
-    dates: Annotated[Dates, Meta(description="All of them.")] | UnsetType = UNSET
+    dates: Annotated[Dates, Meta(description="The complete list of dates.")] | UnsetType = UNSET
     rules: list[str] | UnsetType = UNSET
     kind: CalendarKind | UnsetType = UNSET
     tz: str | UnsetType = UNSET
 
     def content(self) -> dict[str, Any]:
-        """What was given."""
+        """The fields that were set."""
         return {name: each for name, each in given(self).items() if name in CONTENT}
 
 
@@ -79,7 +79,7 @@ CONTENT = frozenset(ContentBody.__struct_fields__)
 
 
 class CalendarChangesBody(ContentBody, kw_only=True):
-    version: Annotated[int, Meta(description="As it was read: 409 if it has changed since.")]
+    version: Annotated[int, Meta(description="As read: 409 if it has changed since.")]
     name: Name | None = None
 
     def content(self) -> dict[str, Any]:
@@ -89,31 +89,29 @@ class CalendarChangesBody(ContentBody, kw_only=True):
 class CloneBody(ContentBody, kw_only=True):
     name: Name
     owner: Annotated[
-        str | None, Meta(description="Whose the copy is; else whose the original is.")
+        str | None, Meta(description="The owner of the copy. Default: the owner of the original.")
     ] = None
 
 
 class CompareBody(ContentBody):
     n: Annotated[
-        int, Meta(ge=1, le=MAX_COMPARED, description="How many ticks of each schedule.")
+        int, Meta(ge=1, le=MAX_COMPARED, description="How many ticks to compare for each schedule.")
     ] = 10
 
 
 class ImportBody(Shape):
     name: Name
-    ical: Annotated[str, Meta(description="The text of an iCalendar file.")]
+    ical: Annotated[str, Meta(description="The content of an iCalendar file.")]
     kind: CalendarKind | None = None
     tz: str | None = None
-    first: Annotated[str | None, Meta(description="From this day on; else from this year on.")] = (
-        None
-    )
-    last: Annotated[str | None, Meta(description="To this day; else for five years.")] = None
+    first: Annotated[str | None, Meta(description="The first day. Default: 1 January.")] = None
+    last: Annotated[str | None, Meta(description="The last day. Default: in five years.")] = None
     owner: str | None = None
 
 
 class HolidaysBody(Shape):
     name: Name
-    country: Annotated[str, Meta(min_length=2, max_length=10, description='Such as "TR".')]
+    country: Annotated[str, Meta(min_length=2, max_length=10, description='For example "TR".')]
     years: int | list[int]
     subdivision: str | None = None
     kind: CalendarKind | None = None
@@ -122,14 +120,16 @@ class HolidaysBody(Shape):
 
 
 class TickChangeShape(Shape):
-    """A coming tick that would be treated in another way."""
+    """An upcoming tick that would be decided differently."""
 
     schedule_id: str
     key: str
     owner: str | None
     tick_at: Time
     tick_at_ms: Ms
-    before: Annotated[str | None, Meta(description="dispatch or skip; None if it is over by then.")]
+    before: Annotated[
+        str | None, Meta(description="dispatch or skip; null if it has ended by then.")
+    ]
     after: str | None
     due_before: Time | None
     due_after: Time | None
@@ -159,11 +159,11 @@ def find(
     after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[CalendarShape]:
-    """Those that come with duly, which everybody may read, then the others, oldest first."""
+    """List calendars: the built-in ones, visible to all owners, then the others, oldest first."""
     calendars = _of(app, owner_of(who, owner))
     found = [*_seeds_after(app, after)]
     if len(found) <= limit:
-        # The verb gives no seeds after a seed.
+        # The verb does not return built-in calendars after one of them.
         since = list(SEEDS)[-1] if after is None or after in SEEDS else after
         found += calendars.list(after=since, limit=limit + 1)
     return page([_shape(each) for each in found], limit, lambda each: each.id)
@@ -171,7 +171,7 @@ def find(
 
 @api.post("", status=201, again=CalendarShape)
 def create(app: Duly, who: Operator, once: Repeatable, body: NewCalendarBody) -> CalendarShape:
-    """Make a calendar: 201 with it, 200 with the one that an earlier request made."""
+    """Create a calendar: 201, or 200 with the one that an earlier request with the key created."""
     owner = owner_of(who, body.owner)
 
     def make(calendar_id: str | None) -> StoredCalendar:
@@ -190,7 +190,7 @@ def create(app: Duly, who: Operator, once: Repeatable, body: NewCalendarBody) ->
 
 @api.post("/import")
 def import_ical(app: Duly, who: Operator, body: ImportBody) -> CalendarShape:
-    """Take the dates of an iCalendar file: make the calendar, or replace its dates."""
+    """Import the dates of an iCalendar file: create the calendar, or replace its dates."""
     options = asdict(body)
     calendars = _of(app, owner_of(who, options.pop("owner")))
     name, ical = options.pop("name"), options.pop("ical")
@@ -199,7 +199,7 @@ def import_ical(app: Duly, who: Operator, body: ImportBody) -> CalendarShape:
 
 @api.post("/holidays")
 def holidays(app: Duly, who: Operator, body: HolidaysBody) -> CalendarShape:
-    """Take the public holidays of a country: make the calendar, or replace its dates."""
+    """Import the public holidays of a country: create the calendar, or replace its dates."""
     options = asdict(body)
     calendars = _of(app, owner_of(who, options.pop("owner")))
     return _shape(calendars.holidays(by=who.name, **options))
@@ -212,7 +212,7 @@ def ending(
     days: Annotated[int, Meta(ge=0, le=3_660)] = WARN_DAYS,
     owner: str | None = None,
 ) -> list[EndingShape]:
-    """Calendars in use whose last date has passed, or comes within so many days."""
+    """List calendars in use whose last date has passed or is within the given number of days."""
     return [
         EndingShape(
             calendar=_shape(each.calendar),
@@ -231,20 +231,20 @@ def ending(
 
 @api.get("/{calendar}")
 def get(app: Duly, who: Reader, calendar: str) -> CalendarShape:
-    """By its name, or its id."""
+    """Get a calendar by name or id."""
     return _shape(_of(app, who.owner).get(calendar))
 
 
 @api.patch("/{calendar}")
 def update(app: Duly, who: Operator, calendar: str, body: CalendarChangesBody) -> CalendarShape:
-    """Change what is given, for all schedules that it is attached to, at once."""
+    """Update a calendar; the change applies immediately to all schedules that use it."""
     calendars = _of(app, who.owner)
     return _shape(calendars.update(calendar, version=body.version, by=who.name, **body.content()))
 
 
 @api.delete("/{calendar}", status=204)
 def remove(app: Duly, who: Operator, calendar: str) -> None:
-    """Remove it; the schedules that it was attached to go on without it."""
+    """Remove a calendar; schedules that used it continue without it."""
     _of(app, who.owner).remove(calendar, by=who.name)
 
 
@@ -252,7 +252,7 @@ def remove(app: Duly, who: Operator, calendar: str) -> None:
 def clone(
     app: Duly, who: Operator, once: Repeatable, calendar: str, body: CloneBody
 ) -> CalendarShape:
-    """Make a calendar of another name out of one, changed where something is given."""
+    """Copy a calendar under another name, with the given changes."""
 
     def make(calendar_id: str | None) -> StoredCalendar:
         source = _of(app, who.owner).get(calendar)
@@ -270,13 +270,13 @@ def changes(
     calendar: str,
     add: Annotated[list[str] | None, Meta(description="Days.")] = None,
     remove: Annotated[list[str] | None, Meta(description="Days.")] = None,
-    dates: Annotated[list[str] | None, Meta(description="All of its days.")] = None,
+    dates: Annotated[list[str] | None, Meta(description="The complete list of days.")] = None,
     rules: list[str] | None = None,
     kind: CalendarKind | None = None,
     tz: str | None = None,
     n: Annotated[int, Meta(ge=1, le=MAX_COMPARED)] = 10,
 ) -> list[TickChangeShape]:
-    """Which of the next ticks of each attached schedule such a change would change."""
+    """Preview a change: the upcoming ticks of each attached schedule that would change."""
     asked = {"add": add, "remove": remove, "dates": dates, "rules": rules, "kind": kind, "tz": tz}
     content = {name: value for name, value in asked.items() if value is not None}
     return _compared(app, who, calendar, n, content)
@@ -284,7 +284,7 @@ def changes(
 
 @api.post("/{calendar}/changes")
 def compare(app: Duly, who: Reader, calendar: str, body: CompareBody) -> list[TickChangeShape]:
-    """The same, for more dates than fit into an address; nothing is changed."""
+    """Preview a change with more dates than fit into a URL; nothing is saved."""
     return _compared(app, who, calendar, body.n, body.content())
 
 

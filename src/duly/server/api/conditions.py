@@ -21,7 +21,7 @@ class ValidateBody(Shape):
 
 
 class Fault(Shape):
-    pointer: Annotated[str | None, Meta(description="The key that is wrong, if it is one.")]
+    pointer: Annotated[str | None, Meta(description="The key with the error, if it is in a key.")]
     reason: str
     hint: str | None
 
@@ -36,7 +36,7 @@ class ExplainBody(Shape):
     context: Annotated[
         Any,
         Meta(
-            description="As a tick would see it: "
+            description="The context that a tick would see: "
             "prior_run_result, last_24h_stats, signal_rpc_result."
         ),
     ] = None
@@ -44,7 +44,7 @@ class ExplainBody(Shape):
 
 @api.post("/validate")
 def validate(who: Reader, body: ValidateBody) -> Validity:
-    """Whether it could be a schedule's; if not, why not."""
+    """Check whether a condition is valid; if not, say why."""
     try:
         parse(body.condition)
     except InvalidCondition as error:
@@ -55,7 +55,7 @@ def validate(who: Reader, body: ValidateBody) -> Validity:
 
 @api.post("/explain")
 def explain(who: Reader, body: ExplainBody) -> ExplanationShape:
-    """What it comes to for a context: each operator with what it finds there."""
+    """Evaluate a condition for a context: the result of each operator, with the value it found."""
     condition = parse(body.condition)
     if fault := strict_json.fault(body.context):
         raise InvalidOption("context", f"{fault.path}: {fault.reason}".removeprefix(": "))

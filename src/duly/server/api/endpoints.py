@@ -26,9 +26,9 @@ from duly.server.api.repeatable import Repeatable
 api = Operations("endpoints", "/endpoints")
 
 Headers = Annotated[
-    dict[str, str], Meta(description="Those that let somebody in are references: env:NAME.")
+    dict[str, str], Meta(description="Headers that authenticate must be references: env:NAME.")
 ]
-Secret = Annotated[str | None, Meta(description="Where it is: env:NAME or file:PATH.")]
+Secret = Annotated[str | None, Meta(description="The secret reference: env:NAME or file:PATH.")]
 
 
 class RetryShape(Shape):
@@ -45,8 +45,8 @@ class EndpointShape(Shape):
     url: str
     secret: Secret
     headers: dict[str, str]
-    timeout: Annotated[float, Meta(description="Seconds, for one attempt.")]
-    retry: Annotated[RetryShape | None, Meta(description="null: at most once.")]
+    timeout: Annotated[float, Meta(description="Seconds for one attempt.")]
+    retry: Annotated[RetryShape | None, Meta(description="null: a single attempt.")]
     version: int
     created_at: Time
     created_at_ms: Ms
@@ -65,7 +65,7 @@ class NewEndpointBody(Shape):
 
 
 class EndpointChangesBody(Shape):
-    """What is to be different; of another `version` than that it is refused."""
+    """The changes to an endpoint; refused if its current version is not `version`."""
 
     version: int
     name: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
@@ -85,9 +85,10 @@ EMPTY_SEND = SendBody()
 
 @api.post("", status=201, again=EndpointShape)
 def create(app: Duly, who: Admin, once: Repeatable, body: NewEndpointBody) -> EndpointShape:
-    """Make an endpoint. What is sent there is signed if there is a secret.
+    """Create an endpoint. Requests to it are signed if it has a secret.
 
-    Any secret that workers can read can be sent by a reference: a token of an owner gives none.
+    A reference can send any secret that workers can read, so a token with an owner may not use
+    references.
     """
     if _has_references(body.secret, body.headers):
         require_all_owners(who)
@@ -116,7 +117,7 @@ def find(
     after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[EndpointShape]:
-    """Oldest first."""
+    """List endpoints, oldest first."""
     of = owner_of(who, owner)
     endpoints = app.endpoints if of is None else app.endpoints.of(of)
     found = [_shape(each) for each in endpoints.list(after=after, limit=limit + 1)]
@@ -130,9 +131,10 @@ def get(app: Duly, who: Reader, endpoint_id: str) -> EndpointShape:
 
 @api.patch("/{endpoint_id}")
 def update(app: Duly, who: Admin, endpoint_id: str, body: EndpointChangesBody) -> EndpointShape:
-    """Change what is given. Jobs that wait are sent to where it leads by then.
+    """Update an endpoint. Pending jobs use its address at the time they are sent.
 
-    A token of an owner neither gives references to secrets, nor says where those of others go.
+    A token with an owner may not set references to secrets, nor change where an endpoint that has
+    them sends to.
     """
     changes = given(body)
     del changes["version"]
@@ -150,7 +152,7 @@ def update(app: Duly, who: Admin, endpoint_id: str, body: EndpointChangesBody) -
 
 @api.delete("/{endpoint_id}", status=204)
 def remove(app: Duly, who: Admin, endpoint_id: str) -> None:
-    """Remove it. Jobs that are still to be sent there fail."""
+    """Remove an endpoint. Jobs that were not sent yet fail."""
     _of(app, who).remove(check_id(endpoint_id, "endpoint"), by=who.name)
 
 
@@ -162,7 +164,7 @@ def send(
     endpoint_id: str,
     body: SendBody = EMPTY_SEND,
 ) -> JobShape:
-    """POST something there now, as a job; 200 with the one that its key already has."""
+    """POST to an endpoint now, as a job; 200 with the existing job for the request's key."""
     found = _of(app, who).get(check_id(endpoint_id, "endpoint"))
     target = app.endpoint(found.name, owner=found.owner).using(owner=found.owner)
     args = given(body)

@@ -1,9 +1,9 @@
 """Live events as a stream of server-sent events.
 
-Every event of a feed has an id. A client that comes back with the last one it has seen (browsers do
-so by themselves) gets everything that happened meanwhile, some of it perhaps once more; where that
-would be too much, a `gap` tells it to load anew what it shows. A stream about named jobs needs no
-ids: it begins with their states.
+Every event of the feed has an id. A client that reconnects with the last id it has seen (browsers
+do so by themselves) gets everything that it missed, possibly with some events twice. If it missed
+too much, a `gap` event tells it to reload. A stream for named jobs needs no ids: it starts with
+their current states.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RETRY_MS = 1_000
 @api.get(
     "/events",
     media="text/event-stream",
-    says="Events until the client goes: job, tick, change, gap.",
+    says="Events until the client disconnects: job, tick, change, gap.",
 )
 def events(
     app: Duly,
@@ -58,9 +58,9 @@ def events(
     owner: str | None = None,
     last_event_id: Annotated[str | None, Header("Last-Event-ID")] = None,
 ) -> Stream:
-    """What happens: of some jobs, of a schedule, of an owner, or everything.
+    """Stream live events: of some jobs, a schedule or an owner, or all events.
 
-    Of a job that is named the state now comes first, and its last state always comes.
+    A stream for named jobs starts with their current states and always includes their final states.
     """
     if job:
         for job_id in job:
@@ -78,7 +78,7 @@ def _check_schedule(app: Duly, who: Principal, schedule_id: str) -> None:
 
 
 def _wanted(who: Principal, owner: str | None, schedule: str | None) -> NewsFilter:
-    # What operators do does not say whose things it is about.
+    # Changes by operators do not record an owner.
     sees_changes = owner is None and who.may(Scope.OPERATE)
 
     def wanted(news: News) -> bool:
@@ -108,7 +108,7 @@ async def _feed(app: Duly, wanted: NewsFilter, last: str | None) -> AsyncGenerat
     async with contextlib.aclosing(feed) as heard:
         async for items, here in heard:
             if lost and here is not None:
-                # Not before: what happens while the client loads anew must be told.
+                # Not earlier: events during the client's reload must be sent.
                 lost = False
                 yield _event("gap", {}, here)
             yield "".join(map(_text, items)) or _still_here(here)
@@ -123,7 +123,7 @@ def _text(item: NewsItem) -> str:
 
 
 def _still_here(cursor: Cursor | None = None) -> str:
-    """No event, but clients remember its id as that of the last one."""
+    """A keep-alive comment. Clients remember its id as the id of the last event."""
     return ": still here\n" + ("" if cursor is None else f"id: {cursor}\n") + "\n"
 
 
@@ -160,9 +160,9 @@ def _content(news: News) -> dict[str, Any]:
 
 
 async def _jobs(app: Duly, job_ids: Sequence[str]) -> AsyncGenerator[str]:
-    """Each of these jobs: its state now, every newer one, and its last; `end` after all of them."""
+    """Each job's current state, every newer one, and its final one; then `end`."""
     yield f"retry: {RETRY_MS}\n\n"
-    # For one who reads slowly only the newest of each job waits.
+    # For a slow reader, only the newest state of each job is kept.
     newest: dict[str, Event] = {}
     bell = asyncio.Event()
 
@@ -190,7 +190,7 @@ async def _jobs(app: Duly, job_ids: Sequence[str]) -> AsyncGenerator[str]:
 
 
 async def _rings(bell: asyncio.Event) -> bool:
-    """Whether it rings before a sign of life is due."""
+    """Whether it rings before a keep-alive is due."""
     try:
         async with asyncio.timeout(HEARTBEAT_SECONDS):
             return await bell.wait()

@@ -1,4 +1,4 @@
-"""Forecasts: dispatches by the hour, an iCalendar feed, and cron expressions explained."""
+"""Forecasts: dispatches per hour, an iCalendar feed, and explanations of cron expressions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_FIRES = 1_000
 MAX_EVENTS = 1_000
 MAX_FEED_SCHEDULES = 1_000
 MAX_TICKS = 100_000
-"""So many are looked at for one request, whether or not they bring a job."""
+"""The most ticks examined per request, whether or not they are dispatched."""
 FEED_DAYS = 31
 DAY_MS = 24 * HOUR_MS
 
@@ -53,13 +53,13 @@ class ForecastShape(Shape):
     end_at: Time
     end_at_ms: Ms
     total: int
-    hours: Annotated[list[Moment], Meta(description="Every hour from the start on.")]
+    hours: Annotated[list[Moment], Meta(description="Every hour from the start.")]
     busiest: Annotated[
-        list[Moment], Meta(description="The minutes with most dispatches, most first.")
+        list[Moment], Meta(description="The minutes with the most dispatches, busiest first.")
     ]
     schedules: int
     complete: Annotated[
-        bool, Meta(description="False: these are the figures of only some schedules.")
+        bool, Meta(description="False if the figures cover only some of the schedules.")
     ]
 
 
@@ -68,11 +68,9 @@ class FireShape(Shape):
     at_ms: Ms
     local: str
     dst_adjusted: Annotated[
-        bool, Meta(description="It stands for a time that does not exist that day.")
+        bool, Meta(description="Whether it replaces a time that does not exist on that day.")
     ]
-    note: Annotated[
-        str | None, Meta(description="What clocks that are set forward or back do to it.")
-    ]
+    note: Annotated[str | None, Meta(description="The effect of a daylight saving time change.")]
 
 
 class ExpressionShape(Shape):
@@ -93,9 +91,9 @@ def forecast(
     start: Instant | None = None,
     owner: str | None = None,
 ) -> ForecastShape:
-    """Dispatches per hour for the next days, and the busiest minutes.
+    """Forecast the dispatches per hour for the next days, and the busiest minutes.
 
-    Triggers and calendars are asked; conditions, budgets and overlapping are not.
+    Triggers and calendars are taken into account; conditions, budgets and overlap are not.
     """
     if start is not None:
         _check_start(app, start)
@@ -121,12 +119,12 @@ def ical(
     app: Duly,
     who: Reader,
     days: Annotated[int, Meta(ge=1, le=FEED_DAYS)] = 7,
-    schedule: Annotated[str | None, Meta(description="The id of one; else all.")] = None,
+    schedule: Annotated[str | None, Meta(description="A schedule's id. Default: all.")] = None,
     owner: str | None = None,
 ) -> Text:
-    """The coming ticks as an iCalendar feed: the first 1,000 of them.
+    """Get the first 1,000 upcoming ticks as an iCalendar feed.
 
-    `X-Duly-Complete: false` says that there may be more than it shows.
+    `X-Duly-Complete: false` means that there may be more.
     """
     plans = _plans(app, who, owner_of(who, owner), schedule)
     now = operations.now(app)
@@ -142,10 +140,10 @@ def cron(
     expression: Annotated[str, Meta(min_length=1, max_length=1_000)],
     tz: str = "UTC",
     n: Annotated[int, Meta(ge=1, le=MAX_FIRES)] = 5,
-    after: Annotated[Instant | None, Meta(description="Now, if it is not given.")] = None,
-    key: Annotated[str, Meta(description="Of the schedule, which chooses for `H`.")] = "",
+    after: Annotated[Instant | None, Meta(description="Default: now.")] = None,
+    key: Annotated[str, Meta(description="The schedule's key, which sets `H`.")] = "",
 ) -> ExpressionShape:
-    """A cron expression in words, and when it fires next."""
+    """Explain a cron expression in words, with its next times."""
     trigger = Cron(expression, tz, key)
     now = app.clock.now()
     since = now if after is None else at(after, now)
@@ -165,7 +163,7 @@ def _schedules(app: Duly, owner: str | None) -> Schedules:
 
 
 def _check_start(app: Duly, start: datetime) -> None:
-    """What lies between now and the start is looked at too, where it uses up what remains."""
+    """Check the start: earlier ticks are examined too, because they count for `remaining`."""
     if abs(to_ms(start) - app.clock.now()) > MAX_FORECAST_DAYS * DAY_MS:
         raise InvalidOption("start", f"must be within {MAX_FORECAST_DAYS} days of now")
 
@@ -184,13 +182,13 @@ def _plans(app: Duly, who: Principal, owner: str | None, schedule: str | None) -
 
 
 class Coming:
-    """The first ticks of some schedules that bring a job."""
+    """The first ticks of some schedules that will be dispatched."""
 
     def __init__(self, app: Duly, plans: list[Plan], start: int, end: int) -> None:
         self._start, self._end = start, end
         self._left = MAX_TICKS
         self._calendars = operations.calendars_of(app, plans)
-        # Each is as good as in order: only what was moved is not.
+        # Each is almost in order: only moved ticks are not.
         found = list(islice(merge(*map(self._of, plans)), MAX_EVENTS + 1))
         self.events = sorted(found[:MAX_EVENTS])
         self.complete = (

@@ -1,4 +1,4 @@
-"""Functions: list them, with their arguments, and change their status."""
+"""Functions: list them with their arguments, and change their status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FunctionShape(Shape):
     name: str
     kind: str
     app: str
-    arguments: Annotated[dict[str, Any], Meta(description="JSON Schema of its arguments.")]
+    arguments: Annotated[dict[str, Any], Meta(description="JSON Schema of the arguments.")]
     queue: str | None
     internal: bool
     alias_of: str | None
@@ -42,7 +42,7 @@ class FunctionShape(Shape):
 class FunctionStatusShape(FunctionShape):
     removed: Annotated[
         list[ScheduleShape],
-        Meta(description="After a restore: the schedules that were removed when it was deleted."),
+        Meta(description="After a restore: the schedules that were removed with the function."),
     ]
 
 
@@ -53,7 +53,7 @@ class StatusBody(Shape):
 
 @api.get("")
 def find(app: Duly, who: Reader) -> list[FunctionShape]:
-    """Every function that workers have published, of whichever service."""
+    """List every function that workers have published, from all services."""
     return [_shape(info) for info in app.functions.published() if not is_reserved(info.name)]
 
 
@@ -64,7 +64,7 @@ def get(app: Duly, who: Reader, name: str) -> FunctionShape:
 
 @api.post("/{name}/status")
 def set_status(app: Duly, who: Operator, name: str, body: StatusBody) -> FunctionStatusShape:
-    """Pause, resume, deprecate, delete or restore it, for every process on the database."""
+    """Pause, resume, deprecate, delete or restore a function, for all processes on the database."""
     require_all_owners(who)
     known = _known(app, name)
     getattr(app.functions, body.verb)(name, by=who.name, note=body.note)

@@ -1,4 +1,4 @@
-"""Gateways: other runtimes and their crons, and the view over all schedules."""
+"""Gateways: other runtimes and their crons, and the combined list of all schedules."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ api = Operations("gateways")
 
 T = TypeVar("T")
 UNREACHABLE = "cannot be reached"
-"""All that an owner is told: why not says much about the network of those who run it."""
-Local = Annotated[str, Meta(description="ISO 8601 with the offset of the viewer's zone.")]
+"""All that an owner sees: the reason would reveal details of the server's network."""
+Local = Annotated[str, Meta(description="ISO 8601 with the offset of the requested time zone.")]
 
 
 # Shapes ------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class GatewayCronShape(Shape):
     name: str
     handler: str
     schedule: dict[str, Any]
-    description: Annotated[str | None, Meta(description="When it runs, in words.")]
+    description: Annotated[str | None, Meta(description="The schedule in words.")]
     tz: str
     enabled: bool
     payload: dict[str, Any]
@@ -48,7 +48,7 @@ class GatewayCronShape(Shape):
     last_error: str | None
     last_duration_ms: int | None
     consecutive_errors: int
-    unreadable: Annotated[str | None, Meta(description="Why its schedule makes no sense here.")]
+    unreadable: Annotated[str | None, Meta(description="Why the schedule cannot be read here.")]
 
 
 class GatewayShape(Shape):
@@ -56,15 +56,13 @@ class GatewayShape(Shape):
     name: str
     owner: str | None
     url: Annotated[str | None, Meta(description="Null for a token of an owner.")]
-    secret: Annotated[str | None, Meta(description="Where it is; null for a token of an owner.")]
+    secret: Annotated[str | None, Meta(description="A reference; null for a token with an owner.")]
     version: int
-    stale: Annotated[bool, Meta(description="Whether it gave no answer when it was last asked.")]
+    stale: Annotated[bool, Meta(description="Whether it did not respond to the last request.")]
     stale_since: Time | None
     seen_at: Time | None
     error: str | None
-    crons: Annotated[
-        list[GatewayCronShape], Meta(description="As they were when it was last seen.")
-    ]
+    crons: Annotated[list[GatewayCronShape], Meta(description="The crons as of `seen_at`.")]
     created_at: Time
     created_at_ms: Ms
 
@@ -108,7 +106,9 @@ DEFAULT_CRON_RUN = RunCronBody()
 
 class Ran(Shape):
     ran: bool
-    reason: Annotated[str | None, Meta(description="not-due or already-running, if it did not.")]
+    reason: Annotated[
+        str | None, Meta(description="not-due or already-running, if it did not run.")
+    ]
 
 
 class Removed(Shape):
@@ -116,7 +116,7 @@ class Removed(Shape):
 
 
 class ObservedShape(Shape):
-    """One line of the view: resource, type with expression, zone, status, next and last run."""
+    """One row of the list: resource, type with expression, zone, status, next and last run."""
 
     source: Literal["schedule", "gateway"]
     id: str
@@ -126,15 +126,15 @@ class ObservedShape(Shape):
     type: str
     expression: str
     words: str
-    tz: Annotated[str, Meta(description="Blank: UTC.")]
+    tz: Annotated[str, Meta(description="Empty for UTC.")]
     status: str
     next_run: Local | None
     last_run: Local | None
     last_status: str | None
     stale_since: Annotated[
-        Time | None, Meta(description="Since when its gateway has given no answer.")
+        Time | None, Meta(description="Since when its gateway has not responded.")
     ]
-    error: Annotated[str | None, Meta(description="Why it is parked, or its gateway stale.")]
+    error: Annotated[str | None, Meta(description="Why it is parked, or why its gateway is stale.")]
 
 
 class ObservedGatewayShape(Shape):
@@ -158,10 +158,10 @@ class ObservedPage(Shape):
 
 @api.post("/gateways", status=201, again=GatewayShape)
 def add(app: Duly, who: Admin, once: Repeatable, body: NewGatewayBody) -> GatewayShape:
-    """Register a gateway, for everybody or for an owner; it is not asked anything yet.
+    """Register a gateway, for all owners or for one; it is not contacted yet.
 
-    Its address may be inside your network, and its secret any that the server can read: a token of
-    an owner may not do this.
+    A token with an owner may not do this, because the address may be inside your network and the
+    secret may be any that the server can read.
     """
     require_all_owners(who)
 
@@ -187,7 +187,7 @@ def find(
     after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[GatewayShape]:
-    """With what they said last, oldest first; nobody is asked."""
+    """List gateways with their last known state, oldest first; they are not contacted."""
     of = owner_of(who, owner)
     gateways = app.gateways if of is None else app.gateways.of(of)
     found = [_shape(who, each) for each in gateways.list(after=after, limit=limit + 1)]
@@ -201,7 +201,7 @@ def get(app: Duly, who: Reader, gateway_id: str) -> GatewayShape:
 
 @api.delete("/gateways/{gateway_id}", status=204)
 def remove(app: Duly, who: Admin, gateway_id: str) -> None:
-    """Forget it; the gateway itself goes on as before. A token of an owner may not do this."""
+    """Remove a gateway, which itself keeps running. A token with an owner may not do this."""
     require_all_owners(who)
     app.gateways.remove(_known(app, who, gateway_id).id, by=who.name)
 
@@ -211,7 +211,7 @@ def remove(app: Duly, who: Admin, gateway_id: str) -> None:
 
 @api.get("/gateways/{gateway_id}/crons", waits="gateway_id")
 def crons(app: Duly, who: Reader, gateway_id: str) -> GatewayShape:
-    """Ask it for its crons; if it gives no answer, what it said last, as stale."""
+    """Fetch a gateway's crons; if it does not respond, its last known crons, marked as stale."""
     found = _ask(app, who, gateway_id, lambda gateways, known: gateways.crons(known))
     return _shape(who, found)
 
@@ -220,7 +220,7 @@ def crons(app: Duly, who: Reader, gateway_id: str) -> GatewayShape:
 def cron_add(
     app: Duly, who: Operator, once: Repeatable, gateway_id: str, body: NewCronBody
 ) -> GatewayCronShape:
-    """Make a cron on it: 201 with it, 200 with the one that an earlier request made."""
+    """Create a cron on a gateway: 201, or 200 if an earlier request with the key created it."""
 
     def add(gateways: Gateways, known: str) -> GatewayCron:
         def make(cron_id: str | None) -> GatewayCron:
@@ -248,7 +248,7 @@ def cron_update(
     cron_id: str,
     body: CronChangesBody,
 ) -> GatewayCronShape:
-    """Change a cron of it."""
+    """Update a gateway's cron."""
     changed = _ask(
         *(app, who, gateway_id),
         lambda gateways, known: gateways.cron_update(known, cron_id, by=who.name, **asdict(body)),
@@ -264,7 +264,7 @@ def cron_run(
     cron_id: str,
     body: RunCronBody = DEFAULT_CRON_RUN,
 ) -> Ran:
-    """Run a cron of it now, or only if it is due."""
+    """Run a gateway's cron now, or only if it is due."""
     answer = _ask(
         *(app, who, gateway_id),
         lambda gateways, known: gateways.cron_run(known, cron_id, body.mode, by=who.name),
@@ -274,7 +274,7 @@ def cron_run(
 
 @api.delete("/gateways/{gateway_id}/crons/{cron_id}", waits="gateway_id")
 def cron_remove(app: Duly, who: Operator, gateway_id: str, cron_id: str) -> Removed:
-    """Remove a cron of it; false if there was none."""
+    """Remove a gateway's cron; `removed` is false if there was none."""
     answer = _ask(
         *(app, who, gateway_id),
         lambda gateways, known: gateways.cron_remove(known, cron_id, by=who.name),
@@ -290,17 +290,17 @@ def observe(
     app: Duly,
     who: Reader,
     owner: str | None = None,
-    tz: Annotated[str, Meta(description="The zone of whoever looks.")] = "UTC",
+    tz: Annotated[str, Meta(description="The time zone in which to show times.")] = "UTC",
     after: Cursor = None,
     limit: Limit = 100,
 ) -> ObservedPage:
-    """All schedules, and the crons of all gateways; one that gives no answer is shown as stale."""
+    """List all schedules and the crons of all gateways; unresponsive gateways are stale."""
     of = owner_of(who, owner)
     return shown(who, app.observe.schedules(owner=of, tz=tz, after=after, limit=limit))
 
 
 def shown(who: Principal, found: Observed) -> ObservedPage:
-    """A page of the view as this one may see it."""
+    """A page of the list, limited to what the principal may see."""
     return ObservedPage(
         rows=[_observed(who, row) for row in found.rows],
         gateways=[_observed_gateway(who, gateway) for gateway in found.gateways],
@@ -325,7 +325,7 @@ def _ask(
     gateway_id: str,
     ask: Callable[[Gateways, str], T],
 ) -> T:
-    """What a gateway says."""
+    """The gateway's response."""
     known = _known(app, who, gateway_id).id
     try:
         return ask(_of(app, who), known)
@@ -336,12 +336,12 @@ def _ask(
 
 
 def _why(who: Principal, error: str | None) -> str | None:
-    """Why a gateway gave no answer, as far as those who ask may know."""
+    """Why a gateway did not respond, as far as the principal may know."""
     return error if error is None or who.owner is None else UNREACHABLE
 
 
 def _where(who: Principal, place: str | None) -> str | None:
-    """Where a gateway or its secret is, for those who may say so themselves."""
+    """The address or secret reference of a gateway, for principals that may set it."""
     return place if who.owner is None else None
 
 
@@ -385,7 +385,7 @@ def _cron(cron: GatewayCron) -> GatewayCronShape:
 
 
 def _observed(who: Principal, row: ObservedSchedule) -> ObservedShape:
-    # Beside a gateway that is stale, the error is that of the gateway.
+    # For a cron of a stale gateway, the error is the gateway's.
     error = row.error if row.stale_since is None else _why(who, row.error)
     return ObservedShape(
         source="gateway" if row.source == "gateway" else "schedule",

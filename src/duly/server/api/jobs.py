@@ -52,47 +52,47 @@ from duly.server.api.repeatable import Repeatable, gone
 api = Operations("jobs", "/jobs")
 
 MAX_LINES = 1_000
-NAME_OR_ID = "Its name, or its id."
+NAME_OR_ID = "The endpoint's name or id."
 AuditEntryOf = Callable[[str], NewAuditEntry]
-"""What is written down about a job, by its id."""
+"""Makes the audit entry for a job, given its id."""
 
 
 # Shapes ------------------------------------------------------------------------------------------
 
 
 class JobOptions(Shape):
-    """What a call may have of its own; the rest is as the function has it."""
+    """Options for this call; the function's options apply to everything else."""
 
     queue: str | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] | None = None
     timeout: Annotated[float, Meta(gt=0, description="Seconds.")] | None = None
-    expires: Annotated[float, Meta(gt=0, description="Seconds after it is due.")] | None = None
+    expires: Annotated[float, Meta(gt=0, description="Seconds after the job is due.")] | None = None
     tags: list[str] | None = None
 
     def given(self) -> CallOptions:
         if self.queue is not None and is_reserved(self.queue):
             where = "options.queue"
-            message = f"{where}: the queues that begin with duly. are duly's own"
+            message = f"{where}: queue names that start with duly. are reserved"
             raise Refused(422, "invalid", message, field=where)
         options = {name: value for name, value in asdict(self).items() if value is not None}
         return cast(CallOptions, options)
 
 
 Arguments = Annotated[
-    dict[str, Any], Meta(description='By their names; of an endpoint {"body": …} or nothing.')
+    dict[str, Any], Meta(description='By name; for an endpoint {"body": …} or nothing.')
 ]
 
 
 class NewJobBody(Shape):
-    """What is called: a `function` or an `endpoint`."""
+    """A call of a `function` or an `endpoint`."""
 
     function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     endpoint: Annotated[str, Meta(min_length=1, max_length=500, description=NAME_OR_ID)] | None = (
         None
     )
     args: Arguments = field(default_factory=dict[str, Any])
-    run_at: Annotated[Instant | None, Meta(description="When; not with run_after.")] = None
-    run_after: Annotated[float, Meta(ge=0, description="In so many seconds.")] | None = None
+    run_at: Annotated[Instant | None, Meta(description="When to run; not with run_after.")] = None
+    run_after: Annotated[float, Meta(ge=0, description="Seconds from now.")] | None = None
     owner: str | None = None
     options: JobOptions = field(default_factory=JobOptions)
 
@@ -144,7 +144,7 @@ class JobShape(Shape):
 
 
 class KnownJob(Shape):
-    """What somebody is told of a job who may call, but not look."""
+    """A job as shown to a principal that may enqueue but not read."""
 
     id: str
     function: str
@@ -186,7 +186,7 @@ class WhyShape(Shape):
 
 
 class BulkAnswer(Shape):
-    """The job that does it; of a dry run, how many jobs match and some of them."""
+    """The job that makes the change; for a dry run, how many jobs match, with examples."""
 
     job: JobShape | None
     matched: int | None
@@ -194,7 +194,7 @@ class BulkAnswer(Shape):
 
 
 class BulkFilter(Shape):
-    """Which jobs; at least one of them has to be given."""
+    """Which jobs; at least one filter is required."""
 
     state: State | None = None
     function: str | None = None
@@ -206,13 +206,11 @@ class BulkFilter(Shape):
 
 class BulkBody(BulkFilter, kw_only=True):
     verb: Literal["cancel", "retry", "reschedule"]
-    dead: Annotated[bool, Meta(description="retry: only those that used up their attempts.")] = (
-        False
+    dead: Annotated[bool, Meta(description="retry: only jobs that used up their attempts.")] = False
+    run_at: Annotated[Instant | None, Meta(description="reschedule: the new due time.")] = None
+    run_after: Annotated[float, Meta(ge=0, description="reschedule: seconds from now.")] | None = (
+        None
     )
-    run_at: Annotated[Instant | None, Meta(description="reschedule: when they are due.")] = None
-    run_after: (
-        Annotated[float, Meta(ge=0, description="reschedule: in so many seconds.")] | None
-    ) = None
     dry_run: bool = False
 
 
@@ -221,10 +219,10 @@ class BulkBody(BulkFilter, kw_only=True):
 
 @api.post("", status=201, shape=JobShape, again=JobShape | KnownJob)
 def create(app: Duly, who: Caller, once: Repeatable, body: NewJobBody) -> JobShape | KnownJob:
-    """Call a function, or POST to an endpoint.
+    """Enqueue a job: call a function or POST to an endpoint.
 
-    201 with the new job, 200 with the one that its key already has; of that one, whoever may not
-    read is told only which it is and its state.
+    201 with the new job, or 200 with the existing job for its key. A caller without the `read`
+    scope gets only the id and state of an existing job.
     """
     job = called(app, who, once, body)
     if job.existed:
@@ -243,10 +241,10 @@ def find(
     queue: str | None = None,
     owner: str | None = None,
     before: Cursor = None,
-    dead: Annotated[bool, Meta(description="Only those that used up their attempts.")] = False,
+    dead: Annotated[bool, Meta(description="Only jobs that used up their attempts.")] = False,
     limit: Limit = 100,
 ) -> Page[JobShape]:
-    """Newest first; arguments and results of more than 8 KiB only one by one."""
+    """List jobs, newest first. Arguments and results over 8 KiB are only in single jobs."""
     of = job_filter(
         None if dead else state, function, queue, owner_of(who, owner), before, limit + 1
     )
@@ -257,7 +255,7 @@ def find(
 
 @api.get("/{job_id}")
 def get(app: Duly, who: Reader, job_id: str) -> JobWithProgress:
-    """One job, with its progress."""
+    """Get a job with its progress."""
     job = visible(app, who, job_id)
     said = job.progress
     progress = None
@@ -269,21 +267,21 @@ def get(app: Duly, who: Reader, job_id: str) -> JobWithProgress:
 
 @api.post("/{job_id}/cancel")
 def cancel(app: Duly, who: Operator, job_id: str) -> Canceled:
-    """Cancel it and its unfinished descendants; false if it was finished."""
+    """Cancel a job and its unfinished descendants; `canceled` is false if it had finished."""
     job = visible(app, who, job_id)
     return Canceled(canceled=operations.cancel(app, job.id, who.name))
 
 
 @api.post("/{job_id}/retry", status=201)
 def retry(app: Duly, who: Operator, job_id: str) -> JobShape:
-    """Run a failed or canceled job again: the new job."""
+    """Retry a failed or canceled job; returns the new job."""
     job = visible(app, who, job_id)
     return shape_of(operations.retry(app, job.id, who.name).record)
 
 
 @api.get("/{job_id}/children")
 def children(app: Duly, who: Reader, job_id: str) -> list[JobShape]:
-    """The jobs that its code has called."""
+    """List the jobs that the job's code has enqueued."""
     return children_of(app, who, job_id, MAX_CHILDREN)
 
 
@@ -293,10 +291,10 @@ def logs(
     who: Reader,
     job_id: str,
     after: Annotated[
-        int, Meta(ge=0, le=SAFE_INTEGER, description="The `next` of the page before.")
+        int, Meta(ge=0, le=SAFE_INTEGER, description="The `next` value of the previous page.")
     ] = 0,
 ) -> Lines:
-    """Its log lines, oldest first."""
+    """List a job's log lines, oldest first."""
     lines = visible(app, who, job_id).logs(after=after)
     shown = lines[:MAX_LINES]
     items = [Line(seq=line.seq, at=line.at, level=line.level, text=line.text) for line in shown]
@@ -305,7 +303,7 @@ def logs(
 
 @api.get("/{job_id}/why")
 def why(app: Duly, who: Reader, job_id: str) -> WhyShape:
-    """Why it has not run yet."""
+    """Explain why a job has not run yet."""
     said = app.why(visible(app, who, job_id))
     hidden = hidden_jobs(app, who, [job for reason in said.reasons for job in reason.jobs])
     reasons = [
@@ -323,7 +321,7 @@ def why(app: Duly, who: Reader, job_id: str) -> WhyShape:
 
 @api.post("/bulk", status=202, again=BulkAnswer)
 def bulk(app: Duly, who: Operator, once: Repeatable, body: BulkBody) -> BulkAnswer:
-    """Cancel, repeat or move every job that matches, as one job whose progress can be watched."""
+    """Cancel, retry or reschedule all matching jobs, as one job whose progress you can follow."""
     _check_words(body)
     asked = {name: getattr(body, name) for name in BulkFilter.__struct_fields__ if name != "owner"}
     which = {name: value for name, value in asked.items() if value is not None} | {"by": who.name}
@@ -364,7 +362,7 @@ def _order(app: Duly, body: BulkBody, which: dict[str, Any]) -> BulkOrder:
 
 
 def _check_words(body: BulkBody) -> None:
-    """Refuse what the verb would not look at: somebody meant it."""
+    """Refuse fields that the verb would ignore."""
     unread = {
         "cancel": ("dead", "run_at", "run_after"),
         "retry": ("run_at", "run_after"),
@@ -373,14 +371,14 @@ def _check_words(body: BulkBody) -> None:
     for name in unread[body.verb]:
         given: object = getattr(body, name)
         if given is not None and given is not False:
-            raise Refused(422, "invalid", f"{body.verb} takes no {name}", field=name)
+            raise Refused(422, "invalid", f"{body.verb} does not take {name}", field=name)
 
 
 # Helpers -----------------------------------------------------------------------------------------
 
 
 def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
-    """A function that outsiders may call: not internal, not duly's own, not on its way out."""
+    """A function that may be called over HTTP: not internal, deprecated, deleted or duly's own."""
     if is_reserved(name) or not name.isprintable():
         raise UnknownFunction(name, ())
     info: FunctionInfo = app.functions.info(name)
@@ -391,7 +389,7 @@ def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
             raise FunctionDeleted(name)
         case Status.DEPRECATED:
             raise Refused(
-                409, "function_deprecated", f"{name} is deprecated: it takes no new calls"
+                409, "function_deprecated", f"{name} is deprecated and accepts no new calls"
             )
         case _:
             return app.function(name)
@@ -400,11 +398,11 @@ def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
 def callee(
     app: Duly, who: Principal, function: str | None, endpoint: str | None, owner: str | None
 ) -> Function[..., Any]:
-    """What outsiders want to call: exactly one of both. `owner`: whose endpoints have the names."""
+    """The target of a call, exactly one of the two. `owner`: the owner of the named endpoints."""
     if function is not None and endpoint is None:
         return callable_by_http(app, function)
     if endpoint is None or function is not None:
-        message = "give function or endpoint, exactly one of them"
+        message = "give either function or endpoint"
         raise Refused(422, "invalid", message, field="function")
     of = who.owner if is_id(endpoint) else owner
     found = (app.endpoints if of is None else app.endpoints.of(of)).get(endpoint)
@@ -412,21 +410,21 @@ def callee(
 
 
 def called_with(function: Function[..., Any], args: dict[str, Any]) -> Call[Any]:
-    """As `bind`, also for names that mean something to Python, such as self."""
+    """Like `bind`, but also accepts argument names that are special in Python, such as self."""
     if isinstance(function, EndpointTarget) and args.keys() - {"body"}:
-        raise Refused(422, "invalid", "an endpoint takes a body, and nothing else", field="args")
+        raise Refused(422, "invalid", "an endpoint takes only a body", field="args")
     refuse_masks(function, args)
     return Call(function, function.signature.encode((), args))
 
 
 def refuse_masks(function: Function[..., Any], args: dict[str, Any]) -> None:
-    """What is shown of a redacted argument is not its value."""
+    """Refuse the mask of a redacted argument, which is not its value."""
     for name in masked(args, function.signature.redacted):
-        raise InvalidArgument(function.name, name, "it is only shown as ***; write it anew")
+        raise InvalidArgument(function.name, name, "*** is not the value; give the value itself")
 
 
 def called(app: Duly, who: Principal, once: Repeatable, body: NewJobBody) -> Job[Any]:
-    """The call that somebody asks for, as a job."""
+    """Enqueue the requested call."""
     owner = owner_of(who, body.owner)
     function = callee(app, who, body.function, body.endpoint, owner)
     if isinstance(function, EndpointTarget):
@@ -453,7 +451,7 @@ def run_once(
     due: int,
     audit_entry: AuditEntryOf | None = None,
 ) -> Job[Any]:
-    """The call as a job, or the one that the key of the request already has."""
+    """Enqueue a call, or return the job that the request's key already has."""
     if once.key is None:
         return _run(app, who, function, args, due, audit_entry)
     with once.claimed(who, body):
@@ -470,10 +468,10 @@ def _run(
     due: int,
     audit_entry: AuditEntryOf | None,
 ) -> Job[Any]:
-    """The call as a job that says who asked for it."""
+    """Enqueue a call as a job that records the principal."""
     job = operations.run(app, called_with(function, args), due, who.name, audit_entry)
     if job is None:
-        # Its key is remembered for longer than it was kept.
+        # The key outlives the job.
         raise gone()
     if is_foreign(who, job.record.owner):
         raise JobNotFound(job.id)
@@ -481,7 +479,7 @@ def _run(
 
 
 def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
-    """The job, if there is one for those who ask."""
+    """The job, if it exists and the principal may see it."""
     job = app.job(job_id)
     if is_foreign(who, job.record.owner):
         raise JobNotFound(job_id)
@@ -489,7 +487,7 @@ def visible(app: Duly, who: Principal, job_id: str) -> Job[Any]:
 
 
 def children_of(app: Duly, who: Principal, job_id: str, limit: int) -> list[JobShape]:
-    """The newest children of a job, as far as they are for those who ask."""
+    """The newest children of a job that the principal may see."""
     parent = visible(app, who, job_id)
     found = operations.find_jobs(app, JobFilter(parent_id=parent.id, limit=limit))
     mine = [record for record in found if not is_foreign(who, record.owner)]
@@ -497,7 +495,7 @@ def children_of(app: Duly, who: Principal, job_id: str, limit: int) -> list[JobS
 
 
 def hidden_jobs(app: Duly, who: Principal, job_ids: Sequence[str]) -> set[str]:
-    """Which of them are others': limits of functions are everybody's, and so are their holders."""
+    """The jobs of other owners among them: a function's limits are shared by all owners."""
     if who.owner is None:
         return set()
     found = {job_id: operations.stored_job(app, job_id) for job_id in job_ids}

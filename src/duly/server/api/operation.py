@@ -1,11 +1,13 @@
-"""Operations: what the API can do, as plain functions that no web framework is needed to call.
+"""Operations: the actions of the API, as plain functions that do not need a web framework.
 
-The server makes a route of each (`server/routes.py`), the command line calls them in its own
-process (`cli/local.py`). The parameters of a function say what it is given:
+The server turns each into a route (`server/routes.py`); the command line calls them in its own
+process (`cli/local.py`). The types of a function's parameters decide what it receives:
 
-- `Duly`: the app; `Principal` with a scope, such as `Reader`: who asks, if they may;
-- `Repeatable`: what makes a request under an Idempotency-Key once;
-- a `Shape`: the body; what the path names; everything else: the query, or a `Header`.
+- `Duly`: the app;
+- a `Principal` with a scope, such as `Reader`: the caller, if it has that scope;
+- `Repeatable`: makes a request under an Idempotency-Key take effect once;
+- a `Shape`: the body;
+- other types: a part of the path if it is named there, otherwise the query or a `Header`.
 """
 
 from __future__ import annotations
@@ -26,49 +28,49 @@ Admin = Annotated[Principal, Scope.ADMIN]
 
 
 class Header(NamedTuple):
-    """Where a parameter is found."""
+    """A parameter that is read from a header."""
 
     name: str
 
 
 class Check(NamedTuple):
-    """Refuses, with ValueError, what is not as its type says: for words better than a type's."""
+    """Raises ValueError for a bad value, for a better message than its type would give."""
 
     refuse: Callable[[object], None]
 
 
 class Text(NamedTuple):
-    """An answer that is no JSON."""
+    """A response that is not JSON."""
 
     content: str
     headers: Mapping[str, str] = {}
 
 
 Stream = AsyncGenerator[str]
-"""An answer that goes on and on."""
+"""A streaming response."""
 
 
 class Operation(NamedTuple):
-    """One of the things that the API can do."""
+    """One action of the API."""
 
     method: str
     path: str
-    """From /api/v1 on, with `{name}` for a part that is a parameter."""
+    """The path below /api/v1, with `{name}` for a parameter."""
     tags: tuple[str, ...]
     function: Callable[..., Any]
     status: int
     shape: Any
-    """What it answers, if its function may give something else as well; else None."""
+    """The response type, if the function may also return something else; otherwise None."""
     again: Any
-    """What it answers with 200 instead, if it does."""
+    """The type of a 200 response for an existing object, if there is one."""
     media: str | None
-    """What it answers if that is no JSON."""
+    """The media type, if the response is not JSON."""
     says: str | None
     waits: str | None
-    """What it waits for, if that is somebody else: the value of this parameter, or this itself."""
+    """What external service it waits for: the value of this parameter, or this name itself."""
 
     def match(self, method: str, path: list[str]) -> dict[str, str] | None:
-        """What its path holds, if this is the one that is asked for."""
+        """The parameters in the path, if this operation matches."""
         parts = self.path.strip("/").split("/")
         if method != self.method or len(parts) != len(path):
             return None
@@ -86,14 +88,14 @@ class Operation(NamedTuple):
 
     @property
     def parameters(self) -> Iterator[tuple[Parameter, Any]]:
-        """With their types."""
+        """The parameters with their types."""
         hints = self.hints
         for name, parameter in signature(self.function).parameters.items():
             yield parameter, hints[name]
 
 
 class Operations(list[Operation]):
-    """Those of a noun, in the order in which their paths are tried."""
+    """The operations of a noun, in the order in which their paths are tried."""
 
     def __init__(self, tag: str, prefix: str = "") -> None:
         self._tag, self._prefix = tag, prefix
@@ -140,7 +142,7 @@ class Operations(list[Operation]):
 
 
 def scope_of(hint: Any) -> Scope | None:
-    """Which scope a parameter asks for, if it is who asks."""
+    """The scope that a parameter requires, if it is the principal."""
     return next((each for each in extras(hint) if isinstance(each, Scope)), None)
 
 
@@ -149,22 +151,22 @@ def header_of(hint: Any) -> str | None:
 
 
 def extras(hint: Any) -> tuple[Any, ...]:
-    """What `Annotated` adds to a type."""
+    """The metadata that `Annotated` adds to a type."""
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
 def kind_of(hint: Any) -> Any:
-    """A type without what `Annotated` adds."""
+    """A type without its `Annotated` metadata."""
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
 def check_scope(principal: Principal, scope: Scope) -> Principal:
     if not principal.may(scope):
-        raise Refused(403, "forbidden", f"this needs the scope {scope}")
+        raise Refused(403, "forbidden", f"the scope {scope} is required")
     return principal
 
 
 def require_all_owners(principal: Principal) -> None:
-    """Refuse those who are there for one owner: this is about everybody's things."""
+    """Refuse a principal that is limited to one owner: this concerns all owners."""
     if principal.owner is not None:
-        raise Refused(403, "forbidden", "a token of an owner may not do this")
+        raise Refused(403, "forbidden", "a token with an owner may not do this")

@@ -31,7 +31,7 @@ class QueueShape(Shape):
     name: str
     paused: PauseShape | None
     at_once: Annotated[
-        int | None, Meta(description="How many of its jobs run at once, over all workers.")
+        int | None, Meta(description="The most jobs that run at once, across all workers.")
     ]
 
 
@@ -60,7 +60,7 @@ class FindingShape(Shape):
 
 
 class DiagnosisShape(Shape):
-    healthy: Annotated[bool, Meta(description="Whether nothing is wrong; notes do not count.")]
+    healthy: Annotated[bool, Meta(description="True if no problem was found; notes do not count.")]
     findings: list[FindingShape]
 
 
@@ -83,7 +83,7 @@ class AuditShape(Shape):
 
 @api.get("/queues")
 def queues(app: Duly, who: Reader) -> list[QueueShape]:
-    """Every queue that a function, a worker, a pause or a limit names."""
+    """List every queue that a function, a worker, a pause or a limit names."""
     paused = {pause.name: pause for pause in app.queues.paused() if pause.name != "*"}
     limits = app.queues.limits()
     used = {options_of(info).queue for info in app.functions.published()}
@@ -97,7 +97,7 @@ def queues(app: Duly, who: Reader) -> list[QueueShape]:
 
 @api.post("/queues/{name}/pause")
 def pause_queue(app: Duly, who: Operator, name: str, body: NoteBody = EMPTY_NOTE) -> QueueShape:
-    """Start no more jobs of this queue."""
+    """Pause a queue: start no more of its jobs."""
     require_all_owners(who)
     app.queues.pause(name, by=who.name, note=body.note)
     return _queue(app, name)
@@ -105,7 +105,7 @@ def pause_queue(app: Duly, who: Operator, name: str, body: NoteBody = EMPTY_NOTE
 
 @api.post("/queues/{name}/resume")
 def resume_queue(app: Duly, who: Operator, name: str) -> QueueShape:
-    """Start them again."""
+    """Resume a paused queue."""
     require_all_owners(who)
     app.queues.resume(name, by=who.name)
     return _queue(app, name)
@@ -113,7 +113,7 @@ def resume_queue(app: Duly, who: Operator, name: str) -> QueueShape:
 
 @api.put("/queues/{name}/limit")
 def limit_queue(app: Duly, who: Operator, name: str, body: LimitBody) -> QueueShape:
-    """Run at most so many of its jobs at once, over all workers; null: any number."""
+    """Limit how many of a queue's jobs run at once, across all workers; null: no limit."""
     require_all_owners(who)
     app.queues.limit(name, body.at_once, by=who.name)
     return _queue(app, name)
@@ -137,7 +137,7 @@ def _pause(pause: QueuePause | None) -> PauseShape | None:
 
 @api.get("/workers")
 def workers(app: Duly, who: Reader) -> list[WorkerShape]:
-    """The workers that are registered now."""
+    """List the registered workers."""
     require_all_owners(who)
     return [
         WorkerShape(
@@ -158,7 +158,7 @@ def workers(app: Duly, who: Reader) -> list[WorkerShape]:
 
 @api.get("/doctor")
 def doctor(app: Duly, who: Reader) -> DiagnosisShape:
-    """What is wrong, as far as the server can tell, and what to do; takes some seconds at most."""
+    """Check for problems that the server can see, with advice; takes a few seconds at most."""
     require_all_owners(who)
     found = operations.examine(app)
     findings = [FindingShape(**msgspec.structs.asdict(each)) for each in found.findings]
@@ -167,13 +167,13 @@ def doctor(app: Duly, who: Reader) -> DiagnosisShape:
 
 @api.get("/kill-switch")
 def kill_switch(app: Duly, who: Reader) -> SwitchShape:
-    """By whom, when and why everything is paused, if it is."""
+    """Get the state of the kill switch: whether everything is paused, by whom, when and why."""
     return SwitchShape(paused=_pause(app.paused))
 
 
 @api.post("/kill-switch/pause")
 def pause(app: Duly, who: Operator, body: NoteBody = EMPTY_NOTE) -> SwitchShape:
-    """Start no job of any queue and dispatch no tick of any schedule."""
+    """Pause everything: no job starts and no tick is dispatched."""
     require_all_owners(who)
     app.pause(body.note, by=who.name)
     return SwitchShape(paused=_pause(app.paused))
@@ -181,7 +181,7 @@ def pause(app: Duly, who: Operator, body: NoteBody = EMPTY_NOTE) -> SwitchShape:
 
 @api.post("/kill-switch/resume")
 def resume(app: Duly, who: Operator) -> SwitchShape:
-    """The contrary."""
+    """Resume everything."""
     require_all_owners(who)
     app.resume(by=who.name)
     return SwitchShape(paused=_pause(app.paused))
@@ -191,11 +191,11 @@ def resume(app: Duly, who: Operator) -> SwitchShape:
 def audit(
     app: Duly,
     who: Operator,
-    target: Annotated[str | None, Meta(description="Such as schedule:<id>.")] = None,
+    target: Annotated[str | None, Meta(description="For example schedule:<id>.")] = None,
     before: Cursor = None,
     limit: Limit = 100,
 ) -> Page[AuditShape]:
-    """Who did what to what, newest first."""
+    """List audit entries, newest first."""
     require_all_owners(who)
     return audited(app, target, before, limit)
 
@@ -227,7 +227,7 @@ def audited(
 
 
 def _shown(detail: Any) -> Any:
-    """Without the row of a schedule that was removed: it may hold what `Redact` hides."""
+    """The detail without a removed schedule's row, which may hold redacted values."""
     if not isinstance(detail, dict):
         return detail
     fields = cast("dict[str, Any]", detail)

@@ -1,4 +1,4 @@
-"""Requests that may be repeated: what one makes is made once."""
+"""Repeatable requests: under an idempotency key, a request takes effect only once."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ KEY = "Idempotency-Key"
 
 
 class Repeatable:
-    """Makes something once, however often the request comes.
+    """Creates something once, however often the request is repeated.
 
-    The first request under a key fixes the id of what it makes; whoever repeats it finds that, or
-    makes it under the same id if the first one never came so far. A first request that is refused
-    leaves the key to another.
+    The first request under a key fixes the id of the new object. A repeated request finds that
+    object, or creates it under the same id if the first request did not get that far. If the first
+    request is refused, its key is free again.
     """
 
     def __init__(self, app: Duly, path: str, key: str | None) -> None:
-        """`path`: with its method, and as it is wherever the server is mounted."""
+        """`path`: the method and path, without the server's mount path."""
         self._app, self._path = app, path
         self.key = key
         self.made_before = False
@@ -41,7 +41,7 @@ class Repeatable:
         make: Callable[[str | None], T],
         find: Callable[[str], T | None],
     ) -> T:
-        """What `make` gives for the id that it has to use (None: any), or what `find` does."""
+        """The result of `find`, or of `make` with the id that it must use (None: any id)."""
         if self.key is None:
             return make(None)
         with self.claimed(principal, body) as claim:
@@ -53,7 +53,7 @@ class Repeatable:
         return thing
 
     def do(self, principal: Principal, body: Shape, act: Callable[[str | None], T]) -> T:
-        """What `act` gives; under the id that it gets (None: any) it does something once."""
+        """The result of `act`, which has its effect only once for the id it gets (None: any id)."""
         if self.key is None:
             return act(None)
         with self.claimed(principal, body) as claim:
@@ -75,7 +75,7 @@ class Repeatable:
         try:
             return make(claim.target)
         except DulyError:
-            # Somebody may have been faster with the same request.
+            # The same request may have been faster in another process.
             found = self._found(find, claim.target)
             if found is None:
                 raise
@@ -83,14 +83,14 @@ class Repeatable:
 
     @contextmanager
     def claimed(self, principal: Principal, body: Shape) -> Generator[RequestClaim]:
-        """What the first request under the key makes; if this is it, only if it is not refused."""
+        """The claim of the first request under the key; released if that one is refused."""
         mine = self._claim_of(principal, body)
         claim = self._claim(mine)
         try:
             yield claim
         except (DulyError, Refused) as error:
             status = error.status if isinstance(error, Refused) else status_of(error)
-            # Of what went wrong on our side nobody knows how far it came.
+            # After an error on the server's side, it is unknown how far the request got.
             if claim is mine and status < 500:
                 operations.give_up_request(self._app, mine)
             raise
@@ -108,7 +108,7 @@ class Repeatable:
             raise Refused(
                 422,
                 "idempotency_mismatch",
-                "another request was made with this key",
+                "this key was already used for a different request",
                 field="Idempotency-Key",
                 hint="use a new key for a new request",
             )
@@ -118,11 +118,11 @@ class Repeatable:
         try:
             operations.request_done(self._app, claim)
         except StoreError as error:
-            # It is made. Only one who repeats this after it was removed again makes it anew.
-            log.warning("request %s is not remembered as done: %s", claim.target, error)
+            # The object exists. Only a repeat after its removal would create it again.
+            log.warning("could not record request %s as done: %s", claim.target, error)
 
     def digest(self, principal: Principal) -> str:
-        """The key as nobody else can have it."""
+        """A key that no other principal can have."""
         return hashlib.sha256(f"{principal.name}\n{self.key}".encode()).hexdigest()
 
     def _found(self, find: Callable[[str], T | None], target: str) -> T | None:
@@ -135,13 +135,13 @@ class Repeatable:
         return found
 
     def made_nothing(self) -> None:
-        """Answer 200 instead of 201 or 202."""
+        """Respond with 200 instead of 201 or 202."""
         self.made_before = True
 
 
 def gone() -> Refused:
-    """The answer to a repeat: nothing is made again."""
-    return Refused(409, "already_done", "what this request made was removed since")
+    """The response to a repeat whose object is gone: it is not created again."""
+    return Refused(409, "already_done", "the object that this request created has been removed")
 
 
 def check_header(text: str) -> None:

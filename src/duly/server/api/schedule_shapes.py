@@ -44,10 +44,10 @@ Seconds = Annotated[float, Meta(gt=0, description="Seconds.")]
 
 
 def _with_units(value: object) -> None:
-    """Refuse a bare number: whoever writes one means seconds, or milliseconds."""
+    """Refuse a bare number, which could mean seconds or milliseconds."""
     if value is not None and (not isinstance(value, str) or read_length(value) is None):
         raise ValueError(
-            f'{repr(value)[:20]} is not a length with a unit; write "every": "5m" or "1h30m", '
+            f'{repr(value)[:20]} is not a duration with a unit; write "every": "5m" or "1h30m", '
             'or "every_ms": 300000 for milliseconds'
         )
 
@@ -55,16 +55,16 @@ def _with_units(value: object) -> None:
 Interval = Annotated[
     str,
     Check(_with_units),
-    Meta(description="A length with its units: `5m`, `1h30m`. A bare number is refused."),
+    Meta(description="A duration with units: `5m`, `1h30m`. A bare number is refused."),
 ]
-ENDPOINT_HELP = f"Instead of a function: it is POSTed to. {NAME_OR_ID}"
+ENDPOINT_HELP = f"The endpoint to POST to instead of calling a function. {NAME_OR_ID}"
 
 
 # Requests ----------------------------------------------------------------------------------------
 
 
 class BudgetShape(Shape, kw_only=True):
-    """At most so many runs, or so much cost, in any `per` seconds."""
+    """The most runs, or the highest cost, in any `per` seconds."""
 
     runs: int | None = None
     cost: float | None = None
@@ -72,7 +72,7 @@ class BudgetShape(Shape, kw_only=True):
 
 
 class ExpectShape(Shape):
-    """What must be true of it; exactly one of the three."""
+    """What the schedule promises; exactly one of the three."""
 
     by: Annotated[str | None, Meta(description='A time of day such as "07:00", in its zone.')] = (
         None
@@ -86,7 +86,7 @@ class TriggerBody(Shape):
     tz: (
         Annotated[
             str | None,
-            Meta(description="The zone of `cron`; UTC by default. No effect with `every`."),
+            Meta(description="The time zone of `cron`. Default: UTC. No effect with `every`."),
         ]
         | UnsetType
     ) = UNSET
@@ -115,7 +115,7 @@ TAKEN: dict[Kind, Any] = {
     Kind.OBJECT: dict[str, Any],
     Kind.LIST: list[dict[str, Any]],
 }
-"""What a body has for an option."""
+"""The type of an option in a request body."""
 
 
 def _type(option: Option, types: Mapping[Kind, Any]) -> Any:
@@ -129,7 +129,7 @@ def _or_none(kind: Any) -> Any:
 
 
 def _taken(option: Option) -> tuple[str, Any, Any]:
-    """The field of a body for an option."""
+    """The field for an option in a request body."""
     kind = _type(option, TAKEN)
     if option.kind is Kind.WHOLE:
         kind = Annotated[kind, Meta(ge=option.least)]
@@ -147,7 +147,7 @@ else:
 
 
 class ScheduleOptionsBody(_OptionsBody):
-    """What a schedule can be given. `cron`, `every` or `at`: exactly one of them."""
+    """The options of a schedule, with exactly one of `cron`, `every` and `at`."""
 
 
 class NewScheduleBody(ScheduleOptionsBody, kw_only=True):
@@ -160,13 +160,13 @@ class NewScheduleBody(ScheduleOptionsBody, kw_only=True):
     options: JobOptions = field(default_factory=JobOptions)
     owner: str | None = None
     enabled: bool = True
-    fire_at_once: Annotated[bool, Meta(description="`every` ticks first when it is made.")] = False
+    fire_at_once: Annotated[bool, Meta(description="`every` ticks first on creation.")] = False
 
 
 class ScheduleChangesBody(ScheduleOptionsBody, kw_only=True):
-    """What is given is changed, and nothing else; null takes it away."""
+    """Only the given fields are changed; null removes an option."""
 
-    version: Annotated[int, Meta(description="As it was read: 409 if it has changed since.")]
+    version: Annotated[int, Meta(description="As read: 409 if it has changed since.")]
     function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     endpoint: (
         Annotated[str, Meta(min_length=1, max_length=500, description=ENDPOINT_HELP)] | None
@@ -179,11 +179,11 @@ class ScheduleChangesBody(ScheduleOptionsBody, kw_only=True):
 NOT_OPTIONS = frozenset(
     {"key", "function", "endpoint", "args", "options", "owner", "version", "every_ms", "anchor_at"}
 )
-"""What of a body is no option of `schedules.create`."""
+"""The fields of a body that are not options of `schedules.create`."""
 
 
 def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
-    """The options of a body as the verbs take them: those that were given, also as null."""
+    """The options of a body for the verbs: those that were set, including to null."""
     said = given(body)
     options = {name: value for name, value in said.items() if name not in NOT_OPTIONS}
     milliseconds, anchor = _interval(said.get("every"), said.get("every_ms")), said.get("anchor_at")
@@ -215,7 +215,7 @@ def _interval(every: str | None, every_ms: int | None) -> int | None:
 
 
 class OverrideShape(Shape):
-    """What an operator has said of the next tick: skip it, or move it `to`."""
+    """An operator's override for the next tick: skip it, or move it `to`."""
 
     tick_at: Time
     tick_at_ms: Ms
@@ -225,19 +225,19 @@ class OverrideShape(Shape):
 
 
 class CallShape(Shape):
-    """What a schedule calls, and when."""
+    """The target and trigger of a schedule."""
 
     id: str
     key: str
     owner: str | None
-    declared: Annotated[bool, Meta(description="Whether code declares it.")]
+    declared: Annotated[bool, Meta(description="Whether the schedule is declared in code.")]
     function: str
     args: dict[str, Any]
-    options: Annotated[dict[str, Any], Meta(description="What its jobs have that others have not.")]
-    description: Annotated[str | None, Meta(description="When it ticks, in words.")]
+    options: Annotated[dict[str, Any], Meta(description="Options that differ from the function's.")]
+    description: Annotated[str | None, Meta(description="The trigger in words.")]
     cron: str | None
     tz: str
-    every: Annotated[str | None, Meta(description="As it was given, with units: `1h30m`.")]
+    every: Annotated[str | None, Meta(description="The interval with units: `1h30m`.")]
     every_ms: int | None
     anchor_at: Time | None
     anchor_at_ms: Ms | None
@@ -252,18 +252,18 @@ SHOWN: dict[Kind, Any] = TAKEN | {
     Kind.INSTANT: Time,
     Kind.OBJECT: Any,
 }
-"""What an answer has for an option."""
+"""The type of an option in a response."""
 STATUS = Literal["enabled", "disabled", "parked", "orphaned", "ended"]
 BESIDE: dict[str, dict[str, Any]] = {
     "calendar": {"calendar_id": str | None},
     "rotation": {"rotation_index": int},
     "alert": {"enabled": bool, "status": STATUS},
 }
-"""What an answer has behind an option."""
+"""The fields that follow an option in a response."""
 
 
 def _shown(option: Option) -> dict[str, Any]:
-    """The fields of an answer for an option."""
+    """The fields for an option in a response."""
     kind = _type(option, SHOWN)
     fields = {option.name: _or_none(kind) if option.usual is None else kind}
     if option.kind is Kind.INSTANT:
@@ -286,8 +286,8 @@ else:
 
 class ScheduleShape(_OptionsShape):
     changed_by: str | None
-    error: Annotated[str | None, Meta(description="Why it is parked.")]
-    late: Annotated[str | None, Meta(description="How it has broken its promise.")]
+    error: Annotated[str | None, Meta(description="Why the schedule is parked.")]
+    late: Annotated[str | None, Meta(description="Which expectation the schedule has missed.")]
     next_tick_at: Time | None
     next_tick_at_ms: Ms | None
     due_at: Time | None
@@ -297,7 +297,7 @@ class ScheduleShape(_OptionsShape):
     last_dispatch_at_ms: Ms | None
     last_job_id: str | None
     last_status: Annotated[
-        str | None, Meta(description="The state of its last job, while that is kept.")
+        str | None, Meta(description="The state of the last job, while it is stored.")
     ]
     version: int
     created_at: Time
@@ -321,18 +321,18 @@ class TickShape(Shape):
     decided_at: Time
     decided_at_ms: Ms
     first_at: Annotated[
-        Time | None, Meta(description="The first of those that a missed one stands for.")
+        Time | None, Meta(description="The first of the missed ticks that this row stands for.")
     ]
     first_at_ms: Ms | None
-    count: Annotated[int | None, Meta(description="How many ticks a missed one stands for.")]
+    count: Annotated[int | None, Meta(description="How many missed ticks this row stands for.")]
     dst_adjusted: bool
 
 
 class ForeseenShape(Shape):
     tick_at: Time
     tick_at_ms: Ms
-    local: Annotated[str, Meta(description="The same in the schedule's zone.")]
-    viewer: Annotated[str, Meta(description="The same in the zone that was asked for.")]
+    local: Annotated[str, Meta(description="The tick in the schedule's time zone.")]
+    viewer: Annotated[str, Meta(description="The tick in the requested time zone.")]
     due_at: Time
     due_at_ms: Ms
     decision: Literal["dispatch", "skip"]
@@ -368,7 +368,7 @@ class ScheduleWhyShape(Shape):
 
 
 class CheckShape(Shape):
-    """One operator, what it found and whether that is enough."""
+    """One operator, the value it found and whether it passes."""
 
     pointer: str
     operator: str
@@ -401,7 +401,7 @@ class PlanEntryShape(Shape):
 
 
 class PlanShape(Shape):
-    """What becomes of the schedules that code declares."""
+    """The changes to the schedules that are declared in code."""
 
     changes: int
     applied_before: bool
@@ -409,7 +409,7 @@ class PlanShape(Shape):
 
 
 class ScheduleShapes:
-    """Makes shapes of schedules; their calendars and last jobs are looked up together."""
+    """Converts schedules to shapes, looking up their calendars and last jobs together."""
 
     def __init__(self, app: Duly) -> None:
         self._app = app
@@ -501,7 +501,7 @@ def _trigger(trigger: Trigger | None) -> dict[str, Any]:
 
 
 def _instants(**instants: int | None) -> dict[str, Any]:
-    """Each as `x_at` and `x_at_ms`."""
+    """Each instant as `x_at` and `x_at_ms`."""
     fields: dict[str, Any] = {}
     for name, instant in instants.items():
         field = "at" if name == "at" else f"{name}_at"

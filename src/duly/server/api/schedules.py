@@ -1,4 +1,4 @@
-"""Schedules: create, change and run them, and everything else that operators do with them."""
+"""Schedules: create, update and run them, and all other operator actions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ api = Operations("schedules", "/schedules")
 
 MAX_PREVIEW = 200
 KINDS_OF_TICKS = 3
-"""So many ticks of a schedule can have the same instant."""
+"""The most ticks of a schedule that can have the same instant."""
 
 
 class DryRunBody(Shape):
@@ -80,7 +80,7 @@ class MoveBody(Shape):
 
 
 class CalendarBody(Shape):
-    calendar: Annotated[str, Meta(description="Its name, or its id.")]
+    calendar: Annotated[str, Meta(description="The calendar's name or id.")]
 
 
 class RotationBody(Shape):
@@ -89,8 +89,8 @@ class RotationBody(Shape):
 
 class BackfillBody(Shape):
     start: Instant
-    end: Annotated[Instant, Meta(description="Ticks before it, and not at it.")]
-    dry_run: Annotated[bool, Meta(description="Only say what would become of the ticks.")] = False
+    end: Annotated[Instant, Meta(description="The exclusive end of the range.")]
+    dry_run: Annotated[bool, Meta(description="Only report the decisions.")] = False
 
 
 class BackfillAnswer(Shape):
@@ -120,11 +120,11 @@ def find(
     function: str | None = None,
     enabled: bool | None = None,
     parked: bool | None = None,
-    calendar: Annotated[str | None, Meta(description="Its name, or its id.")] = None,
+    calendar: Annotated[str | None, Meta(description="The calendar's name or id.")] = None,
     after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[ScheduleShape]:
-    """Oldest first."""
+    """List schedules, oldest first."""
     found = app.schedules.list(
         owner=owner_of(who, owner),
         function=function,
@@ -139,7 +139,7 @@ def find(
 
 @api.post("", status=201, again=ScheduleShape)
 def create(app: Duly, who: Operator, once: Repeatable, body: NewScheduleBody) -> ScheduleShape:
-    """Make a schedule: 201 with it, 200 with the one that an earlier request made."""
+    """Create a schedule: 201, or 200 with the one that an earlier request with the key created."""
     owner = owner_of(who, body.owner)
 
     def make(schedule_id: str | None) -> Schedule:
@@ -152,7 +152,7 @@ def create(app: Duly, who: Operator, once: Repeatable, body: NewScheduleBody) ->
 
 @api.post("/check")
 def check(app: Duly, who: Reader, body: NewScheduleBody) -> ScheduleShape:
-    """The schedule that the same request to make one would give; nothing is made."""
+    """Validate a request to create a schedule and return the result; nothing is created."""
     owner = owner_of(who, body.owner)
     call, options = _asked_for(app, who, body, owner)
     return ScheduleShapes(app)(operations.draft(app, body.key, call, options, owner, who.name))
@@ -160,21 +160,21 @@ def check(app: Duly, who: Reader, body: NewScheduleBody) -> ScheduleShape:
 
 @api.get("/plan")
 def plan(app: Duly, who: Reader) -> PlanShape:
-    """What applying the schedules that this server's code declares would change."""
+    """Preview what applying the schedules declared in this server's code would change."""
     require_all_owners(who)
     return plan_shape(app.schedules.plan())
 
 
 @api.post("/apply")
 def apply(app: Duly, who: Operator, body: DryRunBody = NOT_DRY_RUN) -> PlanShape:
-    """Make the store say what this server's code declares."""
+    """Apply the schedules declared in this server's code to the store."""
     require_all_owners(who)
     return plan_shape(app.schedules.apply(by=who.name, dry_run=body.dry_run))
 
 
 @api.post("/prune")
 def prune(app: Duly, who: Operator, body: DryRunBody = NOT_DRY_RUN) -> PlanShape:
-    """Remove those that code declares no longer."""
+    """Remove schedules that are no longer declared in code."""
     require_all_owners(who)
     return plan_shape(app.schedules.prune(by=who.name, dry_run=body.dry_run))
 
@@ -187,7 +187,7 @@ def health_of_all(
     after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[HealthShape]:
-    """How all of them do: ok, missed, paused or never ran; and why."""
+    """Get the health of all schedules: ok, missed, paused or never ran, and why."""
     found = app.schedules.list(owner=owner_of(who, owner), after=after, limit=limit + 1)
     states = operations.healths(app, [each.record for each in found])
     return page([_health(each) for each in states], limit, lambda each: each.id)
@@ -195,7 +195,7 @@ def health_of_all(
 
 @api.get("/named")
 def named(app: Duly, who: Reader, key: str, owner: str | None = None) -> ScheduleShape:
-    """The one that is called so; of an owner, or of nobody."""
+    """Get a schedule by key, with the given owner or none."""
     found = owner_of(who, owner)
     schedules = app.schedules if found is None else app.schedules.of(found)
     return ScheduleShapes(app)(schedules.get(key))
@@ -211,7 +211,7 @@ def get(app: Duly, who: Reader, schedule_id: str) -> ScheduleShape:
 
 @api.patch("/{schedule_id}")
 def update(app: Duly, who: Operator, schedule_id: str, body: ScheduleChangesBody) -> ScheduleShape:
-    """Change what is given, and nothing else; null takes an option away."""
+    """Update only the given fields of a schedule; null removes an option."""
     schedule, call, options = change_of(app, who, schedule_id, body)
     schedules = _schedules(app, who)
     changed = schedules.update(schedule.id, call, by=who.name, version=body.version, **options)
@@ -220,7 +220,7 @@ def update(app: Duly, who: Operator, schedule_id: str, body: ScheduleChangesBody
 
 @api.delete("/{schedule_id}", status=204)
 def remove(app: Duly, who: Operator, schedule_id: str) -> None:
-    """Remove it; its unfinished jobs and its ledger stay."""
+    """Remove a schedule; its unfinished jobs and its ledger are kept."""
     _schedules(app, who).remove(_visible(app, who, schedule_id), by=who.name)
 
 
@@ -228,7 +228,7 @@ def remove(app: Duly, who: Operator, schedule_id: str) -> None:
 def enable(
     app: Duly, who: Operator, schedule_id: str, body: NoteBody = EMPTY_NOTE
 ) -> ScheduleShape:
-    """Let it tick again, from now: nothing that was due meanwhile is caught up."""
+    """Enable a schedule from now on; ticks that it missed are not caught up."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).enable(found, note=body.note, by=who.name))
 
@@ -237,7 +237,7 @@ def enable(
 def disable(
     app: Duly, who: Operator, schedule_id: str, body: NoteBody = EMPTY_NOTE
 ) -> ScheduleShape:
-    """Stop it at once; jobs that exist go on."""
+    """Disable a schedule immediately; its existing jobs continue."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).disable(found, note=body.note, by=who.name))
 
@@ -250,9 +250,10 @@ def run(
     schedule_id: str,
     body: RunScheduleBody = DEFAULT_RUN,
 ) -> TickShape:
-    """Run it now, beside its ticks: the tick says which job that became, or why it did not.
+    """Run a schedule now, in addition to its ticks.
 
-    Repeated under its key, it is not run again; the answer is the same tick.
+    The response is a tick with its job, or the reason why it did not run. A repeat under the same
+    key does not run it again and returns the same tick.
     """
     found = _visible(app, who, schedule_id)
     inputs = body.inputs
@@ -268,35 +269,35 @@ def run(
 
 @api.post("/{schedule_id}/skip-next")
 def skip_next(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
-    """Skip the next tick; the ledger will say that an operator did."""
+    """Skip the next tick; the ledger records that an operator did."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).skip_next(found, by=who.name))
 
 
 @api.post("/{schedule_id}/move-next")
 def move_next(app: Duly, who: Operator, schedule_id: str, body: MoveBody) -> ScheduleShape:
-    """Move the next tick, and only that one, to another time before the following tick."""
+    """Move only the next tick to another time, before the tick after it."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).move_next(found, body.to, by=who.name))
 
 
 @api.post("/{schedule_id}/attach")
 def attach(app: Duly, who: Operator, schedule_id: str, body: CalendarBody) -> ScheduleShape:
-    """Let a calendar decide on which dates it ticks."""
+    """Attach a calendar, which decides on which dates the schedule ticks."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).attach(found, body.calendar, by=who.name))
 
 
 @api.post("/{schedule_id}/detach")
 def detach(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
-    """Let it tick on every date again."""
+    """Detach the calendar, so that the schedule ticks on every date again."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).detach(found, by=who.name))
 
 
 @api.put("/{schedule_id}/rotation")
 def set_rotation(app: Duly, who: Operator, schedule_id: str, body: RotationBody) -> ScheduleShape:
-    """Let successive dispatches take these inputs in turn, from the first."""
+    """Set a rotation: successive dispatches use these inputs in turn, starting with the first."""
     found = _visible(app, who, schedule_id)
     _check_open(app, who, found)
     function = operations.call_of_schedule(app, found.record).function
@@ -306,14 +307,14 @@ def set_rotation(app: Duly, who: Operator, schedule_id: str, body: RotationBody)
 
 @api.delete("/{schedule_id}/rotation")
 def clear_rotation(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
-    """Let every dispatch take its own arguments again."""
+    """Remove the rotation, so that every dispatch uses the schedule's own arguments again."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).clear_rotation(found, by=who.name))
 
 
 @api.post("/{schedule_id}/backfill")
 def backfill(app: Duly, who: Operator, schedule_id: str, body: BackfillBody) -> BackfillAnswer:
-    """Run the ticks of a past range that have no row in the ledger yet; at most 10,000."""
+    """Run the ticks of a past range that are not in the ledger yet; at most 10,000."""
     found = _visible(app, who, schedule_id)
     ticks = _schedules(app, who).backfill(
         found, body.start, body.end, dry_run=body.dry_run, by=who.name
@@ -335,15 +336,15 @@ def ticks(
     app: Duly,
     who: Reader,
     schedule_id: str,
-    after: Annotated[Instant | None, Meta(description="Of this time or later.")] = None,
+    after: Annotated[Instant | None, Meta(description="At this time or later.")] = None,
     before: Annotated[
-        Instant | None, Meta(description="Earlier; the `next` of the page before.")
+        Instant | None, Meta(description="Before this time; the `next` value of the previous page.")
     ] = None,
     outcome: Outcome | None = None,
     reason: Reason | None = None,
     limit: Limit = 100,
 ) -> Page[TickShape]:
-    """What became of its ticks, newest first; those of one instant are never parted."""
+    """List a schedule's past ticks, newest first; ticks of one instant stay on one page."""
     found = _schedules(app, who).ticks(
         _visible(app, who, schedule_id),
         after=after,
@@ -364,12 +365,10 @@ def preview(
     schedule_id: str,
     n: Annotated[int, Meta(ge=1, le=MAX_PREVIEW)] = 10,
     after: Instant | None = None,
-    tz: Annotated[str | None, Meta(description="The zone of whoever looks.")] = None,
-    simulate: Annotated[
-        bool, Meta(description="Take each dispatch for one that has succeeded.")
-    ] = False,
+    tz: Annotated[str | None, Meta(description="The time zone in which to show times.")] = None,
+    simulate: Annotated[bool, Meta(description="Assume that every dispatch succeeds.")] = False,
 ) -> list[ForeseenShape]:
-    """What its next ticks would come to, as things stand now."""
+    """Preview the decisions about the upcoming ticks, as things stand now."""
     found = _schedules(app, who).preview(
         _visible(app, who, schedule_id), n, after=after, tz=tz, simulate=simulate
     )
@@ -378,14 +377,14 @@ def preview(
 
 @api.get("/{schedule_id}/health")
 def health(app: Duly, who: Reader, schedule_id: str) -> HealthShape:
-    """How it does: ok, missed, paused or never ran; and why."""
+    """Get a schedule's health: ok, missed, paused or never ran, and why."""
     [found] = _schedules(app, who).health(_visible(app, who, schedule_id))
     return _health(found)
 
 
 @api.get("/{schedule_id}/why")
 def why(app: Duly, who: Reader, schedule_id: str) -> ScheduleWhyShape:
-    """Why it has not run: paused by whom, what its last tick came to, and when it is next."""
+    """Explain why a schedule has not run: who paused it, its last tick, and when it is next due."""
     said = _schedules(app, who).why(_visible(app, who, schedule_id))
     hidden = hidden_jobs(app, who, [job for reason in said.reasons for job in reason.jobs])
     reasons = [
@@ -405,7 +404,7 @@ def why(app: Duly, who: Reader, schedule_id: str) -> ScheduleWhyShape:
 
 @api.get("/{schedule_id}/explain")
 def explain(app: Duly, who: Reader, schedule_id: str) -> ExplanationShape:
-    """What its condition comes to now: each operator with what it finds."""
+    """Evaluate a schedule's condition now: the result of each operator, with the value it found."""
     found = _schedules(app, who).explain(_visible(app, who, schedule_id))
     return explanation_shape(found)
 
@@ -414,7 +413,7 @@ def explain(app: Duly, who: Reader, schedule_id: str) -> ExplanationShape:
 def explain_another(
     app: Duly, who: Reader, schedule_id: str, body: ConditionBody
 ) -> ExplanationShape:
-    """What another condition would come to now; nothing is changed."""
+    """Evaluate another condition for a schedule now; nothing is saved."""
     found = _schedules(app, who).explain(_visible(app, who, schedule_id), body.condition)
     return explanation_shape(found)
 
@@ -427,7 +426,7 @@ def audit(
     before: Cursor = None,
     limit: Limit = 100,
 ) -> Page[AuditShape]:
-    """Who did what to it, newest first."""
+    """List a schedule's audit entries, newest first."""
     found = _visible(app, who, schedule_id)
     return audited(app, f"schedule:{found.id}", before, limit)
 
@@ -446,14 +445,14 @@ def _schedules(app: Duly, who: Principal) -> Schedules:
 
 
 def _visible(app: Duly, who: Principal, schedule_id: str) -> Schedule:
-    """The schedule of that id, if there is one for those who ask."""
+    """The schedule with that id, if it exists and the principal may see it."""
     return _schedules(app, who).get(check_id(schedule_id, "schedule"))
 
 
 def _asked_for(
     app: Duly, who: Principal, body: NewScheduleBody, owner: str | None
 ) -> tuple[Call[Any], dict[str, Any]]:
-    """What a new schedule is to call, and its other options."""
+    """The call of a new schedule, and its other options."""
     function = callee(app, who, body.function, body.endpoint, owner)
     function = function.using(**body.options.given())
     options = options_of(app, body)
@@ -465,7 +464,7 @@ def _asked_for(
 def change_of(
     app: Duly, who: Principal, schedule_id: str, body: ScheduleChangesBody
 ) -> tuple[Schedule, Call[Any] | None, dict[str, Any]]:
-    """A schedule, what it is to call from now on (None: the same), and its other options."""
+    """A schedule, its new call (None: unchanged), and its other options."""
     schedule = _visible(app, who, schedule_id)
     call = _call(app, who, schedule, body)
     options = options_of(app, body)
@@ -480,7 +479,7 @@ def change_of(
 
 
 def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:
-    """Only code gives arguments to a function that is internal, or to an endpoint of others."""
+    """Refuse arguments that only code may set: for internal functions or others' endpoints."""
     function = schedule.function
     if function == POST:
         _endpoint_of(app, who, schedule)
@@ -489,7 +488,7 @@ def _check_open(app: Duly, who: Principal, schedule: Schedule) -> None:
 
 
 def _endpoint_of(app: Duly, who: Principal, schedule: Schedule) -> EndpointTarget:
-    """What a schedule POSTs to, if those who ask may say so."""
+    """The endpoint of a schedule, if the principal may use it."""
     target = operations.endpoint_of(app, schedule)
     if is_foreign(who, target.owner):
         raise EndpointNotFound(target.endpoint)
@@ -499,7 +498,7 @@ def _endpoint_of(app: Duly, who: Principal, schedule: Schedule) -> EndpointTarge
 def _call(
     app: Duly, who: Principal, schedule: Schedule, body: ScheduleChangesBody
 ) -> Call[Any] | None:
-    """What it is to call, if that changes."""
+    """The new call, if it changes."""
     another = body.function is not None or body.endpoint is not None
     if not another and body.args is None and body.options is None:
         return None
@@ -522,7 +521,7 @@ def _call(
 
 
 def _inputs(app: Duly, schedule: Schedule, given: dict[str, Any]) -> dict[str, Any]:
-    """Instead of its own arguments; a mask stands for what it has."""
+    """The inputs that replace its arguments; a mask stands for the current value."""
     own = operations.call_of_schedule(app, schedule.record)
     inputs = unmask(given, own.function.signature.redacted, own.args)
     refuse_masks(own.function, inputs)
@@ -532,7 +531,7 @@ def _inputs(app: Duly, schedule: Schedule, given: dict[str, Any]) -> dict[str, A
 def _entries(
     function: Function[..., Any], given: list[dict[str, Any]], stored: str | None
 ) -> list[dict[str, Any]]:
-    """A rotation, in which a mask stands for what the entry had before."""
+    """A rotation, in which a mask stands for the entry's previous value."""
     entries = unmask_entries(given, function.signature.redacted, stored or "[]")
     for entry in entries:
         refuse_masks(function, entry)
@@ -540,7 +539,7 @@ def _entries(
 
 
 def _whole_instants(ticks: list[Tick], limit: int) -> list[Tick]:
-    """The first so many, and those that have the instant of the last of them."""
+    """The first `limit` ticks, plus those at the same instant as the last of them."""
     end = min(limit, len(ticks))
     while 0 < end < len(ticks) and ticks[end].at == ticks[end - 1].at:
         end += 1

@@ -17,16 +17,14 @@ from duly.server.api.operation import Operations, Reader, require_all_owners
 api = Operations("system", "/system")
 
 NEEDED_SCOPES = {"audit": Scope.OPERATE, "requests": Scope.ADMIN, "tokens": Scope.ADMIN}
-"""What is for some eyes only where it has routes of its own is so here too."""
+"""Tables whose own routes require more than the `read` scope require it here too."""
 
 
 class TableShape(Shape):
     name: str
-    rows: Annotated[int, Meta(description="How many rows it has, counted up to 10,000.")]
-    capped: Annotated[bool, Meta(description="Whether there may be more.")]
-    columns: Annotated[
-        list[str], Meta(description="What is shown of it; never what users have written.")
-    ]
+    rows: Annotated[int, Meta(description="The number of rows, counted up to 10,000.")]
+    capped: Annotated[bool, Meta(description="Whether there may be more rows.")]
+    columns: Annotated[list[str], Meta(description="The columns that are shown; never user data.")]
 
 
 class RowsShape(Shape):
@@ -36,8 +34,8 @@ class RowsShape(Shape):
 
 @api.get("")
 def tables(app: Duly, who: Reader) -> list[TableShape]:
-    """duly's own tables. They are read-only here, and shown without arguments, results, errors,
-    bodies and secrets."""
+    """List duly's own tables. They are read-only, without arguments, results, errors, bodies and
+    secrets."""
     require_all_owners(who)
     return [
         TableShape(
@@ -55,7 +53,7 @@ def rows(
     after: Cursor = None,
     limit: Limit = 100,
 ) -> RowsShape:
-    """Rows of a table, in the order of its key."""
+    """List the rows of a table, in key order."""
     require_all_owners(who)
     if table not in TABLES:
         raise Refused(404, "table_not_found", f"duly has no table {table!r}")
@@ -69,7 +67,7 @@ def rows(
 def _check(who: Principal, table: str) -> None:
     needed = NEEDED_SCOPES.get(table)
     if needed is not None and not who.may(needed):
-        raise Refused(403, "forbidden", f"this table needs the scope {needed}")
+        raise Refused(403, "forbidden", f"the scope {needed} is required for this table")
 
 
 def _key(table: str, after: str | None) -> list[str | int] | None:
@@ -80,5 +78,5 @@ def _key(table: str, after: str | None) -> list[str | int] | None:
     except (ValueError, RecursionError):
         key = None
     if not isinstance(key, list) or not is_key(table, key):  # pyright: ignore
-        raise Refused(422, "invalid", "give the next of the page before", field="after")
+        raise Refused(422, "invalid", "give the `next` value of the previous page", field="after")
     return key  # pyright: ignore[reportUnknownVariableType]

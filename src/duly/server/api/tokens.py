@@ -36,7 +36,7 @@ class TokenShape(Shape):
 
 class NewTokenShape(TokenShape):
     secret: Annotated[
-        str | None, Meta(description="Shown once: of a request that is repeated it is null.")
+        str | None, Meta(description="Shown only once: null if the request is repeated.")
     ]
 
 
@@ -46,7 +46,7 @@ class NewTokenBody(Shape):
     owner: str | None = None
     expires_at: Instant | None = None
     tz: Annotated[
-        str | None, Meta(description="The zone in which the dashboard shows times to it.")
+        str | None, Meta(description="The time zone of the dashboard for this token.")
     ] = None
 
 
@@ -56,7 +56,7 @@ class Revoked(Shape):
 
 @api.post("", status=201, again=NewTokenShape)
 def create(app: Duly, who: Admin, once: Repeatable, body: NewTokenBody) -> NewTokenShape:
-    """Make a token; its secret is in this answer and nowhere else."""
+    """Create a token. Only this response contains its secret."""
     owner = owner_of(who, body.owner)
 
     def make(token_id: str | None) -> NewToken | Token:
@@ -84,7 +84,7 @@ def find(
     after: Cursor = None,
     limit: Limit = 100,
 ) -> Page[TokenShape]:
-    """Oldest first."""
+    """List tokens, oldest first."""
     check_cursor("after", after)
     tokens = app.tokens.list(owner=owner_of(who, owner), after=after, limit=limit + 1)
     return page([_shape(token) for token in tokens], limit, lambda token: token.id)
@@ -97,7 +97,7 @@ def get(app: Duly, who: Admin, token_id: str) -> TokenShape:
 
 @api.post("/{token_id}/revoke")
 def revoke(app: Duly, who: Admin, token_id: str) -> Revoked:
-    """Let nobody use it any more; false if that was so already."""
+    """Revoke a token; `revoked` is false if it was already revoked."""
     return Revoked(revoked=app.tokens.revoke(_visible(app, who, token_id).id, by=who.name))
 
 

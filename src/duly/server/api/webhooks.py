@@ -60,9 +60,10 @@ def find(
     before: Cursor = None,
     limit: Limit = 100,
 ) -> Page[EventShape]:
-    """Newest first, without their bodies.
+    """List received webhooks, newest first, without their bodies.
 
-    Of one state a page may hold few or none and yet have a `next`: only so many are looked at.
+    With a `state`, a page may have few or no events and still have a `next`, because only a limited
+    number of events is searched per request.
     """
     found = app.webhooks.page(
         webhook=webhook,
@@ -76,7 +77,7 @@ def find(
 
 @api.get("/{event_id}")
 def get(app: Duly, who: Reader, event_id: str) -> WholeEventShape:
-    """One of them with its headers, without those that hold secrets, and its payload."""
+    """Get an event with its payload and its headers, except headers that hold secrets."""
     event = _visible(app, who, event_id)
     return WholeEventShape(
         **asdict(_shape(event)),
@@ -88,7 +89,7 @@ def get(app: Duly, who: Reader, event_id: str) -> WholeEventShape:
 
 @api.post("/{event_id}/retry")
 def retry(app: Duly, who: Operator, event_id: str) -> RetriedShape:
-    """Process an event that failed again; any other is left alone, and the answer says so."""
+    """Process a failed event again. Any other event is left unchanged; the response says so."""
     done = app.webhooks.retry(_visible(app, who, event_id).id, by=who.name)
     return RetriedShape(retried=done.retried, state=done.state, job_id=done.job_id)
 
@@ -101,7 +102,7 @@ def _visible(app: Duly, who: Principal, event_id: str) -> WebhookEvent:
 
 
 def _payload(event: WebhookEvent) -> Any:
-    """The body as JSON; of one that is none, or nobody could read, the text."""
+    """The body as JSON, or as text if it is not JSON or could not be read as such."""
     try:
         if depth_of(event.body) <= MAX_DEPTH:
             return event.payload()
