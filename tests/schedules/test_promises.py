@@ -300,7 +300,7 @@ def test_an_address_that_refuses_is_left_alone(app, clock, told):
         ran = advance(app, 3600, raises=False)
     [failed] = [job for job in ran if job.function == "duly.alert"]
     assert failed.error is not None
-    assert "the address answered 410" in failed.error.message
+    assert "the address responded with status 410" in failed.error.message
 
 
 @pytest.mark.parametrize("alert", ["ftp://x/y", "https://", "nonsense", "https://a:secret@b/c", 5])

@@ -285,7 +285,7 @@ def test_without_a_retry_policy_a_failure_is_told_logged_and_final(app, hire, to
         hire().work()
         app.clock.advance(86_400)
         hire().work()
-    assert f"the endpoint answered {status}: no such invoice" in failure(job).message
+    assert f"the endpoint responded with status {status}: no such invoice" in failure(job).message
     assert len(listener.heard) == 1
     [attempt] = told
     assert (attempt.status, attempt.attempt, attempt.delivered) == (status, 1, False)

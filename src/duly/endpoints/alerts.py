@@ -12,18 +12,18 @@ from duly.model.retry import Retry
 from duly.runtime.outbound import Client, parse_url
 
 NAME = QUEUE = "duly.alert"
-"""Every worker serves queues of duly's own, so a paused or busy one keeps no alert back."""
+"""Every worker serves duly's own queues, so no paused or busy queue holds up an alert."""
 TIMEOUT_SECONDS = 10.0
 RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
 
 
 def is_address(alert: str) -> bool:
-    """Whether an alert is an address, and not the name of a function."""
+    """Whether an alert is a URL rather than the name of a function."""
     return alert.startswith(("http://", "https://"))
 
 
 def check_address(url: str) -> str:
-    """The address, if something can be sent there."""
+    """The URL, if it is one to which a request can be sent."""
     try:
         parse_url(url)
     except AddressRefused as error:
@@ -32,7 +32,7 @@ def check_address(url: str) -> str:
 
 
 def alert_function(client: Client) -> Action[[str, str, str], int]:
-    """The function of duly's own that sends it; its result is the status of the answer."""
+    """duly's own function that sends the alert; its result is the status of the response."""
 
     def alert(ctx: Ctx, url: str, schedule_id: str, problem: str) -> int:
         said = {"schedule_id": schedule_id, "problem": problem, "alert_id": ctx.job_id}
@@ -40,9 +40,9 @@ def alert_function(client: Client) -> Action[[str, str, str], int]:
         body = msgspec.json.encode(said)
         status = client.post(url, body, headers, seconds=TIMEOUT_SECONDS).status
         if 400 <= status < 500 and status not in (408, 425, 429):
-            raise NonRetryable(f"the address answered {status}")
+            raise NonRetryable(f"the address responded with status {status}")
         if status >= 300:
-            raise RuntimeError(f"the address answered {status}")
+            raise RuntimeError(f"the address responded with status {status}")
         return status
 
     return Action(alert, NAME, Options(queue=QUEUE, retry=RETRY, timeout=3 * TIMEOUT_SECONDS))

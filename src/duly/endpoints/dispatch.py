@@ -1,8 +1,8 @@
-"""Receives dispatches: an external schedule calls a function here, once per fire.
+"""Receives dispatch requests: an external schedule calls a function here, once per fire.
 
-A call is known by its idempotency key, or by its schedule and nominal time. Both are kept with the
-job, in the transaction that stores it, so a call that is repeated finds the first one's job: after
-a restart, and also when many come at the same time.
+A call is identified by its idempotency key, or by its schedule and nominal time. Both are stored
+in the same transaction as the job, so a repeated call finds the first call's job, even after a
+restart or when many arrive at the same time.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_BODY = 9 << 20
-"""8 MiB of arguments, and what stands around them."""
+"""8 MiB of arguments, plus the rest of the message."""
 REMEMBERED_MS = 30 * 86_400_000
-"""How long a call is known to have come; one whose nominal time lies further back is refused."""
+"""How long a call is remembered; calls with an older nominal time are refused."""
 
 
 class DispatchAnswer(msgspec.Struct, frozen=True):
-    """What a caller is told: a status of HTTP, and a body of JSON."""
+    """The response to a caller: an HTTP status and a JSON body."""
 
     status: int
     body: dict[str, Any]
@@ -50,7 +50,7 @@ class _Refused(Exception):
 
 
 class Receiver:
-    """`app.dispatch`: lets others call functions of this app, for schedules of their own."""
+    """`app.dispatch`: lets external schedules call functions of this app."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -58,9 +58,9 @@ class Receiver:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Where the secrets are, any of which lets a caller in: env:NAME or file:PATH.
+        """References to the secrets, env:NAME or file:PATH; each of them authenticates callers.
 
-        Two of them let one be replaced by the other; without any nobody is let in.
+        Use two of them to rotate a secret. Without any, all calls are refused.
         """
         return self._secrets
 
@@ -71,9 +71,9 @@ class Receiver:
         self._secrets = tuple(check_reference(text, "secrets") for text in references)
 
     def receive(self, function: str, headers: Mapping[str, str], body: bytes) -> DispatchAnswer:
-        """Take one call: 202 and a job, 200 and the first one's job, or why not.
+        """Receive one call: 202 with a job, 200 with the first call's job, or an error.
 
-        Whoever has no secret is told nothing else: neither what there is nor what has come before.
+        Without a valid secret the response reveals nothing about functions or earlier calls.
         """
         refuse_inside_mutation("dispatch.receive")
         given = {name.lower(): value for name, value in headers.items()}
@@ -89,7 +89,7 @@ class Receiver:
             return _error(503, "store_unavailable", "the store is unavailable; try again")
 
     def check(self, headers: Mapping[str, str]) -> DispatchAnswer | None:
-        """Why a caller is not let in, before its body is read; None if it is."""
+        """The refusal of a caller, before its body is read; None if it may call."""
         given = {name.lower(): value for name, value in headers.items()}
         try:
             self._let_in(given.get("authorization", ""))
@@ -97,7 +97,7 @@ class Receiver:
             return refusal.answer
         return None
 
-    # Who
+    # Authentication
 
     def _let_in(self, authorization: str) -> None:
         secrets = list(self._resolved())
@@ -105,10 +105,10 @@ class Receiver:
             raise _Refused(503, "not_configured", "no secret is configured for dispatch")
         scheme, _, token = authorization.partition(" ")
         shown = token.strip().encode("utf-8", "surrogateescape")
-        # All of them, so that the time says nothing about which.
+        # Compare all of them, so that the time does not reveal which one matches.
         matches = [is_same(secret, shown) for secret in secrets]
         if scheme.lower() != "bearer" or not any(matches):
-            raise _Refused(401, "unauthorized", "give a valid bearer secret")
+            raise _Refused(401, "unauthorized", "a valid bearer secret is required")
 
     def _resolved(self) -> Iterable[bytes]:
         for reference in self._secrets:
@@ -117,7 +117,7 @@ class Receiver:
             except SecretMissing as error:
                 log.error("dispatch: %s", error)
 
-    # What
+    # Calls
 
     def _take(self, name: str, headers: Mapping[str, str], body: bytes) -> DispatchAnswer:
         if len(body) > MAX_BODY:
@@ -138,7 +138,7 @@ class Receiver:
         fields["entries"] = (*keys, *fields.get("entries", ()))
         job = KeyedJob(**fields)
         may_merge = options.unique is not None or options.debounce is not None
-        # Asked before: afterwards the keys of a call that was merged lead to the other's job, too.
+        # Look first: after a merge, the keys of the merged call lead to the other call's job, too.
         known = not may_merge or any(self._core.ready().is_kept(key, now) for key in keys)
         holder = self._core.insert([job, *hooks]).get(job.id)
         if holder is not None and known:
@@ -161,7 +161,7 @@ class Receiver:
         if status == Status.DELETED:
             raise _Refused(410, "deleted", "the function was deleted")
         if status == Status.DEPRECATED:
-            raise _Refused(409, "deprecated", "the function is deprecated and takes no new calls")
+            raise _Refused(409, "deprecated", "the function is deprecated and accepts no new calls")
         return function
 
 
@@ -169,7 +169,7 @@ def _message(body: bytes) -> DispatchMessage:
     try:
         return msgspec.json.decode(body, type=DispatchMessage)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _Refused(400, "bad_input", f"the body does not fit: {error}") from None
+        raise _Refused(400, "bad_input", f"invalid body: {error}") from None
 
 
 def _nominal(message: DispatchMessage, headers: Mapping[str, str], now: int) -> int:
@@ -188,14 +188,14 @@ def _nominal(message: DispatchMessage, headers: Mapping[str, str], now: int) -> 
     else:
         nominal = at(given, now)
     if nominal <= now - REMEMBERED_MS:
-        raise InvalidOption("nominalFireTime", "lies more than 30 days back")
+        raise InvalidOption("nominalFireTime", "is more than 30 days in the past")
     return nominal
 
 
 def _keys(
     function: str, message: DispatchMessage, headers: Mapping[str, str], nominal: int, now: int
 ) -> list[KeyEntry]:
-    """What this call is known by; a key of ours has a line break that no name has."""
+    """The keys that identify this call; duly's own contain a line break, which no name has."""
     key = message.idempotency_key or headers.get("idempotency-key")
     schedule = message.schedule or headers.get("duly-schedule")
     until = max(now, nominal) + REMEMBERED_MS
@@ -207,7 +207,7 @@ def _keys(
         check_key("schedule", schedule)
         entries.append(KeyEntry(IDEMPOTENCY, f"{function}\nslot:{schedule}\n{nominal}", until))
     if not entries:
-        raise InvalidOption("idempotencyKey", "is missing", "give it, or a schedule")
+        raise InvalidOption("idempotencyKey", "is missing", "give it or a schedule")
     return entries
 
 

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_QUOTED = 500
-"""So much of an answer is repeated in an error."""
+"""How many characters of a response an error quotes."""
 RETRY_STATUSES = (408, 425, 429)
-"""Of the answers that say whose fault it is, those that say: later."""
+"""The 4xx statuses that mean: try again later."""
 MIN_SCRUBBED = 6
-"""What is shorter and stands after a word is taken for words, and not hidden by itself."""
+"""Shorter text after a word is treated as ordinary words and is not hidden by itself."""
 NO_HEADERS: dict[str, Any] = {}
 MAX_REPEATS = 100
 
 
 def post_function(core: Core) -> Action[..., Delivered]:
-    """The function of duly's own that sends to endpoints."""
+    """duly's own function that sends to endpoints."""
 
     def post(ctx: Ctx, body: Any = NO_HEADERS, *, endpoint: str, owner: str = "") -> Delivered:
         return _Sending(core, ctx, endpoint, owner).send(msgspec.json.encode(body))
@@ -81,7 +81,7 @@ class _Sending:
         return self._core.client.post(record.url, body, headers, seconds=seconds)
 
     def _message_id(self) -> str:
-        """The same for every attempt, and for every job that repeats this one."""
+        """The same id for every attempt, and for every job that retries this one."""
         first = self._first_job()
         if first is None:
             return self._ctx.job_id
@@ -106,7 +106,7 @@ class _Sending:
         timestamp = self._core.clock.now() // 1000
         headers = {
             name: self._value(value)
-            # Strictly: a request without its headers must not be sent.
+            # Decode strictly: the request must not be sent without its headers.
             for name, value in msgspec.json.decode(record.headers, type=dict[str, str]).items()
             if not is_reserved(name)
         }
@@ -130,13 +130,13 @@ class _Sending:
         if not is_reference(value):
             return value
         secret = resolve(value).decode("latin-1")
-        # Whoever repeats it may leave out the scheme: "Bearer …".
+        # A response may echo the secret without its scheme: "Bearer …".
         after_scheme = secret.partition(" ")[2].strip()
         self._hidden += [secret, after_scheme] if len(after_scheme) >= MIN_SCRUBBED else [secret]
         return secret
 
     def _shown(self, answer: Answer) -> Answer:
-        """The answer without secrets that it repeats."""
+        """The response without any secrets that it echoes."""
         body = answer.body
         for secret in self._hidden:
             body = body.replace(secret, "[redacted]")
@@ -164,11 +164,11 @@ class _Sending:
 
 
 def _fault(answer: Answer, now: int) -> Exception | None:
-    """What the status of an answer means for the attempt; nothing if it is a success."""
+    """The error for a response's status; None for a success."""
     status = answer.status
     if 200 <= status < 300:
         return None
-    said = f"the endpoint answered {status}"
+    said = f"the endpoint responded with status {status}"
     if text := answer.body.strip()[:MAX_QUOTED]:
         said = f"{said}: {text}"
     if 300 <= status < 400:
@@ -180,7 +180,7 @@ def _fault(answer: Answer, now: int) -> Exception | None:
 
 
 def _seconds(retry_after: str | None, now: int) -> float | None:
-    """How long it asks us to wait: in seconds, or until a date."""
+    """The wait that Retry-After asks for, which is in seconds or a date."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)

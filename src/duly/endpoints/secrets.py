@@ -1,4 +1,4 @@
-"""Resolves secrets at use; rows and code only hold references to them."""
+"""Resolves secrets when they are used; rows and code hold only references to them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _HINT = "give env:NAME or file:PATH"
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text says where a secret is, instead of being one."""
+    """Whether the text is a reference to a secret rather than a secret."""
     return text.startswith((ENV, FILE))
 
 
 def check_reference(text: str, option: str = "secret") -> str:
-    """The same text, if it is a reference; the refusal never shows what may be a secret."""
+    """The same text, if it is a reference; the error never shows it, as it may be a secret."""
     if not is_reference(text):
-        raise InvalidOption(option, "is no reference to a secret", _HINT)
+        raise InvalidOption(option, "is not a reference to a secret", _HINT)
     if not text.partition(":")[2].strip() or not text.isprintable():
         raise InvalidOption(option, "the reference names nothing", _HINT)
     return text
 
 
 def resolve(text: str) -> bytes:
-    """The secret behind a reference, as it is now: a new value counts without a restart.
+    """The current secret behind a reference: a new value takes effect without a restart.
 
-    A file's last line break is no part of it. SecretMissing if there is none, or an empty one.
+    A line break at the end of a file is ignored. SecretMissing if the secret is missing or empty.
     """
     reference = check_reference(text)
     scheme, _, name = reference.partition(":")
@@ -46,9 +46,9 @@ def value_of(text: str) -> bytes:
 
 
 def is_same(one: bytes, other: bytes) -> bool:
-    """Compare in a time that depends neither on the contents nor on the lengths' being equal.
+    """Compare in a time that depends neither on the contents nor on whether the lengths match.
 
-    Whatever proves who somebody is, is compared here and nowhere else.
+    All credentials are compared here and nowhere else.
     """
     first, second = hashlib.sha256(one).digest(), hashlib.sha256(other).digest()
     return hmac.compare_digest(first, second)

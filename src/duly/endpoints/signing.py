@@ -1,4 +1,4 @@
-"""Signs requests as Standard Webhooks describes, so that the receiver can verify them."""
+"""Signs requests according to Standard Webhooks, so that the receiver can verify them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PREFIX = b"whsec_"
 
 
 def key_of(secret: bytes) -> bytes:
-    """The key behind a secret, which is base64 with or without `whsec_` before it."""
+    """The key for a secret, which is base64, optionally prefixed with `whsec_`."""
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if not key:
-        raise InvalidOption("secret", "must be whsec_ and then base64, as Standard Webhooks says")
+        raise InvalidOption("secret", "must be whsec_ followed by base64, as in Standard Webhooks")
     return key
 
 

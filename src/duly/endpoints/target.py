@@ -1,4 +1,4 @@
-"""An endpoint as a target: it can be called and scheduled like a function."""
+"""Endpoints as targets, which can be called and scheduled like functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from duly.model.signature import Signature
 from duly.store.table import Store
 
 NAME = QUEUE = "duly.post"
-"""Every worker serves queues of duly's own."""
+"""Every worker serves duly's own queues."""
 GRACE_SECONDS = 30
-"""An attempt ends by itself; the limit of its job is for the case that it does not."""
+"""An attempt ends by itself; the job's timeout is a safety net in case it does not."""
 
 
 class EndpointTarget(Action[[Any], Delivered], StoredTarget):
     """`app.endpoint("billing")`: called with a body, it POSTs that to the endpoint.
 
-    The endpoint is looked for when a job is made, and again when it is sent: only its name is kept.
+    The endpoint is looked up when the job is created and again when it is sent; only its name is
+    stored.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class EndpointTarget(Action[[Any], Delivered], StoredTarget):
         return EndpointTarget(self._plain, self.endpoint, self.owner, changed)
 
     def as_written(self) -> EndpointTarget:
-        """With the options that the caller has given, and none of the endpoint's."""
+        """With the caller's options, and none of the endpoint's."""
         return self._with({})
 
     def as_stored(self, record: EndpointRecord | None) -> EndpointTarget:
-        """With what the endpoint says of its attempts; one that is gone is tried once, and fails.
+        """With the endpoint's timeout and retries; if it is gone, the job fails after one attempt.
 
-        What the caller has given comes first.
+        The caller's options take precedence.
         """
         known = self._with({})
         if record is not None:
@@ -78,7 +79,7 @@ class EndpointTarget(Action[[Any], Delivered], StoredTarget):
 
 
 class _Bound(Signature):
-    """The arguments of such a call; which endpoint it is has been said already."""
+    """The arguments of a call to an endpoint, which is already fixed."""
 
     def __init__(self, body: Callable[..., object], endpoint: str, owner: str) -> None:
         super().__init__(body, NAME)
@@ -89,7 +90,7 @@ class _Bound(Signature):
 
 
 class _Args(msgspec.Struct):
-    """What of the arguments of a job says where it goes."""
+    """The part of a job's arguments that names the endpoint."""
 
     endpoint: str
     owner: str = ""

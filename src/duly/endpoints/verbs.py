@@ -1,6 +1,6 @@
 """`app.endpoints`: create, change and remove the addresses that jobs and schedules POST to."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Without a type checker, callers may pass values that contradict the types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MIN_TIMEOUT = 0.001
 MAX_TIMEOUT = 600.0
 MAX_HEADERS = 50
 MAX_LISTED = 1_000
-# What lets somebody in must not stand in a row.
+# Credentials must not be stored in a row.
 _SECRET = ("authorization", "cookie", "x-api-key", "x-auth-token")
 
 
 class EndpointChanges(TypedDict, total=False):
-    """What of an endpoint is to be different."""
+    """The changes to an endpoint."""
 
     name: str
     url: str
@@ -58,8 +58,8 @@ class EndpointChanges(TypedDict, total=False):
 class Endpoints:
     """The endpoints of an app.
 
-    One is named by its name, which is unique for its owner, or by its id. `of(owner)` gives the
-    same verbs for one owner, who sees and changes nothing of others.
+    Refer to an endpoint by its name, which is unique for its owner, or by its id. `of(owner)` has
+    the same verbs, limited to the endpoints of one owner.
     """
 
     def __init__(self, core: Core, owner: str | None = None) -> None:
@@ -71,11 +71,11 @@ class Endpoints:
         check_text("owner", owner)
         return Endpoints(self._core, owner)
 
-    # How this process sends
+    # How this process sends requests
 
     @property
     def allow(self) -> tuple[str, ...]:
-        """What may be sent to although it is not public: networks, addresses and hosts.
+        """Destinations that are allowed although they are not public: networks, addresses, hosts.
 
         `app.endpoints.allow = ("10.1.0.0/16", "127.0.0.1:8000", "billing.internal")`
         """
@@ -87,7 +87,7 @@ class Endpoints:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """How https is checked; None: against the certificates that the machine trusts."""
+        """The SSL context for https; None: verify against the machine's trusted certificates."""
         return self._core.client.tls
 
     @tls.setter
@@ -95,9 +95,9 @@ class Endpoints:
         self._core.client.tls = context
 
     def on_dispatch(self, observer: O) -> O:
-        """Call it with a `Dispatch` for every attempt that this process makes.
+        """Register a function to call with a `Dispatch` for every attempt in this process.
 
-        One that raises is logged, and changes nothing for the others.
+        An observer that raises is logged and does not affect the others.
         """
         if not callable(observer):
             raise InvalidOption("on_dispatch", f"give a function, not {observer!r}")
@@ -111,7 +111,7 @@ class Endpoints:
         return as_endpoint(self._record(endpoint))
 
     def list(self, *, after: str | None = None, limit: int = 100) -> list[Endpoint]:
-        """All of them, oldest first; `after` is the id of the last one of the page before."""
+        """Endpoints, oldest first; `after` is the id of the last one on the previous page."""
         if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
         if after is not None and not is_id(after):
@@ -134,9 +134,9 @@ class Endpoints:
         by: str | None = None,
         id: str | None = None,
     ) -> Endpoint:
-        """Make an endpoint. What is sent there is signed if there is a `secret`.
+        """Create an endpoint. Requests to it are signed if it has a `secret`.
 
-        `secret`, and headers that let somebody in, are references: env:NAME or file:PATH.
+        `secret` and headers that authenticate must be references: env:NAME or file:PATH.
         `id`: the id of the new endpoint.
         """
         refuse_inside_mutation("endpoints.create")
@@ -167,7 +167,7 @@ class Endpoints:
         by: str | None = None,
         **changes: Unpack[EndpointChanges],
     ) -> Endpoint:
-        """Change what is given. Jobs that wait are sent to where it leads by then.
+        """Change the given fields. Pending jobs use the address at the time they are sent.
 
         `version`: refuse with StaleVersion if the endpoint has changed since it was read.
         """
@@ -186,7 +186,7 @@ class Endpoints:
         return as_endpoint(record)
 
     def remove(self, endpoint: str | Endpoint, *, by: str | None = None) -> None:
-        """Remove it. Jobs that are still to be sent there fail, until there is one of its name."""
+        """Remove an endpoint. Its unsent jobs fail, unless there is a new one with its name."""
         refuse_inside_mutation("endpoints.remove")
         record = self._record(endpoint)
         self._core.ready().remove_endpoint(record.id, by, self._core.now())
@@ -197,7 +197,7 @@ class Endpoints:
         if owner is not None:
             check_text("owner", owner)
             if self._owner is not None and owner != self._owner:
-                raise InvalidOption("owner", "these are the endpoints of another owner")
+                raise InvalidOption("owner", "must be the owner that was given to of()")
         return owner or self._owner or ""
 
     def _record(self, endpoint: str | Endpoint) -> EndpointRecord:
@@ -223,7 +223,7 @@ class Endpoints:
         }
         unknown = changes.keys() - checks.keys()
         if unknown:
-            raise InvalidOption(min(unknown), "an endpoint has nothing of that name")
+            raise InvalidOption(min(unknown), "is not a field of an endpoint")
         return {
             column: check(changes[name])
             for name, (column, check) in checks.items()
@@ -257,7 +257,7 @@ def _headers(headers: Mapping[str, str] | None) -> str:
     if len(given) > MAX_HEADERS:
         raise InvalidOption("headers", f"give at most {MAX_HEADERS} headers")
     if len({name.lower() for name in given}) < len(given):
-        raise InvalidOption("headers", "one is given twice")
+        raise InvalidOption("headers", "a header is given twice")
     for name, value in given.items():
         check_header(name, value)
         _check_ours(name.lower(), value)
@@ -270,8 +270,8 @@ def _check_ours(name: str, value: str) -> None:
     if is_reference(value):
         check_reference(value, "headers")
     elif name in _SECRET:
-        hint = "give env:NAME or file:PATH, which holds the whole value"
-        raise InvalidOption("headers", f"{name} would be stored as it is", hint)
+        hint = "give env:NAME or file:PATH with the whole value"
+        raise InvalidOption("headers", f"{name} would be stored in plain text", hint)
 
 
 def _timeout(timeout: Delay) -> int:

@@ -1,4 +1,4 @@
-"""The endpoint values that users read, and the report on each attempt."""
+"""The endpoint values that users read, and the report for each attempt."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from duly.model.stored_values import read
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One endpoint as it was when it was read."""
+    """An endpoint at the time it was read."""
 
     id: str
     name: str
     owner: str | None
     url: str
     secret: str | None
-    """Where the secret is: `env:NAME` or `file:PATH`."""
+    """The secret reference: `env:NAME` or `file:PATH`."""
     headers: Mapping[str, str]
     timeout: float
-    """Seconds, for one attempt from the look-up of the host to the end of the answer."""
+    """Seconds for one attempt, from the DNS lookup to the end of the response."""
     retry: Retry | None
-    """None: at most once."""
+    """None: a single attempt."""
     version: int
     created: dt.datetime
     updated: dt.datetime
@@ -37,9 +37,9 @@ class Delivered(msgspec.Struct, frozen=True):
 
     status: int
     body: str
-    """The answer as text, its first 64 KiB."""
+    """The first 64 KiB of the response as text."""
     ms: int
-    """How long it took."""
+    """The duration in milliseconds."""
 
 
 Observer = Callable[[Dispatch], object]

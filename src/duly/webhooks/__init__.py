@@ -1,4 +1,4 @@
-"""Webhooks: which senders are accepted, and what happens to their events.
+"""Webhooks: which senders are accepted, and how their events are processed.
 
 app.webhook("github", source=GitHub(secrets=["env:GITHUB_SECRET"]), process=on_github)
 """

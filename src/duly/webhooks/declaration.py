@@ -1,6 +1,6 @@
-"""Declared webhooks: what an app does with the events of one sender."""
+"""Webhook declarations: what an app does with the events of one sender."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Without a type checker, callers may pass values that contradict the types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 20
 RETRY = Retry(attempts=5, cap=3600.0)
-"""What a function without a retry policy of its own gets for its webhooks."""
+"""The retry policy for webhooks of functions that have none."""
 
 Filter = Callable[["WebhookEvent"], object] | Collection[str]
 Entity = Callable[["WebhookEvent"], str | None] | str
@@ -34,7 +34,7 @@ _is_path = re.compile(r"(/[A-Za-z0-9._~-]+)+").fullmatch
 
 @dataclass(frozen=True)
 class Webhook:
-    """A webhook as it was declared."""
+    """A declared webhook."""
 
     name: str
     source: Source
@@ -51,7 +51,7 @@ class Webhook:
         return self.routes.get(type_ or "", self.process)
 
     def wants(self, event: WebhookEvent) -> bool:
-        """Whether the event is to be processed."""
+        """Whether the filter lets the event through."""
         if self.filter is None:
             return True
         if callable(self.filter):
@@ -59,7 +59,7 @@ class Webhook:
         return event.type in self.filter
 
     def entity_of(self, event: WebhookEvent) -> str | None:
-        """What the event is about, if that is to be known."""
+        """The entity of the event, if the webhook declares one."""
         if self.entity is None:
             return None
         if callable(self.entity):
@@ -68,7 +68,7 @@ class Webhook:
 
 
 def declare(core: Core, webhook: Webhook) -> Webhook:
-    """Check a declaration; the database is not touched."""
+    """Check a declaration without using the database."""
     if not _is_name(webhook.name):
         raise InvalidOption("name", "give letters, digits, dots, dashes and underscores")
     if not isinstance(webhook.source, Source):
@@ -98,7 +98,7 @@ def _check_choices(webhook: Webhook) -> None:
 
 def _check_function(core: Core, function: object) -> None:
     if not isinstance(function, Function):
-        raise InvalidFunction(f"{function!r} is not a function of duly's; decorate it")
+        raise InvalidFunction(f"{function!r} is not a duly function; decorate it")
     known = core.functions.registered.get(function.name)
     if not isinstance(function, Declared) and (
         known is None or known.signature is not function.signature
@@ -115,7 +115,7 @@ def _check_function(core: Core, function: object) -> None:
 
 
 def at_pointer(payload: Any, pointer: str) -> str | None:
-    """What a JSON pointer leads to, as text; None if it is nothing, or no text and no number."""
+    """The text or number at a JSON pointer, as text; None if there is none."""
     for part in pointer.split("/")[1:]:
         payload = _step(payload, part.replace("~1", "/").replace("~0", "~"))
     if isinstance(payload, str):

@@ -1,4 +1,4 @@
-"""Receives webhooks: verifies them, stores each with its job, and answers at once."""
+"""Receives webhooks: verifies them, stores each with its job, and responds immediately."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NEVER_STORED = frozenset({"authorization", "proxy-authorization", "cookie"})
-"""Headers that may hold secrets of others."""
+"""Headers that may hold other services' secrets."""
 NOT_BEGUN = JobOfEvent(State.PENDING, 0, None, None)
 TELLING = re.compile(r"token|secret|password|apikey|-key$|^key$|^x-auth")
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What is answered to the sender."""
+    """The response to the sender."""
 
     status: int
     outcome: str
@@ -61,7 +61,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """What `retry` did: the event is processed again, or it was left as it is, in that state."""
+    """The result of `retry`: the event is processed again, or it was left in its current state."""
 
     retried: bool
     state: EventState
@@ -69,7 +69,7 @@ class Retried(msgspec.Struct, frozen=True):
 
 
 class WebhookEvent:
-    """One received webhook, as it stood when it was read."""
+    """A received webhook at the time it was read."""
 
     def __init__(self, found: FoundEvent, load: Callable[[], bytes]) -> None:
         self._found = found
@@ -91,8 +91,8 @@ class WebhookEvent:
 
     @property
     def delivery(self) -> str:
-        """The sender's id of this delivery; without one, the SHA-256 of the body, and the time that
-        was signed with it, if there is one."""
+        """The sender's id for this delivery. Without one, the SHA-256 of the body and the signed
+        timestamp, if there is one."""
         return self._record.delivery
 
     @property
@@ -101,7 +101,7 @@ class WebhookEvent:
 
     @property
     def entity(self) -> str | None:
-        """What it is about: events of one entity are processed one after the other."""
+        """The entity of the event: events of one entity are processed one after the other."""
         return self._record.entity
 
     @property
@@ -110,12 +110,12 @@ class WebhookEvent:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its headers, by their names in lower case, without those that hold secrets."""
+        """The headers by lower-case name, without headers that hold secrets."""
         return read(self._record.headers, dict[str, str], {})
 
     @property
     def body(self) -> bytes:
-        """The body, byte for byte as it was sent."""
+        """The body, exactly as it was sent."""
         if self._body is None:
             self._body = self._load()
         return self._body
@@ -130,12 +130,12 @@ class WebhookEvent:
 
     @property
     def attempts(self) -> int:
-        """How many times processing it was begun."""
+        """How many times processing was started."""
         return 0 if self._found.job is None else self._found.job.attempt
 
     @property
     def error(self) -> str | None:
-        """Why it failed, or why its last attempt did."""
+        """Why processing failed, or why the last attempt did."""
         return self._found.error
 
     @property
@@ -144,19 +144,19 @@ class WebhookEvent:
 
     @property
     def job_id(self) -> str | None:
-        """The job that processes it; None if it was filtered."""
+        """The job that processes the event; None if the event was filtered out."""
         return self._record.job_id
 
 
 class WebhookPage(NamedTuple):
-    """Part of the inbox, and what asks for the part after it; None at the end."""
+    """Part of the inbox, and the cursor of the next part; None at the end."""
 
     events: list[WebhookEvent]
     next: str | None
 
 
 class Webhooks:
-    """The webhooks that an app has declared, by name; and the inbox of those received."""
+    """The declared webhooks of an app, by name, and the inbox of received events."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -168,26 +168,27 @@ class Webhooks:
 
     @property
     def declared(self) -> Mapping[str, Webhook]:
-        """Those that were declared in this process."""
+        """The webhooks declared in this process."""
         return dict(self._declared)
 
     def add(self, webhook: Webhook) -> Webhook:
-        """As `app.webhook`."""
+        """The same as `app.webhook`."""
         checked = declare(self._core, webhook)
         for other in self._declared.values():
             if other.name == webhook.name:
-                raise InvalidOption("name", f"there is a webhook {webhook.name!r} already")
+                raise InvalidOption("name", f"webhook {webhook.name!r} already exists")
             if webhook.path is not None and other.path == webhook.path:
-                raise InvalidOption("path", f"webhook {other.name!r} has {webhook.path!r} already")
+                raise InvalidOption("path", f"webhook {other.name!r} already has {webhook.path!r}")
         self._declared[webhook.name] = checked
         return checked
 
     # Receiving
 
     def receive(self, name: str, headers: GivenHeaders, body: bytes) -> Received:
-        """Verify, store and schedule one request: what to answer. Nothing is stored but on 200.
+        """Verify and store one request, enqueue its job, and return the response.
 
-        A database that cannot be reached is a StoreError: the sender should try again.
+        A request is stored only if the status is 200. StoreError if the database cannot be
+        reached: the sender should try again.
         """
         refuse_inside_mutation("webhooks.receive")
         webhook = self._declared.get(name)
@@ -204,14 +205,14 @@ class Webhooks:
         return received
 
     def _tell_counts(self) -> None:
-        """Beside the answer: the event is stored, and its sender does not wait for a lock."""
+        """Runs in the background: the event is stored, and its sender does not wait for a lock."""
         try:
             self._core.tell_counts_in_time()
         finally:
             self._telling = False
 
     def counted(self, name: str, received: Received) -> Received:
-        """Count what became of a request; also of one whose body did not arrive as a whole."""
+        """Count the outcome of a request, even one whose body did not arrive completely."""
         self._core.counts.add(WEBHOOKS, name, _verdict(received))
         return received
 
@@ -231,7 +232,7 @@ class Webhooks:
         now = self._core.clock.now()
         delivery = webhook.source.verify(headers, body, secrets, now)
         if depth_of(body) > MAX_DEPTH:
-            raise Refused(400, f"JSON is nested at most {MAX_DEPTH} deep")
+            raise Refused(400, f"JSON may be nested at most {MAX_DEPTH} levels deep")
         try:
             payload = msgspec.json.decode(body)
         except (ValueError, RecursionError):
@@ -289,7 +290,7 @@ class Webhooks:
     # The inbox
 
     def get(self, event_id: str) -> WebhookEvent:
-        """A received webhook; WebhookEventNotFound if there is none of that id."""
+        """The received webhook with this id; WebhookEventNotFound if there is none."""
         found = self._core.ready().event(event_id)
         if found is None:
             raise WebhookEventNotFound(event_id)
@@ -304,7 +305,7 @@ class Webhooks:
         before: str | None = None,
         limit: int = 100,
     ) -> list[WebhookEvent]:
-        """Received webhooks, newest first; `before` is the last id of the page before."""
+        """Received webhooks, newest first; `before` is the last id on the previous page."""
         found: list[WebhookEvent] = []
         left = limit
         while True:
@@ -323,19 +324,19 @@ class Webhooks:
         before: str | None = None,
         limit: int = 100,
     ) -> WebhookPage:
-        """The same as one page, soon: it may hold less than `limit` and yet have a next one.
+        """One page, returned quickly: it may have fewer than `limit` events and still a next page.
 
-        `before` is the `next` of the page before.
+        `before` is the `next` value of the previous page.
         """
         if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
         if before is not None and not is_id(before):
-            raise InvalidOption("before", f"{before!r} is no event id")
+            raise InvalidOption("before", f"{before!r} is not an event id")
         page = self._core.ready().events(InboxFilter(webhook, owner, _state(state), before, limit))
         return WebhookPage([self._event(found) for found in page.events], page.next)
 
     def retry(self, event_id: str, *, by: str | None = None) -> Retried:
-        """Process an event that failed again; any other is left alone, and the answer says so."""
+        """Process a failed event again. Any other event is left unchanged; the result says so."""
         refuse_inside_mutation("webhooks.retry")
         store, now = self._core.ready(), self._core.now()
 
@@ -356,7 +357,7 @@ class Webhooks:
 
 
 def _identity(delivery: Delivery, body: bytes) -> str:
-    """What tells a delivery without an id from others."""
+    """The identity of a delivery without an id."""
     digest = hashlib.sha256(body).hexdigest()
     return digest if delivery.signed_at is None else f"{digest}@{delivery.signed_at}"
 
@@ -365,11 +366,11 @@ def _state(state: EventState | str | None) -> EventState | None:
     try:
         return None if state is None else EventState(state)
     except ValueError:
-        raise InvalidOption("state", f"{state!r} is none of {', '.join(EventState)}") from None
+        raise InvalidOption("state", f"{state!r} is not one of {', '.join(EventState)}") from None
 
 
 def _verdict(received: Received) -> str:
-    """What became of a request, as a label: one of few."""
+    """The outcome of a request as a metric label with few values."""
     if received.accepted:
         return received.outcome
     if received.status == 401:
@@ -378,12 +379,12 @@ def _verdict(received: Received) -> str:
 
 
 def _answer_text(verdict: Refused) -> str:
-    """What the sender is told; why a signature is wrong is for our log only."""
-    return "the request is not verified" if verdict.status == 401 else verdict.reason
+    """The message for the sender; why a signature is wrong is only logged."""
+    return "the request could not be verified" if verdict.status == 401 else verdict.reason
 
 
 def _live(webhook: Webhook) -> list[bytes]:
-    """The secrets that can be had now."""
+    """The secrets that can be resolved now."""
     found: list[bytes] = []
     for secret in webhook.source.secrets:
         try:
@@ -394,7 +395,7 @@ def _live(webhook: Webhook) -> list[bytes]:
 
 
 def _shown(headers: Headers, secrets: Sequence[bytes]) -> str:
-    """The headers as they are stored: none that holds a secret."""
+    """The headers to store, without headers that hold secrets."""
     texts = [secret.decode("utf-8", "replace") for secret in secrets if secret]
     kept = {
         name.encode("utf-8", "replace").decode(): value.encode("utf-8", "replace").decode()
@@ -407,9 +408,9 @@ def _shown(headers: Headers, secrets: Sequence[bytes]) -> str:
 
 
 def _ask(webhook: Webhook, option: str, ask: Callable[[], T], otherwise: T) -> T:
-    """Ask code of the user's; a body that it did not expect must not lose the event."""
+    """Call the user's code; a body that it does not expect must not lose the event."""
     try:
         return ask()
     except Exception:
-        log.exception("webhook %s: its %s raised; taken as %r", webhook.name, option, otherwise)
+        log.exception("webhook %s: its %s raised; using %r", webhook.name, option, otherwise)
         return otherwise

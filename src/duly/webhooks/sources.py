@@ -1,7 +1,7 @@
-"""Sources: one class for each way in which senders sign their requests.
+"""Sources: one class per way of signing requests.
 
-Nothing here reads a clock, a store or a variable: secrets and time are given. Whatever the bytes
-are, the answer is a `Delivery`, or the verdict `Refused`.
+Nothing here reads a clock, a store or an environment variable: secrets and time are arguments. For
+any input, the result is a `Delivery` or the exception `Refused`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from duly.endpoints.secrets import is_reference, is_same
 from duly.errors import InvalidOption
 
 TOLERANCE_MS = 300_000
-"""How far the time that a sender has signed may be from ours, either way."""
+"""How far the signed time may differ from ours, in either direction."""
 MAX_SIGNATURES = 32
-"""More in one header are no rotation of keys but an attempt to keep us busy."""
+"""More signatures in one header are not a key rotation but an attempt to keep us busy."""
 DIGESTS: Mapping[str, Callable[[], Any]] = {
     "sha256": hashlib.sha256,
     "sha384": hashlib.sha384,
@@ -33,7 +33,7 @@ GivenHeaders = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 class Refused(Exception):
-    """The verdict on a request that is not accepted: 401, or 500 if no secret is configured."""
+    """A request is not accepted: 401, or 500 if no secret is configured."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -48,18 +48,18 @@ class Delivery:
     delivery_id: str | None
     type: str | None
     signed_at: str | None = None
-    """The time that the sender has signed, as it was sent."""
+    """The signed time, as it was sent."""
 
 
 def pairs_of(headers: GivenHeaders) -> list[tuple[str, str]]:
-    """The headers one by one, in whatever form they were given."""
+    """The headers as pairs, whether given as a mapping or as pairs."""
     if isinstance(headers, Mapping):
         return list(cast("Mapping[str, str]", headers).items())
     return list(headers)
 
 
 class Headers:
-    """The headers of a request, by name whatever its case."""
+    """The headers of a request, by case-insensitive name."""
 
     def __init__(self, given: GivenHeaders) -> None:
         self._values: dict[str, list[str]] = {}
@@ -67,29 +67,29 @@ class Headers:
             self._values.setdefault(name.lower(), []).append(value)
 
     def get(self, name: str) -> str | None:
-        """The header, if it is there and says something; of two nobody knows which is meant."""
+        """The header, if present and not empty; Refused if it is repeated, which is ambiguous."""
         found = self._values.get(name.lower(), [])
         if len(found) > 1:
-            raise Refused(401, f"the header {name} came {len(found)} times")
+            raise Refused(401, f"the header {name} was sent {len(found)} times")
         return found[0].strip() or None if found else None
 
     def ascii(self, name: str) -> bytes:
-        """The same for one that must be there, in ASCII."""
+        """The value of a required header, which must be ASCII."""
         value = self.get(name)
         if value is None or not value.isascii():
             raise Refused(401, f"the header {name} is missing, or not ASCII")
         return value.encode()
 
     def joined(self) -> dict[str, str]:
-        """All of them."""
+        """All headers, with repeated values joined."""
         return {name: ", ".join(values) for name, values in self._values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """Who sends a webhook, and the secrets that are live now: values, `env:NAME`, `file:PATH`.
+    """The sender of a webhook and its current secrets: values, `env:NAME` or `file:PATH`.
 
-    While a secret is replaced there are two; any of them verifies.
+    Give two secrets while one is being rotated; either of them verifies requests.
     """
 
     secrets: Sequence[str] = field(default=(), repr=False)
@@ -104,14 +104,14 @@ class Source(ABC):
     def verify(
         self, headers: GivenHeaders, body: bytes, secrets: Sequence[bytes], now_ms: int
     ) -> Delivery:
-        """What the headers say of a request that is authentic; Refused if it is not."""
+        """The delivery data of an authentic request; Refused if it is not authentic."""
         keys = self.keys(secrets)
         if not keys:
             raise Refused(500, "no secret is configured")
         return self._verify(Headers(headers), body, keys, now_ms)
 
     def keys(self, secrets: Sequence[bytes]) -> list[bytes]:
-        """The keys that secrets stand for; an empty secret is none."""
+        """The keys for the secrets; empty secrets are ignored."""
         return [secret for secret in secrets if secret]
 
     @abstractmethod
@@ -120,11 +120,11 @@ class Source(ABC):
     ) -> Delivery: ...
 
     def delivery_in(self, payload: Any) -> str | None:
-        """The delivery's id, where the body has it."""
+        """The delivery id, if it is in the body."""
         return None
 
     def type_in(self, payload: Any) -> str | None:
-        """The event's type, where the body has it."""
+        """The event type, if it is in the body."""
         return text_at(payload, "type")
 
 
@@ -163,7 +163,7 @@ class Atlassian(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Stripe(Source):
-    """Stripe: `Stripe-Signature`; any of several v1 signatures counts, v0 never does."""
+    """Stripe: `Stripe-Signature`; any matching v1 signature is accepted, v0 never is."""
 
     def _verify(
         self, headers: Headers, body: bytes, keys: Sequence[bytes], now_ms: int
@@ -213,7 +213,7 @@ class StandardWebhooks(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Svix(StandardWebhooks):
-    """Svix, and who sends through it, such as Clerk."""
+    """Svix, and services that send through it, such as Clerk."""
 
     _names: ClassVar[str] = "svix"
 
@@ -222,8 +222,8 @@ class Svix(StandardWebhooks):
 class HMAC(Source):
     """Any sender that signs the body with a shared secret.
 
-    `header` has the signature, after `prefix`. With a `timestamp` header the message that is
-    signed is `signed`, in which {timestamp} and {body} stand for themselves.
+    `header` holds the signature, after `prefix`. With a `timestamp` header, the signed message is
+    `signed` with {timestamp} and {body} filled in.
     """
 
     header: str
@@ -263,7 +263,7 @@ class HMAC(Source):
         )
 
     def _message(self, time: bytes, body: bytes) -> bytes:
-        # The body goes in last: it may itself contain what stands for the time.
+        # Insert the body last, because it may contain the placeholder for the time.
         before, _, after = self.signed.encode().partition(b"{body}")
         before, after = (part.replace(b"{timestamp}", time) for part in (before, after))
         return before + body + after
@@ -274,7 +274,7 @@ class HMAC(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Bearer(Source):
-    """A sender that shows the secret itself: `Authorization: Bearer …`. For networks you trust."""
+    """A sender that sends the secret itself: `Authorization: Bearer …`. For trusted networks."""
 
     delivery_header: str | None = None
     type_header: str | None = None
@@ -285,7 +285,7 @@ class Bearer(Source):
     ) -> Delivery:
         scheme, _, token = headers.ascii("authorization").partition(b" ")
         if scheme.lower() != b"bearer":
-            raise Refused(401, "the header authorization shows no bearer token")
+            raise Refused(401, "the header authorization has no bearer token")
         _require(list(keys), [token.strip()])
         return Delivery(
             headers.get(self.delivery_header) if self.delivery_header else None,
@@ -302,31 +302,31 @@ class Bearer(Source):
 def _signatures(
     keys: Sequence[bytes], message: bytes, digest: str, encoding: Encoding
 ) -> list[bytes]:
-    """What the message's signature would be under each key."""
+    """The message's expected signature under each key."""
     raw = [hmac.new(key, message, DIGESTS[digest]).digest() for key in keys]
     return [base64.b64encode(each) if encoding == "base64" else each.hex().encode() for each in raw]
 
 
 def _require(expected: Sequence[bytes], given: Sequence[bytes]) -> None:
-    """Refuse unless one of those given is one of those expected."""
+    """Refuse unless one of the given signatures is expected."""
     if len(given) > MAX_SIGNATURES:
         raise Refused(401, "too many signatures")
-    # Every pair is compared, so that the time taken does not tell which one matched.
+    # Compare every pair, so that the time does not reveal which one matched.
     if not sum(is_same(one, other) for one in expected for other in given):
         raise Refused(401, "no signature matches")
 
 
 def _after_prefix(value: bytes, prefix: bytes) -> bytes:
     if not value.startswith(prefix):
-        raise Refused(401, "the signature is of another kind")
+        raise Refused(401, "the signature has the wrong prefix")
     return value[len(prefix) :]
 
 
 def _check_time(text: bytes, now_ms: int) -> None:
     if not text.isdigit() or len(text) > 12:
-        raise Refused(401, "the time that was signed is no number of seconds")
+        raise Refused(401, "the signed time is not a number of seconds")
     if abs(now_ms - int(text) * 1000) > TOLERANCE_MS:
-        raise Refused(401, "the time that was signed is too far from ours")
+        raise Refused(401, "the signed time is too far from the current time")
 
 
 def _placeholders(template: str) -> set[str]:
