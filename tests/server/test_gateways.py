@@ -339,9 +339,9 @@ def test_an_answer_that_drips_ends_with_the_time_limit(begun: bytes):
         began = time.monotonic()
         with BridgeClient(url, timeout=0.2) as bridge:
             for _ in range(2):
-                with pytest.raises(GatewayUnavailable, match=r"no whole answer within 0\.2 s"):
+                with pytest.raises(GatewayUnavailable, match=r"no complete response within 0\.2 s"):
                     bridge.cron_list()
-        with pytest.raises(GatewayUnavailable, match=r"no whole answer within 0\.2 s"):
+        with pytest.raises(GatewayUnavailable, match=r"no complete response within 0\.2 s"):
             asyncio.run(ask())
         assert time.monotonic() - began < 10
 

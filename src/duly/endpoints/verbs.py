@@ -197,7 +197,7 @@ class Endpoints:
         if owner is not None:
             check_text("owner", owner)
             if self._owner is not None and owner != self._owner:
-                raise InvalidOption("owner", "must be the owner that was given to of()")
+                raise InvalidOption("owner", "must be the owner given to of()")
         return owner or self._owner or ""
 
     def _record(self, endpoint: str | Endpoint) -> EndpointRecord:

@@ -1,7 +1,7 @@
-"""Gateways: runtimes with crons of their own, and the bridge that manages those crons.
+"""Gateways: runtimes with their own crons, and the bridge that manages those crons.
 
-`Gateway` is the one end: handlers, a store and a REST API, run by `duly gateways serve`.
-`BridgeClient` is the other; `app.gateways` knows gateways by name.
+`Gateway` is the server: handlers, a store and a REST API, run by `duly gateways serve`.
+`BridgeClient` is the client; `app.gateways` registers gateways by name.
 """
 
 from duly.gateway.bridge import AsyncBridgeClient, BridgeClient

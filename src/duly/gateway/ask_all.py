@@ -1,4 +1,4 @@
-"""Asks many gateways at the same time, under one deadline."""
+"""Queries many gateways at the same time, with one deadline."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Answers = queue.SimpleQueue[tuple[K, Answer[T]]]
 
 
 class AskAll(Generic[K, T]):
-    """One thread per question that is under way; who asks the same meanwhile waits for its answer.
+    """One thread per pending query; callers with the same query share its answer.
 
-    So one that hangs is not asked again and again.
+    So a gateway that hangs is not queried over and over.
     """
 
     def __init__(self, ask: Callable[[K], T]) -> None:
@@ -28,7 +28,7 @@ class AskAll(Generic[K, T]):
         self._guard = threading.Lock()
 
     def __call__(self, subjects: Iterable[K], seconds: float) -> dict[K, Answer[T]]:
-        """The answers and errors that have come by then; who is silent is missing."""
+        """The answers and errors that arrive in time; subjects without an answer are missing."""
         answers: Answers[K, T] = queue.SimpleQueue()
         asked = dict.fromkeys(subjects)
         for subject in asked:
@@ -49,7 +49,7 @@ class AskAll(Generic[K, T]):
             waiting.append(answers)
             if len(waiting) > 1:
                 return
-        # Daemonic: whoever never answers must not keep the process.
+        # A daemon thread, so that a gateway that never answers does not keep the process alive.
         thread = threading.Thread(target=self._run, args=(subject,), name="duly-ask", daemon=True)
         try:
             thread.start()

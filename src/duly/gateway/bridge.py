@@ -49,11 +49,11 @@ TIMEOUT = 5.0
 MAX_ANSWER = 8 << 20
 MAX_URL = 2_000
 MAX_NESTED = MAX_DEPTH + 4
-"""A payload stands in a cron, in a list, in a page."""
+"""The deepest answer: a payload is inside a cron, in a list, in a page."""
 
 
 class Question(NamedTuple, Generic[T]):
-    """One request of the bridge, and what its answer is."""
+    """A request of the bridge, and the type of its answer."""
 
     method: str
     path: str
@@ -89,9 +89,9 @@ def ask_get(cron_id: str) -> Question[GatewayCron]:
 
 
 def _cron(cron_id: str) -> str:
-    # A name of dots alone would lead to another path.
+    # A name of only dots would lead to another path.
     if not cron_id or not cron_id.strip("."):
-        raise InvalidOption("cron_id", f"{cron_id!r} is no id of a cron")
+        raise InvalidOption("cron_id", f"{cron_id!r} is not the id of a cron")
     return f"/cron/{quote(cron_id, safe='')}"
 
 
@@ -104,21 +104,21 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_url(url: object) -> str:
-    """The address of a gateway, without a slash at its end; refused if it makes no sense."""
+    """The URL of a gateway without a trailing slash; refused if it is not valid."""
     hint = "write http://host:port"
     if not isinstance(url, str) or len(url) > MAX_URL or not url.isprintable() or " " in url:
-        raise InvalidOption("url", "is no address of a gateway", hint)
+        raise InvalidOption("url", "is not the address of a gateway", hint)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidOption("url", "is no address of a gateway", hint) from None
+        raise InvalidOption("url", "is not the address of a gateway", hint) from None
     if parts.username is not None or parts.password is not None:
-        raise InvalidOption("url", "must hold no password", "give secret=, a reference")
+        raise InvalidOption("url", "must not contain a password", "give a reference in secret=")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise InvalidOption("url", f"{url!r} is no address of a gateway", hint)
+        raise InvalidOption("url", f"{url!r} is not the address of a gateway", hint)
     if parts.query or parts.fragment:
-        raise InvalidOption("url", f"{url!r} must end with its path", hint)
+        raise InvalidOption("url", f"{url!r} must end after its path", hint)
     return url.rstrip("/")
 
 
@@ -137,7 +137,7 @@ def is_link_local(url: str) -> bool:
 
 
 class _Bridge:
-    """Where a gateway is, and how a question to it and its answer are read."""
+    """A gateway's address and secret, and the encoding of requests and answers."""
 
     def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
         """`url`: the gateway's address. `secret`: env:NAME or file:PATH of its bearer secret.
@@ -155,7 +155,7 @@ class _Bridge:
         return f"<{type(self).__name__} of {self.url}>"
 
     def _settings(self) -> dict[str, Any]:
-        # No proxy of the environment, and no other place than the one that was given.
+        # No proxy from the environment, and no redirects to another address.
         return {
             "timeout": self._timeout,
             "trust_env": False,
@@ -180,22 +180,22 @@ class _Bridge:
 
     def _token(self, reference: str) -> str:
         token = resolve(reference).decode("latin-1")
-        # Checked here: the error of the HTTP library would show it.
+        # Check it here, because the HTTP library's error would reveal it.
         if not token.isascii() or not token.isprintable() or " " in token:
-            raise GatewayUnavailable(self.url, f"what {reference} holds cannot be sent as a secret")
+            raise GatewayUnavailable(self.url, f"the secret in {reference} cannot be sent")
         return token
 
     def _check_size(self, size: int) -> None:
         if size > MAX_ANSWER:
-            raise GatewayUnavailable(self.url, f"its answer is larger than {MAX_ANSWER:,} bytes")
+            raise GatewayUnavailable(self.url, f"its response is larger than {MAX_ANSWER:,} bytes")
 
     def _late(self) -> GatewayUnavailable:
-        return GatewayUnavailable(self.url, f"no whole answer within {self._timeout:g} s")
+        return GatewayUnavailable(self.url, f"no complete response within {self._timeout:g} s")
 
     def _read(self, question: Question[T], reply: Reply) -> T:
         if 200 <= reply.status < 300:
             if depth_of(reply.text, MAX_NESTED) > MAX_NESTED:
-                raise GatewayUnavailable(self.url, "its answer is nested too deep")
+                raise GatewayUnavailable(self.url, "its response is nested too deeply")
             try:
                 answer = msgspec.json.decode(reply.text, type=question.answer)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -204,28 +204,28 @@ class _Bridge:
             return believed
         if 400 <= reply.status < 500:
             raise _refusal(reply)
-        raise GatewayUnavailable(self.url, f"it answered with status {reply.status}")
+        raise GatewayUnavailable(self.url, f"it responded with status {reply.status}")
 
     def _believed(self, answer: Any) -> Any:
-        """The answer without what nobody could show or store."""
+        """The answer without values that could not be shown or stored."""
         if isinstance(answer, CronPage):
             readable = (sensible(cron) for cron in answer.crons)
             return replace(answer, crons=tuple(cron for cron in readable if cron is not None))
         if isinstance(answer, GatewayCron):
             cron = sensible(answer)
             if cron is None:
-                raise self._nonsense("it has no name, or is too large")
+                raise self._nonsense("the cron has no name or is too large")
             return cron
         if isinstance(answer, RunAnswer) and answer.reason is not None:
             return replace(answer, reason=printable(answer.reason))
         return answer
 
     def _nonsense(self, why: str) -> GatewayUnavailable:
-        return GatewayUnavailable(self.url, f"its answer makes no sense: {printable(why)}")
+        return GatewayUnavailable(self.url, f"its response is not valid: {printable(why)}")
 
     def _failed(self, error: Exception) -> GatewayUnavailable:
         if isinstance(error, self._http.TimeoutException):
-            return GatewayUnavailable(self.url, f"no answer within {self._timeout:g} s")
+            return GatewayUnavailable(self.url, f"no response within {self._timeout:g} s")
         return GatewayUnavailable(self.url, printable(str(error), 500) or type(error).__name__)
 
 
@@ -233,7 +233,7 @@ def _refusal(reply: Reply) -> GatewayRefused:
     try:
         error = msgspec.json.decode(reply.text, type=_Refusal).error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return GatewayRefused(reply.status, "refused", f"it answered with status {reply.status}")
+        return GatewayRefused(reply.status, "refused", f"it responded with status {reply.status}")
     field = None if error.field is None else printable(error.field, 100)
     hint = printable(error.hint or "")
     return GatewayRefused(
@@ -252,7 +252,7 @@ class _Refusal(msgspec.Struct):
     error: _Error
 
 
-# To read the certificates of all authorities takes longer than most gateways need to answer.
+# Loading all CA certificates takes longer than most gateways need to respond.
 
 
 @lru_cache(maxsize=1)
@@ -262,7 +262,7 @@ def _trusted() -> ssl.SSLContext:
 
 @lru_cache(maxsize=1)
 def _unused() -> ssl.SSLContext:
-    """For a client that never speaks TLS; it trusts nobody."""
+    """For a client that never uses TLS; it trusts no certificates."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -274,7 +274,7 @@ def _httpx2() -> Any:
 
 
 class _Deadline:
-    """Cuts a connection off that is not done in time: the limits of the client are per read."""
+    """Closes a connection that is not done in time: the client's timeouts apply to each read."""
 
     def __init__(self, seconds: float) -> None:
         self.passed = False
@@ -301,21 +301,21 @@ class _Deadline:
         self._cut_off()
 
     def _cut_off(self) -> None:
-        # Closing it would not wake up who reads, nor is there time to say good-bye with TLS.
+        # close() would not wake the reader, and there is no time for a TLS shutdown.
         if self._stream is not None:
-            with contextlib.suppress(OSError):  # it is not connected any more
+            with contextlib.suppress(OSError):  # no longer connected
                 socket.socket.shutdown(self._stream.get_extra_info("socket"), socket.SHUT_RDWR)
 
 
 class BridgeClient(_Bridge):
-    """The crons of a gateway, over its REST API.
+    """Manages the crons of a gateway over its REST API.
 
-    GatewayUnavailable if it gives no answer, GatewayRefused if it says no.
+    GatewayUnavailable if it does not respond, GatewayRefused if it refuses a request.
     """
 
     def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
         super().__init__(url, secret, timeout=timeout)
-        # A connection for each question, so that the deadline of one ends no other.
+        # One connection per request, so that the deadline of one does not end another.
         alone = self._http.Limits(max_keepalive_connections=0)
         self._client = self._http.Client(**self._settings(), limits=alone)
 
@@ -331,7 +331,7 @@ class BridgeClient(_Bridge):
     def cron_list(
         self, *, disabled: bool = False, limit: int = 100, after: str | None = None
     ) -> CronPage:
-        """Crons, oldest first; those that are disabled only if asked for."""
+        """Crons, oldest first; `disabled` includes disabled ones."""
         query = {"disabled": str(bool(disabled)).lower(), "limit": str(check_limit(limit))}
         more = {} if after is None else {"after": after}
         return self.ask(Question("GET", "/cron", CronPage, query | more))
@@ -345,7 +345,7 @@ class BridgeClient(_Bridge):
         payload: Mapping[str, Any] | None = None,
         enabled: bool = True,
     ) -> GatewayCron:
-        """Make a cron; without a name it has that of its handler."""
+        """Create a cron; its name defaults to that of its handler."""
         return self.ask(ask_add(handler, schedule, name=name, payload=payload, enabled=enabled))
 
     def cron_update(
@@ -358,7 +358,7 @@ class BridgeClient(_Bridge):
         payload: Mapping[str, Any] | None = None,
         enabled: bool | None = None,
     ) -> GatewayCron:
-        """Change what is given."""
+        """Change the given fields."""
         changes = {
             "handler": handler,
             "schedule": None if schedule is None else _schedule(schedule),
@@ -369,16 +369,16 @@ class BridgeClient(_Bridge):
         return self.ask(Question("PATCH", _cron(cron_id), GatewayCron, body=_given(changes)))
 
     def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
-        """Run a cron now, or with mode="due" if it is due; whether it was, else why not."""
+        """Run a cron now, or with mode="due" only if it is due; says whether it ran, or why not."""
         body = {"mode": str(check_mode(mode))}
         return self.ask(Question("POST", f"{_cron(cron_id)}/run", RunAnswer, body=body))
 
     def cron_remove(self, cron_id: str) -> RemoveAnswer:
-        """Remove a cron; whether there was one."""
+        """Remove a cron; says whether there was one."""
         return self.ask(Question("DELETE", _cron(cron_id), RemoveAnswer))
 
     def ask(self, question: Question[T]) -> T:
-        """Ask a question, and wait for its answer."""
+        """Send a request and wait for its answer."""
         request = self._request(question)
         with _Deadline(self._timeout) as deadline:
             try:
@@ -390,13 +390,13 @@ class BridgeClient(_Bridge):
                     reply = Reply(response.status_code, text)
             except (self._http.HTTPError, self._http.InvalidURL, UnicodeError) as error:
                 raise (self._late() if deadline.passed else self._failed(error)) from error
-            if deadline.passed:  # what came may be cut off
+            if deadline.passed:  # the response may be cut off
                 raise self._late()
         return self._read(question, reply)
 
 
 class _Noting(BridgeClient):
-    """Asks nobody: its verbs return their question."""
+    """Sends nothing: its verbs return their request."""
 
     def __init__(self) -> None: ...
 
@@ -405,7 +405,7 @@ class _Noting(BridgeClient):
 
 
 class AsyncBridgeClient(_Bridge):
-    """The same, awaited."""
+    """The async version of `BridgeClient`."""
 
     def __init__(self, url: str, secret: str | None = None, *, timeout: float = TIMEOUT) -> None:
         super().__init__(url, secret, timeout=timeout)
@@ -432,7 +432,7 @@ class AsyncBridgeClient(_Bridge):
         return answer
 
     async def ask(self, question: Question[T]) -> T:
-        """Ask a question, and wait for its answer."""
+        """Send a request and wait for its answer."""
         request = self._request(question)
         try:
             async with (

@@ -1,9 +1,9 @@
-"""Gateway crons as values: when they run next, and how the end of a run changes them.
+"""Gateway crons as values: when they run next, and how a finished run changes them.
 
 Nothing here touches a database, a clock or the network. Instants are integer milliseconds.
 """
 
-# What comes over the network, or from callers without a type checker, is not what the types say.
+# Values from the network, or from callers without a type checker, may contradict the types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAX_CRONS = 1_000
 MAX_PAYLOAD = 16 << 10
 MAX_ERROR = 1_000
 MAX_TOLD = 4 * MAX_PAYLOAD
-"""So much of one cron is believed of a gateway, as JSON."""
+"""The largest cron that is accepted from a gateway, in bytes of JSON."""
 BACKOFF_MS = (30_000, 60_000, 300_000, 900_000, 3_600_000)
-"""How long a cron rests at least after its first, second, … error in a row; the last for more."""
+"""The least pause after a cron's first, second, … consecutive error; the last is for any more."""
 
 
 class Status(StrEnum):
@@ -40,7 +40,7 @@ class Status(StrEnum):
     OK = "ok"
     ERROR = "error"
     INTERRUPTED = "interrupted"
-    """The gateway ended while it ran."""
+    """The gateway ended during the run."""
 
 
 class Mode(StrEnum):
@@ -62,7 +62,7 @@ ScheduleData: TypeAlias = Mapping[str, Any]
 
 
 class CronRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One cron as its gateway keeps it. The order of the fields is that of the columns."""
+    """A cron as its gateway stores it. The fields are in the order of the columns."""
 
     id: str
     name: str
@@ -78,7 +78,7 @@ class CronRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_duration_ms: int | None = None
     errors: int = 0
     revision: int = 0
-    """How often its schedule was changed, or it was enabled or disabled."""
+    """How often its schedule was changed or it was enabled or disabled."""
     created_at: int = 0
     updated_at: int = 0
 
@@ -88,7 +88,7 @@ class CronRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
-    """One cron of a gateway as it was when it was read."""
+    """A gateway's cron at the time it was read."""
 
     id: str
     name: str
@@ -114,7 +114,7 @@ class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tz(self) -> str:
-        """The zone of its schedule; UTC if that cannot be read."""
+        """The time zone of its schedule; UTC if the schedule cannot be read."""
         try:
             return self.trigger.tz
         except BadInput:
@@ -122,7 +122,7 @@ class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unreadable(self) -> str | None:
-        """Why its schedule makes no sense here; a gateway of newer code may have other ones."""
+        """Why its schedule cannot be read here: a newer gateway may have other kinds."""
         try:
             read_schedule(self.schedule)
         except BadInput as error:
@@ -131,20 +131,20 @@ class GatewayCron(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewCron(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a gateway is told of a new cron; a field that is not here is refused."""
+    """The request for a new cron; unknown fields are refused."""
 
     handler: str
     schedule: dict[str, Any]
     name: str | None = None
-    """Else that of its handler."""
+    """Default: the name of its handler."""
     payload: dict[str, Any] = {}
     enabled: bool = True
     id: str | None = None
-    """A UUID that the caller has chosen: of a request that is repeated, only one cron is made."""
+    """A UUID chosen by the caller, so that a repeated request creates only one cron."""
 
 
 class CronChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of a cron is to be different; a field that is not here is refused."""
+    """The changes to a cron; unknown fields are refused."""
 
     handler: str | UnsetType = UNSET
     schedule: dict[str, Any] | UnsetType = UNSET
@@ -154,7 +154,7 @@ class CronChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RunAnswer(msgspec.Struct, frozen=True):
-    """Whether `cron_run` has started a run, and why not."""
+    """Whether `cron_run` started a run, or why not."""
 
     ran: bool
     reason: str | None = None
@@ -162,20 +162,20 @@ class RunAnswer(msgspec.Struct, frozen=True):
 
 
 class RemoveAnswer(msgspec.Struct, frozen=True):
-    """Whether there was something to remove."""
+    """Whether there was a cron to remove."""
 
     removed: bool
 
 
 class CronPage(msgspec.Struct, frozen=True):
-    """Some crons, oldest first; `after` leads to the next ones, if there are more."""
+    """A page of crons, oldest first; `after` is the cursor of the next page, if there is one."""
 
     crons: tuple[GatewayCron, ...]
     after: str | None = None
 
 
 def as_seen(record: CronRecord) -> GatewayCron:
-    """What others are told of a cron."""
+    """The public form of a cron."""
     return GatewayCron(
         id=record.id,
         name=record.name,
@@ -206,9 +206,9 @@ _LARGEST = 2**53 - 1
 
 
 def sensible(cron: GatewayCron) -> GatewayCron | None:
-    """What a gateway has said of a cron, without what can be nobody's; None if that is its name.
+    """A cron from a gateway, without impossible values; None if its id, name or handler is one.
 
-    A schedule that cannot be read stays: others may be able to.
+    A schedule that cannot be read here is kept: other clients may be able to read it.
     """
     try:
         for field in ("id", "name", "handler"):
@@ -232,7 +232,7 @@ def sensible(cron: GatewayCron) -> GatewayCron | None:
 
 
 def _believed(when: datetime | None) -> datetime | None:
-    """An instant in UTC; none that no clock of a viewer could show."""
+    """An instant in UTC; None if no time zone could display it."""
     if when is None:
         return None
     try:
@@ -251,7 +251,7 @@ def _shown(text: str | None) -> str | None:
 
 
 def printable(text: str, most: int = MAX_ERROR) -> str:
-    """The beginning of somebody else's text, as any store, log and terminal can take it."""
+    """The start of foreign text, made safe for any store, log and terminal."""
     return "".join(
         each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}"
         for each in text[:most]
@@ -268,7 +268,7 @@ _FIELDS = {
 
 
 def read_schedule(data: ScheduleData | Trigger) -> Trigger:
-    """A schedule from data; whatever does not belong there is refused by name."""
+    """A schedule from data; unknown fields are refused by name."""
     if isinstance(data, Cron | Every | At):
         return data
     if not isinstance(data, Mapping):
@@ -280,7 +280,7 @@ def read_schedule(data: ScheduleData | Trigger) -> Trigger:
     for name in data:
         if name not in ("kind", first, *others):
             known = ", ".join((first, *others))
-            raise InvalidOption(f"schedule.{name}", f"a schedule of kind {kind} has only {known}")
+            raise InvalidOption(f"schedule.{name}", f"a schedule of kind {kind} takes only {known}")
     if first not in data:
         raise InvalidOption(f"schedule.{first}", f"a schedule of kind {kind} needs it", _EXAMPLE)
     if kind == "at":
@@ -298,7 +298,7 @@ _EXAMPLE = (
 
 
 def write_schedule(trigger: Trigger) -> dict[str, Any]:
-    """A schedule as data; `read_schedule` gives it back."""
+    """A schedule as data, the reverse of `read_schedule`."""
     if isinstance(trigger, At):
         return {"kind": "at", "at": from_ms(trigger.instant).isoformat().replace("+00:00", "Z")}
     if isinstance(trigger, Every):
@@ -310,17 +310,17 @@ def write_schedule(trigger: Trigger) -> dict[str, Any]:
 
 
 def _instant(at: object) -> int:
-    """Milliseconds, or a date and time as in ISO 8601: without a zone it is UTC."""
+    """An instant from milliseconds or ISO 8601, which is UTC without an offset."""
     if type(at) is int:
         return at
     if not isinstance(at, str | datetime):
         raise InvalidTime(f"give a date and time, not {at!r}", "schedule.at")
     try:
         when = at if isinstance(at, datetime) else datetime.fromisoformat(at)
-        # At the very first and last instants a zone leads out of what a datetime can be.
+        # Near the first and last instants, the offset can lead beyond the range of datetime.
         return to_ms(when.replace(tzinfo=UTC) if when.utcoffset() is None else when)
     except (ValueError, OverflowError):
-        reason = f"{str(at)[:50]!r} is no date and time"
+        reason = f"{str(at)[:50]!r} is not a date and time"
         raise InvalidTime(reason, "schedule.at", "write 2026-07-01T09:00:00Z") from None
 
 
@@ -328,12 +328,12 @@ def _instant(at: object) -> int:
 
 
 def next_after(trigger: Trigger, instant: int) -> int | None:
-    """The first time later than an instant; None if there is none any more."""
+    """The first time after an instant; None if there is none."""
     return trigger.next_after(instant)
 
 
 def backoff_ms(errors: int) -> int:
-    """How long a cron rests at least after so many errors in a row."""
+    """The least pause of a cron after this number of consecutive errors."""
     return BACKOFF_MS[min(errors, len(BACKOFF_MS)) - 1] if errors else 0
 
 
@@ -343,9 +343,9 @@ def _scheduled(record: CronRecord, now: int) -> CronRecord:
         return replace(record, next_at=None)
     trigger = record.trigger
     if isinstance(trigger, At) and trigger.instant < now:
-        reason = f"{from_ms(trigger.instant).isoformat()} lies in the past"
-        raise InvalidTime(reason, "schedule.at", "give another time")
-    # An `at` of this very moment still runs.
+        reason = f"{from_ms(trigger.instant).isoformat()} is in the past"
+        raise InvalidTime(reason, "schedule.at", "give a later time")
+    # An `at` of exactly now still runs.
     found = next_after(trigger, now - 1 if isinstance(trigger, At) else now)
     return replace(record, next_at=found)
 
@@ -354,7 +354,7 @@ def _scheduled(record: CronRecord, now: int) -> CronRecord:
 
 
 def new_cron(cron_id: str, given: NewCron, now: int) -> CronRecord:
-    """A cron as it is stored when it is added."""
+    """The record of a new cron."""
     record = CronRecord(
         id=cron_id,
         name=_name("name", given.handler if given.name is None else given.name),
@@ -371,8 +371,8 @@ def new_cron(cron_id: str, given: NewCron, now: int) -> CronRecord:
 def changed(record: CronRecord, changes: CronChanges, now: int) -> CronRecord:
     """The cron with these changes.
 
-    Another schedule, or to be enabled or disabled, counts from now; whatever else is changed leaves
-    the time of the next run alone. A schedule that names no zone keeps the one that it had.
+    A new schedule, and enabling or disabling, takes effect from now; other changes leave the next
+    run as it is. A schedule without a time zone keeps its current one.
     """
     edited: dict[str, Any] = {"updated_at": now}
     if changes.name is not UNSET:
@@ -398,7 +398,7 @@ def _is_same_time(before: CronRecord, after: CronRecord) -> bool:
 
 
 def _rescheduled(record: CronRecord, given: ScheduleData, now: int) -> str:
-    """The schedule as it is stored: with the anchor, the seed and the zone that it has already."""
+    """The new schedule to store, with the current anchor, seed and zone."""
     present = record.trigger
     if given.get("kind") in ("cron", "every"):
         given = {"tz": present.tz, **given}
@@ -414,7 +414,7 @@ def _stored(trigger: Trigger, cron_id: str, now: int) -> str:
     if isinstance(trigger, Every):
         trigger = trigger.anchored(now + trigger.milliseconds)
     elif isinstance(trigger, Cron):
-        # Crons with an H come at times of their own.
+        # The values for an H depend on the cron's id.
         trigger = trigger.spread_by(cron_id) if "h" in trigger.expression.lower() else trigger
     else:
         within_five_years(trigger.instant, now)
@@ -422,7 +422,7 @@ def _stored(trigger: Trigger, cron_id: str, now: int) -> str:
 
 
 def may_run(record: CronRecord, mode: Mode, now: int) -> NotRun | None:
-    """Why a cron may not be run now, if so."""
+    """Why a cron may not run now; None if it may."""
     if record.running_at is not None:
         return NotRun.ALREADY_RUNNING
     due = record.next_at is not None and record.next_at <= now
@@ -430,13 +430,13 @@ def may_run(record: CronRecord, mode: Mode, now: int) -> NotRun | None:
 
 
 def started(record: CronRecord, now: int) -> CronRecord:
-    """The cron while it runs; what is due meanwhile is not made up for."""
+    """The cron while it runs; times that come due in the meantime are not caught up."""
     coming = next_after(record.trigger, now) if record.enabled else None
     return replace(record, running_at=now, next_at=coming)
 
 
 def finished(record: CronRecord, run: CronRecord, error: str | None, now: int) -> CronRecord:
-    """The cron after a run, which was started on it as it was in `run`."""
+    """The cron after a run; `run` is the cron when the run started."""
     failures = 0 if error is None else record.errors + 1
     began = run.running_at or now
     after = replace(
@@ -451,14 +451,14 @@ def finished(record: CronRecord, run: CronRecord, error: str | None, now: int) -
 
 
 def interrupted(record: CronRecord, now: int) -> CronRecord:
-    """The cron whose gateway ended while it ran: that run is over, and is not made up for."""
+    """The cron after its gateway ended during a run: the run is over and is not repeated."""
     began = record.running_at
     after = replace(
         record,
         running_at=None,
         last_run_at=began,
         last_status=str(Status.INTERRUPTED),
-        last_error="the gateway ended while it ran",
+        last_error="the gateway ended during the run",
         last_duration_ms=None,
     )
     return _going_on(after, record.revision, now)
@@ -467,7 +467,7 @@ def interrupted(record: CronRecord, now: int) -> CronRecord:
 def _going_on(record: CronRecord, revision: int, now: int, rest_ms: int = 0) -> CronRecord:
     trigger = record.trigger
     if isinstance(trigger, At):
-        # Whoever gave it another time while it ran wants that one too.
+        # If it was given a new time during the run, that one still applies.
         over = record.revision == revision
         return replace(record, enabled=False, next_at=None) if over else record
     natural = next_after(trigger, now) if record.enabled else None
@@ -494,9 +494,9 @@ def _payload(payload: object) -> str:
     try:
         text = msgspec.json.encode(payload)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidOption("payload", f"is no JSON: {error}") from None
+        raise InvalidOption("payload", f"is not JSON: {error}") from None
     if depth_of(text) > MAX_DEPTH:
-        raise InvalidOption("payload", f"is nested more than {MAX_DEPTH} deep")
+        raise InvalidOption("payload", f"is nested more than {MAX_DEPTH} levels deep")
     if len(text) > MAX_PAYLOAD:
         raise InvalidOption("payload", f"is {len(text):,} bytes as JSON; at most {MAX_PAYLOAD:,}")
     return text.decode()

@@ -1,4 +1,4 @@
-"""The handlers that a gateway calls when a cron runs, with their time limits."""
+"""The handlers that a gateway calls when a cron runs, with their timeouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_TIMEOUT = 86_400.0
 
 
 class Handler:
-    """A function that crons of a gateway run; their payload is its keyword arguments."""
+    """A function that a gateway's crons run, with their payload as keyword arguments."""
 
     def __init__(self, name: str, call: Callable[..., Any], timeout: float) -> None:
         check_text("handler", name)
@@ -34,7 +34,7 @@ class Handler:
         self.timeout = timeout
 
     def check(self, payload: Mapping[str, Any]) -> None:
-        """Refuse a payload that it could not be called with."""
+        """Refuse a payload that does not match the function's parameters."""
         try:
             inspect.signature(self.call).bind(**payload)
         except TypeError as error:
@@ -49,7 +49,7 @@ class Handlers:
 
     def add(self, handler: Handler) -> None:
         if handler.name in self._by_name:
-            raise InvalidFunction(f"handler {handler.name!r} is defined twice; name one otherwise")
+            raise InvalidFunction(f"handler {handler.name!r} is defined twice; rename one of them")
         self._by_name[handler.name] = handler
 
     def find(self, name: str) -> Handler:
@@ -58,12 +58,12 @@ class Handlers:
             return found
         near = difflib.get_close_matches(name, self._by_name, n=1)
         known = ", ".join(sorted(self._by_name)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"those of the gateway are: {known}"
+        hint = f"did you mean {near[0]!r}?" if near else f"the gateway's handlers are: {known}"
         raise InvalidOption("handler", f"there is no handler {name!r}", hint)
 
 
 class Run:
-    """One run of a cron, in a thread of its own."""
+    """One run of a cron, in its own thread."""
 
     def __init__(self, cron: CronRecord, handler: Handler, deadline: float) -> None:
         self.cron = cron
@@ -71,10 +71,10 @@ class Run:
         """On the monotonic clock."""
         self.reported = False
         self.is_late = False
-        """It has taken too long, and may go on all the same."""
+        """It has timed out, but may still be running."""
         self.is_over = False
         self.unwritten: list[Callable[[], object]] = []
-        """What the store has to be told of its end, in this order."""
+        """The writes to the store that are still to do after its end, in order."""
         self.writing = threading.Lock()
         self._handler = handler
         self._guard = threading.Lock()
@@ -86,14 +86,14 @@ class Run:
         return self._handler.timeout
 
     def start(self, report: Callable[[Run, str | None], None]) -> threading.Thread:
-        # Daemonic: a body that never ends must not keep the process.
+        # A daemon thread, so that a body that never ends does not keep the process alive.
         name = f"duly-cron-{self.cron.name}"
         thread = threading.Thread(target=self._to_the_end, args=(report,), name=name, daemon=True)
         thread.start()
         return thread
 
     def report(self, write: Callable[[], object]) -> bool:
-        """Leave to be written how it ended; False if somebody has said so before."""
+        """Queue the write of its outcome; False if the outcome was already reported."""
         with self._guard:
             if self.reported:
                 return False
@@ -102,7 +102,7 @@ class Run:
             return True
 
     def cancel(self) -> None:
-        """End an async body; a sync one goes on until it returns."""
+        """Cancel an async body; a sync one continues until it returns."""
         with self._guard:
             self._canceled = True
             if self._cancel is not None:
@@ -127,7 +127,7 @@ class Run:
         loop = asyncio.get_running_loop()
 
         def cancel() -> None:
-            # A loop that is closed has nothing left to cancel.
+            # In a closed loop there is nothing left to cancel.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(task.cancel)
 

@@ -1,7 +1,8 @@
-"""`Gateway`: a runtime that stores and runs its own crons, and lets others manage them.
+"""`Gateway`: a runtime that stores and runs its own crons, with an API to manage them.
 
-A cron runs at most once at a time. What was due while the gateway was down runs once, late; what
-was running when it ended is recorded as interrupted and not run again.
+A cron never runs twice at the same time. A cron that came due while the gateway was down runs
+once, late; a cron that was running when the gateway ended is recorded as interrupted and not run
+again.
 """
 
 from __future__ import annotations
@@ -60,17 +61,17 @@ log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 
 AT_ONCE = 32
-"""So many due crons run at the same time; others wait. A run that was asked for never waits."""
+"""The most due crons that run at once; others wait. Runs that are requested never wait."""
 MAX_RUNS = 4 * AT_ONCE
-"""So many with those that have taken too long and do not end; then nothing that is due is run."""
+"""The same including runs that have timed out but do not end; beyond it, no due cron starts."""
 LONGEST_DELAY = 60.0
 DRAIN = 10.0
 
 
 class Gateway:
-    """A runtime with handlers and crons of its own: `duly gateways serve module:gateway` runs it.
+    """A runtime with its own handlers and crons; run it with `duly gateways serve module:gateway`.
 
-    The verbs have the names that `BridgeClient` gives them, and the same answers.
+    Its verbs have the same names and results as those of `BridgeClient`.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class Gateway:
     ) -> None:
         """Describe the gateway.
 
-        `database`: a file, sqlite:///file.db or sqlite:///:memory:; a relative one is looked for in
-        the folder of the calling module. `handlers`: functions by name, beside those that
-        `@gateway.handler` adds. `secret`: env:NAME or file:PATH of the bearer secret that its
-        callers have; without one it answers only to its own machine.
+        `database`: a file, sqlite:///file.db or sqlite:///:memory:; a relative path starts at the
+        folder of the calling module. `handlers`: functions by name, in addition to those that
+        `@gateway.handler` adds. `secret`: env:NAME or file:PATH of the bearer secret that callers
+        must send; without one, only requests from the same machine are accepted.
         """
         check_text("name", name)
         self.name = name
@@ -109,10 +110,10 @@ class Gateway:
     # Code
 
     def handler(self, name: str | None = None, *, timeout: float = TIMEOUT) -> Callable[[F], F]:
-        """Let crons run this function, sync or async; their payload is its keyword arguments.
+        """Register a function for crons, sync or async; the payload is its keyword arguments.
 
-        A run that takes longer than `timeout` seconds is an error. An async one is canceled then; a
-        sync one goes on, and its cron does not run again before it has ended.
+        A run that takes longer than `timeout` seconds is an error. An async function is canceled
+        then; a sync one continues, and its cron does not run again until it has ended.
         """
 
         def register(call: F) -> F:
@@ -130,19 +131,19 @@ class Gateway:
         payload: Mapping[str, Any] | None = None,
         enabled: bool = True,
     ) -> None:
-        """Say in code that there is such a cron: made at the start, unless its name is taken.
+        """Declare a cron in code: it is created at the start, unless its name is taken.
 
-        One that is there stays as it was made or changed.
+        An existing cron is left as it is.
         """
         given = _new(handler, schedule, name, payload, enabled)
-        # What is wrong with it is known before it starts.
+        # Report errors in it before the gateway starts.
         new_cron(new_id(0), given, 0)
         self._declared.append(given)
 
     # Running
 
     def open(self) -> Self:
-        """Open the store: what ran when the last process ended is recorded as interrupted."""
+        """Open the store; runs that the last process did not finish are recorded as interrupted."""
         with self._guard:
             if self._store.open():
                 _OPENED[self] = os.getpid()
@@ -161,7 +162,7 @@ class Gateway:
         return self
 
     def stop(self, drain: float = DRAIN) -> None:
-        """Start nothing any more, let runs end for so many seconds, and close the store."""
+        """Start no more runs, wait up to `drain` seconds for current ones, and close the store."""
         with self._guard:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -180,7 +181,7 @@ class Gateway:
         self.stop()
 
     def one_pass(self) -> float:
-        """Start what is due, end what takes too long; in how many seconds to look again."""
+        """Start due crons and time out late runs; returns the seconds until the next pass."""
         self._end_late_runs()
         self._write_ends()
         now = self.clock.now()
@@ -191,14 +192,14 @@ class Gateway:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether runs that have taken too long and do not end leave no place for others."""
+        """Whether runs that have timed out but do not end leave no room for others."""
         return self._late() >= MAX_RUNS
 
     def _late(self) -> int:
         return sum(run.is_late for run in list(self._runs.values()))
 
     def _free(self) -> int:
-        """How many due crons may be started now; whoever is late has lost his place."""
+        """How many due crons may start now; runs that have timed out do not take up a place."""
         runs = len(self._runs)
         return max(0, min(AT_ONCE - (runs - self._late()), MAX_RUNS - runs))
 
@@ -216,7 +217,7 @@ class Gateway:
     def _clear_stale_runs(self) -> None:
         for stale in self._store.running():
             if stale.id in self._runs:
-                continue  # it has outlived a stop of this very object
+                continue  # it has outlived a stop() of this object
             log.warning("cron %r was running when the gateway ended", stale.name)
             self._store.edit(stale.id, lambda cron: interrupted(cron, self.clock.now()))
 
@@ -226,13 +227,13 @@ class Gateway:
         try:
             self._start(cron.id, Mode.DUE, now)
         except BadInput as error:
-            # What can never run must not be looked at again and again.
+            # A cron that can never run must not be tried over and over.
             log.error("cron %r cannot run: %s", cron.name, error)
             text = f"{type(error).__name__}: {error}"
             self._store.edit(cron.id, lambda found: _unrunnable(found, text, now))
 
     def _start(self, cron_id: str, mode: Mode, now: int) -> NotRun | None:
-        """Mark the cron as running, then run it; or why not."""
+        """Mark the cron as running and run it, or return the reason why it may not run."""
         refused: list[NotRun] = []
 
         def mark(cron: CronRecord) -> CronRecord | None:
@@ -258,7 +259,7 @@ class Gateway:
         return None
 
     def _ended(self, run: Run, error: str | None) -> None:
-        """A body has returned or raised; its thread says so."""
+        """Called in a run's thread when its body has returned or raised."""
         self._report(run, error)
         run.unwritten.append(lambda: self._store.rest(run.cron.id, run.cron.running_at))
         run.is_over = True
@@ -272,18 +273,18 @@ class Gateway:
                 run, f"TimeoutError: took longer than {run.timeout:g} s"
             ):
                 run.is_late = True
-                # First of all: the store may have to be waited for.
+                # Cancel first: writing to the store may have to wait.
                 run.cancel()
                 self._write_end(run)
                 if self.is_stuck:
                     log.error(
-                        "%d runs have taken too long and do not end: no cron runs when it is due "
-                        "before one of them does, or the gateway is started anew",
+                        "%d runs have timed out but do not end: due crons do not start until one "
+                        "of them ends or the gateway is restarted",
                         MAX_RUNS,
                     )
 
     def _report(self, run: Run, error: str | None) -> bool:
-        """Say how it ended, unless that was said before."""
+        """Report the outcome of a run, unless it was already reported."""
         now = self.clock.now()
 
         def write() -> None:
@@ -295,14 +296,14 @@ class Gateway:
         return first
 
     def _write_end(self, run: Run) -> None:
-        """Tell the store how it ended; what cannot be written now is so in a later pass."""
+        """Write the outcome of a run to the store; what fails now is retried in a later pass."""
         with run.writing:
             try:
                 while run.unwritten:
                     run.unwritten[0]()
                     del run.unwritten[0]
             except StoreError as error:
-                log.warning("the end of cron %r is not recorded yet: %s", run.cron.name, error)
+                log.warning("the outcome of cron %r is not recorded yet: %s", run.cron.name, error)
                 return
             if run.is_over and self._runs.get(run.cron.id) is run:
                 del self._runs[run.cron.id]
@@ -325,7 +326,7 @@ class Gateway:
     def cron_list(
         self, *, disabled: bool = False, limit: int = 100, after: str | None = None
     ) -> CronPage:
-        """Crons, oldest first; those that are disabled only if asked for."""
+        """Crons, oldest first; `disabled` includes disabled ones."""
         check_limit(limit)
         if after is not None and not is_id(after):
             raise InvalidOption("after", f"must be the id of a cron, not {after!r}")
@@ -334,7 +335,7 @@ class Gateway:
         return CronPage(page, page[-1].id if len(found) > limit else None)
 
     def cron_get(self, cron_id: str) -> GatewayCron:
-        """The cron as it is now; CronNotFound if there is none."""
+        """The current state of a cron; CronNotFound if there is none."""
         found = self._store.get(cron_id)
         if found is None:
             raise CronNotFound(cron_id)
@@ -349,12 +350,12 @@ class Gateway:
         payload: Mapping[str, Any] | None = None,
         enabled: bool = True,
     ) -> GatewayCron:
-        """Make a cron; without a name it has that of its handler. Names are unique."""
+        """Create a cron; its name defaults to that of its handler. Names are unique."""
         return self.add(_new(handler, schedule, name, payload, enabled))
 
     def add(self, given: NewCron) -> GatewayCron:
-        """The same, of what came over the bridge."""
-        # Looked for first: what made sense then, such as a time, may make none any more.
+        """The same for a request over the bridge."""
+        # Look it up first: a field that was valid then, such as a time, may not be valid now.
         record = self._known(given.id) or self._make(given) or self._known(given.id)
         if record is None:
             raise CronExists(given.name or given.handler)
@@ -374,15 +375,15 @@ class Gateway:
         payload: Mapping[str, Any] | None = None,
         enabled: bool | None = None,
     ) -> GatewayCron:
-        """Change what is given.
+        """Change the given fields.
 
-        Another schedule, or to be enabled or disabled, counts from now; anything else leaves the
-        next run where it is.
+        A new schedule, and enabling or disabling, takes effect from now; other changes leave the
+        next run as it is.
         """
         return self.change(cron_id, _changes(handler, schedule, name, payload, enabled))
 
     def change(self, cron_id: str, changes: CronChanges) -> GatewayCron:
-        """The same, of what came over the bridge."""
+        """The same for a request over the bridge."""
 
         def edit(cron: CronRecord) -> CronRecord:
             after = changed(cron, changes, self.clock.now())
@@ -400,28 +401,28 @@ class Gateway:
         return as_seen(after)
 
     def cron_run(self, cron_id: str, mode: str = "force") -> RunAnswer:
-        """Run a cron now: whether it was, else why not. It does not wait for the end.
+        """Start a run of a cron without waiting for its end; says whether it started, or why not.
 
-        `mode`: "force" runs it whenever it does not run already, "due" only if it is due.
+        `mode`: "force" runs it unless it is already running, "due" only if it is due.
         """
         reason = self._start(cron_id, check_mode(mode), self.clock.now())
         self._wake()
         return RunAnswer(reason is None, None if reason is None else str(reason))
 
     def cron_remove(self, cron_id: str) -> RemoveAnswer:
-        """Remove a cron; whether there was one. A run that is under way goes on."""
+        """Remove a cron; says whether there was one. A current run continues."""
         return RemoveAnswer(self._store.remove(cron_id))
 
     def _make(self, given: NewCron) -> CronRecord | None:
-        """A new cron; None if there is one of that name."""
+        """Store a new cron; None if its name is taken."""
         now = self.clock.now()
         if given.id is not None and not is_id(given.id):
-            raise InvalidOption("id", f"{given.id!r} is no UUID", "leave it out")
+            raise InvalidOption("id", f"{given.id!r} is not a UUID", "leave it out")
         record = new_cron(given.id or new_id(now), given, now)
         self._check_call(record)
         stored = self._store.add(record, MAX_CRONS)
         if stored is None:
-            raise InvalidOption("crons", f"a gateway has at most {MAX_CRONS:,}", "remove some")
+            raise InvalidOption("crons", f"a gateway may have at most {MAX_CRONS:,}", "remove some")
         return record if stored else None
 
     def _check_call(self, cron: CronRecord) -> None:
@@ -430,14 +431,14 @@ class Gateway:
     # HTTP
 
     def asgi(self) -> Any:
-        """The REST API as an ASGI application, which starts and stops the gateway with itself."""
+        """The REST API as an ASGI application that starts and stops the gateway."""
         from duly.gateway.server import make_app
 
         return make_app(self)
 
 
 _OPENED: weakref.WeakKeyDictionary[Gateway, int] = weakref.WeakKeyDictionary()
-"""The gateways that were opened, and the process that did it."""
+"""The open gateways, and the process that opened them."""
 
 
 def _at_exit() -> None:
@@ -484,7 +485,7 @@ def _changes(
 def _unrunnable(cron: CronRecord, error: str, now: int) -> CronRecord:
     try:
         return finished(cron, replace(cron, running_at=now), error, now)
-    except BadInput:  # not even its schedule can be read here
+    except BadInput:  # even its schedule cannot be read here
         return replace(cron, next_at=None, last_status="error", last_error=error)
 
 

@@ -3,7 +3,7 @@
 GET    /cron?disabled=true&limit=100&after=…     POST   /cron
 GET    /cron/{id}                                PATCH  /cron/{id}   (or POST)
 POST   /cron/{id}/run                            DELETE /cron/{id}
-GET    /healthz                                  open and terse
+GET    /healthz                                  no secret needed; terse
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEADERS = {
 
 
 class Refused(Exception):
-    """The answer is no, with a status and words."""
+    """A refusal with a status and a message."""
 
     def __init__(
         self, status: int, code: str, message: str, field: str | None = None, hint: str = ""
@@ -73,7 +73,7 @@ class RunRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_app(gateway: Gateway) -> Starlette:
-    """The API of a gateway, which starts and stops with it."""
+    """A gateway's API, which starts and stops the gateway."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
@@ -96,13 +96,13 @@ def make_app(gateway: Gateway) -> Starlette:
 
 
 class Api:
-    """The routes: each reads its request, and calls the verb of the same name."""
+    """The routes: each reads its request and calls the verb of the same name."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
     def answer(self, endpoint: Endpoint, *, is_open: bool = False) -> Endpoint:
-        """The endpoint for those who may, with errors in one shape."""
+        """The route with authentication and one shape for all errors."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -149,7 +149,7 @@ class Api:
     async def remove(self, request: Request) -> Response:
         return _json(await run_in_threadpool(self._gateway.cron_remove, _id(request)))
 
-    # Who may ask
+    # Authentication
 
     def _admit(self, request: Request) -> None:
         if self._gateway.secret is None:
@@ -164,7 +164,7 @@ def _secret(reference: str) -> bytes:
     try:
         return resolve(reference)
     except SecretMissing:
-        raise Refused(503, "secret_missing", "the gateway has lost its secret") from None
+        raise Refused(503, "secret_missing", "the gateway cannot read its secret") from None
 
 
 def _is_bearer(request: Request, secret: bytes) -> bool:
@@ -174,19 +174,19 @@ def _is_bearer(request: Request, secret: bytes) -> bool:
 
 
 def _only_from_here(request: Request) -> None:
-    """Without a secret only this machine may ask; a web page that is open on it may not."""
+    """Without a secret, only accept requests from this machine, and none from web pages on it."""
     here = request.client is not None and is_loopback(request.client.host)
-    # A page whose name was made to lead to this machine says so in Host.
+    # A page whose host name was rebound to this machine has that name in Host.
     host = request.headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if not here or name.lower() not in LOCAL_NAMES:
         raise Refused(
-            403, "only_local", "without a secret this gateway answers only to its own machine"
+            403, "only_local", "without a secret this gateway only serves its own machine"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, is this machine's own."""
+    """Whether it is a loopback address or the name localhost."""
     if host.lower() == "localhost":
         return True
     try:
@@ -196,7 +196,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _only_json(request: Request) -> None:
-    # Browsers ask before they send JSON to somebody else's server, and are told no.
+    # For cross-site JSON, browsers send a preflight request first, which is refused.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "not_json", "send Content-Type: application/json")
@@ -218,17 +218,17 @@ async def _body(request: Request, kind: type[T]) -> T:
             if len(text) > MAX_BODY:
                 raise Refused(413, "too_large", f"the body is larger than {MAX_BODY:,} bytes")
     except ClientDisconnect:
-        raise Refused(400, "incomplete", "the body has not come to its end") from None
+        raise Refused(400, "incomplete", "the body is incomplete") from None
     try:
         return msgspec.json.decode(text or b"{}", type=kind)
     except msgspec.ValidationError as error:
         raise Refused(400, "invalid", str(error), _field_of(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refused(400, "not_json", "the body is no JSON") from None
+        raise Refused(400, "not_json", "the body is not JSON") from None
 
 
 def _field_of(message: str) -> str | None:
-    """The field that a message of msgspec's is about: "… unknown field `x`", "… - at `$.x`"."""
+    """The field in a msgspec message: "… unknown field `x`", "… - at `$.x`"."""
     for before in ("`$.", "field `"):
         _, found, rest = message.partition(before)
         if found:
@@ -239,8 +239,8 @@ def _field_of(message: str) -> str | None:
 def _query(request: Request, known: set[str]) -> Mapping[str, str]:
     for name in request.query_params:
         if name not in known:
-            hint = f"known are {', '.join(sorted(known))}"
-            raise Refused(400, "invalid", f"there is no parameter {name!r}", name, hint)
+            hint = f"known parameters: {', '.join(sorted(known))}"
+            raise Refused(400, "invalid", f"unknown parameter {name!r}", name, hint)
     return request.query_params
 
 

@@ -1,4 +1,4 @@
-"""Every SQL statement of a gateway's own store, once, under one name."""
+"""All SQL statements of a gateway's own store."""
 
 from __future__ import annotations
 

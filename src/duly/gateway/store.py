@@ -25,13 +25,13 @@ PATIENCE = 10.0
 
 
 class CronStore:
-    """The crons of one gateway. Every verb is one transaction; threads take turns."""
+    """The crons of a gateway. Every verb is one transaction; threads take turns."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._held = contextlib.ExitStack()
-        # What ends with the process is for the gateway to say: its threads may use it.
+        # The gateway decides when to close it at exit, because its threads may still use it.
         weakref.finalize(self, self._held.close).atexit = False
         self._turn = threading.RLock()
 
@@ -43,11 +43,11 @@ class CronStore:
         return self._connection is not None
 
     def open(self) -> bool:
-        """Make the table if it is missing; False if it is open already."""
+        """Open the store and create a missing table; False if the store is already open."""
         with self._turn:
             if self._connection is not None:
                 return False
-            # Whoever starts takes running crons for interrupted: nobody else may be at it.
+            # Opening marks running crons as interrupted, so no other process may use the file.
             try:
                 self._own_it()
                 with translated(str(self)):
@@ -66,7 +66,7 @@ class CronStore:
     # Verbs
 
     def add(self, record: CronRecord, most: int) -> bool | None:
-        """Store a new cron; False if there is one of that name, None if there are too many."""
+        """Store a new cron; False if its name is taken, None if there are too many."""
         with self._transaction() as run:
             if run(sql.COUNT)[0][0] >= most:
                 return None
@@ -75,9 +75,9 @@ class CronStore:
     def edit(
         self, cron_id: str, change: Callable[[CronRecord], CronRecord | None]
     ) -> CronRecord | None:
-        """Change a cron while nobody else looks at it; as it is then. None: there is none.
+        """Change a cron in one transaction and return it; None if there is none.
 
-        A change that answers None changes nothing. NameTaken if another cron has the new name.
+        If `change` returns None, nothing changes. NameTaken if another cron has the new name.
         """
         with self._transaction() as run:
             before = _one(run(sql.GET, {"id": cron_id}))
@@ -91,7 +91,7 @@ class CronStore:
             return after
 
     def rest(self, cron_id: str, running_at: int | None) -> None:
-        """The run that began then is really over."""
+        """Record that the body of the run that started then has really ended."""
         with self._transaction() as run:
             run(sql.REST, {"id": cron_id, "running_at": running_at})
 
@@ -130,7 +130,7 @@ class CronStore:
             if file is None:
                 raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
             file.close()
-            reason = "another process runs a gateway on it; stop that, or name another file"
+            reason = "another process runs a gateway on it; stop that process, or use another file"
             raise StoreUnavailable(f"{self._path}: {reason}") from error
         self._held.callback(file.close)
 
@@ -163,12 +163,12 @@ class CronStore:
                 return connection.execute(text, given or {}).fetchall()
 
             try:
-                # Ctrl-C while this waits is raised after it has succeeded.
+                # Ctrl-C during the wait is raised after the statement has succeeded.
                 connection.execute(sql.BEGIN)
                 yield run
                 connection.execute(sql.COMMIT)
             except BaseException:
-                # A full disk has undone it already.
+                # After a full disk, SQLite has already rolled back.
                 if connection.in_transaction:
                     connection.execute(sql.ROLLBACK)
                 raise
@@ -179,7 +179,7 @@ class CronStore:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise StoreUnavailable(f"{self} is closed; the gateway was stopped")
+            raise StoreUnavailable(f"{self} is closed because the gateway was stopped")
         return self._connection
 
 
@@ -188,8 +188,8 @@ class NameTaken(Exception):
 
 
 def _create_private(path: Path) -> None:
-    """Payloads are in it, and SQLite would let the umask decide who may read them."""
-    # Not opened if it exists: to close it would drop the locks that SQLite has on it.
+    """Create a file that only its owner can read; SQLite would leave that to the umask."""
+    # Do not open an existing file: closing it would drop SQLite's locks on it.
     with contextlib.suppress(OSError):  # SQLite says what is wrong
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 

@@ -43,35 +43,35 @@ T = TypeVar("T")
 
 MAX_PAGE = 1_000
 MAX_ASKED = 200
-"""So many gateways are asked at the same time."""
+"""The most gateways that are queried at the same time."""
 ASK_SECONDS = 2.0
-"""So long does a view wait for all gateways together."""
+"""How long a list waits for all gateways together, in seconds."""
 VERB_SECONDS = 5.0
 
 
 class RegisteredGateway(msgspec.Struct, frozen=True, kw_only=True):
-    """One gateway, and what it said last."""
+    """A gateway and its last known state."""
 
     id: str
     owner: str | None
     name: str
     url: str
     secret: str | None
-    """Where its secret is; never the secret."""
+    """The reference to its secret, never the secret itself."""
     version: int
     created: datetime
     updated: datetime
     crons: tuple[GatewayCron, ...] = ()
-    """As they were when it was last seen."""
+    """Its crons as of `seen_at`."""
     seen: datetime | None = None
     stale_since: datetime | None = None
-    """Since when it has given no answer."""
+    """Since when it has not responded."""
     error: str | None = None
-    """Why not."""
+    """Why it did not respond."""
 
     @property
     def stale(self) -> bool:
-        """Whether it gave no answer when it was last asked."""
+        """Whether it did not respond to the last request."""
         return self.stale_since is not None
 
 
@@ -81,9 +81,9 @@ AskForCrons = AskAll[GatewayRecord, tuple[GatewayCron, ...]]
 
 
 class Gateways:
-    """The gateways of an app, by name, which is unique for its owner, or by id.
+    """The gateways of an app, by id or by name, which is unique for its owner.
 
-    `of(owner)` gives the same verbs for one owner, who sees and changes nothing of others.
+    `of(owner)` has the same verbs, limited to the gateways of one owner.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class Gateways:
         by: str | None = None,
         id: str | None = None,
     ) -> RegisteredGateway:
-        """Register a gateway: its address, and env:NAME or file:PATH of its bearer secret.
+        """Register a gateway: its URL, and env:NAME or file:PATH of its bearer secret.
 
-        It is not asked anything yet. A link-local address (169.254.0.0/16, fe80::/10), where cloud
+        It is not contacted yet. A link-local address (169.254.0.0/16, fe80::/10), where cloud
         providers serve credentials, is refused unless `link_local` is true. `id`: the id of the
         new gateway.
         """
@@ -143,13 +143,13 @@ class Gateways:
         return as_seen(record)
 
     def get(self, name: str) -> RegisteredGateway:
-        """The gateway with what it said last; GatewayNotFound if there is none."""
+        """The gateway with its last known state; GatewayNotFound if there is none."""
         return as_seen(self._record(name))
 
     def list(self, *, after: str | None = None, limit: int = 100) -> list[RegisteredGateway]:
-        """Gateways with what they said last, oldest first; nobody is asked.
+        """Gateways with their last known state, oldest first; they are not contacted.
 
-        `after` is the id of the last one of the page before.
+        `after` is the id of the last one on the previous page.
         """
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
             raise InvalidOption("limit", f"must be 1 to {MAX_PAGE:,}, not {limit!r}")
@@ -158,7 +158,7 @@ class Gateways:
         return [as_seen(each) for each in self._core.ready().gateways(self._owner, after, limit)]
 
     def remove(self, name: str, *, by: str | None = None) -> bool:
-        """Forget a gateway, which itself goes on as before; whether there was one."""
+        """Remove a gateway, which itself keeps running; says whether there was one."""
         refuse_inside_mutation("gateways.remove")
         check_by(by)
         found = self._find(name)
@@ -166,20 +166,20 @@ class Gateways:
             found.id, by, self._core.now()
         )
 
-    # What they say
+    # Queries
 
     def crons(self, name: str) -> RegisteredGateway:
-        """Ask a gateway for all its crons; if it gives no answer, what it said last, as stale."""
+        """Fetch a gateway's crons; if it does not respond, its last known ones, marked as stale."""
         return self._ask([self._record(name)], VERB_SECONDS)[0]
 
     def look(self, seconds: float = ASK_SECONDS) -> tuple[RegisteredGateway, ...]:
-        """Ask all gateways at the same time; who is silent for so long is stale, and no more."""
+        """Query all gateways at the same time; those that do not respond in time are stale."""
         found = self._core.ready().gateways(self._owner, None, MAX_ASKED)
         return tuple(self._ask(found, seconds))
 
     def _ask(self, records: Iterable[GatewayRecord], seconds: float) -> GatewayList:
         asked = [*records]
-        # By what stays the same of them, else a question that hangs would be asked again.
+        # Keyed by fields that do not change, so that a query that hangs is not sent again.
         places = {record.id: _place(record) for record in asked}
         answers = self._ask_all(places.values(), seconds)
         now = self._core.now()
@@ -187,14 +187,14 @@ class Gateways:
         for record in asked:
             crons, error = answers.get(places[record.id], (None, None))
             after = _heard(record, crons, error, seconds, now)
-            # Inside a transaction, to write would wait for this very transaction.
+            # Inside a transaction, the write would wait for that same transaction.
             if worth_noting(record, after) and not is_inside():
                 self._core.ready().note_gateway(after)
             gateways.append(as_seen(after))
         return gateways
 
     def find_cron(self, gateway: str, cron_id: str) -> GatewayCron | None:
-        """A cron as its gateway says now; None if it has none of that id."""
+        """A cron's current state from its gateway; None if there is none with that id."""
         with _bridge(self._record(gateway), VERB_SECONDS) as bridge:
             try:
                 return bridge.ask(ask_get(cron_id))
@@ -217,7 +217,7 @@ class Gateways:
         by: str | None = None,
         id: str | None = None,
     ) -> GatewayCron:
-        """Make a cron on a gateway. `id`: the id of the new cron."""
+        """Create a cron on a gateway. `id`: the id of the new cron."""
         check_id(id)
 
         def add(bridge: BridgeClient) -> GatewayCron:
@@ -238,7 +238,7 @@ class Gateways:
         enabled: bool | None = None,
         by: str | None = None,
     ) -> GatewayCron:
-        """Change a cron of a gateway."""
+        """Change a gateway's cron."""
         changes = {"handler": handler, "name": name, "payload": payload, "enabled": enabled}
         changed = [field for field, value in changes.items() if value is not None]
         detail = {"cron": cron_id, "changed": changed + ["schedule"] * (schedule is not None)}
@@ -257,14 +257,14 @@ class Gateways:
     def cron_run(
         self, gateway: str, cron_id: str, mode: str = "force", *, by: str | None = None
     ) -> RunAnswer:
-        """Run a cron of a gateway now, or with mode="due" if it is due."""
+        """Run a gateway's cron now, or with mode="due" only if it is due."""
         detail = {"cron": cron_id, "mode": mode}
         return self._pass_on(
             *(gateway, "cron_run", detail, by), lambda bridge: bridge.cron_run(cron_id, mode)
         )
 
     def cron_remove(self, gateway: str, cron_id: str, *, by: str | None = None) -> RemoveAnswer:
-        """Remove a cron of a gateway; whether there was one."""
+        """Remove a gateway's cron; says whether there was one."""
         return self._pass_on(
             *(gateway, "cron_remove", {"cron": cron_id}, by),
             lambda bridge: bridge.cron_remove(cron_id),
@@ -278,7 +278,7 @@ class Gateways:
         by: str | None,
         ask: Callable[[BridgeClient], T],
     ) -> T:
-        """Let a gateway do it, and write down who wanted what and what came of it."""
+        """Forward a verb to a gateway and write an audit entry with its outcome."""
         refuse_inside_mutation(f"gateways.{verb}")
         check_by(by)
         record = self._record(gateway)
@@ -306,7 +306,7 @@ class Gateways:
         if owner is None:
             return self._owner or ""
         if self._owner is not None and owner != self._owner:
-            raise InvalidOption("owner", f"these are the gateways of {self._owner!r}")
+            raise InvalidOption("owner", f"must be {self._owner!r}, as in of()")
         check_text("owner", owner)
         return owner
 
@@ -357,16 +357,16 @@ def _heard(
     if crons is not None:
         return answered(record, msgspec.json.encode(crons).decode(), now)
     if error is None:
-        return silent(record, f"no answer within {seconds:g} s", now)
+        return silent(record, f"no response within {seconds:g} s", now)
     if isinstance(error, GatewayError | SecretMissing):
         return silent(record, str(error), now)
     if isinstance(error, DulyError):
         raise error
-    return silent(record, f"{type(error).__name__} while it was asked", now)
+    return silent(record, f"{type(error).__name__} during the request", now)
 
 
 def as_seen(record: GatewayRecord) -> RegisteredGateway:
-    """What users hold of a gateway."""
+    """The public form of a gateway."""
     return RegisteredGateway(
         id=record.id,
         owner=record.owner or None,
@@ -388,7 +388,7 @@ def _stored(text: str | None) -> tuple[GatewayCron, ...]:
 
 
 class AsyncGateways(Twin[Gateways]):
-    """`app.aio.gateways`: the verbs of `app.gateways`, awaited."""
+    """`app.aio.gateways`: the async versions of the verbs of `app.gateways`."""
 
     def of(self, owner: str) -> AsyncGateways:
         """The gateways of one owner."""

@@ -43,7 +43,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Delivery:
-    """What the headers of a verified request say of it; None: its body may say it."""
+    """The delivery data in a verified request's headers; None: the body may have it."""
 
     delivery_id: str | None
     type: str | None
