@@ -176,7 +176,7 @@ def test_an_attempt_has_a_time_limit_and_holds_up_no_other(index, receiver):
     done = beat(TickHandler(index, path_of(receiver), timeout=0.5))
     assert {a.row.key: (a.status, a.error) for a in done} == {
         "200": (200, None),
-        "hang": (0, "no answer in 0.5 s"),
+        "hang": (0, "no response within 0.5 s"),
         "endless": (200, None),  # it had answered
     }
 
@@ -263,7 +263,7 @@ def test_a_beat_that_is_canceled_reports_what_it_has_claimed(index, receiver):
     assert {attempt.status for attempt in seen} == {0}
     words = sorted(attempt.error or "" for attempt in seen)
     assert (
-        words == ["canceled before it was sent"] * 3 + ["canceled before there was an answer"] * 2
+        words == ["canceled before it was sent"] * 3 + ["canceled before there was a response"] * 2
     )
     wait_until(lambda: len(receiver.got) == 2, "two were sent")
 

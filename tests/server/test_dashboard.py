@@ -495,9 +495,9 @@ def test_a_list_reads_no_job_twice(shop, operator, monkeypatch):
 def test_a_page_that_asks_for_itself_leaves_the_message_for_whoever_reads(shop, operator, ids):
     operator.post(f"/jobs/{ids['job_id']}/cancel")
     live = operator.get("/jobs", headers={"X-Duly-Live": "1"})
-    assert "is canceled" not in live.text
-    assert "is canceled" in operator.get("/jobs").text
-    assert "is canceled" not in operator.get("/jobs").text
+    assert "Job canceled" not in live.text
+    assert "Job canceled" in operator.get("/jobs").text
+    assert "Job canceled" not in operator.get("/jobs").text
 
 
 def test_what_a_page_asks_while_somebody_types_saves_nothing(shop, operator, ids):

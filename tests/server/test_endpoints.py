@@ -289,7 +289,7 @@ def test_without_a_retry_policy_a_failure_is_told_logged_and_final(app, hire, to
     assert len(listener.heard) == 1
     [attempt] = told
     assert (attempt.status, attempt.attempt, attempt.delivered) == (status, 1, False)
-    assert f"answered {status}" in (attempt.error or "")
+    assert f"responded with status {status}" in (attempt.error or "")
     assert "endpoint billing, attempt 1" in caplog.text
 
 
@@ -349,7 +349,7 @@ def test_what_says_that_it_is_our_fault_is_not_tried_again(app, clock, hire, sta
         hire().work()
         clock.advance(86_400)
         hire().work()
-    assert f"answered {status}" in failure(job).message
+    assert f"responded with status {status}" in failure(job).message
     assert len(listener.heard) == 1
 
 

@@ -389,14 +389,14 @@ def test_what_is_redacted_is_kept_where_it_is_given_as_it_is_shown(api: Api, sho
     for wrong in ({"function": "refund", "args": masked}, {"rotation": [masked] * 2}):
         body = {"version": api.get(path, id=schedule)["version"], **wrong}
         refused = api.error("PATCH", path, body, id=schedule, status=422)
-        assert "write it anew" in refused["message"]
+        assert "give the value itself" in refused["message"]
     for path in ("/schedules", "/jobs"):
         body = {"function": "pay", "args": masked}
         body |= {"key": "other", "every": "10m"} if path == "/schedules" else {}
-        assert "write it anew" in api.error("POST", path, body, status=422)["message"]
+        assert "give the value itself" in api.error("POST", path, body, status=422)["message"]
     for path in ("/schedules", "/schedules/check"):
         body = new | {"key": "other", "rotation": [masked]}
-        assert "write it anew" in api.error("POST", path, body, status=422)["message"]
+        assert "give the value itself" in api.error("POST", path, body, status=422)["message"]
 
 
 def test_an_edit_of_what_has_changed_since_is_refused(api: Api, made: dict[str, Any]):

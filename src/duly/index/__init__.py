@@ -1,7 +1,7 @@
-"""The schedule index: finds the schedules of all users that are due.
+"""The schedule index: finds due schedules across all users.
 
-A table with one row per active schedule, an atomic claim that advances what it takes, a collection
-that keeps the table true, and a handler that POSTs what is due. At most once.
+A table with one row per active schedule, an atomic claim that advances the rows it takes, a
+collection that keeps the table consistent, and a handler that POSTs each due row at most once.
 """
 
 from __future__ import annotations

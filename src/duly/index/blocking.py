@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class SyncScheduleIndex:
-    """The verbs of any schedule index, without await.
+    """The verbs of any schedule index, without `await`.
 
-    An index of somebody else's runs on an event loop that the adapter keeps in a thread.
+    A third-party index runs on an event loop that this adapter keeps in a thread.
     """
 
     def __init__(self, index: ScheduleIndex) -> None:
@@ -25,20 +25,20 @@ class SyncScheduleIndex:
         self._loop = LoopThread()
 
     def upsert(self, row: IndexRow) -> None:
-        """Write the row, in place of the one that this user and key may have."""
+        """Write a row, replacing any row with the same user and key."""
         if isinstance(self._index, DatabaseIndex):
             self._index.upsert_now(row)
         else:
             self._loop.run(self._index.upsert(row))
 
     def claim_due(self, now: int, limit: int = LIMIT) -> Sequence[IndexRow]:
-        """Take the rows that are due, the longest due first, and advance them, atomically."""
+        """Take due rows, longest overdue first, and advance them, atomically."""
         if isinstance(self._index, DatabaseIndex):
             return self._index.claim_now(now, limit)
         return self._loop.run(self._index.claim_due(now, limit))
 
     def remove(self, user_id: str, key: str) -> None:
-        """Remove the row, if there is one."""
+        """Remove the row, if it exists."""
         if isinstance(self._index, DatabaseIndex):
             self._index.remove_now(user_id, key)
         else:
@@ -50,7 +50,7 @@ class SyncScheduleIndex:
 
 
 class LoopThread:
-    """An event loop in a thread, started when it is needed, anew after a fork."""
+    """An event loop in a thread, started on demand and restarted after a fork."""
 
     def __init__(self) -> None:
         self._by_process: dict[int, asyncio.AbstractEventLoop] = {}
@@ -81,7 +81,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_others() -> None:
-    """Whoever waits for one of them in another thread would wait for ever."""
+    """Another thread that waits for one of them would otherwise wait forever."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

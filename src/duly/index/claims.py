@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# After a page with bad rows in it: as many as the caller wants could be few, and the bad many.
+# The page size after a page with bad rows, as the limit may be small and the bad rows many.
 _PAGE = 500
 _BEGINNING = {"at": -(2**63), "user_id": "", "key": ""}
 _MAX_WARNINGS = 10_000
 
 
 class DatabaseIndex:
-    """The verbs of a schedule index; SQLite and PostgreSQL differ in their transactions only."""
+    """The verbs of a schedule index; SQLite and PostgreSQL differ only in their transactions."""
 
     def __init__(self, database: Database, skip_schema_init: bool) -> None:
         self.database = database
@@ -42,13 +42,13 @@ class DatabaseIndex:
             database.create(sql.INDEX_TABLE)
 
     async def upsert(self, row: IndexRow) -> None:
-        """Write the row, in place of the one that this user and key may have."""
+        """Write a row, replacing any row with the same user and key."""
         await self._call(lambda: self.upsert_now(row))
 
     async def claim_due(self, now: int, limit: int = LIMIT) -> list[IndexRow]:
-        """Take the rows that are due, the longest due first, and advance them, atomically.
+        """Take due rows, longest overdue first, and advance them, atomically.
 
-        Who is canceled meanwhile has claimed nothing, as a rule.
+        If the call is canceled, it has usually claimed nothing.
         """
         unwanted = threading.Event()
         try:
@@ -57,15 +57,15 @@ class DatabaseIndex:
             unwanted.set()
 
     async def remove(self, user_id: str, key: str) -> None:
-        """Remove the row, if there is one."""
+        """Remove the row, if it exists."""
         await self._call(lambda: self.remove_now(user_id, key))
 
     def on(self, connection: Any) -> RowsInTransaction:
-        """`upsert` and `remove`, without await, in the transaction of a connection of yours."""
+        """`upsert` and `remove`, without `await`, in the transaction of your connection."""
         return RowsInTransaction(self.database.borrow(connection))
 
     def close(self) -> None:
-        """Close the connections that the index has opened; later calls open others."""
+        """Close the connections that the index has opened; later calls open new ones."""
         self._threads.close()
         self.database.close()
 
@@ -100,21 +100,21 @@ class DatabaseIndex:
 
 
 class ClaimUnwanted(Exception):
-    """Nobody waits for the claim any more, so it is rolled back."""
+    """The caller no longer waits for the claim, so it is rolled back."""
 
 
 class RowsInTransaction:
-    """The verbs of an index that are part of a transaction."""
+    """The verbs of an index that can be part of a transaction."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
 
     def upsert(self, row: IndexRow) -> None:
-        """Write the row, in place of the one that this user and key may have."""
+        """Write a row, replacing any row with the same user and key."""
         self._tx.run(sql.UPSERT, as_parameters(row))
 
     def remove(self, user_id: str, key: str) -> None:
-        """Remove the row, if there is one."""
+        """Remove the row, if it exists."""
         require_text("user_id", user_id)
         require_text("key", key)
         self._tx.run(sql.REMOVE, {"user_id": user_id, "key": key})
@@ -131,7 +131,7 @@ def as_parameters(row: IndexRow) -> dict[str, Any]:
 
 
 def claim(tx: Transaction, now: int, limit: int, bad: BadRows) -> list[IndexRow]:
-    """Advance up to `limit` due rows that can be; bad ones are passed over, however many."""
+    """Advance up to `limit` valid due rows, skipping any number of bad ones."""
     claimed: list[tuple[IndexRow, int]] = []
     after, page = _BEGINNING, limit
     while len(claimed) < limit:
@@ -148,7 +148,7 @@ def claim(tx: Transaction, now: int, limit: int, bad: BadRows) -> list[IndexRow]
 
 
 def _advanced(values: Row, now: int, bad: BadRows) -> tuple[IndexRow, int] | None:
-    """The row as it is and its next time; nothing if it has none."""
+    """The row and its next time; None if it has none."""
     try:
         row = IndexRow(*values)
         return row, next_fire_after(row, now)
@@ -162,7 +162,7 @@ def _move(row: IndexRow, fires_at: int) -> dict[str, Any]:
 
 
 class BadRows:
-    """Warns of each bad row once, as long as it is the same."""
+    """Warns once about each bad row, until the row changes."""
 
     def __init__(self) -> None:
         self._warned: dict[tuple[Any, Any], tuple[Any, Any]] = {}

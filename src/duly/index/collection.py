@@ -1,10 +1,10 @@
-"""Stores users' schedules and keeps the index consistent with them.
+"""Stores the schedules of users and keeps the index consistent with them.
 
-A record is {cron, timezone, enabled, …} under a user and a key. Whatever changes when it fires is
-written to the index in the record's own transaction.
+A record is {cron, timezone, enabled, …} under a user and a key. Changes that affect when it fires
+are written to the index in the record's transaction.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Without a type checker, callers may pass values that contradict the types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRecord:
-    """One schedule of one user: `state` has `cron`, `timezone`, `enabled` and whatever else."""
+    """One schedule of one user: `state` has `cron`, `timezone`, `enabled` and any other fields."""
 
     user_id: str
     key: str
@@ -73,7 +73,7 @@ class ScheduleRecord:
         return enabled
 
     def index_row(self, after: int) -> IndexRow | None:
-        """Its row in an index, due at the first time after an instant; None if it has none."""
+        """Its index row, due at the first time after an instant; None if it has none."""
         if not self.enabled:
             return None
         row = IndexRow(self.user_id, self.key, self.cron, self.timezone, 0)
@@ -86,7 +86,7 @@ class ScheduleRecord:
 
 
 class Mirror(Protocol):
-    """What a change of a record does to an index."""
+    """The part of an index to which changes of records are written."""
 
     def upsert(self, row: IndexRow) -> None: ...
 
@@ -94,7 +94,7 @@ class Mirror(Protocol):
 
 
 class Records:
-    """The verbs of a collection inside one transaction, without await."""
+    """The verbs of a collection in one transaction, without `await`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Records:
         self._index_is_here = index_is_here
 
     def create(self, user_id: str, key: str, state: Mapping[str, Any]) -> ScheduleRecord:
-        """Store a schedule: `cron`, and if you like `timezone`, `enabled` and any other JSON."""
+        """Store a schedule: `cron`, and optionally `timezone`, `enabled` and any other JSON."""
         record = ScheduleRecord(**self._place(user_id, key), state=_checked(state))
         if not self._tx.run(sql.INSERT_RECORD, _stored(record)):
             raise ScheduleExists(key)
@@ -129,32 +129,32 @@ class Records:
         return [_record(*values) for values in found if self._is_ours(values[1])]
 
     def update(self, user_id: str, key: str, changes: Mapping[str, Any]) -> ScheduleRecord:
-        """Change some of a schedule's state."""
+        """Change parts of a schedule's state."""
         changes = _mapping(changes)
         before = self._read(sql.LOCK_RECORD, user_id, key)
         if before is None:
             raise ScheduleNotFound(key)
         after = ScheduleRecord(user_id, key, _checked({**before.state, **changes}))
         self._tx.run(sql.UPDATE_RECORD, _stored(after))
-        # A row that is due must not lose its time because something else has changed.
+        # A due row must not lose its time because of an unrelated change.
         if _when(before) != _when(after):
             self._reflect(after)
         return after
 
     def delete(self, user_id: str, key: str) -> bool:
-        """Delete the schedule; whether there was one."""
+        """Delete the schedule; returns whether there was one."""
         deleted = self._tx.run(sql.DELETE_RECORD, self._place(user_id, key))
         if deleted and self._mirror is not None:
             self._mirror.remove(user_id, key)
         return bool(deleted)
 
     def rebuild(self) -> int:
-        """Make the index say what the records say; how many schedules it has then.
+        """Rebuild the index from the records; returns the number of schedules in it.
 
-        Rows that are due stay due. Rows without a record are removed, where the index is duly's.
+        Due rows stay due. Rows without a record are removed if the index is one of duly's.
         """
         if self._mirror is None:
-            raise InvalidOption("index", "the collection has none to rebuild")
+            raise InvalidOption("index", "this collection has no index to rebuild")
         self._tx.run(sql.LOCK_RECORDS)
         indexed = sum(self._rebuild(record, row) for record, row in self._everything())
         if self._index_is_here:
@@ -172,7 +172,7 @@ class Records:
         return self._reflect(record)
 
     def _everything(self) -> Generator[tuple[ScheduleRecord, Row]]:
-        """Every record of the collection with the row that the index has for it."""
+        """Every record of the collection with its row in the index."""
         page: list[Row] = [("", "")]
         while page:
             user_id, key = page[-1][:2]
@@ -184,7 +184,7 @@ class Records:
                     yield _record(*values[:3]), values[3:]
 
     def _reflect(self, record: ScheduleRecord) -> bool:
-        """Mirror the record; whether the index has a row for it now."""
+        """Mirror the record; returns whether the index now has a row for it."""
         if self._mirror is None:
             return False
         row = record.index_row(self._now())
@@ -211,11 +211,12 @@ class Records:
 
 
 class ScheduleCollection:
-    """Schedules of users, stored in a table `schedule_records`, and mirrored into an index.
+    """Schedules of users, stored in the table `schedule_records` and mirrored into an index.
 
-    Its keys are those that fit the pattern: in "schedules/*" the star is any name without a slash.
-    With an index of duly's the records live in its database. Without one, or with somebody else's,
-    `database` says where: a path or connection of SQLite, a DSN, pool or connection of PostgreSQL.
+    Its keys match the pattern: in "schedules/*" the star is any name without a slash. With one of
+    duly's indexes, the records are in the index's database. Without an index, or with a third-party
+    one, `database` is where they are: an SQLite path or connection, or a PostgreSQL DSN, pool or
+    connection.
     """
 
     def __init__(
@@ -247,18 +248,18 @@ class ScheduleCollection:
 
     @contextmanager
     def transaction(self) -> Generator[Records]:
-        """The verbs without await, all in one transaction."""
+        """The verbs without `await`, all in one transaction."""
         with self._database.transaction() as tx:
             yield self._records(tx, self._blocking)
 
     def on(self, connection: Any) -> Records:
-        """The verbs without await, in the transaction of a connection of yours."""
+        """The verbs without `await`, in the transaction of your connection."""
         return self._records(self._database.borrow(connection), self._blocking)
 
     def close(self) -> None:
-        """Close the connections that the collection has opened; an index stays open.
+        """Close the connections that the collection has opened; its index stays open.
 
-        On an event loop, what waits there for an index of somebody else's is rolled back.
+        On an event loop, transactions that wait there for a third-party index are rolled back.
         """
         with self._answers.given_up_here():
             self._threads.close()
@@ -287,12 +288,12 @@ class ScheduleCollection:
     def _require_key(self, key: object) -> str:
         require_text("key", key)
         if not self._fits(str(key)):
-            raise InvalidOption("key", f"{key!r} does not fit the pattern {self._pattern!r}")
+            raise InvalidOption("key", f"{key!r} does not match the pattern {self._pattern!r}")
         return str(key)
 
 
 class _OnLoop:
-    """An index of somebody else's, used from a thread while its event loop runs."""
+    """A third-party index, used from a thread while its event loop runs."""
 
     def __init__(
         self, index: ScheduleIndex, loop: asyncio.AbstractEventLoop, answers: _Answers
@@ -309,7 +310,7 @@ class _OnLoop:
 
 
 class _Answers:
-    """What threads wait for that event loops do."""
+    """Work on event loops for which threads wait."""
 
     def __init__(self) -> None:
         self._expected: dict[Future[None], asyncio.AbstractEventLoop] = {}
@@ -317,20 +318,20 @@ class _Answers:
 
     def wait_for(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
         answer = asyncio.run_coroutine_threadsafe(work, loop)
-        # Known before the look, as `given_up_here` tells before it looks: one sees the other.
+        # Register first, then check; `given_up_here` does the same, so one always sees the other.
         self._expected[answer] = loop
         if self._given_up is loop:
             answer.cancel()
         try:
             answer.result()
         except CancelledError:
-            raise StoreUnavailable("the index was given up before it had answered") from None
+            raise StoreUnavailable("the wait for the index was canceled") from None
         finally:
             del self._expected[answer]
 
     @contextmanager
     def given_up_here(self) -> Generator[None]:
-        """Nobody waits for this event loop, which does nothing else as long as the block lasts."""
+        """Cancel waits for the current event loop, which the block keeps from running anything."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -360,7 +361,7 @@ def _mapping(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _checked(state: Mapping[str, Any]) -> State:
     complete: State = {"timezone": None, "enabled": True, **_mapping(state)}
     if "cron" not in complete:
-        raise InvalidOption("cron", "a schedule needs it")
+        raise InvalidOption("cron", "is required for a schedule")
     require_text("cron", complete["cron"])
     if complete["timezone"] is not None:
         require_text("timezone", complete["timezone"])
@@ -388,21 +389,21 @@ def _pattern(pattern: str) -> Callable[[str], object]:
     require_text("pattern", pattern)
     before, star, after = pattern.partition("*")
     if not star or "*" in after:
-        raise InvalidOption("pattern", f"{pattern!r} needs exactly one star: schedules/*")
+        raise InvalidOption("pattern", f"{pattern!r} needs exactly one star, as in schedules/*")
     return re.compile(f"{re.escape(before)}[^/]+{re.escape(after)}").fullmatch
 
 
 def _database(index: ScheduleIndex | None, given: Any, *, create: bool) -> Database:
     if isinstance(index, DatabaseIndex):
         if given is not None:
-            raise InvalidOption("database", "leave it out: records live in the index's database")
+            raise InvalidOption("database", "leave it out: the records are in the index's database")
         return index.database
     if given is None:
-        raise InvalidOption("database", "say where the records live, or give an index of duly's")
+        raise InvalidOption("database", "is required, unless the index is one of duly's")
     database = open_sqlite(given, create=create) if _is_sqlite(given) else open_postgres(given)
     if database.is_tied_to_thread and index is not None:
         raise InvalidOption(
-            "database", "give the path of the file: this index is in no transaction"
+            "database", "give the path of the file: this index cannot be part of a transaction"
         )
     return database
 

@@ -1,8 +1,8 @@
-"""The transactions in which the index works: its own, and those of a user's connection.
+"""The transactions in which the index works: its own, or those of your connections.
 
-An index that is given a path or a DSN opens connections of its own. Given a connection, it uses
-that, one transaction at a time. What the database refuses is an error of duly's on connections of
-its own, and the driver's on a user's.
+Given a path or a DSN, an index opens its own connections. Given a connection, it uses that one,
+one transaction at a time. Database errors are duly's errors on its own connections, and the
+driver's errors on yours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class Transaction(ABC):
-    """One that is under way."""
+    """A transaction in progress."""
 
     dialect: Dialect
 
@@ -37,18 +37,18 @@ class Transaction(ABC):
 
     @abstractmethod
     def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run it for each of the rows."""
+        """Run a statement for each row."""
 
     @abstractmethod
     def run_script(self, script: Statement) -> None:
         """Run several statements without parameters."""
 
     def advance(self, moves: Sequence[Mapping[str, Any]]) -> None:
-        """Give each (user, key) its next time."""
+        """Set the next time of each (user, key)."""
         self.run_many(sql.ADVANCE, moves)
 
     def no_table(self, name: str) -> NoScheduleTable | None:
-        """The error that says how to create a table, if it is one of ours."""
+        """The error that says how to create a missing table, if it is one of duly's."""
         table = name.rpartition(".")[2]
         if table not in sql.SCHEMA:
             return None
@@ -56,24 +56,24 @@ class Transaction(ABC):
 
 
 class Database(ABC):
-    """Where an index, or a collection, has its table."""
+    """The database in which an index or a collection has its table."""
 
-    # Whether only the thread that asks may use it.
+    # Whether it may be used only in the calling thread.
     is_tied_to_thread = False
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """A transaction of its own: it has committed when the block has ended."""
+        """Its own transaction, which commits at the end of the block."""
 
     @abstractmethod
     def borrow(self, connection: Any) -> Transaction:
-        """The transaction of a user's connection, which the user ends."""
+        """The transaction of your connection, which you end."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def create(self, table: str) -> None:
-        """Create the table, unless it is there."""
+        """Create the table, unless it exists."""
         with self.transaction() as tx:
             if not tx.run(sql.HAS_TABLE, {"name": table}):
                 tx.run(sql.LOCK_SCHEMA)
@@ -81,7 +81,7 @@ class Database(ABC):
 
 
 class Idle(Generic[C]):
-    """The connections that nobody uses now; those of a process that forked are left alone."""
+    """Idle connections; connections from before a fork are left alone."""
 
     def __init__(self) -> None:
         self._by_process: dict[int, list[C]] = {}

@@ -1,4 +1,4 @@
-"""The index in PostgreSQL: a claim skips rows that another claim has locked."""
+"""The schedule index in PostgreSQL: a claim skips rows that another claim has locked."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _IDLE = 0
 
 
 class PostgresScheduleIndex(DatabaseIndex):
-    """A schedule index in PostgreSQL: a DSN, or a pool or connection of psycopg.
+    """A schedule index in PostgreSQL, given a DSN, or a psycopg pool or connection.
 
-    A connection must be in no transaction, and serves one call at a time. The table is created in
-    the first schema of the search path, unless `skip_schema_init` says that it is there.
+    A connection must not be in a transaction, and serves one call at a time. The table is created
+    in the first schema of the search path; with `skip_schema_init` it must already exist.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ def open_postgres(database: Any) -> Database:
         return PostgresConnection(database)
     if _is_pool(database):
         return PostgresPool(database)
-    raise CannotBegin(database, "give a DSN, or a pool or connection of psycopg that is not async")
+    raise CannotBegin(database, "give a DSN, or a psycopg pool or connection that is not async")
 
 
 def _is_pool(database: object) -> bool:
@@ -122,7 +122,7 @@ class PostgresTransaction(Transaction):
 
 
 class BorrowedPostgres(PostgresTransaction):
-    """The transaction of a user's connection."""
+    """The transaction of your connection."""
 
     @contextmanager
     def _cursor(self) -> Generator[Any]:
@@ -138,7 +138,7 @@ def _require_transaction(raw: Any) -> None:
 
 @contextmanager
 def _read_committed(raw: Connection) -> Generator[Transaction]:
-    """A transaction of ours on a connection that is in none."""
+    """duly's own transaction, on a connection that is not in one."""
     if raw.info.transaction_status != _IDLE:
         raise CannotBegin(raw, "commit first, or use on(connection) to be part of it")
     with raw.transaction():
@@ -150,13 +150,13 @@ def _read_committed(raw: Connection) -> Generator[Transaction]:
 class PostgresDatabase(Database):
     def borrow(self, connection: Any) -> Transaction:
         if not isinstance(connection, _psycopg().Connection):
-            raise InvalidOption("on", f"give a connection of psycopg, not {connection!r}")
+            raise InvalidOption("on", f"give a psycopg connection, not {connection!r}")
         _require_transaction(connection)
         return BorrowedPostgres(connection)
 
 
 class PostgresServer(PostgresDatabase):
-    """A DSN, and connections of our own."""
+    """A DSN, with connections that the index opens."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = _DRIVER.sub("postgresql://", dsn)
@@ -180,7 +180,7 @@ class PostgresServer(PostgresDatabase):
         self._idle.close()
 
     def _living(self) -> Connection:
-        """The server may have ended those that were idle."""
+        """A working connection: the server may have closed idle ones."""
         raw = self._idle.take() or self._connect()
         try:
             raw.execute("SELECT 1")
@@ -191,7 +191,7 @@ class PostgresServer(PostgresDatabase):
         return raw
 
     def _connect(self) -> Connection:
-        # Prepared statements do not pass every pooler.
+        # Not every connection pooler supports prepared statements.
         raw: Connection = self._psycopg.connect(
             self._dsn, autocommit=True, prepare_threshold=None, application_name="duly index"
         )
@@ -211,7 +211,7 @@ def _translated(psycopg: Any) -> Generator[None]:
 
 
 class PostgresPool(PostgresDatabase):
-    """A user's pool."""
+    """Your pool."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -222,11 +222,11 @@ class PostgresPool(PostgresDatabase):
             yield tx
 
     def close(self) -> None:
-        """It is the user's."""
+        """Does nothing: it is yours to close."""
 
 
 class PostgresConnection(PostgresDatabase):
-    """A user's connection."""
+    """Your connection."""
 
     def __init__(self, raw: Connection) -> None:
         self._raw = raw
@@ -238,4 +238,4 @@ class PostgresConnection(PostgresDatabase):
             yield tx
 
     def close(self) -> None:
-        """It is the user's."""
+        """Does nothing: it is yours to close."""

@@ -1,9 +1,9 @@
-"""The schedule index as a protocol: one row per active schedule, and three verbs.
+"""The protocol of a schedule index: one row per active schedule, and three verbs.
 
 Every instant is integer milliseconds since 1970 UTC.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Without a type checker, callers may pass values that contradict the types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duly.model import strict_json
 from duly.model.trigger import Cron
 
 LIMIT = 100
-"""So many rows does one claim take, unless it says otherwise."""
+"""How many rows a claim takes by default."""
 MAX_ROWS = 10_000
 
 _LARGEST = 2**62
@@ -25,16 +25,16 @@ _LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """When one schedule of one user is due next.
+    """The next due time of one schedule of one user.
 
-    The expression is not looked at before the row is due: a claim leaves a bad one alone.
+    The expression is not checked before the row is due; a claim skips a row with a bad one.
     """
 
     user_id: str
     key: str
     cron: str
     timezone: str | None
-    """The name of a zone; None is UTC."""
+    """A time zone name; None is UTC."""
     next_fire_at: int
 
     def __post_init__(self) -> None:
@@ -47,35 +47,36 @@ class IndexRow:
 
 
 class ScheduleIndex(Protocol):
-    """Finds what is due, across all users, without looking at every schedule."""
+    """Finds due schedules across all users, without reading every schedule."""
 
     async def upsert(self, row: IndexRow) -> None:
-        """Write the row, in place of the one that this user and key may have."""
+        """Write a row, replacing any row with the same user and key."""
         ...
 
     async def claim_due(self, now: int, limit: int = LIMIT) -> Sequence[IndexRow]:
-        """Take the rows that are due, the longest due first, and advance them, atomically.
+        """Take due rows, longest overdue first, and advance them, atomically.
 
-        Each is returned as it was, to one caller only; its new time is later than `now`. A row
-        whose expression or zone is bad stays as it is, and keeps no other from being claimed.
+        Each row is returned as it was before, to only one caller; its new time is after `now`. A
+        row with a bad expression or zone stays as it is and does not keep others from being
+        claimed.
         """
         ...
 
     async def remove(self, user_id: str, key: str) -> None:
-        """Remove the row, if there is one."""
+        """Remove the row, if it exists."""
         ...
 
 
 def next_fire_after(row: IndexRow, after: int) -> int:
-    """The first time later than `after` at which the row's expression fires.
+    """The first time after `after` at which the row's expression fires.
 
-    Any index advances its rows with it. Raises `BadInput` where the expression or zone is bad.
+    Every index uses it to advance its rows. Raises `BadInput` if the expression or zone is bad.
     """
     tz = "UTC" if row.timezone is None else row.timezone
     cron = Cron(row.cron, tz, spread=f"{row.user_id}/{row.key}")
     fires_at = cron.next_after(after)
     if fires_at is None:
-        raise InvalidTime(f"{row.cron!r} does not fire any more after {after}")
+        raise InvalidTime(f"{row.cron!r} never fires after {after}")
     return fires_at
 
 

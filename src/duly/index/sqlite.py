@@ -1,4 +1,4 @@
-"""The index in an SQLite file: claim and advance are one BEGIN IMMEDIATE."""
+"""The schedule index in an SQLite file: claim and advance are one BEGIN IMMEDIATE."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)")
 
 
 class SqliteScheduleIndex(DatabaseIndex):
-    """A schedule index in an SQLite database: the path of its file, or a connection of sqlite3.
+    """A schedule index in an SQLite database, given the path of its file or a sqlite3 connection.
 
-    A connection must be in no transaction, and is used in the thread that asks. The table is
-    created, unless `skip_schema_init` says that it is there.
+    A connection must not be in a transaction, and is used in the calling thread. The table is
+    created; with `skip_schema_init` it must already exist.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ def open_sqlite(database: object, *, create: bool) -> Database:
         return SqliteConnection(database)
     if isinstance(database, str | os.PathLike):
         return SqliteFile(_path(os.fspath(database)), create=create)  # pyright: ignore[reportUnknownArgumentType]
-    raise CannotBegin(database, "give the path of an SQLite file, or a connection of sqlite3")
+    raise CannotBegin(database, "give the path of an SQLite file, or a sqlite3 connection")
 
 
 def _path(given: str | bytes) -> Path:
@@ -70,7 +70,7 @@ class SqliteTransaction(Transaction):
             cursor.executemany(statement.sqlite, rows)
 
     def run_script(self, script: Statement) -> None:
-        # Not executescript(), which commits first.
+        # Not executescript(), because it commits first.
         with self._own_words() as cursor:
             for text in script.sqlite.split(";\n"):
                 cursor.execute(text)
@@ -88,7 +88,7 @@ class SqliteTransaction(Transaction):
 
 
 class BorrowedSqlite(SqliteTransaction):
-    """The transaction of a user's connection."""
+    """The transaction of your connection."""
 
     @contextmanager
     def _own_words(self) -> Generator[sqlite3.Cursor]:
@@ -98,23 +98,23 @@ class BorrowedSqlite(SqliteTransaction):
             yield cursor
 
 
-_ADVICE = "execute BEGIN IMMEDIATE first, and then call on()"
+_ADVICE = "execute BEGIN IMMEDIATE first, then call on()"
 
 
 class SqliteDatabase(Database):
     def borrow(self, connection: Any) -> Transaction:
         if not isinstance(connection, sqlite3.Connection):
-            raise InvalidOption("on", f"give a connection of sqlite3, not {connection!r}")
+            raise InvalidOption("on", f"give a sqlite3 connection, not {connection!r}")
         if not connection.in_transaction:
             if not _begins_by_itself(connection):
                 raise NotInTransaction(connection, _ADVICE)
-            # What Python would do before the first write, but before the first read.
+            # Python would only begin before the first write; begin before the first read instead.
             sqlite3.Cursor(connection).execute("BEGIN IMMEDIATE")
         return BorrowedSqlite(connection)
 
 
 class SqliteFile(SqliteDatabase):
-    """A file, and connections of our own."""
+    """A file, with connections that the index opens."""
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self._path = path
@@ -122,7 +122,7 @@ class SqliteFile(SqliteDatabase):
         weakref.finalize(self, self._idle.close)
         _FILES.add(self)
         if create:
-            # Only its owner may read what duly creates.
+            # Files that duly creates are readable only by their owner.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
@@ -152,7 +152,7 @@ class SqliteFile(SqliteDatabase):
             check_same_thread=False,
         )
         try:
-            # A claim that a loss of power undoes would be made twice.
+            # A claim that is lost in a power failure would be made again.
             raw.execute("PRAGMA synchronous = FULL")
         except BaseException:
             raw.close()
@@ -173,12 +173,13 @@ os.register_at_fork(before=_before_fork)
 
 
 class SqliteConnection(SqliteDatabase):
-    """A user's connection."""
+    """Your connection."""
 
     is_tied_to_thread = True
 
     def __init__(self, raw: sqlite3.Connection) -> None:
-        # Since Python 3.12: a connection that is always in a transaction cannot begin another way.
+        # With autocommit=False (Python 3.12), the connection is always in a transaction and cannot
+        # execute BEGIN IMMEDIATE.
         if getattr(raw, "autocommit", None) is False:
             raise CannotBegin(raw, "connect without autocommit=False")
         self._raw = raw
@@ -196,7 +197,7 @@ class SqliteConnection(SqliteDatabase):
                 yield SqliteTransaction(self._raw)
 
     def close(self) -> None:
-        """It is the user's."""
+        """Does nothing: it is yours to close."""
 
 
 @contextmanager
@@ -215,6 +216,6 @@ def _immediate(raw: sqlite3.Connection) -> Generator[None]:
 
 
 def _begins_by_itself(raw: Any) -> bool:
-    # Since Python 3.12 `autocommit` decides, unless it has the value for the ways of before.
+    # From Python 3.12 on, `autocommit` decides, unless it has the legacy value.
     autocommit = getattr(raw, "autocommit", -1)
     return raw.isolation_level is not None if autocommit == -1 else not autocommit

@@ -1,4 +1,4 @@
-"""Every SQL statement of the schedule index and its collections."""
+"""All SQL statements of the schedule index and its collections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Dialect = Literal["sqlite", "postgres"]
 
 
 class Statement(NamedTuple):
-    """One statement with `:name` parameters, in both dialects."""
+    """A statement with `:name` parameters in both dialects."""
 
     sqlite: str
     postgres: str
@@ -70,16 +70,16 @@ CREATE TABLE IF NOT EXISTS schedule_records (
     ),
 }
 
-# A role that may not create tables must not be asked to where they are there already.
+# A role that may not create tables must not need to if the tables exist.
 HAS_TABLE = Statement(
     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name",
     "SELECT 1 WHERE to_regclass(:name) IS NOT NULL",
 )
-# CREATE … IF NOT EXISTS fails where two do it at once.
+# CREATE … IF NOT EXISTS fails if two processes run it at the same time.
 LOCK_SCHEMA = Statement("SELECT 1", "SELECT pg_advisory_xact_lock(7260434410)")
 
-# What a transaction of ours on PostgreSQL needs, whatever the session's defaults are: a claim that
-# reads an old snapshot fails instead of skipping, and one that a crash undoes would be made twice.
+# Settings for duly's own PostgreSQL transactions, whatever the connection's defaults are: a claim
+# with an old snapshot fails instead of skipping rows, and one lost in a crash would be made again.
 SETTINGS = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SELECT set_config('synchronous_commit', 'on', true) "
@@ -104,7 +104,7 @@ _DUE = (
 )
 DUE = Statement(_DUE, f"{_DUE} FOR UPDATE SKIP LOCKED")
 
-# For each row on SQLite, for all of them on PostgreSQL.
+# SQLite runs it for each row, PostgreSQL once for all rows.
 ADVANCE = Statement(
     "UPDATE schedule_index SET next_fire_at = :next_fire_at "
     "WHERE user_id = :user_id AND key = :key",
@@ -139,7 +139,7 @@ RECORDS_OF_USER = _both(
 
 # Rebuilding --------------------------------------------------------------------------------------
 
-# No record changes meanwhile. On SQLite the transaction itself sees to that.
+# No record may change during the rebuild. On SQLite the transaction itself ensures that.
 LOCK_RECORDS = Statement("SELECT 1", "LOCK TABLE schedule_records IN SHARE ROW EXCLUSIVE MODE")
 
 RECORDS_WITH_ROWS = _both(

@@ -1,7 +1,7 @@
 """Claims the due rows of an index and POSTs each of them once.
 
-At most once: a row is advanced before it is sent, and a request that fails is not repeated. The
-request is what `POST /api/v1/dispatch/{function}` takes.
+At most once: a row is advanced before it is sent, and a failed request is not repeated. Requests
+have the format of `POST /api/v1/dispatch/{function}`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from duly.model.keys import MAX_KEY
 log = logging.getLogger(__name__)
 
 HEADER = "Idempotency-Key"
-"""Carries user, key and nominal time: two requests with the same are the same fire."""
+"""Made of user, key and nominal time: requests with the same key are for the same fire."""
 
-# The idempotency key ends with "/" and the time in milliseconds, of at most 20 characters.
+# The idempotency key ends with "/" and the time in milliseconds: at most 20 characters.
 _LONGEST_NAME = MAX_KEY - 21
 
-# So much of an answer is read, for the connection to be used again.
+# The most bytes of a response that are read so that its connection can be reused.
 _ANSWER = 64 * 1024
 
 
@@ -42,11 +42,11 @@ class Dispatch:
     """One attempt to deliver one claimed row."""
 
     row: IndexRow
-    """As it was claimed: `next_fire_at` is the nominal time of this fire."""
+    """The row as it was claimed: `next_fire_at` is the nominal time of this fire."""
     status: int
-    """Of the HTTP answer; 0 if there was none."""
+    """The status of the HTTP response; 0 if there was none."""
     error: str | None = None
-    """Why there was no answer."""
+    """Why there was no response."""
 
     @property
     def delivered(self) -> bool:
@@ -57,12 +57,12 @@ Observer = Callable[[Dispatch], Awaitable[None] | None]
 
 
 def whose(row: IndexRow) -> dict[str, Any]:
-    """The arguments of a fire, unless `input=` makes others: whose schedule, and which."""
+    """The default arguments of a fire: the user and key of its schedule."""
     return {"user_id": row.user_id, "key": row.key}
 
 
 class _Page(NamedTuple):
-    """What was claimed together and is being sent."""
+    """Rows that were claimed together and are being sent."""
 
     client: Any
     places: asyncio.Semaphore
@@ -70,14 +70,14 @@ class _Page(NamedTuple):
 
 
 class TickHandler:
-    """`await handler()` claims everything that is due and POSTs it, some requests at a time.
+    """`await handler()` claims all due rows and POSTs them, several requests at a time.
 
     `url` is the dispatch route of a duly server, `…/api/v1/dispatch/{function}`, or of a service
-    that takes the same message. `input` makes the function's arguments from the row; without it
+    that accepts the same message. `input` returns the function's arguments for a row; without it
     they are `user_id` and `key`.
 
-    `on_dispatch` is called once for every row that was claimed, whatever became of it; one that
-    raises is logged, and changes nothing for the others.
+    `on_dispatch` is called once for every claimed row, whatever its outcome. If it raises, the
+    error is logged and the other rows are not affected.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class TickHandler:
         self._httpx = _httpx()
 
     async def __call__(self, now: int | None = None) -> list[Dispatch]:
-        """Claim and send page by page, until nothing is due at `now` any more."""
+        """Claim and send page by page, until no row is due at `now`."""
         now = self._clock.now() if now is None else now
         done: list[Dispatch] = []
-        # The limit of an attempt is our own: httpx has one for each of its phases.
+        # The timeout covers the whole attempt; httpx's own timeouts apply to its phases.
         async with self._httpx.AsyncClient(timeout=None, headers=self._headers) as client:
             while rows := await self._index.claim_due(now, self._limit):
                 done += await self._send_all(client, rows)
@@ -128,7 +128,7 @@ class TickHandler:
             for task in sending:
                 task.cancel()
             await asyncio.wait(sending)
-            # What was canceled before its first step could not say so itself.
+            # A task that was canceled before its first step could not report that itself.
             for row in rows:
                 if row not in page.reported:
                     await self._tell(page, Dispatch(row, 0, "canceled before it was sent"))
@@ -138,7 +138,7 @@ class TickHandler:
         attempt = Dispatch(row, 0, "canceled before it was sent")
         try:
             async with page.places:
-                attempt = Dispatch(row, 0, "canceled before there was an answer")
+                attempt = Dispatch(row, 0, "canceled before there was a response")
                 attempt = await self._post(page.client, row)
         finally:
             await self._tell(page, attempt)
@@ -154,7 +154,8 @@ class TickHandler:
                     status = answer.status_code
                     await _read_some(answer)
         except TimeoutError:
-            return Dispatch(row, status, None if status else f"no answer in {self._timeout:g} s")
+            error = None if status else f"no response within {self._timeout:g} s"
+            return Dispatch(row, status, error)
         except Exception as error:
             return Dispatch(row, status, None if status else _reason(error))
         return Dispatch(row, status)
@@ -189,7 +190,7 @@ def idempotency_key(row: IndexRow) -> str:
 
 
 def schedule_name(row: IndexRow) -> str:
-    """`user/key`, both quoted as in a URL; a digest of it where it is too long for a key."""
+    """`user/key`, both quoted as in a URL; a digest if that is too long for a key."""
     name = f"{quote(row.user_id, safe='')}/{quote(row.key, safe='')}"
     if len(name) <= _LONGEST_NAME:
         return name
