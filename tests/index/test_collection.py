@@ -404,7 +404,7 @@ def test_to_close_an_index_ends_what_waits_for_it():
 
 
 def test_where_the_records_live_must_be_clear(place, index, tmp_path):
-    with pytest.raises(InvalidOption, match="is required, unless the index is one of duly's"):
+    with pytest.raises(InvalidOption, match="is required, unless the index is a duly index"):
         ScheduleCollection()
     with pytest.raises(InvalidOption, match="leave it out"):
         ScheduleCollection(index=index, database=place.address)

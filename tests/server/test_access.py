@@ -418,7 +418,7 @@ def test_what_is_nested_too_deep_breaks_no_list(shop: Duly, client: TestClient):
         deep = [deep]
     shop.run(swallow, deep)
     (job,) = client.get("/api/v1/jobs").json()["items"]
-    assert job["args"] == {"…": "nested too deep to be shown"}
+    assert job["args"] == {"…": "nested too deeply to show"}
 
 
 @on_sqlite

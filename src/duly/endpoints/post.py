@@ -46,7 +46,7 @@ def post_function(core: Core) -> Action[..., Delivered]:
 
 
 class _Sending:
-    """One attempt."""
+    """One attempt to send."""
 
     def __init__(self, core: Core, ctx: Ctx, name: str, owner: str) -> None:
         self._core = core

@@ -23,7 +23,7 @@ def check_reference(text: str, option: str = "secret") -> str:
     if not is_reference(text):
         raise InvalidOption(option, "is not a reference to a secret", _HINT)
     if not text.partition(":")[2].strip() or not text.isprintable():
-        raise InvalidOption(option, "the reference names nothing", _HINT)
+        raise InvalidOption(option, "the reference has no name or path", _HINT)
     return text
 
 
@@ -41,7 +41,7 @@ def resolve(text: str) -> bytes:
 
 
 def value_of(text: str) -> bytes:
-    """The secret behind a reference; of any other text, the text itself."""
+    """The secret behind a reference, or the text itself if it is not a reference."""
     return resolve(text) if is_reference(text) else text.encode("utf-8", "surrogateescape")
 
 

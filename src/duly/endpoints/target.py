@@ -23,7 +23,7 @@ GRACE_SECONDS = 30
 
 
 class EndpointTarget(Action[[Any], Delivered], StoredTarget):
-    """`app.endpoint("billing")`: called with a body, it POSTs that to the endpoint.
+    """`app.endpoint("billing")`: calling it with a body POSTs that body to the endpoint.
 
     The endpoint is looked up when the job is created and again when it is sent; only its name is
     stored.
@@ -97,6 +97,6 @@ class _Args(msgspec.Struct):
 
 
 def target_of(plain: Function[..., Any], args: str) -> EndpointTarget:
-    """The endpoint that stored arguments name."""
+    """The endpoint that is named in stored arguments."""
     which = msgspec.json.decode(args, type=_Args)
     return EndpointTarget(plain, which.endpoint, which.owner)

@@ -498,7 +498,9 @@ def _payload(payload: object) -> str:
     if depth_of(text) > MAX_DEPTH:
         raise InvalidOption("payload", f"is nested more than {MAX_DEPTH} levels deep")
     if len(text) > MAX_PAYLOAD:
-        raise InvalidOption("payload", f"is {len(text):,} bytes as JSON; at most {MAX_PAYLOAD:,}")
+        raise InvalidOption(
+            "payload", f"is {len(text):,} bytes as JSON, the limit is {MAX_PAYLOAD:,}"
+        )
     return text.decode()
 
 

@@ -83,7 +83,7 @@ class Gateway:
         clock: Clock | None = None,
         name: str = "gateway",
     ) -> None:
-        """Describe the gateway.
+        """Create the gateway.
 
         `database`: a file, sqlite:///file.db or sqlite:///:memory:; a relative path starts at the
         folder of the calling module. `handlers`: functions by name, in addition to those that

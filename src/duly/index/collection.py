@@ -151,7 +151,7 @@ class Records:
     def rebuild(self) -> int:
         """Rebuild the index from the records; returns the number of schedules in it.
 
-        Due rows stay due. Rows without a record are removed if the index is one of duly's.
+        Due rows stay due. Rows without a record are removed if the index is a duly index.
         """
         if self._mirror is None:
             raise InvalidOption("index", "this collection has no index to rebuild")
@@ -399,7 +399,7 @@ def _database(index: ScheduleIndex | None, given: Any, *, create: bool) -> Datab
             raise InvalidOption("database", "leave it out: the records are in the index's database")
         return index.database
     if given is None:
-        raise InvalidOption("database", "is required, unless the index is one of duly's")
+        raise InvalidOption("database", "is required, unless the index is a duly index")
     database = open_sqlite(given, create=create) if _is_sqlite(given) else open_postgres(given)
     if database.is_tied_to_thread and index is not None:
         raise InvalidOption(

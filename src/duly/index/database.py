@@ -48,7 +48,7 @@ class Transaction(ABC):
         self.run_many(sql.ADVANCE, moves)
 
     def no_table(self, name: str) -> NoScheduleTable | None:
-        """The error that says how to create a missing table, if it is one of duly's."""
+        """The error that says how to create a missing table, if it belongs to duly."""
         table = name.rpartition(".")[2]
         if table not in sql.SCHEMA:
             return None

@@ -101,7 +101,7 @@ def given(shape: Shape) -> dict[str, Any]:
     return {name: value for name, value in fields if value is not UNSET}
 
 
-TOO_DEEP = {"…": "nested too deep to be shown"}
+TOO_DEEP = {"…": "nested too deeply to show"}
 """Replaces values that Python code can produce but few clients could read."""
 UNREADABLE = {"…": "cannot be read"}
 """Replaces values that were written to a table by something other than duly."""

@@ -43,7 +43,7 @@ def cookie_name(request: Request, name: str) -> str:
 
 
 def cookie_of(request: Request, name: str) -> str:
-    """The value of one of duly's cookies; "" if it is not set."""
+    """The value of a duly cookie; "" if it is not set."""
     return request.cookies.get(cookie_name(request, name), "")
 
 

@@ -266,7 +266,7 @@ class Webhooks:
         try:
             call = self._call(function, record.id)
         except FunctionDeleted:
-            return Received(503, "its function was deleted")
+            return Received(503, "the webhook's function was deleted")
         stored = self._core.ready().receive_webhook(record, lambda: self._jobs(call, webhook, now))
         if stored.new:
             self._core.wake()

@@ -99,7 +99,7 @@ class Source(ABC):
             raise InvalidOption("secrets", "give a list of secrets, not one string")
         for secret in self.secrets:
             if not is_reference(secret) and secret and not self.keys([secret.encode()]):
-                raise InvalidOption("secrets", "one of them cannot be a secret of this source")
+                raise InvalidOption("secrets", "one of them is not a valid secret for this source")
 
     def verify(
         self, headers: GivenHeaders, body: bytes, secrets: Sequence[bytes], now_ms: int
@@ -173,7 +173,7 @@ class Stripe(Source):
         ]
         times = [value for name, _, value in parts if name == b"t"]
         if len(times) != 1:
-            raise Refused(401, "the signature has no time, or several")
+            raise Refused(401, "the signature must have exactly one timestamp")
         given = [value for name, _, value in parts if name == b"v1"]
         _require(_signatures(keys, times[0] + b"." + body, "sha256", "hex"), given)
         _check_time(times[0], now_ms)

@@ -55,7 +55,7 @@ class GatewayShape(Shape):
     id: str
     name: str
     owner: str | None
-    url: Annotated[str | None, Meta(description="Null for a token of an owner.")]
+    url: Annotated[str | None, Meta(description="null for a token with an owner.")]
     secret: Annotated[str | None, Meta(description="A reference; null for a token with an owner.")]
     version: int
     stale: Annotated[bool, Meta(description="Whether it did not respond to the last request.")]
@@ -141,7 +141,7 @@ class ObservedGatewayShape(Shape):
     id: str
     name: str
     owner: str | None
-    url: Annotated[str | None, Meta(description="Null for a token of an owner.")]
+    url: Annotated[str | None, Meta(description="null for a token with an owner.")]
     seen_at: Time | None
     stale_since: Time | None
     error: str | None

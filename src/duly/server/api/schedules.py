@@ -70,9 +70,7 @@ class DryRunBody(Shape):
 
 
 class RunScheduleBody(Shape):
-    inputs: Annotated[dict[str, Any] | None, Meta(description="Instead of its own arguments.")] = (
-        None
-    )
+    inputs: Annotated[dict[str, Any] | None, Meta(description="Replaces the arguments.")] = None
 
 
 class MoveBody(Shape):
@@ -368,7 +366,7 @@ def preview(
     tz: Annotated[str | None, Meta(description="The time zone in which to show times.")] = None,
     simulate: Annotated[bool, Meta(description="Assume that every dispatch succeeds.")] = False,
 ) -> list[ForeseenShape]:
-    """Preview the decisions about the upcoming ticks, as things stand now."""
+    """Preview the decisions about the upcoming ticks in the current state."""
     found = _schedules(app, who).preview(
         _visible(app, who, schedule_id), n, after=after, tz=tz, simulate=simulate
     )

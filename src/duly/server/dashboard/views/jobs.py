@@ -121,7 +121,7 @@ def bulk(request: Request, viewer: Viewing, who: Operator, form: Sent) -> Respon
             refused = refused or str(error)
     text = f"{done} {'job' if done == 1 else 'jobs'} {DONE[verb]}"
     if refused:
-        text += f"; {len(ids) - done} not: {refused}"
+        text += f"; {len(ids) - done} failed: {refused}"
     return redirect(request, form.text("back"), text, "failed" if refused else "done")
 
 
