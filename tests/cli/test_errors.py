@@ -60,8 +60,8 @@ def test_no_app_at_all(run, tmp_path):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        (f"mysql://me:{SECRET}@host/shop", "is no database URL"),
-        ("sqlite://shop.db", "names no file"),
+        (f"mysql://me:{SECRET}@host/shop", "is not a database URL"),
+        ("sqlite://shop.db", "does not name a file"),
         ("sqlite:////nowhere/shop.db", "create it with `duly migrate`"),
         (f"postgresql://me:{SECRET}@127.0.0.1:1/shop", "cannot connect to PostgreSQL"),
         (f"postgresql://me:{SECRET} x@127.0.0.1:1/shop", "cannot be read"),

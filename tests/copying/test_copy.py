@@ -398,7 +398,7 @@ def test_after_the_hand_over_there_is_no_way_back(house, postgres_url, clock):
         app = Duly(url, clock=clock)
         with pytest.raises(StoreMoved):
             app.ready()
-    with pytest.raises(CopyRefused, match=r"was moved to .*; there is no way back"):
+    with pytest.raises(CopyRefused, match=r"was moved to .*; this cannot be undone"):
         give_up(house, postgres_url)
     assert move(house, postgres_url).resumed
     again = move(house, postgres_url)

@@ -63,7 +63,7 @@ REQUEST = each(
     postgres="""SELECT actor, key, fingerprint, target::text, expires_at, done FROM @requests
         WHERE actor = :actor AND key = :key""",
 )
-# It may have been given up meanwhile, by another that was refused.
+# The request may have been given up in the meantime, by another call that was refused.
 REQUEST_DONE = both(
     """INSERT INTO @requests AS r (actor, key, fingerprint, target, expires_at, done)
         VALUES (:actor, :key, :fingerprint, :target, :expires_at, true)
@@ -81,17 +81,17 @@ FORGET_REQUESTS = each(
             FOR UPDATE SKIP LOCKED) RETURNING 1""",
 )
 
-# An action, or all that begin with it: schedule stands for schedule.create too.
+# An action, or every action in a group: `schedule` also matches `schedule.create`.
 _OF_ACTION = {
     "sqlite": "substr(action || '.', 1, length(:action) + 1) = :action || '.'",
-    # Between these lie all of them, and a few others.
+    # This range holds all of them, and a few others.
     "postgres": """action COLLATE "C" >= :action AND action COLLATE "C" < :action::text || '/'
             AND starts_with(action || '.', :action::text || '.')""",
 }
 
 
 def _audit_text(given: Collection[str]) -> Statement:
-    """The statement that lists the audit log, newest first; only what is asked for is in it."""
+    """The statement that lists the audit log, newest first, with only the requested conditions."""
 
     def text(dialect: Dialect) -> str:
         terms = {
@@ -110,7 +110,7 @@ def _audit_text(given: Collection[str]) -> Statement:
 
 
 def add_token(session: Session, record: TokenRecord, by: str | None, now: int) -> bool:
-    """Store a token, audited; False if there is one of that id."""
+    """Store a token, audited. Return False if a token with that id exists."""
     if not session.run(INSERT_TOKEN, msgspec.structs.asdict(record)):
         return False
     detail = {"name": record.name, "scopes": record.scopes, "owner": record.owner}
@@ -119,7 +119,7 @@ def add_token(session: Session, record: TokenRecord, by: str | None, now: int) -
 
 
 def revoke_token(session: Session, token_id: str, by: str | None, now: int) -> bool:
-    """Let nobody use it any more, audited; False if that was so already."""
+    """Revoke a token, audited. Return False if it was already revoked."""
     if not is_id(token_id):
         return False
     if not session.run(REVOKE_TOKEN, {"id": token_id, "by": by, "now": now}):
@@ -141,7 +141,7 @@ def token_by_digest(session: Session, digest: str) -> TokenRecord | None:
 def tokens(
     session: Session, owner: str | None, after: str | None = None, limit: int = 100
 ) -> list[TokenRecord]:
-    """A page of them, oldest first; of all owners if it is None."""
+    """A page of tokens, oldest first; of every owner if `owner` is None."""
     if after is not None and not is_id(after):
         return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
@@ -149,17 +149,17 @@ def tokens(
 
 
 def has_tokens(session: Session, now: int) -> bool:
-    """Whether anybody could use one."""
+    """Whether there is any usable token."""
     return bool(session.run(HAS_TOKENS, {"now": now}))
 
 
 def use_token(session: Session, token_id: str, now: int) -> None:
-    """Note when it was used last."""
+    """Record when a token was last used."""
     session.run(USE_TOKEN, {"id": token_id, "now": now})
 
 
 def claim_request(session: Session, claim: RequestClaim) -> RequestClaim:
-    """What is known of the first request of this actor under this key: this one, if none."""
+    """The first request of this actor under this key. This one if there was none."""
     given = msgspec.structs.asdict(claim)
     given.pop("done")
     while not session.run(CLAIM_REQUEST, given):
@@ -172,20 +172,20 @@ def claim_request(session: Session, claim: RequestClaim) -> RequestClaim:
 
 
 def request_done(session: Session, claim: RequestClaim) -> None:
-    """Remember that what the request makes was made."""
+    """Record what the request created."""
     given = msgspec.structs.asdict(claim)
     given.pop("done")
     session.run(REQUEST_DONE, given)
 
 
 def give_up_request(session: Session, claim: RequestClaim) -> None:
-    """Let the key be used for another request, unless this one was done."""
+    """Free the key for another request, unless this one completed."""
     given = {"actor": claim.actor, "key": claim.key, "target": claim.target}
     session.run(GIVE_UP_REQUEST, given)
 
 
 def forget_requests(session: Session, now: int) -> int:
-    """Forget up to 1,000 requests that nobody may repeat any more; how many."""
+    """Delete up to 1,000 requests whose time for repeating is over. Return how many."""
     return len(session.run(FORGET_REQUESTS, {"now": now}))
 
 
@@ -198,10 +198,10 @@ def audit_page(
     actor: str | None = None,
     action: str | None = None,
 ) -> list[AuditEntry]:
-    """What was done to anything, or to one thing, before an entry; newest first.
+    """Audit entries before a given one, newest first; of everything, or of one target.
 
-    `action`: one, or the first words of some: schedule stands for schedule.create too.
-    QueryTooBroad if too many others were done or did something.
+    `action`: an action, or the first words of several: `schedule` also matches `schedule.create`.
+    Raises QueryTooBroad if too many entries have other targets or actors.
     """
     if before is not None and not is_id(before):
         return []

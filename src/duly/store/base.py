@@ -32,7 +32,10 @@ _thread = threading.local()
 
 
 def become_own_loop() -> None:
-    """This thread is one of duly's own, of which there are few: it never waits behind callers."""
+    """Mark this thread as one of duly's own loops.
+
+    There are few, and they never wait behind callers.
+    """
     _thread.is_own_loop = True
 
 
@@ -56,22 +59,22 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """What a worker asks for: at most `limit` due jobs of these functions, queue by queue."""
+    """A worker's request: at most `limit` due jobs of these functions, queue by queue."""
 
     worker_id: str
     queues: tuple[str, ...]
     functions: tuple[str, ...]
     limit: int
     floors: Mapping[tuple[str, int], int] = {}
-    """By queue and priority: no job due earlier than this needs to be looked at."""
+    """By queue and priority: jobs due earlier than this need not be looked at."""
     limited: bool = False
-    """Whether jobs under limits may be among them, as a lane has said; without it they may be
-    left alone."""
+    """Whether to include jobs under limits, because a lane reported some. Otherwise they may be
+    left out."""
     freed: tuple[tuple[str, int], ...] = ()
-    """Attempts (job id, token) whose bodies have ended. Their slots are freed, and those that wait
-    for them are claimed in the same transaction, before anything else."""
+    """Attempts (job id, token) whose bodies have ended. Their slots are freed, and the jobs that
+    wait for them are claimed in the same transaction, before any others."""
     served: tuple[str, ...] | None = None
-    """The queues of which those may be; None: any."""
+    """The queues to claim those waiting jobs from; None for any queue."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -81,11 +84,11 @@ class Lane(msgspec.Struct, frozen=True):
     priority: int
     run_at: int
     limited: bool = False
-    """Whether some jobs, of any lane, can be claimed only by a request that says `limited`."""
+    """Whether some jobs, in any lane, can only be claimed by a request that has `limited` set."""
 
 
 class CancelJobs(msgspec.Struct, frozen=True):
-    """Cancel those of these jobs that are unfinished, and what descends from them."""
+    """Cancel the unfinished ones of these jobs, and their descendants."""
 
     ids: Sequence[str]
     by: str
@@ -93,14 +96,14 @@ class CancelJobs(msgspec.Struct, frozen=True):
 
 
 class RepeatJobs(msgspec.Struct, frozen=True):
-    """Insert these jobs, which repeat others; as Store.replay."""
+    """Insert these jobs, which repeat others. See Store.replay."""
 
     jobs: Sequence[TrackedJob]
     expires_at: int
 
 
 class MoveJobs(msgspec.Struct, frozen=True):
-    """Let those of these jobs that are pending be due at another time."""
+    """Change when those of these jobs that are pending become due."""
 
     ids: Sequence[str]
     run_at: int
@@ -111,7 +114,7 @@ Change = CancelJobs | RepeatJobs | MoveJobs
 
 
 class HeldJobs(msgspec.Struct, frozen=True):
-    """So many jobs of one function are held for one reason (counted up to 10,000)."""
+    """How many jobs of one function are held for one reason (counted up to 10,000)."""
 
     hold: str
     function: str
@@ -120,39 +123,39 @@ class HeldJobs(msgspec.Struct, frozen=True):
 
 
 class DatabaseInfo(msgspec.Struct, frozen=True):
-    """The database as those see it who look after it."""
+    """The database, as operators see it."""
 
     name: str
     version: str
     journal_mode: str | None = None
-    """Of SQLite."""
+    """SQLite only."""
     network_file_system: str | None = None
-    """On which the file of SQLite is, if it is on one."""
+    """The network file system that holds the SQLite file, if there is one."""
     longest_transaction_ms: int | None = None
-    """For how long somebody's transaction has been open, as far as PostgreSQL tells us."""
+    """How long the oldest open transaction has been open, as far as PostgreSQL lets us see."""
     isolation: str | None = None
-    """What PostgreSQL gives to transactions that do not say which level they need."""
+    """The isolation level that PostgreSQL gives to transactions that do not set one."""
     pool: int | None = None
     """How many connections a process has for its callers."""
     connections: int | None = None
-    """How many the server has in use, of `max_connections`."""
+    """Connections in use on the server, out of `max_connections`."""
     max_connections: int | None = None
     transaction_timeout_ms: int | None = None
-    """After what the server ends a transaction, or one that is idle."""
+    """The time after which the server ends a transaction, or an idle one."""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Which database a store is in, for those who come with a connection of their own."""
+    """Which database a store is in, to compare with connections that users bring."""
 
     dialect: Dialect
     schema: str
     store_id: str
     where: str
-    """The same for people."""
+    """The same, as text for people."""
 
 
 class Rows:
-    """What `tx.execute` returns: the rows of a statement, as tuples, and how many it touched."""
+    """The result of `tx.execute`: the rows, as tuples, and the number of affected rows."""
 
     __slots__ = ("_rows", "rowcount")
 
@@ -175,7 +178,7 @@ class Rows:
         return self._rows[0] if self._rows else None
 
     def one(self) -> tuple[Any, ...]:
-        """The only row; any other number of rows is a LookupError."""
+        """The only row. Raises LookupError for any other number of rows."""
         if len(self._rows) != 1:
             raise LookupError(f"expected one row, the statement returned {len(self._rows)}")
         return self._rows[0]
@@ -186,7 +189,7 @@ class Rows:
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """What the driver raised: SQLAlchemy and Django wrap it."""
+    """The driver's own exception, which SQLAlchemy and Django wrap."""
     original = getattr(error, "orig", None)
     if type(error).__module__ == "django.db.utils":
         original = error.__cause__
@@ -194,7 +197,7 @@ def driver_error(error: BaseException) -> BaseException:
 
 
 class StoreTx(Protocol):
-    """An open transaction: everything done in it happens together or not at all."""
+    """An open transaction: either all of its changes are applied or none."""
 
     @property
     def connection(self) -> Any:
@@ -206,7 +209,7 @@ class StoreTx(Protocol):
         ...
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        """As Store.enqueue."""
+        """See Store.enqueue."""
         ...
 
     def get(self, job_id: str) -> JobRecord | None: ...
@@ -214,39 +217,42 @@ class StoreTx(Protocol):
     def find(self, filter: JobFilter) -> Sequence[JobRecord]: ...
 
     def cancel(self, job_id: str, by: str, now: int) -> bool | None:
-        """True if it won, False if the job was finished, None if there is no such job."""
+        """True if this call canceled it, False if it had finished, None if there is no such job."""
         ...
 
     def lock_running(self, job_id: str, token: int) -> bool:
-        """Whether the job still runs under this token; it stays so until the transaction ends."""
+        """Whether the job still runs under this token.
+
+        That stays true until the transaction ends.
+        """
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Everything inside is undone, alone, when the block raises."""
+        """Roll back only the block if it raises."""
         ...
 
     def interrupt(self) -> None:
-        """Called from another thread: make the statement that runs now fail."""
+        """Called from another thread: make the current statement fail."""
         ...
 
 
 class NeedsAlone(BaseException):
-    """A body in a shared transaction did what concerns all of it: run it again, alone.
+    """A body in a shared transaction did something that affects all of it: run it again, alone.
 
     Not an Exception, so that a body that catches everything does not swallow it.
     """
 
 
 MEMBER = f"duly_member_{os.urandom(8).hex()}"
-"""The savepoint of a member, by a name that no body meets by accident."""
+"""The savepoint of a member. No body uses this name by accident."""
 
 
-# A constraint, a value that does not fit, a trigger of the user's.
+# A constraint, a value that does not fit, a user's trigger.
 _REFUSALS_OF_A_ROW = {"DataError", "IntegrityError", "RaiseException"}
 
 
 def is_refusal_of_a_row(error: Exception) -> bool:
-    """Whether what was to be written is at fault, and not the store as a whole."""
+    """Whether the row being written is at fault, rather than the store as a whole."""
     if not isinstance(error, StoreError) or isinstance(error, StoreUnavailable):
         return False
     names = {each.__name__ for each in type(error.__cause__).__mro__}
@@ -254,7 +260,7 @@ def is_refusal_of_a_row(error: Exception) -> bool:
 
 
 class RowsLocked(StoreError):
-    """Somebody's transaction holds the rows of some jobs; all others were settled."""
+    """Other transactions have locked the rows of some jobs; all the others were settled."""
 
     def __init__(self, settled: set[str], locked: set[str]) -> None:
         self.settled = settled
@@ -263,7 +269,7 @@ class RowsLocked(StoreError):
 
 
 class Blame(StrEnum):
-    """Who is to blame for a mutation's error, which decides whether it runs again."""
+    """The cause of a mutation's error, which decides whether it runs again."""
 
     BODY = "body"
     CONFLICT = "conflict"
@@ -275,9 +281,10 @@ class Blame(StrEnum):
 
 
 def blame(error: BaseException, blame_one: Callable[[BaseException], Blame]) -> Blame:
-    """Who is to blame for an error, also where the body has raised one of its own instead.
+    """The cause of an error, even if the body raised its own exception because of it.
 
-    What the body itself says of another attempt counts, and what it makes of a lock.
+    `NonRetryable` and `RetryAfter` from the body take precedence. So does what the body makes of a
+    lock.
     """
     if isinstance(error, NonRetryable | RetryAfter):
         return Blame.BODY
@@ -289,7 +296,7 @@ def blame(error: BaseException, blame_one: Callable[[BaseException], Blame]) -> 
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and every other one that it wraps, or was raised from or instead of."""
+    """The error, and every other one that it wraps or was raised from or during."""
     found: list[BaseException] = []
     left: list[BaseException | None] = [error]
     while left:
@@ -301,7 +308,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 class MutationLane(Protocol):
-    """A connection of its own for mutation bodies, used by one thread.
+    """A dedicated connection for mutation bodies, used by one thread.
 
     begin → (enter → body through `tx` → (finish → leave) | undo)* → commit | rollback.
     """
@@ -326,7 +333,7 @@ class MutationLane(Protocol):
         ...
 
     def log(self, lines: Sequence[LogEntry]) -> None:
-        """Write down what the member has logged, before its last statement."""
+        """Store the member's log lines, before its last statement."""
         ...
 
     def leave(self) -> None:
@@ -342,26 +349,29 @@ class MutationLane(Protocol):
     def rollback(self) -> None: ...
 
     def interrupt(self) -> None:
-        """From another thread: stop the statement that runs now."""
+        """Called from another thread: stop the current statement."""
         ...
 
     def renew(self) -> None:
-        """Forget whatever a body may have left on the connection."""
+        """Discard any state that a body may have left on the connection."""
         ...
 
     def blame(self, error: BaseException) -> Blame:
-        """Who is to blame for what has ended a body, or the transaction around it.
+        """The cause of the error that ended a body or its transaction.
 
-        Asked before the connection is rolled back or renewed.
+        Must be called before the connection is rolled back or renewed.
         """
         ...
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Whether the error came from the database and not from the body's own code."""
+        """Whether the error came from the database rather than from the body's own code."""
         ...
 
     def has_refused(self) -> bool:
-        """Whether the member was refused what it might get alone, even if it hides that."""
+        """Whether the member was refused something that it might get when run alone.
+
+        Also true if the body hid the refusal.
+        """
         ...
 
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""Group commit: writes that wait at the same moment share one commit.
+"""Group commit: writes that wait at the same time share one commit.
 
-A caller that finds nobody writing writes at once, in its own thread. Callers that arrive meanwhile
-wait; the first of them then writes for all. Each returns only when its own write is durable, and an
-error of one never reaches another.
+A caller writes immediately, in its own thread, if no other write is in progress. Callers that
+arrive meanwhile wait; the first of them then writes for all of them. Each returns only when its own
+write is durable, and an error in one write never affects another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Ticket(Generic[W]):
         self.value: Any = None
         self.error: BaseException | None = None
         self.leads = False
-        # Of a leader: for whom it writes as well, whether they have their answers, who leads next.
+        # Used by leaders: the tickets it writes, whether they have their answers, and who leads
+        # next.
         self.followers: list[Ticket[W]] = []
         self.answered = False
         self.heir: Ticket[W] | None = None
@@ -38,7 +39,7 @@ class Ticket(Generic[W]):
         self._signal.acquire()
 
     def wake(self) -> None:
-        """Also twice: nobody waits again."""
+        """Wake the caller. Waking it twice is harmless: it does not wait again."""
         if self._signal.locked():
             self._signal.release()
 
@@ -49,7 +50,7 @@ class Ticket(Generic[W]):
 
 
 class GroupCommit(Generic[W]):
-    """Runs `commit(tickets)` for whatever has gathered; at most one batch at a time."""
+    """Runs `commit(tickets)` for the writes that have gathered, at most one batch at a time."""
 
     def __init__(self, commit: Callable[[list[Ticket[W]]], None], most: int = 1000) -> None:
         self._commit = commit
@@ -71,7 +72,8 @@ class GroupCommit(Generic[W]):
             if ticket.leads:
                 self._lead(ticket)
         except BaseException:
-            # Ctrl-C in the main thread, at any moment: nobody may wait for this caller.
+            # Ctrl-C in the main thread, at any moment: no other caller may be left waiting for this
+            # one.
             self._leave(ticket)
             raise
         return ticket.answer()
@@ -90,11 +92,12 @@ class GroupCommit(Generic[W]):
     def _gather(self, own: Ticket[W]) -> None:
         most = self._most - 1
         with self._guard:
-            # Ctrl-C comes in only where something is called: here each stays in exactly one list.
+            # Ctrl-C can only interrupt at a call. Written like this, each ticket stays in exactly
+            # one list.
             own.followers, self._waiting = self._waiting[:most], self._waiting[most:]
 
     def _leave(self, ticket: Ticket[W]) -> None:
-        """Hand over, and wake all who wait for this caller. Interrupted, it is called again."""
+        """Hand over, and wake every caller that waits for this one. Called again if interrupted."""
         with self._guard:
             if ticket.leads:
                 self._hand_over(ticket)
@@ -102,7 +105,7 @@ class GroupCommit(Generic[W]):
                 self._waiting.remove(ticket)
         if ticket.heir is not None:
             ticket.heir.wake()
-            # Whoever keeps an error must not keep all tickets that came after it.
+            # A caller that keeps an error must not keep every later ticket alive.
             ticket.heir = None
         for follower in ticket.followers:
             if not ticket.answered:

@@ -36,17 +36,20 @@ def make_store(
         )
         return store
     raise InvalidURL(
-        f"{without_password(url)!r} is no database URL; "
+        f"{without_password(url)!r} is not a database URL;  "
         "use sqlite:///file.db or postgresql://user@host/name"
     )
 
 
 def sqlite_path(url: str, folder: Path) -> Path | None:
-    """None is a private temporary file. A relative path starts at the app module's folder."""
+    """The path, or None for a private temporary file.
+
+    A relative path starts at the app module's folder.
+    """
     rest = url.partition("://")[2]
     if not rest.startswith("/") or rest == "/":
         raise InvalidURL(
-            f"{url!r} names no file; use sqlite:///relative.db or sqlite:////absolute.db"
+            f"{url!r} does not name a file; use sqlite:///relative.db or sqlite:////absolute.db"
         )
     name = unquote(rest[1:].partition("?")[0])
     if name == ":memory:":

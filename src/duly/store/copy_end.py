@@ -1,8 +1,9 @@
 """Closes a store, fills it from another one, and opens it again.
 
-Each end of a copy carries a mark, which is changed under its own lock, and triggers that refuse
-every write: also those of processes that opened the store before, or that run earlier code. They
-are made when a store is shut and dropped when it is opened, and cost nothing in between.
+The source and the target of a copy each carry a mark, which is changed under its own lock, and
+triggers that refuse every write, including those of processes that opened the store earlier or run
+older code. The triggers are created when a store is closed and dropped when it is opened; between
+copies they cost nothing.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from duly.store.steps import Row
 T = TypeVar("T")
 BY = "duly copy"
 OWN_META = frozenset({"version", "min_code", "store_id", "copying", MARK, REFUSED, COPIED})
-"""What the meta table says of this store alone."""
+"""Rows of the meta table that belong to this store alone."""
 
 
 class Access(Protocol):
-    """How a store reads, or writes in a transaction."""
+    """Runs a function against a store, reading or in a transaction."""
 
     def __call__(self, work: Callable[[Session], T], /) -> T: ...
 
 
 class BusyCounts(msgspec.Struct, frozen=True):
-    """What has to end before a store can be closed."""
+    """Work that must finish before a store can be closed."""
 
     jobs: int
     slots: int
-    """Held by bodies, also of jobs that were canceled and go on."""
+    """Slots held by bodies, including those of canceled jobs that are still running."""
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.slots)
 
 
 class CopyPage(msgspec.Struct, frozen=True):
-    """Some rows of a table, and how far it is copied with them."""
+    """Some rows of a table, and how far the table is copied with them."""
 
     table: str
     columns: tuple[str, ...]
@@ -61,7 +62,7 @@ class CopyPage(msgspec.Struct, frozen=True):
 
 
 class TableChecksum(msgspec.Struct, frozen=True):
-    """What the rows of a table come to, in whatever order they are added up."""
+    """A checksum over the rows of a table, which does not depend on their order."""
 
     rows: int = 0
     digests: int = 0
@@ -72,7 +73,7 @@ class TableChecksum(msgspec.Struct, frozen=True):
 
 
 def compared(table: str, types: Types) -> dict[str, str]:
-    """Without columns that only number the rows, each database in its own way."""
+    """The columns to compare: all but those that only number the rows in each database."""
     own = NUMBERING if table == "history" else ()
     return {column: kind for column, kind in types.items() if column not in own}
 
@@ -105,19 +106,19 @@ class CopyEnd:
         return self._read(_busy)
 
     def types(self, table: str) -> dict[str, str]:
-        """The columns of a table in one order, and what they hold."""
+        """The columns of a table, in a fixed order, and their types."""
         return self._read(lambda s: _types(s, table))
 
     def rows(
         self, table: str, types: Types, after: tuple[str | int, ...] | None, limit: int
     ) -> list[Row]:
-        """Rows beyond a key, in the order of their keys."""
+        """Rows after a key, in key order."""
         return self._in_order(sql.page, table, types, after, limit)
 
     def sizes(
         self, table: str, types: Types, after: tuple[str | int, ...] | None, limit: int
     ) -> list[int]:
-        """How many bytes of arguments and results those rows have; of other tables nothing."""
+        """The size in bytes of the arguments and results of those rows; empty for other tables."""
         if table not in ("jobs", *FINISHED):
             return []
         return [row[0] for row in self._in_order(sql.sizes, table, types, after, limit)]
@@ -139,7 +140,10 @@ class CopyEnd:
     # The source
 
     def drain(self, mark: Mark, now: int) -> Mark:
-        """Let nothing start and nothing tick; the mark, if there is one of this copy already."""
+        """Stop starting jobs and processing ticks.
+
+        Return the mark, if this copy has set one already.
+        """
 
         def work(s: Session) -> Mark:
             there = _put(s, mark)
@@ -150,14 +154,14 @@ class CopyEnd:
                 note = f"while it is copied to {mark.where}"
                 s.run(PAUSE_QUEUE, {"name": EVERYTHING, "by": BY, "note": note, "now": now})
             made = msgspec.structs.replace(mark, paused=paused)
-            # A tick that sees the pause would be skipped, and not be made up for.
+            # Otherwise a tick that sees the pause would be skipped, and never made up for.
             _shut(s, made, ["schedules", "ticks"])
             return made
 
         return self._write(work)
 
     def close_if_idle(self, copy_id: str, now: int) -> BusyCounts:
-        """Refuse every write from now on, unless something runs."""
+        """Refuse every write from now on, unless something is running."""
         if busy := self.busy():
             return busy
 
@@ -169,7 +173,7 @@ class CopyEnd:
                 _lift_pause(s)
             audit(s, "store.close", "store", BY, {"to": mark.where}, now)
             _shut(s, msgspec.structs.replace(mark, stage=Stage.CLOSED), list(KEYS))
-            # Whoever was writing is waited for by now; what it has begun may run.
+            # All earlier writers have finished by now; a job that they started may be running.
             if busy := _busy(s):
                 raise _StillBusy(busy)
 
@@ -180,16 +184,16 @@ class CopyEnd:
         return BusyCounts(0, 0)
 
     def reopen(self) -> bool:
-        """Let the source go on as if nothing had been copied; False if it was never closed."""
+        """Reopen the source as if nothing had been copied. Return False if it was never closed."""
 
         def work(s: Session) -> bool:
             mark = _locked(s)
             if mark is None:
                 return False
             if mark.stage == Stage.FILLING:
-                raise CopyRefused(f"this is no source: it is being filled from {mark.where}")
+                raise CopyRefused(f"this is not a source: it is being filled from {mark.where}")
             if mark.stage == Stage.MOVED:
-                raise CopyRefused(f"this store was moved to {mark.where}; there is no way back")
+                raise CopyRefused(f"this store was moved to {mark.where}; this cannot be undone")
             if mark.paused and mark.stage == Stage.DRAINING:
                 _lift_pause(s)
             _unshut(s)
@@ -209,9 +213,9 @@ class CopyEnd:
     # The target
 
     def receive(self, mark: Mark) -> Mark:
-        """Refuse every write but those of this copy; the mark as it is now.
+        """Refuse every write except those of this copy. Return the current mark.
 
-        What an earlier copy of the same source has left is removed; any other data is refused.
+        Data left by an earlier copy of the same source is removed; any other data is refused.
         """
 
         def work(s: Session) -> Mark:
@@ -231,12 +235,12 @@ class CopyEnd:
         return self._write(work)
 
     def add(self, copy_id: str, page: CopyPage) -> None:
-        """Insert a page and note how far the table is, together."""
+        """Insert a page and record how far the table is copied, in one transaction."""
 
         def work(s: Session) -> None:
             mark = _own(s, copy_id, Stage.FILLING)
             if mark.tables.get(page.table, Position()) != page.begins:
-                raise CopyRefused("somebody else copies to the same target; let one of you do it")
+                raise CopyRefused("another copy to the same target is running; stop one of them")
             s.run(sql.LET_PASS)
             _insert(s, page)
             s.run(sql.STOP_PASS)
@@ -246,7 +250,7 @@ class CopyEnd:
         self._write(work)
 
     def open_copy(self, copy_id: str, meta: Mapping[str, str], now: int) -> None:
-        """Let everybody use the target."""
+        """Open the target to all processes."""
 
         def work(s: Session) -> None:
             mark = _own(s, copy_id, Stage.FILLING)
@@ -260,7 +264,7 @@ class CopyEnd:
         self._write(work)
 
     def discard(self, source_id: str) -> bool:
-        """Remove what was copied from a source, so that the target is empty and usable."""
+        """Remove the data copied from a source, so that the target is empty and usable."""
 
         def work(s: Session) -> bool:
             mark = _locked(s)
@@ -274,7 +278,7 @@ class CopyEnd:
 
 
 class _StillBusy(Exception):
-    """Undoes the closing."""
+    """Rolls back the closing."""
 
     def __init__(self, busy: BusyCounts) -> None:
         self.busy = busy
@@ -285,7 +289,7 @@ class _StillBusy(Exception):
 
 
 def _put(s: Session, mark: Mark) -> Mark | None:
-    """Put the mark where there is none; else the one that is there. Either is locked."""
+    """Set the mark, unless there is one already. Return the current mark, locked."""
     if s.run(sql.PUT_MARK, {"mark": mark.text()}):
         return None
     return _locked(s)
@@ -299,7 +303,7 @@ def _locked(s: Session) -> Mark | None:
 def _own(s: Session, copy_id: str, *stages: Stage) -> Mark:
     mark = _locked(s)
     if mark is None or mark.copy_id != copy_id or mark.stage not in stages:
-        raise CopyRefused("the copy was given up, or taken over, by somebody else")
+        raise CopyRefused("the copy was aborted or taken over by another process")
     return mark
 
 
@@ -333,7 +337,10 @@ def _unshut(s: Session) -> None:
 
 
 def _wait_shortly(s: Session) -> None:
-    """Whoever waits for the lock of a table keeps all behind it waiting; it is tried again."""
+    """Wait briefly for table locks: a waiting request blocks all later ones.
+
+    The caller tries again.
+    """
     if s.dialect == "postgres":
         s.run(SHORT_LOCK_WAIT)
 

@@ -10,26 +10,26 @@ import msgspec
 from duly.errors import StoreMoved
 
 MARK, REFUSED, COPIED = "copy", "refused", "copied"
-"""Keys of the meta table: the mark, what writers are told, and which copy the store came from."""
+"""Keys of the meta table: the mark, the message for writers, and which copy filled the store."""
 PREFIX = "duly: this store "
-"""How what writers are told begins."""
+"""How the message for writers starts."""
 
 
 class Stage(StrEnum):
     """How far a copy is, seen from one of its stores."""
 
     DRAINING = "draining"
-    """The source: what runs may end, nothing starts."""
+    """The source: running jobs may finish, nothing starts."""
     CLOSED = "closed"
-    """The source: nothing is written; it can be opened again."""
+    """The source: nothing can be written; it can be reopened."""
     MOVED = "moved"
-    """The source: nothing is written, ever again."""
+    """The source: permanently read-only."""
     FILLING = "filling"
     """The target, until it is opened."""
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a table is copied: so many rows, up to this key."""
+    """How far a table is copied: the number of rows, and the last key."""
 
     rows: int = 0
     after: tuple[str | int, ...] | None = None
@@ -37,22 +37,22 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What is being done with a store, kept in the store itself."""
+    """The state of a copy, stored in each of its stores."""
 
     copy_id: str
     stage: Stage
     other: str
     """The id of the store at the other end."""
     where: str
-    """The same for people."""
+    """The same, as text for people."""
     paused: bool = False
-    """Whether everything was paused for the draining."""
+    """Whether the copy paused everything in order to drain the store."""
     tables: Mapping[str, Position] = {}
-    """Of the target."""
+    """Set on the target."""
 
     @property
     def message(self) -> str:
-        """What whoever wants to write is told, as the database says it."""
+        """The error message that the database gives to writers."""
         return f"duly: {self.says('this store')}"
 
     def says(self, subject: str) -> str:
@@ -63,12 +63,12 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 _MESSAGES = {
-    Stage.DRAINING: "is being copied to {where}; no schedule ticks, or can be changed, until that"
-    " is done",
-    Stage.CLOSED: "is being copied to {where}; wait until that is done, or give it up with"
+    Stage.DRAINING: "is being copied to {where}; schedules do not run and cannot be changed until"
+    " that is done",
+    Stage.CLOSED: "is being copied to {where}; wait until that is done, or abort it with"
     " `duly copy --abort`",
     Stage.MOVED: "was moved to {where}; use it there",
-    Stage.FILLING: "is being filled from {where}, and cannot be used before that is done",
+    Stage.FILLING: "is being filled from {where} and cannot be used until that is done",
 }
 
 
@@ -81,7 +81,7 @@ def read_mark(text: str) -> Mark:
 
 
 def refuse_moved(meta: Mapping[str, str]) -> None:
-    """Refuse a store that must not be used now, or not any more."""
+    """Refuse a store that must not be used now, or that has moved permanently."""
     mark = mark_of(meta)
     if mark is not None and mark.stage != Stage.DRAINING:
         raise StoreMoved(mark.says("this store"))

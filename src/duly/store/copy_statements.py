@@ -1,6 +1,7 @@
-"""The statements that copy a store to another database; otherwise as in statements.py.
+"""The statements that copy a store to another database. See statements.py for how they are written.
 
-Whatever a table has is copied: its columns and their types are asked for, not written down here.
+Every column of a table is copied: the columns and their types are read from the database, not
+listed here.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from duly.store.statements import Dialect, both, each
 Types = Mapping[str, str]
 """The columns of a table and their types, as the database names them."""
 
-# What belongs to one database: its schema, and the processes that use it.
+# Rows that belong to one database only: its schema, and the processes that use it.
 OF_THE_PLACE = frozenset({"meta", "migrations", "workers", "slots"})
 KEYS: dict[str, tuple[str, ...]] = {
     name: shown.key for name, shown in sorted(SHOWN.items()) if name not in OF_THE_PLACE
 }
 """Every table that is copied, with the columns of its key."""
 NUMBERING = frozenset({"seq", "bucket"})
-"""Columns of the history that only one of the two databases has."""
+"""Columns of the history table that only one of the two databases has."""
 
 # The mark ----------------------------------------------------------------------------------------
 
-# Whoever changes the mark of a store holds it until the transaction ends.
+# A process that changes the mark of a store holds it until its transaction ends.
 PUT_MARK = both(
     "INSERT INTO @meta (key, value) VALUES ('copy', :mark) ON CONFLICT (key) DO NOTHING RETURNING 1"
 )
@@ -34,7 +35,7 @@ LOCK_MARK = each(
 )
 DROP_META = both("DELETE FROM @meta WHERE key = :key")
 
-# Of a queue of which there is nothing to say.
+# Of queues without any settings.
 FORGET_QUEUE = both(
     "DELETE FROM @queues WHERE name = :name AND paused_at IS NULL AND at_once IS NULL"
 )
@@ -43,13 +44,13 @@ TAKEN_SLOTS = both("SELECT count(*) FROM @slots")
 
 # A store that is shut ----------------------------------------------------------------------------
 
-# Whoever has this row in an uncommitted transaction of its own may write after all.
+# A process that holds this row in an uncommitted transaction may still write.
 LET_PASS = both("INSERT INTO @meta (key, value) VALUES ('copying', '')")
 STOP_PASS = both("DELETE FROM @meta WHERE key = 'copying'")
 _NOT_LET = "NOT EXISTS (SELECT 1 FROM @meta WHERE key = 'copying')"
 _WRITES = ("insert", "update", "delete")
 
-# Fires for a statement, also for one that would change nothing.
+# Fires for every statement, even one that would change nothing.
 _REFUSE = f"""CREATE OR REPLACE FUNCTION @schema.refuse_write() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -61,7 +62,7 @@ END $$"""
 
 
 def shut(dialect: Dialect, tables: Sequence[str], message: str) -> list[str]:
-    """Refuse every write to these tables, with a message that PostgreSQL reads from the meta."""
+    """Refuse every write to these tables. PostgreSQL reads the message from the meta table."""
     if dialect == "postgres":
         return [_REFUSE, *(_refuse_on(table) for table in tables)]
     makes = [_abort_on(table, write, message) for table in tables for write in _WRITES]
@@ -75,14 +76,14 @@ def _refuse_on(table: str) -> str:
 
 
 def _abort_on(table: str, write: str, message: str) -> str:
-    # An @ would be taken for a name of ours.
+    # An @ would be taken for one of our names.
     text = message.replace("'", "''").replace("@", "(at)")
     return f"""CREATE TRIGGER duly_refuse_{write}_{table} BEFORE {write} ON @{table}
         WHEN {_NOT_LET} BEGIN SELECT RAISE(ABORT, '{text}'); END"""
 
 
 def unshut(dialect: Dialect) -> list[str]:
-    """Let everybody write again."""
+    """Allow writes again."""
     if dialect == "postgres":
         drops = [f"DROP TRIGGER IF EXISTS refuse_write ON @{table}" for table in KEYS]
         return [*drops, "DROP FUNCTION IF EXISTS @schema.refuse_write()"]
@@ -112,13 +113,13 @@ def delete_all(table: str) -> str:
 
 
 def page(dialect: Dialect, table: str, types: Types, *, beyond: bool) -> str:
-    """Whole rows in the order of their key, ids as text."""
+    """Whole rows in key order, with ids as text."""
     read = ", ".join(_read(dialect, column, kind) for column, kind in types.items())
     return _in_order(dialect, table, types, read, beyond)
 
 
 def sizes(dialect: Dialect, table: str, types: Types, *, beyond: bool) -> str:
-    """How many bytes of arguments and results those rows have."""
+    """The size in bytes of the arguments and results of those rows."""
     size = "coalesce({}_bytes, 0)" if dialect == "sqlite" else "coalesce(octet_length({}), 0)"
     read = " + ".join(size.format(name) for name in ("args", "result") if name in types)
     return _in_order(dialect, table, types, read, beyond)

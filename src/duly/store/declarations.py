@@ -1,7 +1,7 @@
 """Stores the schedules that code declares, and applies a set of them.
 
-A set is one transaction: all of it, or nothing. Those who apply sets of one app do it in turn, so
-whoever comes second sees what the first has done.
+A set is applied in one transaction, entirely or not at all. Processes that apply sets of the same
+app take turns, so each sees what the previous one did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from duly.store.statements import both
 if TYPE_CHECKING:
     from duly.store.session import Session
 
-# Whoever applies a set holds the row of its app until the transaction ends.
+# A process that applies a set locks the row of its app until the transaction ends.
 LOCK_DECLARATIONS = both(
     """INSERT INTO @declarations AS d (app, seen) VALUES (:app, '')
         ON CONFLICT (app) DO UPDATE SET seen = d.seen RETURNING seen"""
@@ -36,28 +36,31 @@ LOCK_DECLARED = of_schedules("", f"{_DECLARED} FOR UPDATE", sqlite_rest=_DECLARE
 
 
 MAX_REMEMBERED_SETS = 1_000
-"""So many sets of an app are told from new ones."""
+"""How many sets of an app are remembered, to tell old sets from new ones."""
 
 
 class AttachableCalendar(NamedTuple):
-    """A calendar as schedules store it, and what it says."""
+    """A calendar as schedules store it, and its dates."""
 
     id: str
     calendar: Calendar
 
 
 class StoredDeclarations(NamedTuple):
-    """What there is of the schedules that an app has declared."""
+    """The stored declarations of an app."""
 
     sets: Sequence[str]
-    """Those that were applied, the newest last."""
+    """The sets that were applied, the newest last."""
     schedules: Sequence[ScheduleRecord]
     calendars: Mapping[str, AttachableCalendar]
-    """Those that were asked for, by name, if there are such."""
+    """The requested calendars, by name, as far as they exist."""
 
 
 class ScheduleWrite(NamedTuple):
-    """One schedule as it shall be; `create` and `remove` are actions, all others replace it."""
+    """One schedule to write.
+
+    `create` and `remove` are actions of their kind; any other action replaces it.
+    """
 
     action: str
     record: ScheduleRecord
@@ -65,18 +68,18 @@ class ScheduleWrite(NamedTuple):
 
 
 class AppliedSet(NamedTuple):
-    """What is to be written, and the set that is in force then."""
+    """The schedules to write, and the set that is then in force."""
 
     writes: Sequence[ScheduleWrite]
     set: str | None = None
 
 
 CompareSet = Callable[[StoredDeclarations], AppliedSet | None]
-"""What shall become of what there is; None if nothing shall. May be asked more than once."""
+"""Decides what to write, given what is stored; None for nothing. May be called more than once."""
 
 
 def read(session: Session, app: str, calendars: Iterable[str] = ()) -> StoredDeclarations:
-    """What there is of the schedules that an app declares, and of these calendars by name."""
+    """Read the stored schedules that an app declares, and the given calendars by name."""
     rows = session.run(DECLARATIONS, {"app": app})
     seen = rows[0][0] if rows else ""
     found = {name: _attachable(session, name) for name in sorted(calendars)}
@@ -92,12 +95,13 @@ def apply(
     by: str | None,
     now: int,
 ) -> None:
-    """Change the schedules that an app declares, all in one transaction.
+    """Change the schedules that an app declares, in one transaction.
 
-    Whoever does that for the same app at the same time waits, and then sees what was done.
+    Another process that does this for the same app at the same time waits, and then sees the
+    changes.
     """
     [(seen,)] = session.run(LOCK_DECLARATIONS, {"app": app})
-    # Calendars before schedules, as whoever changes a calendar does.
+    # Lock calendars before schedules, in the same order as an edit of a calendar.
     found = {name: _attachable(session, name, hold=True) for name in sorted(calendars)}
     stored = _stored(seen, session.run(LOCK_DECLARED, {"app": app}), found)
     fault.point("declared.read")
@@ -129,7 +133,7 @@ def _attachable(session: Session, name: str, *, hold: bool = False) -> Attachabl
     record = calendar_named(session, "", name)
     if record is not None and hold:
         session.run(HOLD_CALENDAR, {"id": record.id})
-        # It may have been changed, or removed, before it was held.
+        # It may have been changed, or removed, before it was locked.
         record = calendar_named(session, "", name)
     calendar = None if record is None else read_calendar(record.definition)
     return None if record is None or calendar is None else AttachableCalendar(record.id, calendar)

@@ -55,7 +55,7 @@ _NOT_CHANGED = ("version", "updated_at")
 
 
 def add(session: Session, record: EndpointRecord, by: str | None, now: int) -> bool:
-    """Store a new endpoint, audited; False if its owner has one of that name."""
+    """Store a new endpoint, audited. Return False if its owner has one with that name."""
     if not session.run(INSERT_ENDPOINT, msgspec.structs.asdict(record)):
         return False
     detail = {"name": record.name, "url": record.url}
@@ -66,7 +66,10 @@ def add(session: Session, record: EndpointRecord, by: str | None, now: int) -> b
 def edit(
     session: Session, endpoint_id: str, change: Change, by: str | None, now: int
 ) -> EndpointRecord | None:
-    """Change an endpoint, audited, under its lock; EndpointExists if the name is taken."""
+    """Change an endpoint, audited, while it is locked.
+
+    Raises EndpointExists if the name is taken.
+    """
     if not is_id(endpoint_id):
         return None
     rows = session.run(LOCK_ENDPOINT, {"id": endpoint_id})
@@ -93,7 +96,7 @@ def edit(
 
 
 def _reserve_name(session: Session, record: EndpointRecord, now: int) -> None:
-    """Take a name that nobody has, as a new endpoint would: two who want it cannot both get it."""
+    """Reserve a free name, as a new endpoint would, so that two requests cannot both get it."""
     taken = msgspec.structs.replace(record, id=new_id(now))
     if not session.run(INSERT_ENDPOINT, msgspec.structs.asdict(taken)):
         raise EndpointExists(record.name)
@@ -127,7 +130,7 @@ def named(session: Session, owner: str, name: str) -> EndpointRecord | None:
 def find(
     session: Session, owner: str | None, after: str | None = None, limit: int = 100
 ) -> list[EndpointRecord]:
-    """A page of them, oldest first; of all owners if it is None."""
+    """A page of endpoints, oldest first; of every owner if `owner` is None."""
     if after is not None and not is_id(after):
         return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}

@@ -16,37 +16,44 @@ T = TypeVar("T")
 
 
 class Engine(ABC):
-    """One database. Every verb takes `now`: none asks a clock what time it is for the jobs."""
+    """One database.
+
+    Verbs that depend on the time take `now`; none of them reads a clock for the jobs.
+    """
 
     mutation_lanes: int
-    """How many mutations run at the same time, each on a connection of its own."""
+    """How many mutations run at the same time, each on its own connection."""
     mutations_share: bool
-    """Whether mutations share transactions without having asked for it."""
+    """Whether mutations share transactions by default."""
     mutation_group: int
-    """How many may share one."""
+    """How many mutations may share one transaction."""
     mutation_group_seconds: float
-    """After how long no more join."""
+    """The time after which no more mutations join a shared transaction."""
     mutation_backlog: int
-    """How many claimed ones may wait for a connection before no more are claimed."""
+    """How many claimed mutations may wait for a connection before the worker stops claiming
+    more."""
     mutation_seconds: float
-    """How long a body may take."""
+    """The time limit of a mutation's body."""
     finishes_with_claim: bool
-    """Whether settling and claiming in one transaction is faster than side by side."""
+    """Whether settling and claiming in one transaction is faster than doing both separately."""
 
     tells_changes: bool
-    """Whether `watch` sets its bell at every change of a job, and not only when one is due."""
+    """Whether `watch` sets its bell for every change of a job, not only when a job is due."""
 
     @abstractmethod
     def read(self, ask: Callable[[Session], T]) -> T:
-        """Look at what is committed."""
+        """Read committed data."""
 
     @abstractmethod
     def read_in_time(self, ask: Callable[[Session], T]) -> T:
-        """The same for what no index may serve: QueryTooBroad if it takes long."""
+        """The same for queries that may have no index. Raises QueryTooBroad if it takes long."""
 
     @abstractmethod
     def write(self, work: Callable[[Session], T]) -> T:
-        """Do it in a transaction that is durable, or leaves no trace, when this returns."""
+        """Run `work` in a transaction.
+
+        On return it is durable; if it raises, it has left no trace.
+        """
 
     def write_one(self, work: Callable[[Session], T]) -> T:
         """The same for a single statement."""
@@ -54,11 +61,11 @@ class Engine(ABC):
 
     @abstractmethod
     def migrate(self, now: int) -> Sequence[str]:
-        """Create or upgrade the tables; the names of the steps taken."""
+        """Create or upgrade the tables. Return the names of the applied steps."""
 
     @abstractmethod
     def pending_migrations(self) -> Sequence[tuple[str, str]]:
-        """Name and SQL of every step that `migrate` would take."""
+        """The name and SQL of every step that `migrate` would apply."""
 
     @abstractmethod
     def migration_script(self, now: int) -> str:
@@ -66,39 +73,40 @@ class Engine(ABC):
 
     @abstractmethod
     def open(self, now: int) -> None:
-        """Connect and make sure that this code may use the store."""
+        """Connect, and check that this code may use the store."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     @abstractmethod
     def address(self) -> Address:
-        """Which database it is in; known once it is open."""
+        """Which database it is in. Known once the store is open."""
 
     @abstractmethod
     def database(self) -> DatabaseInfo:
-        """What kind of database it is, and how that is set up."""
+        """The kind of database, and its settings."""
 
     @abstractmethod
     def enqueue(self, jobs: Sequence[NewJob], *, ring: bool = False) -> Mapping[str, str]:
-        """Insert all of them, durably, or none; but for those whose keys somebody holds.
+        """Insert all jobs durably, or none; except those whose keys are held by other jobs.
 
-        By the id of each of these, the id of the job that holds them. With `ring`, workers in
-        other processes are told.
+        Returns, for the id of each job that was not inserted, the id of the job that holds its key.
+        With `ring`, workers in other processes are notified.
         """
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[StoreTx]:
-        """A transaction of the user's: commits at the end of the block, rolls back if it raises."""
+        """A user transaction: commits at the end of the block, rolls back if it raises."""
 
     @abstractmethod
     def exchange(
         self, settlements: Sequence[Settlement], request: ClaimRequest | None, now: int
     ) -> tuple[set[str], Sequence[Claim]]:
-        """Settle what has ended and claim what is due: the ids that settled, the new claims.
+        """Settle ended attempts and claim due jobs. Return the settled ids and the new claims.
 
-        Each settlement is fenced by its token; the others are left as they are. A claim is durable
-        when this returns. Raises RowsLocked if some could not be settled yet.
+        Each settlement is fenced by its token; those that do not match are left as they are. A
+        claim is durable when this returns. Raises RowsLocked if some attempts could not be settled
+        yet.
         """
 
     @abstractmethod
@@ -106,19 +114,22 @@ class Engine(ABC):
 
     @abstractmethod
     def register(self, worker: WorkerInfo, now: int) -> None:
-        """Add the worker's row and free the jobs that were held for want of its functions."""
+        """Add the worker's row and free the jobs that were held for lack of its functions."""
 
     @abstractmethod
     def deregister(self, worker_id: str, now: int) -> None:
-        """Remove the row of a worker that has nothing running, and what slots it has left."""
+        """Remove the row of a worker that runs nothing, and any slots that it still has."""
 
     @abstractmethod
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
-        """Prove life, and take the database's time where it is the truth; who still has a row."""
+        """Send heartbeats, and read the database's clock if it is authoritative.
+
+        Return the workers that still have a row.
+        """
 
     @abstractmethod
     def is_dead(self, worker_id: str) -> bool | None:
-        """Whether the worker's process is gone; None where only beats can tell."""
+        """Whether the worker's process is gone; None if only heartbeats can tell."""
 
     @abstractmethod
     def rescue(
@@ -130,16 +141,17 @@ class Engine(ABC):
     ) -> int | None:
         """Settle every job of a dead worker and remove its row, in one transaction.
 
-        `judge(job)` decides. Does nothing and answers None if the worker has beaten since.
+        `judge(job)` decides how. Does nothing and returns None if the worker has sent a heartbeat
+        since.
         """
 
     @abstractmethod
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
-        """Remove some finished jobs that are older than the cutoff; 0 when none are left."""
+        """Remove some finished jobs that are older than the cutoff. Return 0 when none are left."""
 
     @abstractmethod
     def ring(self) -> None:
-        """Tell workers everywhere that there is something to do; cheap, and allowed to get lost."""
+        """Notify workers everywhere that there may be jobs. Cheap; a notification may get lost."""
 
     @abstractmethod
     def watch(self, bell: threading.Event, stop: threading.Event) -> None:

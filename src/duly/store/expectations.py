@@ -42,14 +42,14 @@ CHECKED = both(
             last_success_at = :last_success_at, late = :late
         WHERE id = :id"""
 )
-# An id holds the time at which its job was created, or a later one.
+# An id contains the time at which its job was created, or a slightly later one.
 _OWN_SUCCESSES = """scheduled_at, completed_at FROM @history
         WHERE trigger = 'schedule' AND actor = :id AND id >= :since_id AND state = 'succeeded'
         ORDER BY @history.id DESC LIMIT 10000"""
 SUCCESSES = each(
     sqlite=f"SELECT id, {_OWN_SUCCESSES}", postgres=f"SELECT id::text, {_OWN_SUCCESSES}"
 )
-# What the jobs of ticks came to, whoever made them: when they succeeded; empty if they may still.
+# When the jobs of ticks succeeded, whichever caller created them; NULL while they are unfinished.
 SUCCESSES_AMONG = each(
     sqlite="""SELECT id, completed_at FROM @history
         WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'succeeded'
@@ -65,15 +65,17 @@ log = logging.getLogger(__name__)
 PAGE = 100
 MAX_ROWS = 10_000
 AGAIN_MS = 60_000
-"""When it is tried again to tell somebody who could not be told."""
+"""How long to wait before trying an alert again that could not be enqueued."""
 
 MakeAlert = Callable[[ScheduleRecord, str, int], Sequence[NewJob]]
-"""The jobs that tell of a broken promise: the schedule, what is wrong, `now`."""
+"""Builds the alert jobs for a missed expectation: the schedule, the problem, `now`."""
 
 
 def check(session: Session, now: int, make_alert: MakeAlert) -> int:
-    """Check some promises that are due, in one transaction with the jobs that tell of those
-    that were broken; how many were looked at."""
+    """Check some expectations that are due. Return how many were checked.
+
+    Alerts for missed expectations are enqueued in the same transaction.
+    """
     rows = session.run(LOCK_EXPECTING, {"now": now, "limit": PAGE})
     for row in rows:
         record = schedule_of(row)
@@ -81,8 +83,8 @@ def check(session: Session, now: int, make_alert: MakeAlert) -> int:
             finding = _look(session, record, now)
         except StoreError:
             raise
-        except Exception as error:  # whatever is wrong with it, others must go on
-            log.error("schedule %s: what it promises cannot be checked: %s", record.id, error)
+        except Exception as error:  # a broken schedule must not stop the others
+            log.error("schedule %s: its expectation cannot be checked: %s", record.id, error)
             finding = _as_before(record, now + AGAIN_MS)
         _write_down(session, record, finding, now, make_alert)
     fault.point("expect.checked")
@@ -90,7 +92,7 @@ def check(session: Session, now: int, make_alert: MakeAlert) -> int:
 
 
 def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
-    """Nothing new was found; it is looked at again."""
+    """Nothing new was found; check again later."""
     late = read_late(record.late)
     return Finding(
         None if late is None else late.problem,
@@ -109,10 +111,10 @@ def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
 
 def _known(session: Session, promise: Expectation) -> ExpectFacts:
     plan = promise.plan
-    # First of all: whatever is unfinished no longer is found among the successes.
+    # This comes first: a job that is unfinished here is no longer looked up among the successes.
     unfinished = [] if promise.expect.every is None else _in_flight_since(session, plan.id)
     rows = ticks(session, plan.id, TickFilter(after=promise.ledger_since(), limit=MAX_ROWS))
-    # An operator, or a calendar, may have moved a tick, and so its job, to an earlier time.
+    # An operator or a calendar may have moved a tick, and with it the job, to an earlier time.
     earliest = min([promise.since(), *(row.decided_at for row in rows)])
     own = session.run(SUCCESSES, {"id": plan.id, "since_id": first_id_at(earliest)})
     successes = [Success(scheduled_at, completed_at) for _, scheduled_at, completed_at in own]
@@ -129,15 +131,15 @@ def _known(session: Session, promise: Expectation) -> ExpectFacts:
 
 
 def _in_flight_since(session: Session, schedule_id: str) -> list[int]:
-    """When the oldest unfinished jobs of a schedule were made, whatever tick they are of."""
+    """When the oldest unfinished jobs of a schedule were created, whichever tick they belong to."""
     rows = session.run(IN_FLIGHT, {"ids": session.array([schedule_id])})
     return [created_by(job_id) for _, *found in rows for job_id in found if job_id is not None]
 
 
 def _ends_of_others(session: Session, job_ids: Collection[str]) -> dict[str | None, int | None]:
-    """When jobs of ticks have succeeded that were there before them; None if they still may.
+    """When jobs that existed before their ticks have succeeded; None while they are unfinished.
 
-    A function may say that there is only one.
+    This happens when a function allows only one job at a time.
     """
     if not job_ids:
         return {}
@@ -156,7 +158,7 @@ def _write_down(
             now, finding.problem, alerted=_tell(session, record, finding.problem, now, make_alert)
         )
     elif before is not None and not before.alerted:
-        # It may be over by now, but nobody has heard of it.
+        # The problem may be over by now, but no alert has been sent.
         alerted = _tell(session, record, before.problem, now, make_alert)
         late = (
             None
@@ -184,21 +186,21 @@ def _note(session: Session, record: ScheduleRecord, problem: str, now: int) -> N
 def _tell(
     session: Session, record: ScheduleRecord, problem: str, now: int, make_alert: MakeAlert
 ) -> bool:
-    """Store the jobs that tell somebody; False if they cannot be made."""
+    """Store the alert jobs. Return False if they cannot be created."""
     if record.alert is None:
         return True
     try:
         jobs = list(make_alert(record, problem, now))
     except StoreError:
         raise
-    except Exception as error:  # the function may be unknown here, and known elsewhere
-        log.error("schedule %s: nobody can be told that it is late: %s", record.id, error)
+    except Exception as error:  # the function may be unknown here, but known elsewhere
+        log.error("schedule %s is late, but its alert could not be enqueued: %s", record.id, error)
         return False
     insert_jobs(session, jobs)
     return True
 
 
 def next_check(session: Session) -> int | None:
-    """When the next promise of a schedule is to be checked."""
+    """When the next expectation of a schedule is due for a check."""
     rows = session.run(NEXT_CHECK)
     return rows[0][0] if rows else None

@@ -1,8 +1,8 @@
 """Reads the changes since an earlier look.
 
-Transactions do not end in the order of the times that they write. A look therefore begins again
-where the oldest transaction began that was still writing when the last look was taken, and shows
-some things twice. Whoever writes says a time of a little before, which `SLACK_MS` allows for.
+Transactions do not commit in the order of the times that they write. So each look starts again
+where the oldest transaction started that was still open at the previous look, and returns some
+changes twice. Writers record a time slightly before the commit, which `SLACK_MS` allows for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from duly.store.steps import Row
 if TYPE_CHECKING:
     from duly.store.session import Session
 
-# For how long somebody has been writing whose writes nobody sees yet, in milliseconds.
+# How long a transaction has been open whose writes are not visible yet, in milliseconds.
 LONGEST_WRITE = each(
     sqlite="SELECT 0",
     postgres="""SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
@@ -34,8 +34,8 @@ LONGEST_WRITE = each(
 
 _JOB = "function, state, queue, owner, attempt, token, trigger, actor"
 
-# Only SQLite numbers them, in the order in which they ended. Numbers of those that retention has
-# removed are given again, so one goes on behind a job, and not behind a number.
+# Only SQLite numbers them, in the order in which they ended. Numbers freed by retention are used
+# again, so paging continues after a job, not after a number.
 NEWEST_ENDED = each(
     sqlite="SELECT id FROM @history ORDER BY seq DESC LIMIT 1", postgres="SELECT NULL WHERE false"
 )
@@ -45,7 +45,7 @@ PLACE_OF_ENDED = each(
 ENDED_SINCE = each(
     sqlite=f"""SELECT id, {_JOB}, completed_at, NULL, NULL, NULL, seq FROM @history
         WHERE seq > :seq ORDER BY seq LIMIT :limit""",
-    # Only the partitions of these days are looked at.
+    # Only the partitions of these days are read.
     postgres=f"""SELECT id::text, {_JOB}, completed_at, NULL, NULL, NULL, 0 FROM @history
         WHERE bucket = ANY(:buckets::int2[]) AND completed_at >= :since
         ORDER BY completed_at LIMIT :limit""",
@@ -62,7 +62,7 @@ CREATED_SINCE = each(
     postgres=f"""SELECT id::text, {_JOB}, created_at, NULL, NULL, NULL, 0 FROM @jobs
         WHERE id >= :since_id::uuid AND state = 'pending' ORDER BY jobs.id LIMIT :limit""",
 )
-# Without that right one does not see for how long other roles have been writing.
+# Without this right, other roles' open transactions are not visible.
 SEES_WRITERS = each(
     sqlite="SELECT 1",
     postgres="""SELECT pg_has_role('pg_read_all_stats', 'USAGE') OR NOT EXISTS (
@@ -88,24 +88,24 @@ AUDITED_SINCE = each(
 
 SLACK_MS = 5_000
 RUNNING = 500
-"""At most so many running jobs are looked at."""
+"""The largest number of running jobs that are read."""
 
 
 def newest(session: Session, now: int) -> Cursor:
-    """Where one begins who wants to see what comes."""
+    """The cursor at which a new follower starts."""
     return Cursor(_horizon(session, now), _newest_ended(session))
 
 
 def sees_writers(session: Session) -> bool:
-    """Whether one can know of everybody who writes now; if not, `changes` may miss ends."""
+    """Whether all open transactions are visible. If not, `changes` may miss ended jobs."""
     return bool(session.run(SEES_WRITERS)[0][0])
 
 
 def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
-    # First, so that whoever writes unseen by what follows has begun after it.
-    """What has changed since: at most so many of each kind; some of it may come twice.
+    # This comes first, so that a writer which the following statements do not see started after it.
+    """Changes since a cursor: a limited number of each kind. Some may be returned twice.
 
-    Nothing is left out that has ended, whatever order transactions commit in.
+    No job that has ended is left out, whatever order transactions commit in.
     """
     horizon = _horizon(session, now)
     given: dict[str, Any] = {
@@ -120,7 +120,7 @@ def changes(session: Session, cursor: Cursor, now: int, limit: int) -> Changes:
     running = [_job(row) for row in session.run(RUNNING_NOW, {"limit": RUNNING})]
     most = max(len(ended), len(created), len(ticks), len(audited))
     news: list[News] = [*ended, *created, *ticks, *audited, *running]
-    # A look that begins earlier than the last one would show nothing new.
+    # A look that starts earlier than the last one would show nothing new.
     after = Cursor(max(horizon, cursor.since), _newest_ended(session) if last is None else last)
     return Changes(news, after, whole=most < limit and last is not None)
 
@@ -138,7 +138,7 @@ def _newest_ended(session: Session) -> str:
 def _ended(
     session: Session, cursor: Cursor, given: dict[str, Any], now: int
 ) -> tuple[list[JobNews], str | None]:
-    """Jobs that have ended, and the last of them; None where nobody knows which they are."""
+    """Jobs that have ended, and the last of them; None if they cannot be determined."""
     if session.dialect == "sqlite":
         place = session.run(PLACE_OF_ENDED, {"id": cursor.ended}) if cursor.ended else [(0,)]
         if not place:

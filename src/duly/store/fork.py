@@ -1,9 +1,9 @@
 """Closes SQLite connections before a fork, so that no child process inherits one.
 
-SQLite keeps its file locks in memory, by file: a child that inherits an open connection believes to
-hold locks that the kernel never gave it. Connections that it opens itself then protect nothing, and
-another process may delete the write-ahead log under it, with everything the child had committed
-there. So before a fork every connection is closed, at a moment when none is in use.
+SQLite keeps track of file locks in memory, per file. A child that inherits an open connection
+assumes that it holds locks which the kernel never gave it. Connections that it opens itself then
+protect nothing, and another process may delete the write-ahead log with everything that the child
+had committed there. So before a fork every connection is closed, at a moment when none is in use.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ WAIT_SECONDS = 1.0
 
 
 class ForkGate:
-    """Entered by whoever uses a connection; shut for the moment of a fork.
+    """Entered by code that uses a connection; shut for the moment of a fork.
 
-    Whoever comes while it is being shut waits outside: of many that come and go all the time some
-    would always be inside. Only who is inside may enter once more.
+    While it is being shut, new callers wait outside: with many callers coming and going, some would
+    always be inside. Only a caller that is already inside may enter again.
     """
 
     def __init__(self) -> None:
         self._inside = 0
         self._by_thread: dict[int, int] = {}
         self._shutting = False
-        # Ctrl-C cannot come between taking this and entering the block, as it could with _change.
+        # Ctrl-C cannot interrupt between acquiring this and entering the block, as it could with
+        # _change.
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
 
@@ -48,7 +49,7 @@ class ForkGate:
                 self._change.notify_all()
 
     def shut(self) -> bool:
-        """Keep everybody out until `reopen`. False: somebody inside did not come out in time."""
+        """Keep callers out until `reopen`. Return False if a caller did not leave in time."""
         self._change.acquire()
         self._shutting = True
         return self._change.wait_for(lambda: not self._inside, WAIT_SECONDS)

@@ -19,8 +19,8 @@ from duly.store.steps import Row, named
 
 _INFO = """name, kind, app, schema, options, internal, alias_of, published_at,
     status, status_by, status_note, status_at"""
-# A new alias takes the status of its function; a row that is there keeps its own. Only by force
-# does what was replaced before come back, or one app overwrite another's.
+# A new alias takes the status of its function; an existing row keeps its own. Only `force` restores
+# a description that was replaced before, or lets one app overwrite another's.
 PUBLISH = both(
     """INSERT INTO @functions AS f
             (name, kind, app, schema, options, internal, alias_of, seen, published_at, status)
@@ -39,12 +39,12 @@ STATUSES = both("SELECT name, status FROM @functions WHERE status <> 'active'")
 CLOSED_FUNCTIONS = both("SELECT name FROM @functions WHERE status IN ('paused', 'deleted')")
 _SET_STATUS = """UPDATE @functions SET status = :status, status_by = :by, status_note = :note,
         status_at = :now WHERE (name = :name OR alias_of = :name) AND"""
-# The status is compared where it is changed: what was read before may have changed meanwhile.
+# The status is compared in the update itself: it may have changed since it was read.
 SET_STATUS = each(
     sqlite=f"{_SET_STATUS} status IN (SELECT value FROM json_each(:allowed)) RETURNING name",
     postgres=f"{_SET_STATUS} status = ANY(:allowed::text[]) RETURNING name",
 )
-# Nobody restores a function while its jobs are being canceled.
+# No one can restore a function while its jobs are being canceled.
 LOCK_STATUSES = each(sqlite=STATUSES.sqlite, postgres=f"{STATUSES.postgres} FOR SHARE")
 
 
@@ -60,13 +60,13 @@ DELETE_SCHEDULES_OF = each(
 def publish(
     session: Session, functions: Sequence[Published], now: int, *, force: bool = False
 ) -> None:
-    """Describe functions to everybody; their status stays as it is.
+    """Describe functions to all processes. Their status does not change.
 
-    A description that was replaced before, or that belongs to another app, changes nothing
-    unless it is forced.
+    A description that was replaced before, or that belongs to another app, changes nothing unless
+    forced.
     """
-    # In one order, so that workers that start together do not lock each other out; a function
-    # before its aliases, which take its status.
+    # Sorted, so that workers that start at the same time do not deadlock; a function comes before
+    # its aliases, which take its status.
     for function in sorted(functions, key=lambda f: (f.alias_of is not None, f.name)):
         fields = msgspec.structs.asdict(function)
         digest = function.digest()
@@ -97,7 +97,7 @@ def set_status(
     note: str | None,
     now: int,
 ) -> bool:
-    """Give a published function, and its aliases, a status, if it has an allowed one now."""
+    """Set the status of a published function and its aliases, if its current one allows it."""
     values = {"name": name, "status": status, "by": by, "note": note, "now": now}
     changed = session.run(SET_STATUS, values | {"allowed": session.array(allowed)})
     detail: dict[str, Any] = {"note": note}

@@ -39,7 +39,7 @@ GATEWAYS = _of_gateways(
     _PAGE.format(owner=":owner::text", after=":after::uuid"),
     sqlite_rest=_PAGE.format(owner=":owner", after=":after"),
 )
-# Who asked at the same time may have heard something later.
+# A process that asked at the same time may have received a later answer.
 NOTE_GATEWAY = both(
     """UPDATE @gateways SET crons = :crons, seen_at = :seen_at, error = :error,
             stale_since = :stale_since
@@ -48,7 +48,7 @@ NOTE_GATEWAY = both(
 
 
 def add_gateway(session: Session, record: GatewayRecord, by: str | None, now: int) -> bool:
-    """Store a gateway, audited; False if its owner has one of that name."""
+    """Store a gateway, audited. Return False if its owner has one with that name."""
     if not session.run(INSERT_GATEWAY, msgspec.structs.asdict(record)):
         return False
     detail = {"name": record.name, "url": record.url}
@@ -57,7 +57,7 @@ def add_gateway(session: Session, record: GatewayRecord, by: str | None, now: in
 
 
 def remove_gateway(session: Session, gateway_id: str, by: str | None, now: int) -> bool:
-    """Forget a gateway, audited; False if there is none."""
+    """Delete a gateway, audited. Return False if there is none."""
     if not is_id(gateway_id):
         return False
     rows = session.run(DELETE_GATEWAY, {"id": gateway_id})
@@ -82,7 +82,7 @@ def gateway_named(session: Session, owner: str, name: str) -> GatewayRecord | No
 def gateways(
     session: Session, owner: str | None, after: str | None = None, limit: int = 100
 ) -> list[GatewayRecord]:
-    """A page of them, oldest first; of all owners if it is None."""
+    """A page of gateways, oldest first; of every owner if `owner` is None."""
     if after is not None and not is_id(after):
         return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
@@ -90,6 +90,6 @@ def gateways(
 
 
 def note_gateway(session: Session, record: GatewayRecord) -> None:
-    """Write down what was heard of a gateway, unless something later was."""
+    """Record a gateway's answer or failure, unless a later one is recorded."""
     heard = ("id", "crons", "seen_at", "error", "stale_since")
     session.run(NOTE_GATEWAY, {name: getattr(record, name) for name in heard})

@@ -1,8 +1,8 @@
 """Runs duly's statements on a user's connection, inside the user's transaction.
 
-Drivers and frameworks are recognised by the names of a handle's classes, so that none of them is
-imported, or needed, by those who do not use it. No setting of a handle reaches what duly reads, and
-none is different afterwards. What the database refuses is raised as the handle itself raises it.
+Drivers and frameworks are recognized by the class names of a handle, so none of them is imported,
+or needed by users who do not have it. Settings of a handle do not affect what duly reads, and duly
+does not change them. Errors from the database are raised as the handle itself raises them.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Wake = Callable[[], None]
 
-# What libpq says of a connection; psycopg and psycopg2 hand it on.
+# What libpq reports about a connection; psycopg and psycopg2 pass it on.
 IDLE, IN_TRANSACTION = 0, 2
 
 
 class UserHandle(ABC):
-    """A handle of the user's."""
+    """A handle that the user passes in."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
 
     @abstractmethod
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
-        """Run the verb inside the handle's transaction; begin it if the handle would."""
+        """Run the verb inside the handle's transaction; begin one if the handle would."""
 
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether a transaction is under way."""
+        """Whether a transaction is in progress."""
 
     def calls_after_commit(self) -> bool:
-        """Whether the handle can call somebody when it has committed."""
+        """Whether the handle can call back after it has committed."""
         return False
 
     def after_commit(self, wake: Wake) -> None:
-        """Only for handles that say so above."""
+        """Only for handles that support it, see above."""
         raise NotImplementedError
 
 
 def _quietly(wake: Wake) -> None:
-    """What is committed is found anyway; the caller must not hear of a bell that broke."""
+    """Committed jobs are found in any case; a failing wake-up must not raise to the caller."""
     try:
         wake()
     except Exception as error:
-        log.debug("a wake-up got lost: %s", error)
+        log.debug("a wake-up was lost: %s", error)
 
 
 class AsyncUserHandle(ABC):
@@ -81,7 +81,7 @@ class AsyncUserHandle(ABC):
         return False
 
     def after_commit(self, wake: Wake) -> None:
-        """Only for handles that say so above."""
+        """Only for handles that support it, see above."""
         raise NotImplementedError
 
 
@@ -91,14 +91,14 @@ _known: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def _checked(connection: Any, address: Address, verb: Steps[T]) -> Steps[T]:
-    """The verb, once the connection is known to lead to the app's own store."""
+    """The verb, run only once the connection is known to lead to the app's own store."""
     if not _leads_to(connection, address):
         found = yield from steps.store_id()
         if found != address.store_id:
             name = yield from steps.database_name()
             has = "no duly tables" if found is None else "the tables of another duly store"
             raise WrongDatabase(f"the handle's database, {name}, has {has}", address.where)
-        # An sqlite3 connection cannot be remembered, and is asked quickly.
+        # A sqlite3 connection cannot be remembered, and checking it is fast.
         with suppress(TypeError):
             _known[connection] = address.store_id
     return (yield from verb)
@@ -122,7 +122,7 @@ def _demand(dialect: Dialect, handle: object, address: Address) -> None:
 
 
 def _worded(ask: Ask, address: Address, style: Style) -> tuple[str, Any]:
-    """The text and the parameters of a question as a driver takes them."""
+    """The text and parameters of a statement as a driver takes them."""
     text, order = sql.render_for(ask.statement, address.dialect, address.schema, style)
     given = ask.parameters
     if isinstance(given, list):
@@ -136,7 +136,7 @@ def _worded(ask: Ask, address: Address, style: Style) -> tuple[str, Any]:
 
 
 class PlainSqlite(SqliteSession):
-    """duly's statements on a connection whose settings are the user's."""
+    """duly's statements on a connection that has the user's settings."""
 
     def _rows(self, text: str, parameters: Any) -> list[Row]:
         cursor = sqlite3.Cursor(self.raw)
@@ -151,7 +151,7 @@ class PlainSqlite(SqliteSession):
 
 @contextmanager
 def factories_aside(raw: Any) -> Generator[None]:
-    """Rows are tuples and text is str meanwhile, whatever the user has set."""
+    """Within the block, rows are tuples and text is str, whatever the user has set."""
     factories = raw.row_factory, raw.text_factory
     raw.row_factory, raw.text_factory = None, str
     try:
@@ -161,7 +161,7 @@ def factories_aside(raw: Any) -> Generator[None]:
 
 
 def _begins_by_itself(raw: Any) -> bool:
-    # Since Python 3.12 `autocommit` decides, unless it has the value for the ways of before.
+    # Since Python 3.12 `autocommit` decides, unless it is set to the legacy mode.
     autocommit = getattr(raw, "autocommit", -1)
     if autocommit == -1:
         return raw.isolation_level is not None
@@ -169,7 +169,7 @@ def _begins_by_itself(raw: Any) -> bool:
 
 
 def _sqlite_begin(raw: Any, handle: object, instead: str) -> str | None:
-    """The BEGIN that Python would put before the next write, if one is due."""
+    """The BEGIN that Python would issue before the next write, if one is needed."""
     if raw.in_transaction:
         return None
     if not _begins_by_itself(raw):
@@ -303,7 +303,7 @@ class AsyncpgHandle(AsyncUserHandle):
             rows = await handle.fetch(text, *parameters, record_class=plain_record)
             return [tuple(row) for row in rows]
 
-        # A connection of a pool is a new proxy each time it is acquired.
+        # A pooled connection is a new proxy each time it is acquired.
         raw = getattr(handle, "_con", handle)
         return await steps.drive_async(_checked(raw, address, verb), answer)
 
@@ -317,7 +317,7 @@ _DIALECTS: dict[str, Dialect] = {"sqlite": "sqlite", "postgresql": "postgres"}
 
 
 class AlchemyConnection(UserHandle):
-    """Through SQLAlchemy itself, which knows when its drivers begin, on every one of them."""
+    """Goes through SQLAlchemy itself, which knows for every driver when a transaction starts."""
 
     def take(self, address: Address, verb: Steps[T], *, writes: bool = False) -> T:
         return self._take_on(self.handle, address, verb, writes)
@@ -328,7 +328,8 @@ class AlchemyConnection(UserHandle):
             raise WrongDatabase(f"the handle is for {name}", address.where)
         _demand(_DIALECTS[name], self.handle, address)
 
-        # Whatever style SQLAlchemy was given, sqlite3 takes names and `?` as duly writes them.
+        # Whatever parameter style SQLAlchemy was given, sqlite3 takes names and `?` as duly writes
+        # them.
         style: Style = "named" if address.dialect == "sqlite" else connection.dialect.paramstyle
 
         def answer(ask: Ask) -> list[Row]:
@@ -374,7 +375,7 @@ class AlchemySession(AlchemyConnection):
 
 
 class AlchemyScopedSession(AlchemySession):
-    """The session that is the caller's now, and stays it for this `app.on`."""
+    """The session that is current for the caller, kept for this `app.on`."""
 
     def __init__(self, handle: Any) -> None:
         super().__init__(handle.registry())
@@ -428,7 +429,7 @@ def _call_after_commit(session: Any, wake: Wake) -> None:
 
 
 def _committed(session: Any) -> None:
-    # SQLAlchemy also calls when a savepoint is released.
+    # SQLAlchemy also calls this when a savepoint is released.
     if session.in_nested_transaction():
         return
     waiting = _to_wake[session]
@@ -486,14 +487,14 @@ _KINDS: dict[str, Callable[[Any], UserHandle | AsyncUserHandle]] = {
 }
 
 SUPPORTED = (
-    "a connection of sqlite3, aiosqlite, psycopg, psycopg2 or asyncpg; a Connection, Session, "
+    "a sqlite3, aiosqlite, psycopg, psycopg2 or asyncpg connection; a Connection, Session, "
     "scoped_session, AsyncConnection, AsyncSession or async_scoped_session of SQLAlchemy; "
     "Django's connection or connections[alias]"
 )
 
 
 def borrow(handle: object) -> UserHandle | AsyncUserHandle:
-    """The handle, recognised; nothing is asked of it yet."""
+    """The recognized handle. No statement has been run on it yet."""
     for base in type(handle).__mro__:
         kind = _KINDS.get(f"{base.__module__}.{base.__qualname__}")
         if kind is not None:
