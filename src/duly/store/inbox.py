@@ -49,14 +49,15 @@ GET_EVENT = each(
     sqlite=f"SELECT {_READ.sqlite}, +body FROM @inbox WHERE id = :id",
     postgres=f"SELECT {_READ.postgres}, body FROM @inbox WHERE id = :id",
 )
-# Of many who retry it at once, one after the other sees what the others have done.
+# Concurrent retries of the same event run one after the other, so each sees what the others did.
 LOCK_EVENT = each(
     sqlite="SELECT job_id FROM @inbox WHERE id = :id",
     postgres="SELECT job_id::text FROM @inbox WHERE id = :id FOR UPDATE",
 )
 
-# The newest unfinished job of an entity. It is written to, so that whoever ends it at the same time
-# is done before this looks, or sees afterwards who waits for it, in whatever isolation.
+# The newest unfinished job of an entity. It is written to, so that a transaction which ends the job
+# at the same time either commits before this read or afterwards sees which job waits for it, at any
+# isolation level.
 _LAST_IN_LINE = "FROM @jobs WHERE trigger = 'webhook' AND batch_id = :line ORDER BY id DESC LIMIT 1"
 LAST_IN_LINE = each(
     sqlite=f"SELECT id {_LAST_IN_LINE}",
@@ -89,13 +90,14 @@ LIVE_OF_EVENTS = _jobs("NULL AS canceled_by", "@jobs")
 ENDED_OF_EVENTS = _jobs("canceled_by", "@history", "@kept")
 
 
-# Which events may be in a state: by the ids of their jobs, or by their own. One that came while a
-# job with the same key was there has that one, whoever had called it, and so an older one.
+# Which events may be in a state, by the ids of their jobs or by their own. An event that arrived
+# while there was a job with the same key points to that job, which may be of any caller and has an
+# older id.
 _UNPROCESSED = "trigger = 'webhook' AND state IN ('failed', 'canceled')"
 
 
 def _shown_by(**tables: str) -> Statement:
-    """Ids of jobs in these tables, and of those that were there before their events."""
+    """Ids of jobs in these tables, and of jobs that are older than their events."""
     own = [f"SELECT @id FROM @{table} WHERE {where}" for table, where in tables.items()]
 
     def text(*parts: str) -> str:
@@ -118,7 +120,7 @@ IN_STATE = {
     EventState.FAILED: (FAILED_EVENTS, "job_ids"),
     EventState.FILTERED: (FILTERED_EVENTS, "ids"),
 }
-"""Processed ones are many."""
+"""There is no entry for processed events: there are too many of them."""
 
 
 def list_events(given: Collection[str]) -> Statement:
@@ -163,26 +165,26 @@ FORGET_EVENTS = each(
 
 
 PAGE, PAGES = 500, 2
-"""So many events are looked at at once, and for one page of a list."""
+"""How many events are read at once, and how many such batches for one page of a list."""
 MAX_LOOKED_UP = 1_000
-"""Up to so many events that may be in a state are looked up."""
+"""The largest number of events in a state that are looked up by id."""
 
 MakeEventJobs = Callable[[], Sequence[TrackedJob | NewJob]]
-"""The job of an event, first, and those that wait for its end."""
+"""The job of an event, followed by the hooks that wait for it."""
 
 
 class StoredEvent(NamedTuple):
-    """The event under which a delivery is in the inbox, and whether it has just come there."""
+    """The event of a delivery in the inbox, and whether it is new."""
 
     event_id: str
     new: bool
 
 
 def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | None) -> StoredEvent:
-    """Store a delivery and its jobs in one transaction, unless the delivery is there already.
+    """Store a delivery and its jobs in one transaction, unless the delivery is already stored.
 
-    Without jobs it is stored as filtered. The job of an entity is held until the earlier ones
-    of the same webhook and entity have ended.
+    Without jobs it is stored as filtered. The job of an entity is held until the earlier jobs of
+    the same webhook and entity have ended.
     """
     jobs: list[NewJob] = [] if make_jobs is None else _in_line(session, record, make_jobs)
     row = msgspec.structs.asdict(record) | {"job_id": jobs[0].id if jobs else None}
@@ -197,13 +199,13 @@ def receive(session: Session, record: InboxRecord, make_jobs: MakeEventJobs | No
 
 
 def _in_line(session: Session, record: InboxRecord, make_jobs: MakeEventJobs) -> list[NewJob]:
-    """The jobs of an event; the first waits for the earlier ones of its entity."""
+    """The jobs of an event. The first waits for the earlier ones of its entity."""
     if record.entity is None:
         return list(make_jobs())
     line = line_of(record.webhook, record.entity)
     last = _last_in_line(session, line)
     if last is not None:
-        # Jobs of a line start in the order of their ids, whichever process has made them.
+        # Jobs of a line start in the order of their ids, whichever process created them.
         go_past(last)
     first, *hooks = make_jobs()
     assert isinstance(first, TrackedJob)
@@ -212,14 +214,14 @@ def _in_line(session: Session, record: InboxRecord, make_jobs: MakeEventJobs) ->
 
 
 def _last_in_line(session: Session, line: str) -> str | None:
-    """The newest unfinished job of an entity; nobody joins the line until this is committed."""
+    """The newest unfinished job of an entity. No job can join the line until this is committed."""
     limits.lock(session, [f"line {line}"])
     rows = session.run(LAST_IN_LINE, {"line": line})
     return rows[0][0] if rows else None
 
 
 def repeat(session: Session, job: TrackedJob) -> TrackedJob:
-    """A job that repeats that of an event takes its place, at the end of the line."""
+    """Let a job that repeats the job of an event replace it, at the end of the line."""
     if job.trigger != Trigger.WEBHOOK:
         return job
     session.run(POINT_TO_RETRY, {"job_id": job.id, "retry_of": job.retry_of})
@@ -229,7 +231,7 @@ def repeat(session: Session, job: TrackedJob) -> TrackedJob:
 
 
 def get(session: Session, event_id: str) -> FoundEvent | None:
-    """A received webhook and its job; None also if retention has removed the job."""
+    """A received webhook and its job; None if unknown, or if retention has removed that job."""
     if not is_id(event_id):
         return None
     rows = session.run(GET_EVENT, {"id": event_id})
@@ -238,7 +240,7 @@ def get(session: Session, event_id: str) -> FoundEvent | None:
 
 
 def find(session: Session, filter: InboxFilter) -> EventPage:
-    """Some of them without their bodies, newest first; see EventPage."""
+    """Events that match, newest first, without their bodies. See EventPage."""
     given = {
         name: value
         for name in ("webhook", "owner", "before_id")
@@ -249,7 +251,7 @@ def find(session: Session, filter: InboxFilter) -> EventPage:
 
 
 def _ids_in_state(session: Session, state: EventState) -> dict[str, Any] | None:
-    """Those that may be in a state, by what tells them; None if there are many of them."""
+    """Ids of the events that may be in a state, as a parameter; None if there are too many."""
     if state not in IN_STATE:
         return None
     statement, told_by = IN_STATE[state]
@@ -288,7 +290,7 @@ def _list(session: Session, given: dict[str, Any], limit: int) -> list[InboxReco
 
 
 def _with_jobs(session: Session, records: Sequence[InboxRecord]) -> list[FoundEvent]:
-    """The events with their jobs; without those whose job retention has removed."""
+    """The events with their jobs, except those whose job retention has removed."""
     jobs = _jobs_of(session, [record.job_id for record in records if record.job_id])
     return [
         FoundEvent(record, jobs.get(record.job_id or ""))
@@ -298,7 +300,7 @@ def _with_jobs(session: Session, records: Sequence[InboxRecord]) -> list[FoundEv
 
 
 def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
-    """Live first, then what has ended: a job on the move is not missed."""
+    """Reads live jobs first, then finished ones, so that a job which moves is not missed."""
     wanted = list(job_ids)
     found: dict[str, JobOfEvent] = {}
     for statement in (LIVE_OF_EVENTS, ENDED_OF_EVENTS):
@@ -311,11 +313,14 @@ def _jobs_of(session: Session, job_ids: Iterable[str]) -> dict[str, JobOfEvent]:
 
 
 def forget(session: Session, after: str, cutoff: int) -> tuple[str, int]:
-    """Forget events from before the cutoff, some of those after one, whose job is gone, or
-    which were filtered; where to go on, "" at the end, and how many went."""
+    """Delete some old events after `after` that were filtered or whose job is gone.
+
+    Events count as old if they were received before the cutoff. Returns where to continue, "" at
+    the end, and how many were deleted.
+    """
     page = session.run(OLD_EVENTS, {"after": after or FIRST_ID, "limit": PAGE})
     old = [event_id for event_id, received_at in page if received_at < cutoff]
     gone = session.run(FORGET_EVENTS, {"ids": session.array(old)}) if old else []
-    # They come nearly in the order of their ids: where one is young, so are those behind it.
+    # Ids are nearly in the order of arrival: after one recent event, all others are recent too.
     is_over = len(page) < PAGE or page[-1][1] >= cutoff
     return "" if is_over else page[-1][0], len(gone)

@@ -1,9 +1,9 @@
 """Decides which picked jobs may start under their limits, and which job gets a freed slot.
 
-A slot is a row, taken in the transaction that claims the job and deleted when its body has ended.
-A due job that gets none is held, so that it costs nothing. Whoever frees a slot starts the first
-job that waits for it, or frees that one for another worker. All of it happens under the lock of the
-key: see LOCK_KEYS.
+A slot is a row, taken in the transaction that claims the job and deleted when its body has ended. A
+due job that gets no slot is held, so that it does not slow down claims. The transaction that frees
+a slot also starts the first job that waits for it, or frees that job for another worker. All of
+this happens under the lock of the key: see LOCK_KEYS.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ QUEUE_RULES = both(
     "SELECT name, paused_at, at_once FROM @queues"
     " WHERE paused_at IS NOT NULL OR at_once IS NOT NULL"
 )
-# Also those that have waited for a key and get its slot without being freed before.
+# This includes jobs that have waited for a key and get its slot directly.
 CLAIM_PICKED = each(
     sqlite=f"""{TO_RUNNING}, hold = nullif(hold, 'key')
         WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING {CLAIMED}""",
@@ -65,7 +65,7 @@ PICK_ALONE = each(
     postgres=f"""SELECT @id, queue, function, limit_key, limits FROM @jobs
         WHERE id = :id AND {IS_DUE_ALONE} AND function = ANY(:functions::text[]) FOR UPDATE""",
 )
-# The key that a job waits for, and those that run under it.
+# The key that a job waits for, and the jobs that run under it.
 KEY_OF = both("SELECT limit_key, limits FROM @jobs WHERE id = :id AND limit_key IS NOT NULL")
 KEY_HOLDERS = each(
     sqlite="SELECT DISTINCT +job_id FROM @slots WHERE key = :key LIMIT 100",
@@ -78,15 +78,16 @@ FORGET_KEYS = each(
         SELECT ctid FROM @keys WHERE expires_at <= :now LIMIT 1000 FOR UPDATE SKIP LOCKED))
         RETURNING 1""",
 )
-# Whoever looks at what a key leaves, to start a job or to let it wait, or changes it, holds this
-# until the transaction ends (SQLite has one writer anyway). Otherwise a job could begin to wait
-# just after the one that should have freed it had looked.
+# A transaction that reads how much room a key has, in order to start a job or hold it, or that
+# changes it, holds this lock until it ends (SQLite has a single writer anyway). Otherwise a job
+# could start waiting just after the transaction that should have freed it had looked.
 LOCK_KEYS = both(
     "SELECT pg_advisory_xact_lock(hashtextextended('@schema ' || key, 0))::text"
     " FROM unnest(:keys::text[]) AS wanted (key)"
 )
-# What is taken of keys: slots, and starts that count for a rate. What started further ahead than
-# clocks differ was noted by one that was wrong, and would count for as long as that was ahead.
+# What is used up of keys: slots, and starts that count for a rate. A start further ahead than
+# clocks may differ was recorded by a wrong clock, and would otherwise count for as long as that
+# clock was ahead.
 SLOTS_AND_STARTS = each(
     sqlite="""SELECT +key, slot, NULL FROM @slots WHERE key IN (SELECT value FROM json_each(:keys))
         UNION ALL SELECT +key, NULL, started_at FROM @starts
@@ -128,7 +129,7 @@ SLOTS_OF = each(
     sqlite="SELECT +job_id, token FROM @slots WHERE worker_id = :worker",
     postgres="SELECT job_id::text, token FROM @slots WHERE worker_id = :worker",
 )
-# Whatever else of the same line is due: a million jobs do not have to be tried.
+# All other due jobs of the same line: there is no need to try a million of them one by one.
 _LIKE_IT = f"""limit_key = :key AND queue = :queue AND function = :function AND {CLAIMABLE}
             AND run_at <= :now"""
 HOLD_LINE = each(
@@ -139,7 +140,7 @@ HOLD_LINE = each(
         ORDER BY limit_key, queue, function, run_at LIMIT 10000 FOR UPDATE SKIP LOCKED))""",
 )
 DELAY = both("UPDATE @jobs SET run_at = :run_at WHERE id = :id")
-# The predicate of the index `jobs_limit`; on PostgreSQL, migration 0010 says why it is written so.
+# The predicate of the index `jobs_limit`; on PostgreSQL, migration 0010 explains its form.
 _HELD_FOR_KEY = each(
     sqlite="limit_key IS NOT NULL AND hold = 'key'",
     postgres="limit_key IS NOT NULL AND (hold = 'key') IS TRUE",
@@ -148,11 +149,11 @@ _WAITS = each(
     sqlite=f"limit_key = :key AND {_HELD_FOR_KEY.sqlite}",
     postgres=f"limit_key = :key AND {_HELD_FOR_KEY.postgres}",
 )
-# By when it was first due, so that an attempt that is run again keeps its turn.
+# Ordered by when a job was first due, so that an attempt that is run again keeps its turn.
 _TURN = "priority DESC, scheduled_at, id"
 _LINE = "queue, function, limits"
 _IN_LINE_ORDER = f"ORDER BY limit_key, {_LINE}"
-# Whether nobody may start what stands in a line, and when the first like it is due that is free.
+# Whether no job of a line may start, and when the first similar job is due that is not held.
 _ABOUT_LINE = f"""EXISTS (SELECT 1 FROM @queues
             WHERE name IN (l.queue, '*') AND paused_at IS NOT NULL)
         OR EXISTS (SELECT 1 FROM @functions
@@ -167,7 +168,7 @@ def _sqlite_line(after: str) -> str:
         WHERE {_WAITS.sqlite} AND {after} {_IN_LINE_ORDER} LIMIT 1)"""
 
 
-# The lines in which jobs wait for a key, one index probe each, however many stand in them.
+# The lines in which jobs wait for a key, one index probe per line, however many jobs it holds.
 LINES = each(
     # One after the other, and in steps: see LANES.
     sqlite=f"""SELECT +l.queue, +l.function, +l.limits, {_ABOUT_LINE} FROM (
@@ -183,8 +184,8 @@ LINES = each(
                 {_IN_LINE_ORDER} LIMIT 1) n
         ) SELECT l.queue, l.function, l.limits, {_ABOUT_LINE} FROM lines l""",
 )
-# The first of each line. (Many lines at a time on PostgreSQL.) If the clock has stepped back since
-# it was held, a job may not be due.
+# The first jobs of each line. (Many lines at a time on PostgreSQL.) If the clock was set back since
+# a job was held, the job may not be due.
 WAITERS = each(
     sqlite=f"""SELECT id, queue, function, limit_key, limits, priority, scheduled_at,
             args_bytes
@@ -204,7 +205,7 @@ WAITERS = each(
                 AND run_at <= :now AND {IN_TIME}
             {_IN_LINE_ORDER}, {_TURN} LIMIT :limit FOR UPDATE SKIP LOCKED) w""",
 )
-# The same for whoever only looks.
+# The same for reading without locks.
 SEE_WAITERS = each(
     sqlite=WAITERS.sqlite, postgres=WAITERS.postgres.replace(" FOR UPDATE SKIP LOCKED", "")
 )
@@ -225,7 +226,7 @@ def _awaited_keys(jobs: str, held_for_key: str) -> str:
         ) SELECT key FROM awaited WHERE key IS NOT NULL LIMIT 100"""
 
 
-# Keys that somebody waits for, one index probe each; SQLite would rather read all that is held.
+# Keys that jobs wait for, one index probe each; otherwise SQLite would read all held jobs.
 AWAITED_KEYS = each(
     sqlite=_awaited_keys("@jobs INDEXED BY duly_jobs_limit", _HELD_FOR_KEY.sqlite),
     postgres=_awaited_keys("@jobs", _HELD_FOR_KEY.postgres),
@@ -234,7 +235,7 @@ AWAITED_KEYS = each(
 
 ALONE_AGAIN_MS = 5_000
 MAX_KEYS = 100
-"""As many as AWAITED_KEYS gives."""
+"""The LIMIT of AWAITED_KEYS."""
 
 
 class Picked(NamedTuple):
@@ -285,7 +286,7 @@ class _Start(NamedTuple):
 
 
 class _Granted(NamedTuple):
-    """What one job takes: a slot under each key that counts it, a start under its rate."""
+    """What one job takes: a slot under each key that counts it, and a start under its rate."""
 
     slots: list[tuple[str, int]]
     start: tuple[str, int] | None
@@ -310,7 +311,7 @@ def lock(session: Session, keys: Iterable[str]) -> None:
 
 
 def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, KeyRoom]:
-    """What these keys, which are locked, leave."""
+    """How much room these keys have. They must be locked."""
     if not keys:
         return {}
     slots: dict[str, list[int]] = {key: [] for key in keys}
@@ -329,7 +330,7 @@ def rooms(session: Session, keys: Collection[str], now: int) -> dict[str, KeyRoo
 
 
 class Starting:
-    """Decides about picked jobs, in their order, and writes down what was decided."""
+    """Decides, in order, which of the picked jobs may start, and stores the decisions."""
 
     def __init__(
         self,
@@ -339,7 +340,7 @@ class Starting:
         now: int,
         freed: Collection[str] = (),
     ) -> None:
-        """`queues`: the limited ones and their limits; `freed`: keys of which slots were freed."""
+        """`queues`: limited queues and their limits; `freed`: keys whose slots were freed."""
         self._session = session
         self._queues = {queue_key(name): queue_rules(most) for name, most in queues.items()}
         self._worker_id = worker_id
@@ -358,7 +359,10 @@ class Starting:
         return bool(self._queues) or any(job.limit_key for job in picked)
 
     def start(self, picked: Sequence[Picked]) -> list[Claim]:
-        """Claim those that may start now; `refused` are those that a key of theirs keeps back."""
+        """Claim the jobs that may start now.
+
+        Those that their key keeps back are added to `refused`.
+        """
         keys = {job.limit_key for job in picked if job.limit_key} - self._rooms.keys()
         lock(self._session, keys)
         self._rooms |= rooms(self._session, keys, self._now)
@@ -366,9 +370,10 @@ class Starting:
         return self._claim(granted) if granted else []
 
     def hand_over(self, request: ClaimRequest) -> tuple[list[Claim], bool]:
-        """Start the first of those that wait for the freed keys; and whether others are to be told.
+        """Start the first jobs that wait for the freed keys. Return whether to notify other
+        workers.
 
-        Those that only other workers can start are freed for them.
+        Jobs that only other workers can start are freed for them.
         """
         starting: list[Picked] = []
         tells = False
@@ -382,7 +387,7 @@ class Starting:
 
     def _grant(self, job: Picked) -> _Granted | None:
         key, rules = queue_key(job.queue), job.rules
-        # What finds its queue full stays where it is: no claim looks into a full queue.
+        # A job whose queue is full stays as it is: no claim looks into a full queue.
         if not self._queue_has_room(key):
             return None
         if job.limit_key and rules and not self._rooms[job.limit_key].may_start(rules, self._now):
@@ -416,7 +421,7 @@ class Starting:
             if grant.start is not None:
                 key, per = grant.start
                 starts.append(_Start(key, self._now, claim.id, claim.token, self._now + per))
-        # The primary key is the last guard: a slot that is taken twice undoes the whole claim.
+        # The primary key is the final safeguard: taking a slot twice undoes the whole claim.
         _write(self._session, TAKE_SLOTS, slots)
         _write(self._session, NOTE_STARTS, starts)
         for key in {start.key for start in starts}:
@@ -424,12 +429,12 @@ class Starting:
         return [msgspec.structs.replace(c, holds_slot=bool(granted[c.id].slots)) for c in claims]
 
     def _follow(self, key: str) -> None:
-        """Nobody will say that a rate leaves something again: whoever waits is given a time."""
+        """Set a time for the next waiting job, as no event tells that a rate has room again."""
         if key not in self.refused:
             admit(self._session, key, self._rooms[key].copy(), self._now)
 
     def turn_away(self) -> None:
-        """Let the refused ones wait; one gets the time at which the rate leaves something."""
+        """Hold the refused jobs. One of them becomes due when the rate has room again."""
         for key, jobs in self.refused.items():
             hold(self._session, [job.id for job in jobs], Hold.KEY)
             for queue, function in sorted({(job.queue, job.function) for job in jobs}):
@@ -441,7 +446,7 @@ class Starting:
 def start_alone(
     session: Session, job_id: str, worker_id: str, functions: Sequence[str], now: int
 ) -> Claim | None:
-    """Claim one job that must run in a process of its own, if it is of these functions."""
+    """Claim one job that must run in its own process, if its function is one of these."""
     which = {"id": job_id, "functions": session.array(functions), "now": now}
     rows = session.run(PICK_ALONE, which)
     if not rows:
@@ -471,7 +476,7 @@ def _write(
 
 
 class _ClaimingWorker(NamedTuple):
-    """What the worker that asks can start itself."""
+    """What the worker that makes the request can start itself."""
 
     request: ClaimRequest
     room: int
@@ -515,7 +520,7 @@ def _are_serving(workers: Iterable[WorkerInfo], line: WaitingLine) -> bool:
 def admit(
     session: Session, key: str, room: KeyRoom, now: int, here: _ClaimingWorker | None = None
 ) -> tuple[list[Picked], int]:
-    """Who may start here because of what a key leaves, and how many were freed for others."""
+    """Return the jobs that a key has room to start here, and how many were freed for others."""
     lines = startable_lines(session, key, room, now, here)
     if not lines:
         return [], 0
@@ -544,7 +549,7 @@ def _first_of(
     now: int,
     statement: sql.Statement = WAITERS,
 ) -> list[_Waiting]:
-    """The first of each line, in the order of their turns."""
+    """The first jobs of each line, in the order of their turns."""
     ask = {"key": key, "limit": limit, "now": now}
     if session.dialect == "postgres":
         queues, functions, limits, *_ = zip(*lines, strict=True)
@@ -557,7 +562,7 @@ def _first_of(
 
 
 def _within_bytes(following: NextStarts, waiting: Mapping[str, _Waiting]) -> NextStarts:
-    """A claim takes only so many bytes of arguments; the others are freed."""
+    """A claim is limited in the bytes of its arguments; the other jobs are freed."""
     start: list[str] = []
     size = 0
     for job_id in following.start:
@@ -570,7 +575,7 @@ def _within_bytes(following: NextStarts, waiting: Mapping[str, _Waiting]) -> Nex
 
 
 def follow(session: Session, keys: Iterable[str], now: int) -> bool:
-    """Slots of these keys were freed, or may be free; whether somebody can start because of it."""
+    """Let waiting jobs follow on freed slots of these keys. Return whether any job can start."""
     freed = set(keys)
     own = {key for key in freed if not is_queue_key(key)}
     lock(session, freed)
@@ -580,7 +585,7 @@ def follow(session: Session, keys: Iterable[str], now: int) -> bool:
 
 
 def free(session: Session, ended: Sequence[tuple[str, int]]) -> set[str]:
-    """Free the slots of attempts whose bodies have ended, (job id, token); of which keys."""
+    """Free the slots of attempts (job id, token) whose bodies have ended. Return their keys."""
     if not ended:
         return set()
     if session.dialect == "postgres":
@@ -593,30 +598,30 @@ def free(session: Session, ended: Sequence[tuple[str, int]]) -> set[str]:
 
 
 def release(session: Session, ended: Sequence[tuple[str, int]], now: int) -> bool:
-    """The bodies of these attempts (job id, token) have really ended: free their slots.
+    """Free the slots of these attempts (job id, token), whose bodies have really ended.
 
-    Those who wait for them are freed in the same transaction; whether anybody can start now.
-    Repeated, it changes nothing.
+    The jobs that wait for them are freed in the same transaction. Returns whether any job can start
+    now. Repeating it changes nothing.
     """
     freed = free(session, ended)
     return follow(session, freed, now) if freed else False
 
 
 def release_all(session: Session, worker_id: str, now: int) -> None:
-    """Free the slots of a worker that has gone."""
+    """Free the slots of a worker that is gone."""
     freed = [row[0] for row in session.run(FREE_SLOTS_OF, {"worker": worker_id})]
     if freed:
         follow(session, freed, now)
 
 
 def awaiting(session: Session, keys: Collection[str], now: int) -> list[str]:
-    """Those of these keys for which somebody waits who could start now."""
+    """Those of these keys for which a waiting job could start now."""
     left = rooms(session, keys, now)
     return [key for key in keys if startable_lines(session, key, left[key], now)]
 
 
 def wait_of(session: Session, job_id: str, now: int) -> KeyWait | None:
-    """What a job waits for that is held for its key; None if it has none, or is gone."""
+    """What a job waits for that is held for its key; None if it has no key, or is gone."""
     for key, limits in session.run(KEY_OF, {"id": job_id}):
         rules, room = decode_rules(limits), rooms(session, [key], now)[key]
         holders = tuple(row[0] for row in session.run(KEY_HOLDERS, {"key": key}))
@@ -636,19 +641,19 @@ def slots_of(session: Session, worker_id: str) -> set[tuple[str, int]]:
 
 
 def admit_waiters(store: Engine, after: str, now: int) -> tuple[str, bool]:
-    """Free whoever waits for a key that leaves something, whatever the reason.
+    """Free jobs that wait for a key that has room, for whatever reason.
 
-    Looks at some keys that come after one; the last of them, "" at the end, and whether anybody
+    Checks some keys after `after`. Returns the last one checked, "" at the end, and whether any job
     can start now.
     """
     keys = store.read(lambda session: session.ids(AWAITED_KEYS, {"after": after}))
     ready = store.read(lambda session: awaiting(session, keys, now))
-    # A transaction for each: nobody has to wait for the locks of a hundred keys.
+    # One transaction per key: no other transaction should wait for the locks of a hundred keys.
     admitted = [store.write(partial(follow, keys=[key], now=now)) for key in ready]
     return keys[-1] if len(keys) == MAX_KEYS else "", any(admitted)
 
 
 def forget_keys(session: Session, now: int) -> int:
-    """Remove some keys, and starts that count for a rate, whose time is over; how many."""
+    """Delete some expired keys and starts that no longer count for a rate. Return how many."""
     expired = (FORGET_KEYS, FORGET_STARTS)
     return sum(len(session.run(statement, {"now": now})) for statement in expired)

@@ -18,7 +18,7 @@ OLDEST_DUE = both("SELECT due_at FROM @schedules WHERE due_at IS NOT NULL ORDER 
 
 
 def _in_lane(when: str) -> str:
-    # In the order of the index, for a plan must not read the table for it.
+    # In index order, because a plan must not read the table for it.
     return f"""(SELECT count(*) FROM (SELECT 1 FROM @jobs
         WHERE state = 'pending' AND hold IS NULL
             AND queue = :queue AND priority = :priority AND {when}
@@ -36,7 +36,7 @@ HELD_BY_QUEUE = both(
 )
 
 _NEXT_FUNCTION = "SELECT function FROM @jobs WHERE token % 2 = 0{} ORDER BY function LIMIT 1"
-# From each name to the next one along the index, however many jobs have the same.
+# From each name to the next one along the index, however many jobs have the same name.
 WAITING_FUNCTIONS = both(
     f"""WITH RECURSIVE names (function) AS (
             SELECT ({_NEXT_FUNCTION.format("")})
@@ -57,7 +57,7 @@ COUNT_SCHEDULES = both(
         {_schedules("WHERE parked_at IS NOT NULL", "parked_at")}, {_schedules("", "id")}"""
 )
 
-# In one order, so that two who add to the same counts do not wait for each other.
+# Sorted, so that two processes that add to the same counts do not deadlock.
 ADD_COUNTS = each(
     sqlite="""INSERT INTO @counters (name, labels, value)
         SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
@@ -74,14 +74,14 @@ READ_COUNTS = both("SELECT name, labels, value FROM @counters ORDER BY name, lab
 
 
 MAX_QUEUES = 100
-"""The jobs of so many queues are counted, of those that are most behind; of others only how late
-they are is said."""
+"""How many queues have their jobs counted: those that are furthest behind. For the others only the
+delay is reported."""
 
 MAX_FUNCTIONS = 1_000
 
 
 def depths(session: Session, now: int) -> list[Depth]:
-    """How many jobs wait and run, by queue, counted up to a limit."""
+    """How many jobs are waiting and running, by queue, counted up to a limit."""
     lanes: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for queue, priority, run_at, *_ in session.lanes():
         lanes[queue].append((priority, run_at))
@@ -119,12 +119,12 @@ def schedule_counts(session: Session) -> ScheduleCounts:
 
 
 def waiting_functions(session: Session) -> list[str]:
-    """The functions that unfinished jobs call which do not run, up to 1,000 of them."""
+    """The functions of unfinished jobs that are not running, up to 1,000 of them."""
     return [name for (name,) in session.run(WAITING_FUNCTIONS, {"limit": MAX_FUNCTIONS})]
 
 
 def oldest_due(session: Session) -> int | None:
-    """When the schedule that is due first is, or was, due, whoever may tick it."""
+    """The earliest due time of any schedule, past or future, whichever ticker may process it."""
     rows = session.run(OLDEST_DUE)
     return rows[0][0] if rows else None
 
@@ -142,5 +142,5 @@ def add_counts(session: Session, counts: Sequence[Count]) -> None:
 
 
 def counts(session: Session) -> list[Count]:
-    """What all processes have counted so far."""
+    """The counts of all processes so far."""
     return [Count(*row) for row in session.run(READ_COUNTS)]

@@ -1,8 +1,8 @@
-"""Schema migrations: which are still to be applied, and whether this code may use the store.
+"""Schema migrations: which ones are still to be applied, and whether this code may use the store.
 
 The store holds `version` (the newest step applied) and `min_code` (the oldest code that may still
-use it): a step first expands the schema, and only the next release contracts it, so that old and
-new processes run side by side.
+use it). A step first expands the schema, and only the next release contracts it, so that old and
+new processes can run side by side.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def _read(name: str, text: str) -> Migration:
 
 
 def code_version(dialect: Dialect) -> int:
-    """The schema version that this code was written for."""
+    """The schema version that this code needs."""
     return migrations(dialect)[-1].version
 
 
 def missing(dialect: Dialect, applied: Mapping[int, str]) -> list[Migration]:
-    """The steps that were not applied; raises if an applied one has another text here."""
+    """The steps that are not applied yet. Raises if an applied step has a different text here."""
     steps = migrations(dialect)
     for step in steps:
         if applied.get(step.version, step.checksum) != step.checksum:
@@ -91,10 +91,10 @@ def missing(dialect: Dialect, applied: Mapping[int, str]) -> list[Migration]:
 
 
 def script(dialect: Dialect, words: dict[str, str], applied: Mapping[int, str], now: int) -> str:
-    """Everything that `migrate` would run, in one transaction, for those who run it by hand."""
+    """Everything that `migrate` would run, in one transaction, for running it by hand."""
 
     def plain(statement: Statement, **values: str | int) -> str:
-        # As for SQLite: names are put in, parameters are left to be replaced by their values.
+        # As for SQLite: names are filled in, and parameters are then replaced by their values.
         text = sql.render(getattr(statement, dialect), "sqlite", words)
         return re.sub(r":(\w+)", lambda match: _literal(values[match[1]]), text) + ";"
 
@@ -122,12 +122,12 @@ def script(dialect: Dialect, words: dict[str, str], applied: Mapping[int, str], 
 
 
 def in_schema(text: str, words: Mapping[str, str]) -> str:
-    """A step's text with the name of the schema in it."""
+    """A step's text with the schema name filled in."""
     return text.replace("__schema__", words["schema"])
 
 
 def new_store_id() -> str:
-    """What tells one store from another."""
+    """An id that identifies a store."""
     return os.urandom(16).hex()
 
 
@@ -151,7 +151,7 @@ def check(dialect: Dialect, meta: Mapping[str, str]) -> None:
 
 
 def split(text: str) -> Iterator[str]:
-    """The statements of an SQLite script; triggers contain semicolons of their own."""
+    """The statements of an SQLite script; triggers contain semicolons themselves."""
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line

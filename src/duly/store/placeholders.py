@@ -1,8 +1,9 @@
 """Converts the parameter placeholders of statements for each driver.
 
 Only code is translated: literals, quoted identifiers and comments stay as they are. psycopg looks
-for `%` in the whole text, also there, so every literal `%` is doubled; its `execute` must then be
-given parameters, an empty tuple if there are none, or it does not undo that.
+for `%` in the whole text, including those parts, so every literal `%` is doubled. Its `execute`
+must then always be given parameters, an empty tuple if there are none; otherwise it does not undo
+the doubling.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 Style = Literal["named", "numeric_dollar", "format", "pyformat"]
 """How a driver's parameters are written: PEP 249's paramstyle, and `$1` for asyncpg."""
 
-# What is opened and never closed reaches to the end; the database then says what is wrong.
+# An unclosed literal reaches to the end; the database then reports the error.
 _POSTGRES_OPAQUE = re.compile(
     r"""
       (?<![\w$]) [eE] ' (?:[^'\\] | \\. | '')* (?:'|\Z)     # E'…' with escapes,
@@ -58,15 +59,16 @@ def named_to_psycopg(sql: str) -> str:
 
 @lru_cache(maxsize=1024)
 def to_sqlite(sql: str) -> str:
-    """Leave `?` alone; `??` is a literal `?`, as on PostgreSQL."""
+    """Leave `?` as it is; `??` is a literal `?`, as on PostgreSQL."""
     pieces = _pieces(sql, _SQLITE_OPAQUE)
     return "".join(code.replace("??", "?") + opaque for code, opaque in pieces)
 
 
 def named_to_style(sql: str, style: Style) -> tuple[str, tuple[str, ...] | None]:
-    """Write `:name` in the style of any driver, for statements of duly's own.
+    """Write `:name` in the style of any driver, for duly's own statements.
 
-    The second value is the order in which a driver that counts takes them; None if it takes names.
+    The second value is the order of the parameters for a driver that counts them; None if it takes
+    names.
     """
     if style == "named":
         return sql, None
@@ -113,7 +115,7 @@ def _pieces(sql: str, opaque: re.Pattern[str]) -> Iterator[tuple[str, str]]:
 
 
 def _comment_end(sql: str, at: int) -> int:
-    """Where the comment that was opened just before `at` ends, with all comments inside it."""
+    """The end of the comment that starts just before `at`, including nested comments."""
     depth = 1
     for edge in re.finditer(r"/\*|\*/", sql[at:]):
         depth += 1 if edge[0] == "/*" else -1

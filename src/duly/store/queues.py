@@ -32,7 +32,7 @@ EVERYTHING = "*"
 
 
 def pause(session: Session, name: str, by: str | None, note: str | None, now: int) -> None:
-    """Start no more of its jobs; audited, as all that is done to queues."""
+    """Start no more of its jobs. Audited, like all changes to queues."""
     session.run(PAUSE_QUEUE, {"name": name, "by": by, "note": note, "now": now})
     _audit(session, name, "pause", by, {"note": note}, now)
 
@@ -44,13 +44,13 @@ def resume(session: Session, name: str, by: str | None, now: int) -> None:
 
 
 def limit(session: Session, name: str, at_once: int | None, by: str | None, now: int) -> None:
-    """Run at most so many jobs of the queue at once, over all workers; None: any number."""
+    """Limit how many jobs of the queue run at once on all workers; None for no limit."""
     session.run(LIMIT_QUEUE, {"name": name, "at_once": at_once})
     _audit(session, name, "limit", by, {"at_once": at_once}, now)
 
 
 def paused(session: Session) -> list[QueuePause]:
-    """Those of which no job starts; not those that only everything's pause stops."""
+    """The queues that are paused themselves, not only by the kill switch."""
     rows = session.run(QUEUES)
     return [QueuePause(*row) for row in rows if row[1] is not None and row[0] != EVERYTHING]
 

@@ -18,11 +18,11 @@ from duly.store.statements import (
 )
 from duly.store.steps import LIVE_IDS, PENDING_IDS
 
-# While a bulk job runs, its arguments say how far it is: the next attempt begins there.
+# While a bulk job runs, its arguments store how far it is: the next attempt continues there.
 CHECKPOINT = both("UPDATE @jobs SET args = :args WHERE id = :id AND token = :token")
 _ASK_ANEW = "hold = CASE WHEN hold = 'key' THEN NULL ELSE hold END"
-# Pending jobs that the same transaction has locked. The time that each had between being due and
-# expiring stays as long; whoever waits for a key asks for it anew when due.
+# Pending jobs that the same transaction has locked. The time between a job's due time and its
+# expiry stays the same; jobs that wait for a key request it again when they are due.
 RESCHEDULE = each(
     sqlite=f"""UPDATE @jobs SET run_at = :run_at, expires_at = expires_at + :run_at - run_at,
             {_ASK_ANEW} WHERE id IN (SELECT value FROM json_each(:ids))""",
@@ -39,10 +39,10 @@ def change_page(
     checkpoint: Callable[[int], str],
     now: int,
 ) -> int | None:
-    """Change some jobs for a running job (id, token), and write down how far it is; how many.
+    """Change some jobs for a running job (id, token), and record how far it is. Return how many.
 
-    Both happen together: `checkpoint(how many)` becomes the running job's arguments. Nothing
-    happens, and the answer is None, if it does not run any more under that token.
+    Both happen in one transaction: `checkpoint(count)` becomes the running job's arguments. Does
+    nothing and returns None if the job no longer runs under that token.
     """
     if not enqueue.lock_running(session, *running):
         return None

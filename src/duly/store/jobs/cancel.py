@@ -23,9 +23,9 @@ CANCEL_PAGE = 500
 def cancel(
     session: Session, job_id: str, by: str, now: int, audit_entry: NewAuditEntry | None = None
 ) -> bool | None:
-    """Cancel a job and its unfinished descendants in one transaction; as StoreTx.cancel.
+    """Cancel a job and its unfinished descendants in one transaction. See StoreTx.cancel.
 
-    The audit entry is written if it won.
+    The audit entry is written if this call canceled it.
     """
     won = session.take(steps.cancel(session.dialect, job_id, by, now))
     if won:
@@ -43,7 +43,10 @@ def cancel_live(
 def _cancel_page(
     session: Session, filter: JobFilter, after: str, by: str, now: int
 ) -> tuple[int, str]:
-    """Cancel one page of matching jobs; how many, and where the next page starts ("" = end)."""
+    """Cancel one page of matching jobs.
+
+    Return how many, and where the next page starts ("" = end).
+    """
     parameters = parameters_of(filter) | {"after_id": after, "limit": CANCEL_PAGE}
     page = [row[0] for row in session.run_text(live_matching(filter), parameters)]
     only_pending = filter.state == State.PENDING
@@ -52,7 +55,7 @@ def _cancel_page(
 
 
 def cancel_matching(store: Engine, filter: JobFilter, by: str, now: int) -> int:
-    """Cancel every unfinished job that matches, in batches; how many were canceled."""
+    """Cancel every unfinished job that matches, in batches. Return how many."""
     canceled, after = 0, FIRST_ID
     while after:
         page = partial(_cancel_page, filter=filter, after=after, by=by, now=now)

@@ -14,9 +14,9 @@ IN_TIME = "(expires_at IS NULL OR expires_at > :now OR attempt > 0)"
 TO_RUNNING = """UPDATE @jobs SET state = 'running', token = token + 1, attempt = attempt + 1,
     worker_id = :worker, started_at = :now, deadline_at = :now + timeout_ms"""
 # The lanes (queue and priority) that hold claimable jobs, each with its earliest due time: one
-# index probe a lane, however many jobs stand in it.
+# index probe per lane, however many jobs it holds.
 LANES = each(
-    # Two probes: SQLite would answer (queue, priority) > (…) by stepping through the whole lane.
+    # Two probes: for (queue, priority) > (…) SQLite would step through the whole lane.
     sqlite=f"""SELECT * FROM (
             SELECT queue, priority, run_at FROM @jobs
             WHERE {CLAIMABLE} AND queue = :queue AND priority > :priority
@@ -80,9 +80,10 @@ def _postgres_pick(columns: str, plain: str, open_queue: str) -> str:
 
 
 # SQLite picks the due jobs of a queue, highest priority first, and CLAIM takes them in the same
-# transaction. PostgreSQL does both in one statement, and passes over what a limit may keep back.
-# There the lanes must come in the given order without a sort, which would read and lock them all:
-# so a lane is joined with nothing but its own jobs (an anti-join with @queues may hash the lanes).
+# transaction. PostgreSQL does both in one statement, and skips jobs that a limit may keep back.
+# There the lanes must come in the given order without a sort, which would read and lock all of
+# them. So a lane is joined with nothing but its own jobs (an anti-join with @queues may hash the
+# lanes).
 PICK = each(
     sqlite=" UNION ALL ".join(_sqlite_level(level) for level in range(9, -1, -1)) + " LIMIT :limit",
     postgres=_postgres_pick("id", "", "paused_at IS NOT NULL OR at_once IS NOT NULL"),
@@ -92,7 +93,7 @@ CLAIM = each(
         RETURNING {CLAIMED}""",
     postgres=f"{TO_RUNNING} WHERE id = ANY(ARRAY({PICK.postgres})) RETURNING {CLAIMED}",
 )
-# The same with jobs under limits (PostgreSQL only): what was picked is claimed when it may start.
+# The same including jobs under limits (PostgreSQL only): a picked job is claimed once it may start.
 PICK_LIMITED = both(
     _postgres_pick(
         "id::text, queue, function, limit_key, limits, priority, run_at",

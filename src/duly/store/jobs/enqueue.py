@@ -16,10 +16,10 @@ from duly.store.statements import (
     each,
 )
 
-# What of it a finished job has too.
+# The columns that a finished job has too.
 FINAL_FIELDS = (*NewJob.__struct_fields__, "trigger", "actor", "retry_of", "batch_id")
 _CANCELED = Fields(FINAL_FIELDS)
-# The child of a parent that is gone: stored, so that its id means something, and never run.
+# The child of a parent that is gone: stored, so that its id is valid, but never run.
 INSERT_CANCELED = each(
     sqlite=f"""INSERT INTO @history ({_CANCELED.columns}, state, token, attempt, crashes,
             system_retries, completed_at, canceled_by)
@@ -42,7 +42,7 @@ def insert_jobs(session: Session, jobs: Sequence[NewJob], ring: bool = False) ->
 def insert_audited(
     session: Session, jobs: Sequence[NewJob], audit_entry: NewAuditEntry
 ) -> dict[str, str]:
-    """As enqueue, and write down who wanted it if the first of them is stored."""
+    """Insert jobs, with an audit entry if the first of them is new. See Store.enqueue."""
     existing = insert_jobs(session, jobs)
     if jobs[0].id not in existing:
         write_entry(session, audit_entry)
@@ -52,9 +52,9 @@ def insert_audited(
 def insert_children(
     session: Session, parent: tuple[str, int], jobs: Sequence[NewJob], by: str, now: int
 ) -> dict[str, str] | None:
-    """Insert jobs of a running action, if its row still carries the token; as enqueue.
+    """Insert jobs of a running action, if its row still carries the token. See Store.enqueue.
 
-    Otherwise they are stored canceled, and the answer is None.
+    Otherwise they are stored as canceled, and this returns None.
     """
     existing = insert_jobs(session, jobs) if lock_running(session, *parent) else None
     if existing is None:
@@ -64,5 +64,5 @@ def insert_children(
 
 
 def lock_running(session: Session, job_id: str, token: int) -> bool:
-    """Whether the job still runs under this token; it stays so until the transaction ends."""
+    """Whether the job still runs under this token. That stays true until the transaction ends."""
     return bool(session.run(LOCK_PARENT, {"id": job_id, "token": token}))

@@ -9,20 +9,20 @@ from duly.store.statements import (
     each,
 )
 
-# What a job takes along, unchanged, when it moves to history.
+# The columns that stay the same when a job moves to history.
 MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
     created_at, scheduled_at, run_at, started_at, expires_at, timeout_ms, retry, args, parent_id,
     owner, tags, worker_id, trigger, actor, retry_of, batch_id"""
 FINAL = f"""{MOVED}, state, completed_at, result, error_kind, error_message, error_traceback,
     canceled_by, exhausted"""
 BUCKET = f"((:now::int8 / {DAY_MS}) % {HISTORY_BUCKETS})::int2"
-# Nobody waits long for the row of one job to write down the ends of others. Not a statement of its
-# own: that would be one more round trip for each batch.
+# Recording how other attempts ended must not wait long for the row of one job. This is not a
+# separate statement, which would be one more round trip per batch.
 LOCK_WAIT = "200ms"
 _WAIT_SHORTLY = """(SELECT set_config('lock_timeout',
                 coalesce(:lock_wait::text, current_setting('lock_timeout')), true)) IS NOT NULL"""
-# The fence is id and token, the token being odd only while running. Adding the state makes the
-# batched form quadratic under PostgreSQL's generic plan.
+# The fence is id and token: the token is odd only while the job is running. Adding the state would
+# make the batched form quadratic under PostgreSQL's generic plan.
 FINISH = each(
     sqlite=f"""INSERT INTO @history ({FINAL})
         SELECT {MOVED}, ?, ?, ?, ?, ?, ?, NULL, ? FROM @jobs WHERE id = ? AND token = ?""",
@@ -43,7 +43,8 @@ FINISH = each(
             NULL, exhausted, {BUCKET}
         FROM gone RETURNING @id""",
 )
-# One mutation, in its own transaction; `xid` shows that the body has not ended and begun another.
+# One mutation in its own transaction; `xid` shows that the body has not ended it and started
+# another.
 FINISH_MUTATION = both(
     f"""WITH gone AS (
             DELETE FROM @jobs WHERE id = :id AND token = :token
@@ -79,7 +80,7 @@ AGAIN = each(
             AND {_WAIT_SHORTLY}
         RETURNING j.id::text""",
 )
-# The rows that somebody else's transaction holds; all others are locked from now on.
+# The rows that other transactions have locked; this locks all of the others.
 LOCKED_IDS = both(
     """WITH free AS (
             SELECT id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED

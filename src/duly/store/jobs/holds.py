@@ -24,7 +24,7 @@ from duly.store.statements import (
     each,
 )
 
-# Only the head of a lane is looked at: what stands behind known jobs costs nothing yet.
+# Only the head of a lane is checked: unknown jobs behind known ones do not slow down claims yet.
 UNKNOWN_AT_HEAD = each(
     sqlite=f"""SELECT id, function FROM (
             SELECT id, function FROM @jobs
@@ -40,7 +40,7 @@ UNKNOWN_AT_HEAD = each(
 SET_HOLD = each(
     sqlite=f"""UPDATE @jobs SET hold = :hold
         WHERE id IN (SELECT value FROM json_each(:ids)) AND {CLAIMABLE}""",
-    # Claimable in other words: a plan must find the jobs by id, not among all claimable ones.
+    # Claimable, in other words: the plan must find the jobs by id, not among all claimable ones.
     postgres="""UPDATE @jobs SET hold = :hold
         WHERE id = ANY(:ids::uuid[]) AND state = 'pending' AND coalesce(hold, '') = ''""",
 )
@@ -72,9 +72,9 @@ def _hooks(place: str) -> str:
         ORDER BY t.hold, t.function, t.id LIMIT 100"""
 
 
-# Some of the jobs that wait for the end of others, and whether none of those is there any more. The
-# hook of a batch has the batch's id; webhooks that wait in a line belong to a batch, and are no
-# hooks. Two probes on SQLite, for the reason that LANES has.
+# Some of the jobs that wait for others to end, and whether all of those have ended. The hook of a
+# batch has the batch's id; webhook jobs that wait in a line belong to a batch and are not hooks.
+# Two probes on SQLite, for the same reason as in LANES.
 HOOKS = each(
     sqlite=f"""SELECT * FROM ({_hooks("t.function = :function AND t.id > :id")})
         UNION ALL SELECT * FROM ({_hooks("t.function > :function")}) LIMIT 100""",
@@ -89,23 +89,26 @@ FREE_HOOKS = each(
 
 
 MAX_HOOKS = 100
-"""As many as HOOKS gives."""
+"""The LIMIT of HOOKS."""
 
-# Every process looks every second, and as a rule finds nothing: no lock and no transaction id is
-# taken for that.
+# Every process checks this each second and usually finds nothing, so checking takes neither a lock
+# nor a transaction id.
 
 
 def hold_unknown(store: Engine, now: int) -> int:
-    """Hold due jobs of functions that are paused or that no worker lists; how many.
+    """Hold due jobs of functions that are paused or that no worker has. Return how many.
 
-    Those of a deleted function are canceled.
+    Jobs of a deleted function are canceled.
     """
     stuck = store.read(lambda session: stuck_at_heads(session, now))
     return store.write(lambda session: hold_stuck(session, stuck, now)) if stuck else 0
 
 
 def release_known(store: Engine) -> int:
-    """Free held jobs of functions that are listed and not paused any more; how many."""
+    """Free held jobs of functions that a worker now has, or that are no longer paused.
+
+    Return how many.
+    """
     known = store.read(freed)
     return sum(_release_some(store, hold, names) for hold, names in known.items())
 
@@ -117,22 +120,22 @@ def _release_some(store: Engine, hold: Hold, functions: Collection[str]) -> int:
 
 
 def release_for(store: Engine, functions: Sequence[str]) -> None:
-    """Free the jobs that waited for somebody who has these functions."""
+    """Free the jobs that waited for a worker with these functions."""
     for hold in (Hold.FUNCTION, Hold.SIGNATURE):
         while store.write(partial(release, hold=hold, functions=functions)):
             pass
 
 
 def relist(store: Engine, worker_id: str, functions: Sequence[str]) -> None:
-    """The worker has other functions now; jobs that waited for them are freed."""
+    """Store a worker's new list of functions, and free the jobs that waited for them."""
     store.write(lambda session: workers.relist(session, worker_id, functions))
     release_for(store, functions)
 
 
 def free_hooks(store: Engine, after: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Free hooks that wait for no unfinished job any more, whatever the reason.
+    """Free hooks that no longer wait for an unfinished job, for whatever reason.
 
-    Looks at some that come after one, by its function and id; the last of them, () at the end,
+    Checks some hooks after `after`, a function and id. Returns the last one checked, () at the end,
     and how many were freed.
     """
     function, job_id = after or ("", FIRST_ID)
@@ -144,7 +147,7 @@ def free_hooks(store: Engine, after: Sequence[str]) -> tuple[Sequence[str], int]
 
 
 def stuck_at_heads(session: Session, now: int) -> list[tuple[str, str]]:
-    """Due jobs at the head of their lane that nobody may start: id and function."""
+    """Due jobs at the head of their lane that no worker may start: id and function."""
     statuses = functions.statuses(session)
     known = session.array(
         sorted(
@@ -160,9 +163,9 @@ def stuck_at_heads(session: Session, now: int) -> list[tuple[str, str]]:
 
 
 def hold_stuck(session: Session, stuck: Sequence[tuple[str, str]], now: int) -> int:
-    """Hold jobs that nobody may start; cancel those of deleted functions.
+    """Hold jobs that no worker may start; cancel those of deleted functions.
 
-    The statuses are read again: one may have changed since the jobs were found.
+    The statuses are read again: they may have changed since the jobs were found.
     """
     statuses = {name: Status(status) for name, status in session.run(LOCK_STATUSES)}
     known = workers.known_functions(session)
@@ -177,11 +180,11 @@ def hold_stuck(session: Session, stuck: Sequence[tuple[str, str]], now: int) -> 
 
 
 def freed(session: Session) -> dict[Hold, set[str]]:
-    """The functions whose jobs need not be held any more, by the hold."""
+    """The functions whose jobs no longer need to be held, by hold."""
     known = workers.known_functions(session)
     statuses = functions.statuses(session)
     paused = {name for name, status in statuses.items() if status == Status.PAUSED}
-    # What waits for a key is canceled with its function once it is not held.
+    # Jobs that wait for a key are canceled with their function once they are not held.
     deleted = {name for name, status in statuses.items() if status == Status.DELETED}
     return {Hold.FUNCTION: known, Hold.PAUSED: known - paused, Hold.KEY: deleted}
 

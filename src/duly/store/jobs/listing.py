@@ -32,20 +32,20 @@ _CONDITIONS = {
     "batch_id": "batch_id = :batch_id",
     "exhausted": "exhausted",
 }
-# Said so that the indexes may be used that leave most jobs out.
+# Written like this so that the indexes which leave most jobs out can be used.
 _OTHER_QUEUE = f"queue <> '{DEFAULT_QUEUE}'"
 _UNSUCCESSFUL = f"length(state) < {len(State.SUCCEEDED)}"
 
 
 def list_jobs(filter: JobFilter, table: Table) -> str:
-    """The statement that lists one table's jobs, newest first; only what is asked for is in it."""
+    """The statement that lists a table's jobs, newest first, with the requested conditions only."""
     record = _LIVE_LISTED if table == "jobs" else _FINAL_LISTED
-    # Qualified, because on PostgreSQL a bare id would be the selected text, which no index orders.
+    # Qualified, because on PostgreSQL a bare id would be the selected text, which is not indexed.
     return f"SELECT {record} FROM @{table} t{_where(filter)} ORDER BY t.id DESC LIMIT :limit"
 
 
 def live_matching(filter: JobFilter) -> str:
-    """The statement that finds live jobs for a bulk verb, in id order, a page at a time."""
+    """The statement that finds live jobs for a bulk verb, in id order, one page at a time."""
     where = _where(filter)
     glue = " AND" if where else " WHERE"
     return f"SELECT @id FROM @jobs t{where}{glue} id > :after_id ORDER BY t.id LIMIT :limit"
@@ -61,12 +61,13 @@ def _where(filter: JobFilter, *more: str) -> str:
     return " WHERE " + " AND ".join(terms) if terms else ""
 
 
-# In the order in which a job goes: whoever reads one after the other misses none on the move.
+# In the order in which jobs move between tables: reading them in this order misses no job that
+# moves meanwhile.
 FINISHED: tuple[Table, ...] = ("history", "kept")
 
 
 def tables_for(filter: JobFilter) -> tuple[Table, ...]:
-    """Where such jobs can stand."""
+    """The tables that can hold jobs which match."""
     if filter.exhausted:
         return FINISHED
     if filter.state is None:
@@ -75,14 +76,14 @@ def tables_for(filter: JobFilter) -> tuple[Table, ...]:
 
 
 def parameters_of(filter: JobFilter) -> dict[str, Any]:
-    """The parameters that a filter's statement takes."""
+    """The parameters of a filter's statement."""
     given = {field: getattr(filter, field) for field in _CONDITIONS}
     return {field: value for field, value in given.items() if value is not None} | {
         "limit": filter.limit
     }
 
 
-# Not with LIKE, which does not tell capitals from small letters on SQLite.
+# Not LIKE, which is case-insensitive on SQLite.
 _NOT_OURS = f"substr(function, 1, {len(RESERVED)}) <> '{RESERVED}'"
 _BEYOND = "id > :after_id"
 
@@ -93,11 +94,11 @@ def live_page(filter: JobFilter) -> str:
 
 
 def finished_page(filter: JobFilter, table: Table) -> str:
-    """The same among finished jobs, with what lists have of them."""
+    """The same for finished jobs, with the columns that lists show."""
     where = _where(filter, _NOT_OURS, _BEYOND)
     return f"SELECT {_FINAL_LISTED} FROM @{table} t{where} ORDER BY t.id LIMIT :limit"
 
 
 def count_jobs(filter: JobFilter, table: Table) -> str:
-    """The statement that counts what such pages would give."""
+    """The statement that counts the jobs on such pages."""
     return f"SELECT count(*) FROM @{table} t{_where(filter, _NOT_OURS)}"

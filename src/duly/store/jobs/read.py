@@ -20,7 +20,7 @@ from duly.store.statements import (
     each,
 )
 
-# One statement, and so one moment: a member on the move is counted once.
+# One statement, and so one snapshot: a member that moves meanwhile is counted once.
 BATCH_COUNTS = both(
     "SELECT state, count(*) FROM ("
     "SELECT state FROM @jobs WHERE batch_id = :id"
@@ -46,20 +46,21 @@ def get(session: Session, job_id: str) -> JobRecord | None:
 
 
 def find(session: Session, filter: JobFilter) -> list[JobRecord]:
-    """Newest first."""
+    """Jobs that match, newest first."""
     return session.take(steps.find(filter))
 
 
 def look(session: Session, job_ids: Collection[str]) -> list[Look]:
-    """Where jobs stand and what they said last, in one or two statements for all of them.
+    """The state, progress and latest log line of these jobs, in one or two statements for all of
+    them.
 
-    A job that is not in the store is not in the answer.
+    Jobs that are not in the store are left out.
     """
     return session.take(steps.look(session.dialect, job_ids)) if job_ids else []
 
 
 def logs(session: Session, job_id: str, after: int) -> list[LogEntry]:
-    """The log lines of a job that come after one, in order."""
+    """The log lines of a job after a given one, in order."""
     if not is_id(job_id):
         return []
     rows = session.run(READ_LOGS, {"job_id": job_id, "after": after})
@@ -67,25 +68,25 @@ def logs(session: Session, job_id: str, after: int) -> list[LogEntry]:
 
 
 def batch_counts(session: Session, batch_id: str) -> dict[str, int]:
-    """How many members of a batch are in which state, at one moment."""
+    """How many members of a batch are in each state, in one snapshot."""
     return dict(session.run(BATCH_COUNTS, {"id": batch_id}))
 
 
 def count(session: Session, filter: JobFilter, *, live: bool) -> int:
-    """How many unfinished jobs match, or how many finished ones; none of duly's own."""
+    """How many unfinished, or finished, jobs match. duly's internal jobs are not counted."""
     tables: Sequence[sql.Table] = ("jobs",) if live else FINISHED
     texts = [count_jobs(filter, table) for table in tables]
     return sum(session.run_text(text, parameters_of(filter))[0][0] for text in texts)
 
 
 def live_ids(session: Session, filter: JobFilter, after: str) -> list[str]:
-    """The next unfinished jobs that match, oldest first, after one; as `count` has them."""
+    """The next unfinished jobs that match, oldest first, after a given one. See `count`."""
     parameters = parameters_of(filter) | {"after_id": after}
     return [row[0] for row in session.run_text(live_page(filter), parameters)]
 
 
 def finished(session: Session, filter: JobFilter, after: str) -> list[JobRecord]:
-    """The same among the finished ones."""
+    """The same for finished jobs."""
     parameters = parameters_of(filter) | {"after_id": after}
     found: dict[str, JobRecord] = {}
     for table in FINISHED:
@@ -95,7 +96,7 @@ def finished(session: Session, filter: JobFilter, after: str) -> list[JobRecord]
 
 
 def is_kept(session: Session, entry: KeyEntry, now: int) -> bool:
-    """Whether a call with this key has come before, and is remembered."""
+    """Whether an earlier call with this key is remembered."""
     return bool(session.run(IS_KEPT, {"scope": entry.scope, "key": entry.key, "now": now}))
 
 

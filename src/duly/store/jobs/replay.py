@@ -33,7 +33,7 @@ RETRY_OF = "retry-of"
 
 
 def repeated(session: Session, job_ids: Sequence[str]) -> set[str]:
-    """Those of these jobs that were repeated by others."""
+    """The ids of those jobs that other jobs have already repeated."""
     where = {"scope": RETRY_OF, "keys": session.array(job_ids)}
     return {row[0] for row in session.run(KEYS_TAKEN, where)}
 
@@ -46,8 +46,9 @@ def replay(
 ) -> dict[str, str]:
     """Insert jobs that repeat others (`retry_of`), all or none.
 
-    One that was repeated before is not repeated again until then; by the id of the repeated
-    job, the id of the one that does. The audit entry is written if there is a new one.
+    A job that was already repeated is not repeated again until the given time. Returns, by the id
+    of each such job, the id of the job that repeats it. The audit entry is written if there is a
+    new job.
     """
     fresh: list[TrackedJob] = []
     repeated: dict[str, str] = {}
@@ -73,9 +74,9 @@ def retry_event(
     by: str | None,
     now: int,
 ) -> str | None:
-    """Run the job of an event that failed or was canceled again, audited: the new job's id.
+    """Retry the failed or canceled job of an event, audited. Return the new job's id.
 
-    None, and nothing happens, if there is no such event, or it has not failed.
+    Does nothing and returns None if there is no such event, or its job has not failed.
     """
     if not is_id(event_id):
         return None
@@ -85,7 +86,7 @@ def retry_event(
     if record is None or record.state not in (State.FAILED, State.CANCELED):
         return None
     repeated: str = replay(session, [again(record)], expires_at)[record.id]
-    # The job may be one that others have called, into which the event was merged.
+    # The job may have been enqueued by another caller, and the event merged into it.
     session.run(inbox.POINT_EVENT, {"id": event_id, "job_id": repeated})
     audit(session, "webhook.retry", f"webhook:{event_id}", by, {"job": repeated}, now)
     return repeated

@@ -14,7 +14,7 @@ from duly.store.statements import (
 )
 
 FORGET_LOGS = both("DELETE FROM @logs WHERE job_id = :job_id AND seq < :seq")
-# They go with their job.
+# They are deleted with their job.
 FORGET_PROGRESS_OF = each(
     sqlite="DELETE FROM @progress WHERE job_id IN (SELECT value FROM json_each(:ids))",
     postgres="DELETE FROM @progress WHERE job_id = ANY(:ids::uuid[])",
@@ -30,9 +30,9 @@ FORGET_TRACES_OF = each(
 
 
 def report(store: Engine, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]) -> None:
-    """Write down what attempts have said; repeated, it changes nothing.
+    """Store the reports of attempts. Storing them again changes nothing.
 
-    Progress counts only while its attempt runs, and only if nothing newer is known.
+    Progress is stored only while its attempt runs, and only if no newer value is stored.
     """
     write = store.write if progress and lines else store.write_one
     write(lambda session: write_reports(session, progress, lines))
@@ -47,7 +47,7 @@ def write_reports(
 
 
 def forget_reports(session: Session, job_ids: Sequence[str]) -> None:
-    """What finished jobs have said goes with them."""
+    """Delete the reports of jobs that are gone."""
     if job_ids:
         which = {"ids": session.array(job_ids)}
         session.run(FORGET_PROGRESS_OF, which)
@@ -56,6 +56,6 @@ def forget_reports(session: Session, job_ids: Sequence[str]) -> None:
 
 
 def _oldest_lines(lines: Iterable[LogEntry]) -> dict[str, int]:
-    """Where the lines of a job begin that are kept, of those that have older ones."""
+    """The first log line to keep, for each of those jobs that have older ones."""
     oldest = {entry.job_id: oldest_seq_for(entry.seq) for entry in lines}
     return {job_id: seq for job_id, seq in oldest.items() if seq > 0}

@@ -29,7 +29,7 @@ LOCK_WORKER = each(
 
 def deregister(session: Session, worker_id: str, now: int) -> None:
     session.run(DELETE_WORKER, {"id": worker_id})
-    # Nobody else would ever free them.
+    # Otherwise they would never be freed.
     limits.release_all(session, worker_id, now)
 
 
@@ -42,7 +42,8 @@ def rescue(
 ) -> int | None:
     """Settle every job of a dead worker and remove its row, in one transaction.
 
-    `judge(job)` decides. Does nothing and answers None if the worker has beaten since.
+    `judge(job)` decides how. Does nothing and returns None if the worker has sent a heartbeat
+    since.
     """
     rows = session.run(LOCK_WORKER, {"id": worker_id})
     if not rows or (beat is not None and rows[0][0] != beat):

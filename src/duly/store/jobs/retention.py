@@ -9,21 +9,21 @@ from duly.store.statements import (
 )
 
 # Finished jobs leave history in the order in which they came. Two kinds move to @kept instead: the
-# newest finished job of a function, and exhausted jobs younger than their own limit.
-# So few at once on SQLite that whoever claims meanwhile waits a millisecond.
+# newest finished job of a function, and exhausted jobs that have not reached their own limit. A
+# small number on SQLite, so that a concurrent claim waits only a millisecond.
 OLDEST_AT_ONCE = 30
 OLDEST_FINISHED = each(
     sqlite=f"""SELECT seq, id, function, exhausted, completed_at FROM @history NOT INDEXED
         ORDER BY seq LIMIT {OLDEST_AT_ONCE}""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
-# Nobody cleaned up for so long that the bucket is in use again: what is old stands at its start.
+# No janitor ran for so many days that the bucket is in use again: the old rows are at its start.
 LEFT_BEHIND = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"
     " LIMIT 1"
 )
-# The newest one is the one that was created last, as conditions of schedules see it. Its state is
-# said so that the index leads to it.
+# The newest job is the one that was created last, which is also what schedule conditions look at.
+# Its state is listed so that the index can be used.
 _ENDED = "state IN ('succeeded', 'failed', 'canceled')"
 NEWER_FINISHED = both(
     f"SELECT 1 FROM @history WHERE function = :function AND {_ENDED} AND id > :id LIMIT 1"
@@ -48,11 +48,11 @@ DELETE_FINISHED = each(
     sqlite="DELETE FROM @history WHERE id IN (SELECT value FROM json_each(:ids))",
     postgres="DELETE FROM @history WHERE bucket = :bucket AND completed_at < :cutoff",
 )
-# A clock that was ahead has filled the bucket of a day that is still to come.
+# A clock that was ahead has filled the bucket of a day in the future.
 FINISHED_LATER = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND completed_at >= :cutoff LIMIT 1"
 )
-# One janitor at a time: what two of them count would be counted twice.
+# One janitor at a time: otherwise two of them would count the same jobs twice.
 TAKE_BUCKET = both("SELECT pg_try_advisory_xact_lock(hashtext('@schema.history'), :bucket::int4)")
 TRUNCATE_BUCKET = "TRUNCATE @schema.history_{bucket:02d}"
 DROP_KEPT = each(

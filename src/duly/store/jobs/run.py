@@ -22,7 +22,7 @@ from duly.store.statements import (
     each,
 )
 
-# A claimed job has its key until its body starts: one that is given back unstarted still has it.
+# A claimed job has its key until its body starts: if it is given back unstarted, it still has it.
 START_BODY = both(
     "UPDATE @jobs SET pending_key = NULL WHERE id = :id AND token = :token RETURNING @id"
 )
@@ -39,7 +39,7 @@ DUE_ALONE = each(
 EXPIRED_IDS = each(
     sqlite="""SELECT id FROM @jobs WHERE state = 'pending' AND expires_at <= :now
         AND attempt = 0 LIMIT 500""",
-    # The order is the index's: in any other, a prepared plan would rather read all jobs by id.
+    # In index order: for any other order, a prepared plan would read all jobs by id.
     postgres="""SELECT @id FROM @jobs WHERE state = 'pending' AND expires_at <= :now
         AND attempt = 0
         ORDER BY expires_at LIMIT 500 FOR UPDATE SKIP LOCKED""",
@@ -57,8 +57,10 @@ def lanes(session: Session) -> list[Lane]:
 
 
 def start_bodies(store: Engine, attempts: Sequence[tuple[str, int]]) -> set[str]:
-    """The bodies of these attempts (job id, token) start now: calls with their keys make other
-    jobs from here on. The ids of those that still run; no other body may start.
+    """Start the bodies of these attempts (job id, token). Return the ids of those that still run.
+
+    From here on, calls with the same keys create other jobs. The bodies of the other attempts must
+    not start.
     """
     write = store.write_one if len(attempts) == 1 else store.write
     return write(lambda session: _start_bodies(session, attempts))
@@ -75,7 +77,7 @@ def _start_bodies(session: Session, attempts: Sequence[tuple[str, int]]) -> set[
 def due_alone(
     session: Session, functions: Sequence[str], queues: Sequence[str] | None, now: int
 ) -> list[str]:
-    """Some due jobs of that kind, of these functions and queues; None: of any queue."""
+    """Some due jobs of that kind, of these functions and queues; None for any queue."""
     of = None if queues is None else session.array(queues)
     which = {"functions": session.array(functions), "queues": of, "now": now}
     return [row[0] for row in session.run(DUE_ALONE, which)]
@@ -84,9 +86,9 @@ def due_alone(
 def time_out(
     store: Engine, before: int, judge: Callable[[Claim], Settlement | None], now: int
 ) -> int:
-    """Settle running jobs whose deadline is `before` or older, where `judge` says how."""
+    """Settle running jobs whose deadline is `before` or earlier, as `judge` decides."""
     late = store.read(lambda session: overdue(session, before))
-    # Whatever becomes of one meanwhile, its token is another then.
+    # Once one is settled, for whatever outcome, its token is different.
     settlements = [end for claim in late if (end := judge(claim)) is not None]
     return len(store.write(lambda s: s.settle(settlements, now))) if settlements else 0
 
@@ -96,7 +98,7 @@ def overdue(session: Session, before: int) -> list[Claim]:
 
 
 def expire(store: Engine, now: int) -> int:
-    """Cancel pending jobs that were not started in time."""
+    """Cancel pending jobs that did not start in time."""
     if not store.read(lambda session: session.ids(EXPIRED_IDS, {"now": now})):
         return 0
     return store.write(lambda session: cancel_expired(session, now))

@@ -1,7 +1,7 @@
 """Schedules and their calendars in the store.
 
-`ticking` decides the schedules that are due, by `facts`; `runs` are those that no trigger asked
-for. Both write to the `ledger`. `parked` holds what cannot be decided, `data` and `calendars` what
-people store and change, `zone_data` and `retention` what happens by itself. The `kill_switch`
-stops all of it. `audit` says who did what.
+`tick` decides the schedules that are due, based on `facts`. `runs` holds manual runs and backfills.
+Both write to the `ledger`. `parked` handles schedules that cannot be decided, `data` and
+`calendars` what users store and change, `zone_data` and `retention` automatic maintenance. The
+`kill_switch` stops everything. `audit` records who did what.
 """

@@ -26,7 +26,7 @@ AUDIT_OF = each(
     postgres="""SELECT id::text, at, actor, action, target, detail FROM @audit
         WHERE target = :target ORDER BY audit.id DESC LIMIT :limit""",
 )
-# As many as one looks at to find some of them.
+# The number of rows that are read in order to find some of them.
 AUDITED_SLOTS = both(
     """SELECT at, detail FROM @audit WHERE target = :target AND action = 'schedule_slot_exists'
         ORDER BY id DESC LIMIT 1000"""
@@ -39,13 +39,13 @@ def write_entry(session: Session, audit_entry: NewAuditEntry | None) -> None:
 
 
 def detail_of(session: Session, entry_id: str) -> Any:
-    """What was written down under an id; None if nothing was."""
+    """The detail of the entry with this id; None if there is none."""
     rows = session.run(AUDIT_DETAIL, {"id": entry_id})
     return msgspec.json.decode(rows[0][0]) if rows else None
 
 
 def audit_of(session: Session, target: str, limit: int = 100) -> list[AuditEntry]:
-    """What was done to something, newest first."""
+    """The entries about one target, newest first."""
     rows = session.run(AUDIT_OF, {"target": target, "limit": limit})
     return [AuditEntry(*row) for row in rows]
 
@@ -60,7 +60,7 @@ def audit(
     *,
     entry_id: str | None = None,
 ) -> None:
-    """Write down who did what to what."""
+    """Write an audit entry: who did what to which target."""
     text = None if detail is None else msgspec.json.encode(detail).decode()
     chosen = entry_id or new_id(now)
     row = {"id": chosen, "at": now, "actor": actor, "action": action, "target": target}
@@ -70,16 +70,16 @@ def audit(
 def audit_gone(
     session: Session, records: Iterable[ScheduleRecord], by: str | None, now: int
 ) -> None:
-    """Schedules went with their function; each is remembered as it was, for its restoring."""
+    """Record schedules that were deleted with their function, so that they can be restored."""
     for record in records:
         detail = {"because": "its function was deleted", ROW: msgspec.to_builtins(record)}
         audit(session, "schedule.remove", f"schedule:{record.id}", by, detail, now)
 
 
 def refused_slots(session: Session, schedule_id: str) -> list[TickRecord]:
-    """Second dispatches that were asked for and refused, the newest first.
+    """Second dispatches of a slot that were requested and refused, newest first.
 
-    One that was asked for with others has their `count`, from `first_at` on.
+    Several that were requested together have a `count`, and start at `first_at`.
     """
     rows = session.run(AUDITED_SLOTS, {"target": f"schedule:{schedule_id}"})
     return [tick for at, detail in rows if (tick := _refused(schedule_id, at, detail))]
@@ -105,7 +105,7 @@ def _refused(schedule_id: str, at: int, detail: str | None) -> TickRecord | None
 
 
 class _Slots(msgspec.Struct):
-    """What is written down of slots that were taken."""
+    """The detail of an entry about slots that were taken."""
 
     tick_at: int
     last: int | None = None
@@ -115,5 +115,5 @@ class _Slots(msgspec.Struct):
 def audit_slot(
     session: Session, schedule_id: str, tick_at: int, actor: str | None, now: int
 ) -> None:
-    """A second dispatch of a slot was asked for and refused."""
+    """Record that a second dispatch of a slot was requested and refused."""
     audit(session, Reason.SLOT_EXISTS, f"schedule:{schedule_id}", actor, {"tick_at": tick_at}, now)

@@ -55,7 +55,7 @@ DELETE_CALENDAR = both("DELETE FROM @calendars WHERE id = :id")
 GET_CALENDAR = _of_calendars("WHERE c.id = :id")
 LOCK_CALENDAR = _of_calendars("WHERE c.id = :id FOR UPDATE", sqlite_rest="WHERE c.id = :id")
 CALENDAR_NAMED = _of_calendars("WHERE owner = :owner AND name = :name")
-# A calendar that a schedule is about to use: it is neither changed nor removed until then.
+# A calendar that a schedule is about to use: it cannot be changed or removed until the commit.
 HOLD_CALENDAR = each(
     sqlite="SELECT 1 FROM @calendars WHERE id = :id",
     postgres="SELECT 1 FROM @calendars WHERE id = :id FOR SHARE",
@@ -85,7 +85,7 @@ AUDITED_DATES = 100
 
 
 class CalendarRecord(msgspec.Struct, frozen=True):
-    """One calendar as it stands in the store. The order of the fields is that of the columns."""
+    """One stored calendar. Its fields are in the order of the columns."""
 
     id: str
     owner: str
@@ -97,7 +97,7 @@ class CalendarRecord(msgspec.Struct, frozen=True):
 
 
 def add_calendar(session: Session, record: CalendarRecord, by: str | None, now: int) -> bool:
-    """Store a new calendar; False if its owner has one of that name."""
+    """Store a new calendar. Return False if its owner has one with that name."""
     if not session.run(INSERT_CALENDAR, msgspec.structs.asdict(record)):
         return False
     audit(session, "calendar.create", f"calendar:{record.id}", by, {"name": record.name}, now)
@@ -111,7 +111,7 @@ def edit_calendar(
     by: str | None,
     now: int,
 ) -> CalendarRecord | None:
-    """Change a calendar; the ticks that it moves to other days are moved anew."""
+    """Change a calendar. Ticks that it moves to other days are moved again."""
     if not is_id(calendar_id):
         return None
     rows = session.run(LOCK_CALENDAR, {"id": calendar_id})
@@ -133,7 +133,7 @@ def edit_calendar(
 
 
 def _reserve_name(session: Session, record: CalendarRecord, now: int) -> None:
-    """Take a name that nobody has, as a new calendar would: two who want it cannot both get it."""
+    """Reserve a free name, as a new calendar would, so that two requests cannot both get it."""
     taken = msgspec.structs.replace(record, id=new_id(now))
     if not session.run(INSERT_CALENDAR, msgspec.structs.asdict(taken)):
         raise CalendarExists(record.name)
@@ -141,7 +141,7 @@ def _reserve_name(session: Session, record: CalendarRecord, now: int) -> None:
 
 
 def _difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]:
-    """What an edit has changed; of many dates the first ones."""
+    """The changes of an edit; if there are many dates, the first ones."""
     old, new = (read_calendar(record.definition) for record in (before, after))
     detail: dict[str, Any] = {"version": after.version}
     if old is None or new is None:
@@ -158,11 +158,11 @@ def _difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]
 
 
 def shift_again(session: Session, calendar_id: str, *, detached: bool = False) -> None:
-    """Ticks that a calendar moves to another day are moved anew, or back."""
+    """Recompute the ticks that a calendar moves to another day; some move back."""
     after = FIRST_ID
     while rows := session.run(LOCK_ATTACHED, {"calendar": calendar_id, "after": after}):
         page = [schedule_of(row) for row in rows]
-        # One that cannot be understood is parked by the ticker, and is no reason not to go on.
+        # One that cannot be parsed is parked by the ticker, and must not stop the others.
         plans = [plan for record in page if (plan := understand(record, {}))]
         calendars = {} if detached else calendars_of(session, plans)
         for plan in plans:
@@ -174,7 +174,7 @@ def shift_again(session: Session, calendar_id: str, *, detached: bool = False) -
 
 
 def remove_calendar(session: Session, calendar_id: str, by: str | None, now: int) -> bool:
-    """Remove a calendar; the schedules that it was attached to go on without it."""
+    """Remove a calendar. The schedules that it was attached to continue without it."""
     if not is_id(calendar_id):
         return False
     rows = session.run(LOCK_CALENDAR, {"id": calendar_id})
@@ -192,7 +192,7 @@ def remove_calendar(session: Session, calendar_id: str, by: str | None, now: int
 def find_calendars(
     session: Session, owner: str | None, after: str | None = None, limit: int = 100
 ) -> list[CalendarRecord]:
-    """A page of them, oldest first; of all owners if it is None."""
+    """A page of calendars, oldest first; of every owner if `owner` is None."""
     if after is not None and not is_id(after):
         return []
     given = {"owner": owner, "after": after or FIRST_ID, "limit": limit}
@@ -212,18 +212,18 @@ def calendar_named(session: Session, owner: str, name: str) -> CalendarRecord | 
 
 
 def calendars_of(session: Session, plans: Iterable[Plan]) -> dict[str, Calendar]:
-    """The calendars that are attached to these schedules, by what they call them."""
+    """The calendars attached to these schedules, under the names that the schedules use."""
     return _calendars(session, {plan.record.calendar for plan in plans if plan.record.calendar})
 
 
 def calendars_in_use(session: Session) -> Mapping[str, Calendar]:
-    """All that are attached to a schedule, by what schedules call them."""
+    """All calendars that are attached to a schedule, under the names that the schedules use."""
     return _calendars(session, {row[0] for row in session.run(IN_USE)})
 
 
 def _calendars(session: Session, wanted: Collection[str]) -> dict[str, Calendar]:
     found = {name: SEEDS[name] for name in wanted if name in SEEDS}
-    # PostgreSQL refuses the whole statement because of one that is not an id.
+    # A single value that is not an id would make PostgreSQL refuse the whole statement.
     own = [name for name in wanted if name not in SEEDS and is_id(name)]
     if own:
         for calendar_id, text in session.run(ATTACHED, {"ids": session.array(own)}):
@@ -236,7 +236,7 @@ def _calendars(session: Session, wanted: Collection[str]) -> dict[str, Calendar]
 
 
 def _check_zone(calendar: Calendar) -> None:
-    """Say so if this machine does not have the zone (any more): its ticks are skipped."""
+    """Log if this machine does not have the zone (any more): its ticks are skipped."""
     try:
         zone(calendar.tz)
     except BadInput as error:
@@ -246,7 +246,7 @@ def _check_zone(calendar: Calendar) -> None:
 def read_calendar(text: str) -> Calendar | None:
     try:
         return _decode_calendar(text)
-    except Exception as error:  # a calendar that cannot be read skips its ticks
+    except Exception as error:  # if a calendar cannot be read, its ticks are skipped
         log.error("a calendar cannot be read: %s", error)
         return None
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from duly.store.engine import Engine
     from duly.store.session import Session
 
-# Schedules that somebody has moved on, or woken, at a time that is still to come: that clock was
-# ahead, or this one is behind.
+# Schedules that were advanced or enabled at a time that is in the future: that clock was ahead, or
+# this one is behind.
 _AHEAD = """enabled AND parked_at IS NULL AND coalesce(remaining, 1) > 0 AND (awake_at > :now
     OR last_tick_at > :now AND EXISTS (SELECT 1 FROM @ticks t
         WHERE t.schedule_id = s.id AND t.tick_at > :now AND t.decided_at > :now))"""
@@ -54,13 +54,15 @@ RE_AIMED_AT_ONCE = 100
 
 
 def _find_ahead(session: Session, now: int, zone_data: str) -> list[str]:
-    """The schedules that somebody has decided about, or woken, later than now."""
+    """The schedules that were decided or enabled later than now."""
     return [row[0] for row in session.run(AHEAD, {"now": now, "zone_data": zone_data})]
 
 
 def re_aim(store: Engine, now: int, zone_data: str) -> int:
-    """Let schedules that somebody has moved on by a clock ahead of this one stand at the first
-    tick that is still to come and has no row in the ledger; how many. Zoned ones as in `tick`.
+    """Correct schedules that were advanced by a clock ahead of this one. Return how many moved.
+
+    They move back to their first future tick without a ledger row. Zoned ones are treated as in
+    `tick`.
     """
     ids = store.read(lambda session: _find_ahead(session, now, zone_data))
     moved = 0
@@ -71,9 +73,9 @@ def re_aim(store: Engine, now: int, zone_data: str) -> int:
 
 
 def _re_aim_some(session: Session, ids: Sequence[str], now: int) -> int:
-    """Let some of them stand at the first tick that is still to come; how many have moved.
+    """Move some of them to their first future tick without a ledger row. Return how many moved.
 
-    The ledger stays as it is: what was dispatched before its time is not dispatched again.
+    The ledger does not change: ticks that were dispatched too early are not dispatched again.
     """
     rows = session.run(LOCK_AHEAD, {"ids": session.array(ids), "now": now})
     plans = [plan for row in rows if (plan := understand(schedule_of(row), {}))]
@@ -87,14 +89,14 @@ def _re_aim_one(session: Session, plan: Plan, now: int, calendars: dict[str, Cal
     rows = session.run(TAKEN_SLOTS, {"id": plan.id, "since": now, "until": until})
     try:
         tick_at = re_aimed(plan, now, {row[0] for row in rows}, calendars)
-    except Exception as error:  # whatever is wrong with it, others must go on
-        log.error("schedule %s cannot be aimed at its next tick: %s", plan.id, error)
+    except Exception as error:  # a broken schedule must not stop the others
+        log.error("the next tick of schedule %s cannot be computed: %s", plan.id, error)
         return False
     if tick_at is None or tick_at == record.next_tick_at:
         return False
     plan = overridden(plan, record.next_tick_at, tick_at)
     if plan.override is not None and plan.override.to is not None:
-        # A time that the same clock has named would keep it waiting for that clock's error.
+        # A time that the same clock set would keep it waiting for as long as that clock was ahead.
         plan = replace(plan, override=None)
     times = {"next_tick_at": tick_at, "due_at": due_at(plan, tick_at, calendars)}
     session.run(MOVE_TICK, times | {"override": override_text(plan), "id": plan.id})
@@ -106,7 +108,7 @@ def _re_aim_one(session: Session, plan: Plan, now: int, calendars: dict[str, Cal
 
 
 def _promise_from(session: Session, plan: Plan, now: int, calendars: dict[str, Calendar]) -> None:
-    """What it promises is looked at from now on, as if it had just been woken."""
+    """Check its expectation from now on, as if it had just been enabled."""
     record = plan.record
     assert record.expect is not None
     first = Expectation(plan, read_expect(record.expect)).first_check(now, calendars)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def _cost(schedule: str) -> str:
-    """What an attempt has cost so far; nothing if its job is of no schedule.
+    """What an attempt has cost so far; empty if its job belongs to no schedule.
 
-    A body that was canceled or timed out goes on spending until it has ended.
+    A body that was canceled or timed out keeps adding costs until it has ended.
     """
     found = " UNION ALL ".join(
         f"SELECT {schedule}, scheduled_at, id FROM {table} WHERE id = :id AND trigger = 'schedule'"
@@ -96,9 +96,9 @@ _SEARCHED = each(
 
 
 def list_schedules(given: dict[str, object]) -> Statement:
-    """The statement that lists schedules; only what is asked for is in it.
+    """The statement that lists schedules, with only the requested conditions.
 
-    Oldest first; those that are due by a time in the order in which they are.
+    Oldest first; schedules that are due before a given time in the order of their due times.
     """
     terms = [term for name, term in _SCHEDULE_TERMS.items() if name in given]
     if "parked" in given:
@@ -124,7 +124,8 @@ def list_schedules(given: dict[str, object]) -> Statement:
 def list_ticks(given: dict[str, object]) -> Statement:
     """The statement that lists the ticks of a schedule, newest first.
 
-    The newest ones of each kind, which stand together in the ledger, and of these the newest.
+    It reads the newest of each kind, which are adjacent in the ledger, and returns the newest of
+    these.
     """
     terms = {
         "before": "AND tick_at < :before",
@@ -147,11 +148,11 @@ def list_ticks(given: dict[str, object]) -> Statement:
 
 
 Edit = Callable[[ScheduleRecord], ScheduleRecord | None]
-"""A schedule as it shall be, or None if it shall stay as it is."""
+"""The new version of a schedule, or None to leave it as it is."""
 
 
 def add(session: Session, record: ScheduleRecord, by: str | None, now: int) -> bool:
-    """Store a new schedule; False if there is one of that app, owner and key."""
+    """Store a new schedule. Return False if the app and owner have one with that key."""
     record = settled(session, record)
     if not session.run(INSERT_SCHEDULE, msgspec.structs.asdict(record)):
         return False
@@ -168,9 +169,9 @@ def edit(
     detail: Mapping[str, Any] | None,
     now: int,
 ) -> ScheduleRecord | None:
-    """Change a schedule while it is locked, and write down who did; as it is then.
+    """Change a schedule while it is locked, with an audit entry. Return its new version.
 
-    None if there is no such schedule. A change that answers None changes nothing.
+    Returns None if there is no such schedule. If `change` returns None, nothing changes.
     """
     if not is_id(schedule_id):
         return None
@@ -190,9 +191,9 @@ def edit(
 
 
 def settled(session: Session, record: ScheduleRecord) -> ScheduleRecord:
-    """The schedule, due when its calendar says so, which stays as it is until this is committed.
+    """The schedule with its due time after calendars, which stays valid until this is committed.
 
-    Else a calendar that is edited or removed at the same time would not know of the schedule.
+    Otherwise a calendar that is edited or removed at the same time would miss the schedule.
     """
     if record.calendar is None or record.calendar in SEEDS:
         return record
@@ -206,7 +207,7 @@ def settled(session: Session, record: ScheduleRecord) -> ScheduleRecord:
 
 
 def remove(session: Session, schedule_id: str, by: str | None, now: int) -> bool:
-    """Remove a schedule. Its unfinished jobs, and its ledger, stay."""
+    """Remove a schedule. Its unfinished jobs and its ledger stay."""
     if not is_id(schedule_id):
         return False
     rows = session.run(LOCK_SCHEDULE, {"id": schedule_id})
@@ -228,7 +229,7 @@ def _given(filter: ScheduleFilter | TickFilter) -> dict[str, object]:
 
 
 def find_schedules(store: Engine, filter: ScheduleFilter) -> list[ScheduleRecord]:
-    """Oldest first."""
+    """Schedules that match, oldest first."""
     read = store.read if filter.search is None else store.read_in_time
     return read(lambda session: _find(session, filter))
 
@@ -245,7 +246,7 @@ def ticks(session: Session, schedule_id: str, filter: TickFilter) -> list[TickRe
     if not is_id(schedule_id):
         return []
     if filter.reason == Reason.SLOT_EXISTS:
-        # The slot has its own row in the ledger; what was refused is in the audit trail.
+        # The slot has its own row in the ledger; refused dispatches are in the audit log.
         refused = refused_slots(session, schedule_id) if filter.outcome in (None, "skipped") else []
         return [tick for tick in refused if _is_within(tick.tick_at, filter)][: filter.limit]
     given = _given(filter)
@@ -277,5 +278,5 @@ def scheduled_functions(session: Session) -> set[str]:
 
 
 def set_cost(session: Session, job_id: str, token: int, amount: float) -> None:
-    """What an attempt of a schedule's job has cost so far; for other jobs nothing happens."""
+    """Store what an attempt of a schedule's job has cost so far. Does nothing for other jobs."""
     session.run(SET_COST, {"id": job_id, "token": token, "amount": amount})

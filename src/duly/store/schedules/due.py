@@ -7,10 +7,10 @@ from duly.store.schedules.rows import of_schedules, schedule_of
 from duly.store.session import Session
 from duly.store.statements import each
 
-# Zoned ones are left to those whose zone data is as new as that which computed them.
+# Zoned schedules are left to tickers with zone data at least as new as that used to compute them.
 _FLOOR = "coalesce((SELECT value FROM @meta WHERE key = 'zone_data'), '')"
-# And so are those of other apps to whoever has their signal hook; also a condition that looks at
-# everything looks at the signal.
+# Schedules of other apps that need a signal are left to tickers with their signal hook. A condition
+# on the whole document also looks at the signal.
 _ASKS = """(condition LIKE '%signal_rpc_result%' OR condition LIKE '%"":%')"""
 KNOWS_ZONES = each(
     sqlite=f"(NOT zoned OR :zone_data >= {_FLOOR})",
@@ -30,7 +30,7 @@ _DUE = each(
 )
 PEEK_DUE = of_schedules("", _DUE.postgres, sqlite_rest=_DUE.sqlite)
 LOCK_DUE = of_schedules("", f"{_DUE.postgres} FOR UPDATE SKIP LOCKED", sqlite_rest=_DUE.sqlite)
-# The same for a single one that is tried by itself.
+# The same for a single schedule that is retried by itself.
 _ONE_DUE = "WHERE s.id = :id AND due_at <= :now AND"
 LOCK_ONE_DUE = of_schedules(
     "",
@@ -49,14 +49,14 @@ def due_schedules(
 ) -> list[ScheduleRecord]:
     """The schedules that are due, oldest first.
 
-    Zoned ones only for those whose zone data is of the version that `take_zone_data` has seen, or
-    later. With `signals_for`, those of other apps that ask for a signal are left to them.
+    Zoned ones only if this zone data is at least as new as the version that `take_zone_data`
+    recorded. With `signals_for`, schedules of other apps that need a signal are left to those apps.
     """
     where = {"now": now, "limit": limit, "zone_data": zone_data, "signals_for": signals_for}
     return [schedule_of(row) for row in session.run(PEEK_DUE, where)]
 
 
 def next_due(session: Session, *, zone_data: str, signals_for: str | None = None) -> int | None:
-    """When the next schedule is due that somebody with this zone data may tick."""
+    """When the next schedule is due that a ticker with this zone data may process."""
     rows = session.run(NEXT_DUE, {"zone_data": zone_data, "signals_for": signals_for})
     return rows[0][0] if rows else None

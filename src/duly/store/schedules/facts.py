@@ -33,7 +33,7 @@ IN_FLIGHT = each(
     postgres=f"""SELECT s.id, {_one_job("pending", "s.id", "id::text")},
         {_one_job("running", "s.id", "id::text")} FROM unnest(:ids::text[]) AS s (id)""",
 )
-# What was dispatched within the window of a budget: never more than the budget allows.
+# Dispatches within the window of a budget: never more than the budget allows.
 DISPATCHED = each(
     sqlite="""SELECT t.schedule_id, t.tick_at FROM json_each(:rows) s
         JOIN @ticks t ON t.schedule_id = json_extract(s.value, '$[0]')
@@ -58,7 +58,7 @@ TAKEN_SLOTS = both(
     """SELECT tick_at FROM @ticks WHERE schedule_id = :id AND kind = 'slot'
         AND tick_at BETWEEN :since AND :until"""
 )
-# Days of which ticks are gone: whether a slot was dispatched then, nobody can tell any more.
+# Days whose ledger rows are gone: whether a slot was dispatched on them is unknown.
 FORGOTTEN = both("SELECT max(day) FROM @days WHERE schedule_id = :id AND dispatched + skipped > 0")
 COUNTED = 10_000
 
@@ -73,13 +73,13 @@ def _newest(table: str, function: str) -> str:
 
 
 def _latest(function: str) -> str:
-    """The finished job of a function that was created last; retention keeps it for ever."""
+    """The most recently created finished job of a function; retention keeps it forever."""
     return f"""SELECT state, result, newest.id FROM ({_newest("@history", function)}
         UNION ALL {_newest("@kept", function)}) newest ORDER BY id DESC LIMIT 1"""
 
 
 LATEST_FINISHED = both(_latest(":function"))
-# A function was renamed: its jobs may be stored under each of its names.
+# If a function was renamed, its jobs may be stored under each of its names.
 NAMES_OF = both(
     """SELECT name FROM @functions WHERE name <> :function AND (alias_of = :function
         OR coalesce(alias_of, name) = (SELECT alias_of FROM @functions WHERE name = :function))"""
@@ -91,9 +91,10 @@ def _count(table: str, where: str) -> str:
         AND created_at > :since AND {where} LIMIT {COUNTED}) counted)"""
 
 
-# An id holds the time at which its job was created, or a later one: it bounds the search, and the
-# time itself decides. Those that wait are read in the order of their index, or PostgreSQL may look
-# them all up first; the few that run are found by their workers, or SQLite may read all that wait.
+# An id contains the time at which its job was created, or a slightly later one: it bounds the
+# search, and the creation time decides. Waiting jobs are read in index order, because PostgreSQL
+# might otherwise look all of them up first; the few running jobs are found by their workers,
+# because SQLite might otherwise read all waiting ones.
 LAST_DAY = both(
     f"""SELECT {_count("@history", "state = 'succeeded' AND id >= :since_id")},
         {_count("@history", "state = 'failed' AND id >= :since_id")},
@@ -104,7 +105,7 @@ LAST_DAY = both(
 
 
 Range = tuple[int, int]
-"""Two instants, both of them inside."""
+"""Two instants, both included."""
 
 
 def gather(
@@ -115,7 +116,7 @@ def gather(
     slots: Range | None = None,
     ancestors: frozenset[str] = frozenset(),
 ) -> Facts:
-    """What ticks of these schedules would be decided by now."""
+    """Gather the facts by which ticks of these schedules would be decided now."""
     killed = session.run(KILL_SWITCH)
     taken = _slots(session, plans, slots)
     return Facts(
@@ -128,7 +129,8 @@ def gather(
         dispatched=_dispatched(session, plans, now),
         costs=_costs(session, plans, now),
         slots=taken,
-        # After the slots: what retention removes in between is missed by neither.
+        # After the slots: ticks that retention removes in between are then seen by at least one of
+        # the two.
         forgotten={} if slots is None else _forgotten(session, plans),
         ancestors=ancestors,
     )
@@ -148,9 +150,9 @@ def _priors(session: Session, plans: Iterable[Plan], now: int) -> dict[str, Prio
 
 
 def prior_of(session: Session, function: str, now: int) -> Prior:
-    """The latest finished job of a function, and what became of those of the last 24 hours.
+    """The latest finished job of a function, and counts of its jobs of the last 24 hours.
 
-    Jobs that are stored under another name of the function are its jobs too.
+    This includes jobs that are stored under another name of the function.
     """
     since = now - DAY_MS
     day = {"since": since, "since_id": first_id_at(since)}
@@ -175,12 +177,12 @@ def first_id_at(instant: int) -> str:
 
 
 def created_by(job_id: str) -> int:
-    """When a job of this id was created, or a little later."""
+    """When a job with this id was created, or slightly later."""
     return int(job_id[:8] + job_id[9:13], 16)
 
 
 def _windows(plans: Iterable[Plan], now: int, *, cost: bool) -> list[tuple[str, int]]:
-    """Since when each schedule with a budget counts, for whichever tick is looked at."""
+    """The start of the window of each schedule with a budget, for any tick that may be decided."""
     return [
         (plan.id, min(now, plan.record.next_tick_at or now) - budget.window_ms)
         for plan in plans
@@ -215,9 +217,9 @@ def _in_windows(session: Session, statement: Any, windows: Sequence[tuple[str, i
 def _slots(
     session: Session, plans: Iterable[Plan], wanted: Range | None
 ) -> dict[str, frozenset[int]]:
-    """Slots of a range; else those that were taken before their time.
+    """Taken slots in a range; without one, slots that were taken before their time.
 
-    A backfill has taken them, or the trigger itself before a clock was set back.
+    A backfill took those, or the trigger itself before a clock was set back.
     """
     found: dict[str, frozenset[int]] = {}
     for plan in plans:

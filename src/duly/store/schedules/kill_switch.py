@@ -18,13 +18,13 @@ KILL_SWITCH = both(
 
 
 def pause_everything(session: Session, by: str | None, note: str | None, now: int) -> None:
-    """Start no job of any queue and dispatch no tick until it is resumed; audited."""
+    """Start no job of any queue and dispatch no tick until resumed. Audited."""
     session.run(PAUSE_QUEUE, {"name": EVERYTHING, "by": by, "note": note, "now": now})
     audit(session, "pause", "everything", by, {"note": note}, now)
 
 
 def resume_everything(session: Session, by: str | None, now: int) -> bool:
-    """The contrary; False if nothing was paused."""
+    """Undo `pause_everything`. Return False if everything was running already."""
     if not session.run(KILL_SWITCH):
         return False
     session.run(RESUME_QUEUE, {"name": EVERYTHING})
@@ -33,7 +33,7 @@ def resume_everything(session: Session, by: str | None, now: int) -> bool:
 
 
 def kill_switch(session: Session) -> QueuePause | None:
-    """Who turned everything off, if it is off."""
+    """Who paused everything, if it is paused."""
     for by, at, note in session.run(KILL_SWITCH):
         return QueuePause(EVERYTHING, at, by, note)
     return None

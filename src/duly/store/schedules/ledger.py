@@ -35,7 +35,7 @@ INSERT_TICKS = each(
     postgres=f"""INSERT INTO @ticks ({TICK_COLUMNS}) SELECT * FROM unnest({_TICK_ARRAYS})
         ON CONFLICT DO NOTHING RETURNING schedule_id::text, kind, tick_at""",
 )
-# The job of a tick is one that was there before, for its function says that there is only one.
+# The job of a tick already existed: its function allows only one at a time.
 POINT_TICK = both(
     """UPDATE @ticks SET job_id = :job_id
         WHERE schedule_id = :schedule_id AND kind = :kind AND tick_at = :tick_at"""
@@ -47,11 +47,11 @@ JOBS_OF = each(
 
 
 Slot = tuple[str, str, int]
-"""A tick by its schedule, kind and time."""
+"""Identifies a tick: its schedule, kind and time."""
 
 
 class TickJobOrder(NamedTuple):
-    """A job to be made for a tick."""
+    """The parameters of a job to be created for a tick."""
 
     plan: Plan
     tick: Decided
@@ -62,11 +62,12 @@ class TickJobOrder(NamedTuple):
 
 
 MakeJobs = Callable[[TickJobOrder, int], Sequence[NewJob]]
-"""The job of a tick, first, and those that wait for its end; `now` is given."""
+"""Creates the job of a tick, followed by the hooks that wait for it; `now` is the second
+argument."""
 
 
 def insert_ticks(session: Session, rows: Sequence[TickRecord]) -> set[Slot]:
-    """Write ledger rows; those that were not there before."""
+    """Write ledger rows. Return those that are new."""
     if not rows:
         return set()
     values = [msgspec.structs.astuple(row) for row in rows]
@@ -82,9 +83,9 @@ def insert_ticks(session: Session, rows: Sequence[TickRecord]) -> set[Slot]:
 
 
 def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> Mapping[str, str]:
-    """Store the jobs of ticks; one whose key somebody holds points to the holder instead.
+    """Store the jobs of ticks. If another job holds the key of one, its tick points to that job.
 
-    Who that is, by the id that the job would have had.
+    Returns these other jobs, by the id that the new job would have had.
     """
     if not jobs:
         return {}
@@ -97,12 +98,12 @@ def insert_jobs_of(session: Session, jobs: Mapping[Slot, Sequence[NewJob]]) -> M
 
 
 def job_of(made: Sequence[NewJob], existing: Mapping[str, str]) -> str:
-    """The job of a tick, which may be one that was there before."""
+    """The job of a tick, which may have existed before."""
     return existing.get(made[0].id, made[0].id)
 
 
 def cancel_others(session: Session, plan: Plan, now: int) -> None:
-    """Cancel whatever of this schedule is unfinished."""
+    """Cancel all unfinished jobs of this schedule."""
     others = [row[0] for row in session.run(JOBS_OF, {"id": plan.id})]
     if others:
         cancel_live(session, others, f"schedule:{plan.id}", now)

@@ -23,14 +23,14 @@ from duly.store.statements import both, each
 if TYPE_CHECKING:
     from duly.store.session import Session
 
-# Whoever has changed it meanwhile may have mended it.
+# If it was changed in the meantime, the change may have fixed it.
 PARK = both(
     """UPDATE @schedules SET parked_tick = coalesce(next_tick_at, parked_tick),
             next_tick_at = NULL, due_at = NULL, error = :error, parked_at = :now
         WHERE id = :id AND (due_at <= :now OR parked_at IS NOT NULL)"""
 )
 _PARKED = "parked_at IS NOT NULL AND enabled AND error LIKE 'UnknownFunction:%'"
-# SQLite would rather look at every schedule, in the order of its functions or ids.
+# SQLite would otherwise look at every schedule, in the order of its functions or ids.
 _AMONG_PARKED = "INDEXED BY duly_schedules_parked"
 _MISSING = f"WHERE {_PARKED} LIMIT 1000"
 MISSING_FUNCTIONS = each(
@@ -53,23 +53,22 @@ REVIVE = both(
 log = logging.getLogger(__name__)
 
 REVIVED_AT_ONCE = 100
-"""As many as LOCK_PARKED gives."""
+"""The LIMIT of LOCK_PARKED."""
 
 
 def park(session: Session, schedule_id: str, error: str, now: int) -> None:
-    """Let a schedule rest that cannot be ticked, with the error."""
+    """Park a schedule that cannot be processed, with the error."""
     log.error("schedule %s is parked: %s", schedule_id, error, extra={"schedule": schedule_id})
     session.run(PARK, {"id": schedule_id, "error": error, "now": now})
 
 
 def missing_functions(session: Session) -> list[str]:
-    """The functions for want of which schedules are parked."""
+    """The functions whose absence has parked schedules."""
     return [row[0] for row in session.run(MISSING_FUNCTIONS)]
 
 
 def revive(session: Session, functions: Iterable[str], now: int) -> int:
-    """Let up to 100 schedules that were parked for want of these functions tick again, from
-    now; how many."""
+    """Resume up to 100 schedules that were parked for lack of these functions. Return how many."""
     names = session.array(functions)
     found = [schedule_of(row) for row in session.run(LOCK_PARKED, {"functions": names})]
     for record in found:
@@ -78,9 +77,9 @@ def revive(session: Session, functions: Iterable[str], now: int) -> int:
 
 
 def revive_one(session: Session, record: ScheduleRecord, now: int, *, anew: bool = False) -> None:
-    """Let a schedule go on with the tick that it stood at, or with that tick computed anew.
+    """Let a schedule resume at the tick at which it stopped, or with that tick computed again.
 
-    How much of what has come meanwhile is caught up, its policies say.
+    Its policies decide how many of the ticks since then are caught up.
     """
     parked: dict[str, str] = {}
     plan = understand(record, parked)
@@ -93,5 +92,5 @@ def revive_one(session: Session, record: ScheduleRecord, now: int, *, anew: bool
     due = None if tick_at is None else due_at(plan, tick_at, calendars)
     times = {"next_tick_at": tick_at, "due_at": due, "override": override_text(plan)}
     session.run(REVIVE, times | {"id": record.id})
-    log.info("schedule %s is parked no longer", record.id, extra={"schedule": record.id})
+    log.info("schedule %s is no longer parked", record.id, extra={"schedule": record.id})
     audit(session, "schedule.revive", f"schedule:{record.id}", None, {"was": record.error}, now)

@@ -41,7 +41,7 @@ HUNDREDTH = both(
     """SELECT tick_at FROM @ticks WHERE schedule_id = :id AND kind = :kind
         ORDER BY tick_at DESC LIMIT 1 OFFSET 99"""
 )
-# Where a batch ends, if there are more than fit into one.
+# Where a batch ends, if there are more ticks than fit into one.
 END_OF_BATCH = both(
     """SELECT tick_at FROM @ticks WHERE schedule_id = :id AND kind = :kind AND tick_at < :before
         ORDER BY tick_at LIMIT 1 OFFSET :most"""
@@ -67,7 +67,8 @@ def _roll_up_ticks(source: str) -> str:
 
 
 ROLL_UP_TICKS = both(_roll_up_ticks(f"@ticks WHERE {_OLD}"))
-# In PostgreSQL another janitor may be at the same ticks: what is counted is what is removed.
+# On PostgreSQL another janitor may process the same ticks: only those that this one removes are
+# counted.
 FORGET_TICKS = each(
     sqlite=f"DELETE FROM @ticks WHERE {_OLD} RETURNING 1",
     postgres=f"""WITH gone AS (DELETE FROM @ticks WHERE {_OLD} RETURNING *),
@@ -108,7 +109,7 @@ BATCH = 1_000
 
 
 class OldTicks(NamedTuple):
-    """Ticks of one schedule and kind that are to go: all before an instant."""
+    """The ticks of one schedule and kind that can be deleted: all before an instant."""
 
     schedule_id: str
     kind: str
@@ -116,11 +117,11 @@ class OldTicks(NamedTuple):
 
 
 def retain_ticks(store: Engine, after: str, cutoff: int) -> tuple[str, int]:
-    """Forget old ticks and costs of some schedules that come after one: the last of them, ""
-    at the end, and how many ticks went.
+    """Delete old ticks and costs of some schedules after `after`.
 
-    A schedule keeps its newest hundred, and what its budget looks at. What goes is added to the
-    row of its day in the same transaction.
+    Returns the last schedule, "" at the end, and how many ticks were deleted. A schedule keeps its
+    newest hundred, and those within the window of its budget. What is deleted is added to the row
+    of its day in the same transaction.
     """
     last, old, costs = store.read(lambda session: _old_ticks(session, after or FIRST_ID, cutoff))
     removed = 0
@@ -135,9 +136,10 @@ def retain_ticks(store: Engine, after: str, cutoff: int) -> tuple[str, int]:
 def _old_ticks(
     session: Session, after: str, cutoff: int
 ) -> tuple[str, list[OldTicks], dict[str, int]]:
-    """What may go of the schedules that come after one.
+    """The old ticks of the schedules after `after`.
 
-    The last schedule looked at ("" at the end), its ticks, and since when its costs count.
+    Returns the last schedule looked at ("" at the end), its ticks, and the time since when its
+    costs count.
     """
     rows = session.run(IN_LEDGER, {"after": after})
     found: list[OldTicks] = []
@@ -152,10 +154,10 @@ def _old_ticks(
 
 
 def _beyond(policies: str) -> int:
-    """How much longer than usual a schedule needs its ledger: its budget looks back."""
+    """How much longer a schedule needs its ledger rows because of its budget's window."""
     try:
         budget = read_policies(policies).budget
-    except Exception:  # what cannot be read decides nothing
+    except Exception:  # settings that cannot be read are ignored
         return 0
     return 0 if budget is None else budget.window_ms
 
@@ -175,7 +177,7 @@ def _old_of(
 
 
 def _forget_ticks(session: Session, old: OldTicks) -> int:
-    """Remove some of these ticks, oldest first, and keep one row for every day; how many."""
+    """Delete some of these ticks, oldest first, and keep one row for every day. Return how many."""
     where = {"id": old.schedule_id, "kind": old.kind, "before": old.before}
     batch = session.run(END_OF_BATCH, where | {"most": BATCH})
     if batch:
@@ -191,5 +193,5 @@ def _forget_costs(session: Session, costs: Mapping[str, int]) -> None:
 
 
 def days_of(session: Session, schedule_id: str) -> list[Day]:
-    """What is left of ticks and jobs that are gone: one row for every day (UTC) with any."""
+    """Daily totals of deleted ticks and jobs: one row for every day (UTC) with any."""
     return [Day(*row) for row in session.run(DAYS_OF, {"id": schedule_id})]

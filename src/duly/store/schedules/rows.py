@@ -38,7 +38,7 @@ def of_schedules(columns: str, rest: str, *, sqlite_rest: str | None = None) -> 
 
 
 def schedule_of(row: Row) -> ScheduleRecord:
-    """A row of the table as a value."""
+    """A schedule from a row of the table."""
     fields = named(ScheduleRecord, row)
     for flag in ("enabled", "zoned"):
         fields[flag] = bool(fields[flag])
@@ -46,7 +46,7 @@ def schedule_of(row: Row) -> ScheduleRecord:
 
 
 def tick_of(row: Row) -> TickRecord:
-    """A row of the ledger as a value."""
+    """A tick from a row of the ledger."""
     fields = named(TickRecord, row)
     fields["dst_adjusted"] = bool(fields["dst_adjusted"])
     return TickRecord(**fields)
@@ -55,7 +55,7 @@ def tick_of(row: Row) -> TickRecord:
 def understand(record: ScheduleRecord, parked: dict[str, str]) -> Plan | None:
     try:
         return plan_of(record)
-    except Exception as error:  # whatever is wrong with it, others must go on
+    except Exception as error:  # a broken schedule must not stop the others
         parked[record.id] = reason_of(error)
         return None
 
@@ -65,7 +65,7 @@ def reason_of(error: Exception) -> str:
 
 
 def stood_at(plan: Plan, calendars: Mapping[str, Calendar]) -> int | None:
-    """The first tick that nobody has decided yet."""
+    """The first tick that is not decided yet."""
     record = plan.record
     plain = replace(plan, override=None)
     since = record.created_at if record.awake_at is None else record.awake_at
@@ -77,8 +77,10 @@ def stood_at(plan: Plan, calendars: Mapping[str, Calendar]) -> int | None:
 
 
 def overridden(plan: Plan, stood: int | None, tick_at: int | None) -> Plan:
-    """The plan, in which what an operator said of the tick that it stood at holds for that tick,
-    wherever that is now; and nothing if it was about another one."""
+    """The plan with an operator's override moved to `tick_at`, if it was about the tick `stood`.
+
+    An override of any other tick is dropped.
+    """
     override = plan.override
     if override is None or tick_at is None or override.tick_at != stood:
         return replace(plan, override=None)
@@ -86,7 +88,7 @@ def overridden(plan: Plan, stood: int | None, tick_at: int | None) -> Plan:
 
 
 def override_text(plan: Plan) -> str | None:
-    """What an operator said of the next tick, as it is stored."""
+    """An operator's override of the next tick, as it is stored."""
     return None if plan.override is None else msgspec.json.encode(plan.override).decode()
 
 

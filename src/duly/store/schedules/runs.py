@@ -30,7 +30,7 @@ from duly.store.statements import both
 if TYPE_CHECKING:
     from duly.store.session import Session
 
-# What a run beside the trigger leaves behind; if it was the last one, nothing is to come.
+# The state that a run outside the trigger leaves behind. After the last run there is no next tick.
 NOTE_RUN = both(
     """UPDATE @schedules SET rotation_index = :rotation_index, remaining = :remaining,
             last_dispatch_at = :last_dispatch_at, last_job_id = :last_job_id,
@@ -39,7 +39,7 @@ NOTE_RUN = both(
             due_at = CASE WHEN :over THEN NULL ELSE due_at END
         WHERE id = :id"""
 )
-# Where a row of a run can stand: at this instant, or at the first one after it that is free.
+# The instant for the ledger row of a run: this one, or the first free one after it.
 FREE_INSTANT = both(
     """SELECT min(t.tick_at) + 1 FROM @ticks t
         WHERE t.schedule_id = :id AND t.kind = 'manual' AND t.tick_at >= :now
@@ -51,27 +51,26 @@ FREE_INSTANT = both(
 
 
 class RunRequest(NamedTuple):
-    """Who asks for ticks beside those of the trigger, and how."""
+    """Who requests ticks outside the trigger, and how."""
 
     by: str | None = None
     parent_id: str | None = None
-    """The job that asks, if a job does."""
+    """The job that requests them, if it is a job."""
     ancestors: frozenset[str] = frozenset()
-    """The schedules that it descends from."""
+    """The schedules that the job descends from."""
     run_id: str | None = None
-    """Under this id a run is made once."""
+    """A run with this id is made only once."""
     inputs: Sequence[str] | None = None
-    """The names of those that are given for a run."""
+    """The names of the inputs that are given for a run."""
 
 
 Choose = Callable[[Plan, Facts, int], Iterable[Decided]]
-"""What is to be run, decided while the schedule is locked; a run now stands at the instant given.
-"""
+"""Decides what to run, while the schedule is locked. A run now is recorded at the given instant."""
 NOT_BACKFILLED = frozenset({Reason.SLOT_EXISTS, Reason.CYCLE_DETECTED, Reason.KILL_SWITCH}) | {
     Reason.TARGET_PAUSED,
     Reason.TARGET_DEPRECATED,
 }
-"""Why a backfill leaves a slot as it is, so that another one can fill it."""
+"""Skip reasons for which a backfill leaves a slot free, so that a later one can fill it."""
 
 
 def run(
@@ -83,12 +82,12 @@ def run(
     request: RunRequest,
     slots: Range | None = None,
 ) -> list[TickRecord] | None:
-    """Run ticks that no trigger asks for, while the schedule is locked: what became of each.
+    """Run ticks outside the trigger, while the schedule is locked. Return the outcome of each.
 
-    None if there is no such schedule. `slots`: where those of a backfill are; without, it is one
-    run now. A slot that has a row is answered with the reason `schedule_slot_exists`, and audited.
-    A run that was made before is answered with what became of it, or with nothing if the ledger
-    keeps that no longer.
+    Returns None if there is no such schedule. `slots` is the range of a backfill; without it, this
+    is one run now. A slot that already has a row gets the reason `schedule_slot_exists`, and an
+    audit entry. For a run that was already made, this returns its outcome, or nothing if the ledger
+    no longer has it.
     """
     rows = session.run(LOCK_SCHEDULE, {"id": schedule_id}) if is_id(schedule_id) else ()
     if not rows:
@@ -100,7 +99,7 @@ def run(
     kind = TickKind.SLOT if slots else TickKind.MANUAL
     instant = now if slots else _free_instant(session, plan, now)
     verdict = Verdict(plan, tuple(choose(plan, facts, instant)))
-    # Ticks that are filled in must not overlap.
+    # Backfilled ticks must not overlap.
     serial = plan.policies.overlap != Overlap.ALLOW if slots else verdict.is_serial
     jobs: dict[Slot, Sequence[NewJob]] = {}
     for tick, dispatch in verdict.dispatches:
@@ -112,13 +111,13 @@ def run(
 
 
 def _ran(session: Session, schedule_id: str, tick_at: int) -> list[TickRecord]:
-    """The run of an instant; nothing if the ledger keeps it no longer."""
+    """The run at an instant; empty if the ledger no longer has it."""
     found = ticks(session, schedule_id, TickFilter(after=tick_at, before=tick_at + 1))
     return [tick for tick in found if tick.kind == TickKind.MANUAL]
 
 
 def _free_instant(session: Session, plan: Plan, now: int) -> int:
-    """Two may be run in the same millisecond, and each has a row of its own."""
+    """Two runs may happen in the same millisecond, and each needs its own row."""
     [(free,)] = session.run(FREE_INSTANT, {"id": plan.id, "now": now})
     return now if free is None else int(free)
 
@@ -130,14 +129,14 @@ def _write(
     jobs: Mapping[Slot, Sequence[NewJob]],
     now: int,
 ) -> list[TickRecord]:
-    """Write down what was decided, but for slots that stay as they are; what became of each."""
+    """Store the decisions, except for slots that stay as they are. Return the outcome of each."""
     plan, rows = verdict.plan, list[TickRecord]()
     for tick in verdict.ticks:
         made = jobs.get((plan.id, kind, tick.tick_at))
         rows.append(tick_row(plan, kind, tick, made[0].id if made else None, now))
     is_run = kind == TickKind.MANUAL
     stored = insert_ticks(session, [r for r in rows if is_run or r.reason not in NOT_BACKFILLED])
-    # Ticks that are filled in are no reason to cancel what runs now.
+    # Backfilled ticks must not cancel a current run.
     if stored and is_run and verdict.cancels_others:
         cancel_others(session, plan, now)
     written = {slot: made for slot, made in jobs.items() if slot in stored}
@@ -149,7 +148,7 @@ def _write(
 
 def _noted(verdict: Verdict, last_job: str | None, *, fills: bool) -> dict[str, Any]:
     record = verdict.plan.record
-    # A slot that was taken after all is no dispatch.
+    # A slot that turned out to be taken is not a dispatch.
     standing = standing_of(verdict.plan, verdict.ticks if last_job else ())
     filled_until = verdict.ticks[-1].tick_at if fills and verdict.ticks else None
     return {
@@ -175,7 +174,7 @@ def _answer(row: TickRecord, stored: set[Slot], existing: Mapping[str, str]) -> 
 def _audit_run(
     session: Session, answers: Sequence[TickRecord], request: RunRequest, now: int
 ) -> None:
-    """Record who asked for a run, or for ticks to be filled in; and each slot that was taken."""
+    """Record who requested a run or a backfill, and each slot that was already taken."""
     if not answers:
         return
     first, last = answers[0], answers[-1]

@@ -1,7 +1,7 @@
-"""One pass of a ticker: lock a page of due schedules, decide, and write everything down.
+"""One pass of a ticker: lock a page of due schedules, decide, and store the decisions.
 
-All of it is one transaction a page. A schedule that cannot be decided, whatever the reason, is
-parked with its error and blocks nobody.
+Each page is one transaction. A schedule that cannot be decided, for whatever reason, is parked with
+its error and does not block others.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ ADVANCE = each(
 
 
 PASS_TICKS = 1_000
-"""So many ticks, and those of one more schedule, are written in one transaction at most."""
+"""The number of ticks after which a transaction takes no further schedule."""
 
 
 class TickPass(NamedTuple):
-    """What a page came to."""
+    """The result of a page."""
 
     looked_at: int
     dispatched: int
@@ -84,11 +84,11 @@ class TickPass(NamedTuple):
     more: bool
     """Whether more schedules are due than a page holds."""
     skips: Mapping[str, int] = {}
-    """Those that were skipped, by the reason."""
+    """The skipped ones, by reason."""
 
 
 def added(ticked: Sequence[TickPass], *, more: bool) -> TickPass:
-    """Several as if they had been one page."""
+    """Add up several passes as if they had been one page."""
     return TickPass(
         looked_at=sum(each.looked_at for each in ticked),
         dispatched=sum(each.dispatched for each in ticked),
@@ -111,11 +111,11 @@ def tick(
     signals_for: str | None = None,
     only: str | None = None,
 ) -> TickPass:
-    """Decide one page of due schedules, in one transaction; or the one with that id.
+    """Decide one page of due schedules, or only the one with that id, in one transaction.
 
-    Each tick becomes one row of the ledger and, if it is dispatched, its jobs; a slot that has
-    a row gets no job. The schedule moves on to its next tick; one that cannot be decided is
-    parked. Schedules that somebody else has locked are left to them.
+    Each tick becomes one row of the ledger and, if it is dispatched, its jobs; a slot that already
+    has a row gets no job. The schedule moves on to its next tick; one that cannot be decided is
+    parked. Schedules that another process has locked are left to it.
     """
     where = {"now": now, "zone_data": zone_data, "signals_for": signals_for}
     if only is None:
@@ -127,7 +127,8 @@ def tick(
         return TickPass(0, 0, 0, 0, 0, more=False)
     parked: dict[str, str] = {}
     plans = [plan for record in records if (plan := understand(record, parked))]
-    # Somebody else has taken those that were asked for: without an answer nothing is decided.
+    # Signals were requested for schedules that another process has taken since; without a signal,
+    # nothing is decided.
     unasked = {plan.id for plan in plans if needs_signal(plan) and plan.id not in signals}
     plans = [plan for plan in plans if plan.id not in unasked]
     facts = gather(session, plans, now, signals)
@@ -146,7 +147,7 @@ def tick(
 
 
 def _not_too_many(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The first of them, as far as one transaction reaches; those that catch up have many ticks."""
+    """As many as fit into one transaction: schedules that catch up have many ticks."""
     ticks = 0
     for place, verdict in enumerate(verdicts):
         ticks += len(verdict.ticks)
@@ -158,7 +159,7 @@ def _not_too_many(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def _judge(plan: Plan, facts: Facts, now: int, parked: dict[str, str]) -> Verdict | None:
     try:
         return judge(plan, facts, now)
-    except Exception as error:  # whatever is wrong with it, others must go on
+    except Exception as error:  # a broken schedule must not stop the others
         parked[plan.id] = reason_of(error)
         return None
 
@@ -175,9 +176,9 @@ def _make_jobs(
                 order = TickJobOrder(plan, tick, dispatch, serial)
                 made[plan.id, TickKind.SLOT, tick.tick_at] = make_jobs(order, now)
         except StoreError:
-            # Nothing that the schedule could help: all of it is tried again.
+            # Not the fault of the schedule: all of it is tried again.
             raise
-        except Exception as error:  # whatever is wrong with it, others must go on
+        except Exception as error:  # a broken schedule must not stop the others
             parked[plan.id] = reason_of(error)
     return made
 
@@ -188,7 +189,7 @@ def _write(
     jobs: Mapping[Slot, Sequence[NewJob]],
     now: int,
 ) -> int:
-    """Write down what was decided; how many slots somebody else had taken."""
+    """Store the decisions. Return how many slots were already taken."""
     rows: list[TickRecord] = []
     for verdict in verdicts:
         mine = {tick.tick_at: jobs[_slot(verdict, tick)][0].id for tick, _ in verdict.dispatches}
@@ -224,7 +225,7 @@ def _slot(verdict: Verdict, tick: Decided) -> Slot:
 
 
 def _dispatched(verdict: Verdict, stored: set[Slot]) -> list[Slot]:
-    """The slots that were dispatched, but for those that somebody had taken."""
+    """The slots that were dispatched, except those that were already taken."""
     slots = (_slot(verdict, tick) for tick, _ in verdict.dispatches)
     return [slot for slot in slots if slot in stored]
 
@@ -239,8 +240,8 @@ def _cancel_all_but_last(
 ) -> None:
     """Of ticks that are caught up together, each one cancels those before it.
 
-    Several may have one job, if the function is unique: it stays if it is the last one's too. One
-    that was there before is none that these ticks have made.
+    If the function is unique, several ticks may have the same job; it stays if the last tick has it
+    too. A job that existed before these ticks is not canceled.
     """
     made = [jobs[slot] for slot in _dispatched(verdict, stored)]
     if not made:
@@ -253,7 +254,7 @@ def _cancel_all_but_last(
 
 
 class Advance(NamedTuple):
-    """Where a schedule stands after its ticks."""
+    """The state of a schedule after its ticks."""
 
     id: str
     next_tick_at: int | None
@@ -267,7 +268,7 @@ class Advance(NamedTuple):
 
 
 def write_advances(session: Session, rows: Sequence[Advance]) -> None:
-    """Write down where schedules stand after their ticks."""
+    """Store the state of schedules after their ticks."""
     if not rows:
         return
     if session.dialect == "sqlite":
@@ -287,7 +288,7 @@ def _advance_of(
 ) -> Advance:
     plan, standing = verdict.plan, verdict.standing
     dispatched = _dispatched(verdict, stored)
-    # Somebody had taken them: as if they had not been tried.
+    # Slots that were already taken count as if they had not been tried.
     refused = len(verdict.dispatches) - len(dispatched)
     decided = [tick.tick_at for tick in verdict.ticks]
     past = [*decided, *verdict.taken, *([verdict.missed.last] if verdict.missed else [])]

@@ -52,24 +52,26 @@ MOVE_TICK = both(
 
 
 ZONE_DATA, ZONE_DATA_DONE = "zone_data", "zone_data_done"
-"""The version that a ticker must have, and the one that all ticks were computed with."""
+"""The version that a ticker must have, and the version with which all ticks were computed."""
 
 
 def has_zone_data(session: Session, version: str) -> bool:
-    """Whether ticks were computed with this version, or a later one is required."""
+    """Whether all ticks were computed with this version, or a later one is required."""
     meta: dict[str, str] = dict(session.run(READ_META))
     return meta.get(ZONE_DATA, "") > version or meta.get(ZONE_DATA_DONE, "") == version
 
 
 def required_zone_data(session: Session) -> str:
-    """The version of the zone data that a ticker must have; "" if any will do."""
+    """The zone data version that a ticker must have; "" if any will do."""
     meta: dict[str, str] = dict(session.run(READ_META))
     return meta.get(ZONE_DATA, "")
 
 
 def take_zone_data(store: Engine, version: str) -> bool:
-    """Require this version of the zone data, unless a later one is required: older tickers
-    leave zoned schedules alone. Whether stored ticks have to be computed anew with it."""
+    """Require this zone data version, unless a later one is required.
+
+    Return whether stored ticks must be computed again.
+    """
     if store.read(lambda session: has_zone_data(session, version)):
         return False
     return store.write(lambda session: _require(session, version))
@@ -88,12 +90,12 @@ def _meta(session: Session, key: str) -> str:
 
 
 def compute_zoned(session: Session, version: str, after: str, now: int) -> str | None:
-    """Compute the next ticks of up to 100 zoned schedules after one anew; the last of them.
+    """Recompute the next ticks of up to 100 zoned schedules after `after`. Return the last of them.
 
-    None if there are no more, or if a later version is required meanwhile.
+    Returns None if there are no more, or if a later version has been required since.
     """
     if _meta(session, ZONE_DATA) != version:
-        return None  # somebody with a later version does it
+        return None  # a process with a later version does it
     page = [schedule_of(row) for row in session.run(LOCK_ZONED, {"after": after or FIRST_ID})]
     plans = [plan for record in page if (plan := understand(record, {}))]
     calendars = calendars_of(session, plans)
