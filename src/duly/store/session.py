@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Session(ABC):
-    """Runs duly's statements; what it does is committed, or not, by whoever opened it."""
+    """Runs duly's statements. The caller that opened it commits or rolls back."""
 
     dialect: Dialect
 
@@ -56,7 +56,7 @@ class Session(ABC):
         return self.run(ask.statement, parameters)
 
     def ids(self, statement: Statement, parameters: Mapping[str, Any]) -> list[str]:
-        """The first column of the answer."""
+        """The first column of the rows."""
         return [row[0] for row in self.run(statement, parameters)]
 
     def array(self, values: Iterable[str]) -> Any:

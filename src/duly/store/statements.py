@@ -1,6 +1,6 @@
 """SQL statements: each is written once, under one name, in the module of its verb.
 
-A statement is one text for both databases where that serves, two where one would be slow or wrong.
+A statement is one text for both databases if that works, and two if one would be slow or wrong.
 `@jobs`, `@history` … stand for the tables, `@id`, `@state` … for a job's columns as they are read
 (ids as text); parameters are `:name`. No statement takes "now" from the database: SERVER_TIME sets
 the clock by it, and two others measure how long a transaction has been open.
@@ -19,7 +19,7 @@ from duly.store.placeholders import Style, named_to_psycopg, named_to_style
 
 Dialect = Literal["sqlite", "postgres"]
 Table = Literal["jobs", "history", "kept"]
-"""Where jobs stand."""
+"""The tables that hold jobs."""
 
 HISTORY_BUCKETS = 16
 DAY_MS = 86_400_000
@@ -46,7 +46,7 @@ def each(*, sqlite: str, postgres: str) -> Statement:
 
 
 def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
-    """What the words behind an @ stand for."""
+    """The replacements for the names behind an @."""
     prefix = "duly_" if dialect == "sqlite" else f"{schema}."
     tables = "jobs history kept workers queues functions meta migrations".split()
     tables += "keys slots starts progress logs".split()
@@ -54,7 +54,8 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
     tables += "tokens requests inbox endpoints gateways counters traces".split()
     columns = {column: _read_as(column, dialect) for column in RECORD_COLUMNS}
     short = {f"short_{name}": _short(name, dialect) for name in ("args", "result")}
-    # SQLite would read a long result to reach the arguments behind it, so they are kept before it.
+    # SQLite would read through a long result to reach the arguments behind it, so short ones are
+    # kept before it.
     before = f"coalesce(short_args, {short['short_args']})"
     short["final_args"] = before if dialect == "sqlite" else short["short_args"]
     return {table: prefix + table for table in tables} | columns | short | {"schema": schema}
@@ -62,13 +63,14 @@ def words_for(dialect: Dialect, schema: str = "duly") -> dict[str, str]:
 
 def _read_as(column: str, dialect: Dialect) -> str:
     if dialect == "sqlite":
-        # Behind a + a column has no declared type, so no converter of a user's applies to it.
+        # With a + in front a column has no declared type, so a user's converters do not apply to
+        # it.
         return f"+{column}"
     return f"{column}::text" if column in _IDS else column
 
 
 def _short(column: str, dialect: Dialect) -> str:
-    """A column that may be long, as lists have it: what is longer is not even loaded."""
+    """A column that may be long, for lists: longer values are not even loaded."""
     size = f"{column}_bytes" if dialect == "sqlite" else f"octet_length({column})"
     return f"CASE WHEN {size} > {LISTED_BYTES} THEN '{LEFT_OUT}' ELSE {column} END"
 
@@ -83,14 +85,14 @@ def render(sql: str, dialect: Dialect, words: dict[str, str]) -> str:
 def render_for(
     statement: Statement | str, dialect: Dialect, schema: str, style: Style
 ) -> tuple[str, tuple[str, ...] | None]:
-    """The text for another driver, and the order of its parameters unless they go by name."""
+    """The text for another driver, and the order of its parameters unless it takes names."""
     text = statement if isinstance(statement, str) else getattr(statement, dialect)
     words = words_for(dialect, schema)
     return named_to_style(re.sub(r"@(\w+)", lambda match: words[match[1]], text), style)
 
 
 class Texts(dict[Statement, str]):
-    """The texts of statements for one dialect and schema, each made when it is first asked for."""
+    """The texts of statements for one dialect and schema, each built when first used."""
 
     def __init__(self, dialect: Dialect, schema: str) -> None:
         super().__init__()
@@ -105,12 +107,12 @@ class Texts(dict[Statement, str]):
 
 @lru_cache(maxsize=16)
 def texts(dialect: Dialect, schema: str = "duly") -> Texts:
-    """What the driver gets for each statement."""
+    """The text that the driver gets for each statement."""
     return Texts(dialect, schema)
 
 
 def named_statements() -> Iterator[tuple[str, Statement]]:
-    """Every statement of the modules that are loaded, with its name."""
+    """Every statement of the loaded modules, with its name."""
     stores = [module for name, module in sys.modules.items() if name.startswith("duly.store")]
     for module in stores:
         yield from ((name, s) for name, s in vars(module).items() if isinstance(s, Statement))
@@ -141,7 +143,8 @@ RECORD_COLUMNS = JobRecord.__struct_fields__
 # PostgreSQL only ---------------------------------------------------------------------------------
 
 
-# Each statement has to see what was committed before it, whatever the database's own default is.
+# Each statement has to see what was committed before it, whatever the database's default is.
 BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
-# Here no statement sees what was committed since the first one of its transaction.
+# At these levels a statement does not see what was committed after the first one of its
+# transaction.
 SNAPSHOT_LEVELS = ("repeatable read", "serializable")

@@ -1,7 +1,7 @@
 """The verbs that also work in a user's transaction, without the I/O.
 
-Each is a generator: it yields what to ask the database and is sent the rows. duly's own sessions
-run it on their connection, `borrow.py` on the user's, whatever its driver and colour.
+Each is a generator: it yields the statements to run and is sent their rows. duly's own sessions run
+it on their connection, `handles.py` on the user's, for any driver, sync or async.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from duly.store.statements import (
 
 _NEW = Fields(NewJob.__struct_fields__)
 TRACKED_COLUMNS = Fields(TrackedJob.__struct_fields__)
-# Looked for before it is read: on PostgreSQL a failing statement would end the user's transaction.
+# Checked before it is read: on PostgreSQL a failing statement would end the user's transaction.
 HAS_META = each(
     sqlite="SELECT 1 FROM main.sqlite_master WHERE type = 'table' AND name = '@meta'",
     postgres="SELECT 1 WHERE to_regclass('@meta') IS NOT NULL",
@@ -73,22 +73,22 @@ def _insert(fields: Fields) -> Statement:
 INSERT_JOBS = _insert(_NEW)
 INSERT_TRACKED = _insert(TRACKED_COLUMNS)
 _NOTIFY = "SELECT pg_notify('duly', '')"
-# The same, and wake whoever waits for jobs when they are committed (PostgreSQL only).
+# The same, and wake waiting workers on commit (PostgreSQL only).
 INSERT_JOBS_AND_NOTIFY = both(f"WITH stored AS ({INSERT_JOBS.postgres}) {_NOTIFY}")
 INSERT_TRACKED_AND_NOTIFY = both(f"WITH stored AS ({INSERT_TRACKED.postgres}) {_NOTIFY}")
 LIVE_IDS = each(
     sqlite="SELECT @id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))",
     postgres="SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) ORDER BY id FOR UPDATE",
 )
-# The same for those that must not have started meanwhile.
+# The same for jobs that must not have started meanwhile.
 PENDING_IDS = each(
     sqlite=f"{LIVE_IDS.sqlite} AND state = 'pending'",
     postgres="""SELECT @id FROM @jobs WHERE id = ANY(:ids::uuid[]) AND state = 'pending'
         ORDER BY id FOR UPDATE""",
 )
 # The isolation level of a user's transaction (PostgreSQL only), and whether a cancel in it has to
-# see what others commit meanwhile: the children of a job that has run, other members of its batch.
-# A row that changes after this look cannot be locked any more above READ COMMITTED.
+# see what other transactions commit meanwhile: the children of a job that has run, or other members
+# of its batch. Above READ COMMITTED, a row that changes after this look cannot be locked any more.
 CANCEL_NEEDS = both(
     """SELECT current_setting('transaction_isolation'), EXISTS (SELECT 1 FROM @jobs
         WHERE id = :id AND (token > 0 OR batch_id IS NOT NULL))"""
@@ -120,7 +120,7 @@ HOLDER_OF_KEY = each(
     sqlite="SELECT job_id FROM @keys WHERE scope = :scope AND key = :key",
     postgres="SELECT job_id::text FROM @keys WHERE scope = :scope AND key = :key",
 )
-# Only the attempt that runs is heard, and of two reports the later one stays.
+# Only the running attempt may report, and of two reports the later one is kept.
 REPORT = each(
     sqlite="""INSERT INTO @progress (job_id, value, note, revision, updated_at)
         SELECT f.id, f.value, f.note, f.revision, f.updated_at
@@ -139,7 +139,7 @@ REPORT = each(
             revision = excluded.revision, updated_at = excluded.updated_at
         WHERE excluded.revision > p.revision""",
 )
-# A line that arrived although the answer was lost is not stored twice.
+# A line that was stored although the answer was lost is not stored twice.
 WRITE_LOGS = each(
     sqlite="""INSERT INTO @logs (job_id, seq, logged_at, level, line) VALUES (?, ?, ?, ?, ?)
         ON CONFLICT DO NOTHING""",
@@ -157,8 +157,8 @@ def _look_sqlite(table: str) -> str:
         WHERE t.id IN (SELECT value FROM json_each(:ids))"""
 
 
-# One job after the other, for a plan that was made while a table was empty would rather read all of
-# it, also when it has grown.
+# One job after the other: a plan that was made while a table was empty would read all of it, even
+# after it has grown.
 def _look_postgres(table: str) -> str:
     return f"""SELECT w.id::text, {_LOOK}
         FROM unnest(:ids::uuid[]) AS w (id)
@@ -168,7 +168,7 @@ def _look_postgres(table: str) -> str:
 
 
 def _look(*tables: str) -> Statement:
-    """Where jobs of these tables stand, and what they said last."""
+    """The state, progress and latest log line of jobs in these tables."""
     return each(
         sqlite=" UNION ALL ".join(map(_look_sqlite, tables)),
         postgres=" UNION ALL ".join(map(_look_postgres, tables)),
@@ -182,19 +182,19 @@ INSERT_TRACES = each(
     postgres="""INSERT INTO @traces (job_id, parent)
         SELECT * FROM unnest(:job_id::uuid[], :parent::text[]) ON CONFLICT DO NOTHING""",
 )
-# A job that is stored only if nobody holds its keys. Somebody who has not committed is waited for.
+# A job that is stored only if no other job holds its keys. It waits for uncommitted holders.
 INSERT_KEYED = both(
     f"""INSERT INTO @jobs ({TRACKED_COLUMNS.columns}) VALUES ({TRACKED_COLUMNS.named})
         ON CONFLICT DO NOTHING RETURNING 1"""
 )
-# Who holds them; the job itself, if it was stored and only the answer got lost.
+# The holder of the keys; the job itself, if it was stored and only the answer was lost.
 KEY_HOLDER = both(
     """SELECT @id FROM @jobs WHERE id = :id
         UNION ALL SELECT @id FROM @jobs WHERE unique_key = :unique_key
         UNION ALL SELECT @id FROM @jobs WHERE pending_key = :pending_key LIMIT 1"""
 )
-# It has not started, or it would not have the key any more; a later call decides when it will. If
-# a worker has claimed it, the call takes it back: the worker finds another token when it wants to
+# It has not started, or it would no longer have the key; a later call decides when it will. If a
+# worker has claimed it, the call takes it back: the worker finds another token when it wants to
 # start the body.
 _IF_CLAIMED = "CASE state WHEN 'running' THEN 1 ELSE 0 END"
 DEBOUNCE = both(
@@ -223,7 +223,7 @@ T = TypeVar("T")
 
 
 class Ask(NamedTuple):
-    """One question: a statement, or a composed text, and its parameters (or many rows of them)."""
+    """One request: a statement, or a composed text, and its parameters (or many rows of them)."""
 
     statement: Statement | str
     parameters: Mapping[str, Any] | Sequence[Row] = {}
@@ -233,7 +233,7 @@ Steps = Generator[Ask, list[Row], T]
 
 
 def drive(steps: Steps[T], answer: Callable[[Ask], list[Row]]) -> T:
-    """Take the steps to their end."""
+    """Run the steps to the end."""
     try:
         ask = next(steps)
         while True:
@@ -244,7 +244,7 @@ def drive(steps: Steps[T], answer: Callable[[Ask], list[Row]]) -> T:
 
 
 async def drive_async(steps: Steps[T], answer: Callable[[Ask], Awaitable[list[Row]]]) -> T:
-    """Take the steps to their end; the answers are awaited."""
+    """Run the steps to the end; the answers are awaited."""
     try:
         ask = next(steps)
         while True:
@@ -260,16 +260,17 @@ async def drive_async(steps: Steps[T], answer: Callable[[Ask], Awaitable[list[Ro
 def insert(
     dialect: Dialect, jobs: Sequence[NewJob], *, notify: bool = False
 ) -> Steps[dict[str, str]]:
-    """Store new jobs; `notify` lets PostgreSQL wake workers, once, when they are committed.
+    """Store new jobs. `notify` lets PostgreSQL wake workers, once, on commit.
 
-    By the id of each that was not stored, because somebody holds its key, the holder's.
+    Returns, for the id of each job that was not stored because its key is held, the holder's id.
     """
     keyed = keyed_of(jobs)
     existing = (yield from insert_keyed(keyed)) if keyed else {}
     plain = without(jobs, keyed, existing) if keyed else jobs
     notify = notify and dialect == "postgres"
     if plain:
-        # One statement, for on PostgreSQL it may stand alone; most need the shorter one.
+        # One statement, because on PostgreSQL it may run on its own; most calls need the shorter
+        # one.
         tracked = any(isinstance(job, TrackedJob) for job in plain)
         fields = TRACKED if tracked else NEW
         values = (rows if dialect == "sqlite" else columns)(plain, fields)
@@ -282,7 +283,7 @@ def insert(
 
 
 _INSERTS = {
-    # By whether some are tracked, and whether workers are told.
+    # By whether some are tracked, and whether to notify workers.
     (False, False): INSERT_JOBS,
     (True, False): INSERT_TRACKED,
     (False, True): INSERT_JOBS_AND_NOTIFY,
@@ -291,14 +292,14 @@ _INSERTS = {
 
 
 def keyed_of(jobs: Iterable[NewJob]) -> list[KeyedJob]:
-    """Those that are stored only if nobody holds their keys."""
+    """The jobs that are stored only if their keys are free."""
     return [job for job in jobs if isinstance(job, KeyedJob) and job.has_keys]
 
 
 def insert_traces(
     dialect: Dialect, jobs: Iterable[NewJob], existing: Mapping[str, str]
 ) -> Steps[None]:
-    """Note which of the jobs that were stored belong to a trace."""
+    """Record which of the stored jobs belong to a trace."""
     traced = [
         Trace(job.id, job.trace)
         for job in jobs
@@ -316,7 +317,7 @@ class Trace(NamedTuple):
 def without(
     jobs: Sequence[NewJob], keyed: Sequence[KeyedJob], existing: Mapping[str, str]
 ) -> list[NewJob]:
-    """The other jobs. A hook must not wait for a job that was not stored, nor for such a batch."""
+    """The other jobs. A hook must not wait for a job or a batch that was not stored."""
     absent = [job for job in keyed if job.id in existing]
     done = {job.id for job in keyed} | {job.hook_id for job in absent}
     members = [job for job in jobs if isinstance(job, TrackedJob) and job.id not in existing]
@@ -334,9 +335,9 @@ KEY_TRIES = 20
 
 
 def insert_keyed(jobs: Iterable[KeyedJob]) -> Steps[dict[str, str]]:
-    """Store jobs whose keys nobody holds; by the id of each other one, who holds them."""
+    """Store jobs whose keys are free. Return the holders of the other jobs' keys, by job id."""
     existing: dict[str, str] = {}
-    # In one order, so that two who want the same keys do not wait for each other.
+    # Sorted, so that two callers that want the same keys do not deadlock.
     for job in sorted(jobs, key=_by_key):
         holder = yield from _insert_one(job)
         if holder != job.id:
@@ -345,7 +346,7 @@ def insert_keyed(jobs: Iterable[KeyedJob]) -> Steps[dict[str, str]]:
 
 
 def _by_key(job: KeyedJob) -> tuple[str, str, list[str]]:
-    # Of the same keys the earliest call first: the sort is stable.
+    # For equal keys the earliest call comes first: the sort is stable.
     return job.pending_key or "", job.unique_key or "", [entry.key for entry in job.entries]
 
 
@@ -365,12 +366,12 @@ def _insert_one(job: KeyedJob) -> Steps[str]:
             if other != job.id:
                 yield from _pass_entries(job, other)
             return other
-        # Whoever held the key has started or ended between the two: try again.
+        # The holder has started or ended between the two statements: try again.
     raise StoreUnavailable(f"the key of {job.function} kept changing hands; try again")
 
 
 def _holder_of(job: KeyedJob) -> Steps[str | None]:
-    """The job that stands in the way; a debounced call leaves its arguments there."""
+    """The job that holds the keys; a debounced call replaces its arguments."""
     pending = job.pending_key
     if job.debounced:
         changed = {"args": job.args, "run_at": job.run_at, "expires_at": job.expires_at}
@@ -384,7 +385,7 @@ def _holder_of(job: KeyedJob) -> Steps[str | None]:
 
 
 def _keep(job: KeyedJob, entry: KeyEntry) -> Steps[str]:
-    """Take a key that outlives its job, unless somebody has it; who has it then."""
+    """Take a key that outlives its job, unless it is held. Return the holder."""
     which = {"scope": entry.scope, "key": entry.key}
     for _ in range(KEY_TRIES):
         until = {"expires_at": entry.expires_at, "now": job.created_at}
@@ -397,7 +398,7 @@ def _keep(job: KeyedJob, entry: KeyEntry) -> Steps[str]:
 
 
 def _pass_entries(job: KeyedJob, holder: str) -> Steps[None]:
-    """The call was answered with another job: so will be a repeat, also when that has ended."""
+    """The call returned another job. A repeat must return it too, even after that job has ended."""
     for entry in job.entries:
         which = {"scope": entry.scope, "key": entry.key, "job_id": job.id}
         yield Ask(PASS_KEY, which | {"holder": holder})
@@ -422,7 +423,7 @@ def columns(jobs: Sequence[NewJob], fields: Sequence[str] = NEW) -> dict[str, An
 
 
 def get(job_id: str) -> Steps[JobRecord | None]:
-    """Live first, then history: one statement over both can miss a row on the move."""
+    """Live first, then history: a single statement over both can miss a row that moves."""
     if not is_id(job_id):
         return None
     for statement in (GET_LIVE, GET_HISTORY, GET_KEPT):
@@ -442,7 +443,7 @@ def find(filter: JobFilter) -> Steps[list[JobRecord]]:
 
 
 def record(row: Row) -> JobRecord:
-    """A row of one of the three job tables as a value."""
+    """A job from a row of one of the three job tables."""
     fields = named(JobRecord, row)
     fields["kind"] = word(fields["kind"], Kind, Kind.ACTION)
     fields["state"] = word(fields["state"], State, State.FAILED)
@@ -450,7 +451,7 @@ def record(row: Row) -> JobRecord:
 
 
 def named(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:
-    """The columns of a row by the fields that they are read into; others have a default."""
+    """The columns of a row by field name; the other fields have defaults."""
     return dict(zip(kind.__struct_fields__, row, strict=False))
 
 
@@ -460,7 +461,7 @@ def named(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:
 def report(
     dialect: Dialect, progress: Sequence[ProgressReport], lines: Sequence[LogEntry]
 ) -> Steps[None]:
-    """Write down what running attempts have said."""
+    """Store the reports of running attempts."""
     if progress:
         yield Ask(REPORT, many(dialect, progress, ProgressReport))
     if lines:
@@ -468,7 +469,7 @@ def report(
 
 
 def look(dialect: Dialect, job_ids: Collection[str]) -> Steps[list[Look]]:
-    """Live first, then what has ended; as `get`."""
+    """Reads live jobs first, then finished ones. See `get`."""
     wanted = {job_id for job_id in job_ids if is_id(job_id)}
     found: dict[str, Look] = {}
     for statement in (LOOK_LIVE, LOOK_ENDED):
@@ -500,7 +501,7 @@ def cancel(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | Non
 
 
 def cancel_for_user(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[bool | None]:
-    """The same in a transaction that is not duly's own, whose isolation level may be any."""
+    """The same in a user's transaction, which may have any isolation level."""
     if dialect == "postgres" and is_id(job_id):
         [(level, needs_to_see)] = yield Ask(CANCEL_NEEDS, {"id": job_id})
         if needs_to_see and level in sql.SNAPSHOT_LEVELS:
@@ -511,7 +512,7 @@ def cancel_for_user(dialect: Dialect, job_id: str, by: str, now: int) -> Steps[b
 def cancel_live(
     dialect: Dialect, job_ids: Iterable[str], by: str, now: int, *, only_pending: bool = False
 ) -> Steps[int]:
-    """Cancel those that are unfinished, and what descends from them through unfinished jobs."""
+    """Cancel the unfinished ones, and descendants that are reached through unfinished jobs."""
     which = PENDING_IDS if only_pending else LIVE_IDS
     level = _ids((yield Ask(which, {"ids": array(dialect, job_ids)})))
     canceled = 0
@@ -564,7 +565,7 @@ def _ids(rows: Iterable[Row]) -> list[str]:
 
 
 def store_id() -> Steps[str | None]:
-    """What tells this database's store from any other; None if duly's tables are not there."""
+    """The id of this database's store; None if duly's tables do not exist."""
     if not (yield Ask(HAS_META)):
         return None
     rows = yield Ask(READ_STORE_ID)

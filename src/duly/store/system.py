@@ -21,7 +21,7 @@ _READ_AS_TEXT = frozenset(
 
 
 def page_of(table: str, dialect: str, *, beyond: bool) -> str:
-    """The statement that shows some rows of a table in the order of its key."""
+    """The statement that shows some rows of a table in key order."""
     shown = TABLES[table]
     columns = ", ".join(_read(column, dialect) for column in shown.columns)
     key = ", ".join(f"t.{column}" for column in shown.key)
@@ -49,7 +49,7 @@ def count_rows(table: str) -> str:
 
 
 class SystemTable(msgspec.Struct, frozen=True):
-    """One of duly's tables: its rows, counted up to a limit, and what is shown of them."""
+    """One of duly's tables: its rows, counted up to a limit, and the columns that are shown."""
 
     name: str
     rows: int
@@ -71,9 +71,9 @@ def tables(session: Session) -> list[SystemTable]:
 def rows(
     session: Session, table: str, after: Sequence[str | int] | None, limit: int
 ) -> list[Mapping[str, Any]]:
-    """Rows of one of duly's tables beyond a key, in the order of their keys.
+    """Rows of one of duly's tables after a key, in key order.
 
-    Without what users have written: arguments, results, bodies, secrets.
+    User data is left out: arguments, results, bodies, secrets.
     """
     shown = TABLES[table]
     if after is not None and not is_key(table, after):

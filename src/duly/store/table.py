@@ -1,8 +1,8 @@
-"""The table of store verbs, one line each; a verb is defined in the module of its noun.
+"""The table of store verbs, one line each. A verb is defined in the module of its noun.
 
-A verb either happens as a whole or, if it raises, not at all; those that are given the store and
-not a session take several transactions. Two stores have them, SQLite and PostgreSQL;
-`duly.testing.StoreConformance` is the suite that any other one has to pass.
+A verb takes effect as a whole or, if it raises, not at all. Verbs that take the store instead of a
+session use several transactions. There are two stores, SQLite and PostgreSQL;
+`duly.testing.StoreConformance` is the test suite that any other one has to pass.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Method = Callable[Concatenate[Engine, P], T]
 
 
 def reads(verb: Verb[P, T]) -> Method[P, T]:
-    """A verb that looks at what is committed."""
+    """A verb that reads committed data."""
 
     @wraps(verb)
     def method(store: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +48,7 @@ def reads(verb: Verb[P, T]) -> Method[P, T]:
 
 
 def reads_in_time(verb: Verb[P, T]) -> Method[P, T]:
-    """The same for what no index may serve."""
+    """The same for queries that may have no index."""
 
     @wraps(verb)
     def method(store: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,7 +58,7 @@ def reads_in_time(verb: Verb[P, T]) -> Method[P, T]:
 
 
 def writes(verb: Verb[P, T], *, then: str | None = None) -> Method[P, T]:
-    """A verb that is one transaction; `then`: a point of fault that comes after its commit."""
+    """A verb that is one transaction; `then` is a fault point after its commit."""
 
     @wraps(verb)
     def method(store: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -84,7 +84,10 @@ class Store(Engine):
     """The verbs."""
 
     def copy_end(self) -> CopyEnd:
-        """The store as one end of a copy; it need not be open, and may be closed to all others."""
+        """The store as one end of a copy.
+
+        It need not be open, and may be closed to other callers.
+        """
         return CopyEnd(self.read, self.write)
 
     # Enqueue

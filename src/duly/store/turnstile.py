@@ -1,16 +1,17 @@
 """Makes all writers of one SQLite file take turns, across processes.
 
-SQLite's own busy handler sleeps and polls, so a lone writer starves beside a hot one. Here every
-writer passes two locks: take *next*, take *write*, let *next* go. Whoever holds *next* is served
-next, so nobody who keeps writing can overtake. Threads of a process pass two thread locks first,
-then the process passes two file locks.
+SQLite's own busy handler sleeps and polls, so an occasional writer starves next to a busy one. Here
+every writer passes two locks: take *next*, take *write*, release *next*. The holder of *next* is
+served next, so a process that keeps writing cannot overtake. Threads of a process pass two thread
+locks first, then the process passes two file locks.
 
-The user's own connections do not pass here, and only poll. For them a writer that follows others
-without a break pauses for a moment every ten milliseconds, with the database unlocked. That is
-luck, so every two seconds there is a gap as long as the longest pause between two polls: processes
-that have been writing much stand back until it is over, a lone writer passes. While somebody is
-seen to write past the turnstile, those processes leave the file alone for most of the time: the log
-that SQLite writes ahead has then changed since the last one left.
+The user's own connections do not go through the turnstile; they only poll. For their sake, writers
+that follow each other without a break pause briefly every ten milliseconds, with the database
+unlocked. Whether a poll falls into such a pause is luck. So every two seconds there is a gap as
+long as the longest interval between two polls: processes that have been writing a lot wait until it
+is over, an occasional writer passes. After a write outside the turnstile is detected, those
+processes leave the file alone most of the time. It is detected because the write-ahead log has
+changed since the last turn ended.
 """
 
 from __future__ import annotations
@@ -29,33 +30,37 @@ from duly.errors import StoreUnavailable
 WAIT_SECONDS = 10.0
 MAX_UNBROKEN_NS = 10_000_000
 PAUSE_NS = 1_000_000
-# SQLite's busy handler looks again after 100 ms at the latest, and gives up after 5 s by default.
+# SQLite's busy handler polls at least every 100 ms, and gives up after 5 s by default.
 GAP_LENGTH_NS = 120_000_000
 GAP_EVERY_NS = 2_000_000_000
 BUSY_SHARE = 0.1
-# For so long after a stranger has written, so many times as long as a turn has taken is left free:
-# six polls of the busy handler within 33 ms find it so, all but one time in a hundred.
+# For this long after a write outside the turnstile, this many times the length of a turn is left
+# free: among six polls of the busy handler within 33 ms at least one succeeds, 99 times in a
+# hundred.
 OUTSIDE_WRITER_NS = 1_000_000_000
 FREE_SHARE = 1.5
 _FORM = struct.Struct("=7q")
 
 
 class _Stamps(NamedTuple):
-    """What all processes know of the turns so far; only whoever has one looks and writes."""
+    """Shared by all processes: data about the turns so far.
+
+    Only the holder of a turn reads and writes it.
+    """
 
     paused_at: int
     """When a writer last paused."""
     released_at: int
     unbroken_since: int
-    """Since when there was no gap; a time that is still to come is the end of one."""
+    """Since when there was no gap; a time in the future is the end of a gap."""
     held: int
-    """How long the last turn has taken."""
+    """How long the last turn took."""
     log: int
-    """When the log was last written, as that turn ended."""
+    """When the log was last written, at the end of that turn."""
     log_of: int
-    """Which turn that was: when it ended. An older duly leaves it as it was."""
+    """Which turn that was: when it ended. An older version of duly does not update it."""
     stranger_at: int
-    """When somebody was last seen to have written without a turn."""
+    """When a write without a turn was last detected."""
 
 
 class Turnstile:
@@ -80,7 +85,7 @@ class Turnstile:
         self.leave(self)
 
     def enter(self, holder: object) -> None:
-        """Wait for a turn. If this raises, whatever it is, `leave` makes sure that none is held."""
+        """Wait for a turn. If this raises anything, `leave` makes sure that no turn is held."""
         until = os_monotonic() + WAIT_SECONDS
         _lock(self._next, until)
         try:
@@ -101,13 +106,14 @@ class Turnstile:
         self.begun()
 
     def begun(self) -> None:
-        """From now on others wait; what a transaction has waited for itself is not counted."""
+        """Others wait from now on. The time that a transaction has waited itself is not counted."""
         self._entered_at = os_monotonic_ns()
 
     def leave(self, holder: object) -> None:
-        """Let the next one in, if this holder has not done so.
+        """Let the next writer in, if this holder has not done so already.
 
-        Ctrl-C can come before the first line of this, or between any two: it is called again then.
+        Ctrl-C can come before the first line of this, or between any two lines: then it is called
+        again.
         """
         if self._holder is not holder:
             return
@@ -121,7 +127,7 @@ class Turnstile:
         self._let_go()
 
     def _written(self) -> int:
-        """When the log was last written; nought if nothing is in it."""
+        """When the log was last written; 0 if it is empty."""
         try:
             log = os.stat(self._log)
         except OSError:
@@ -152,7 +158,7 @@ class Turnstile:
             fcntl.flock(self._next_file, fcntl.LOCK_UN)
 
     def _gap_to_leave(self) -> float:
-        """Seconds to stand back for, if this process fills the time."""
+        """How many seconds to stand back, if this process has been writing a lot."""
         stamps = self._stamps()
         now = os_monotonic_ns()
         if self._stranger_has_written(stamps):
@@ -171,7 +177,7 @@ class Turnstile:
         return max(0.0, room) / 1e9
 
     def _breathe(self) -> None:
-        # Times after now are from before a restart of the machine.
+        # Times in the future are from before a restart of the machine.
         now = os_monotonic_ns()
         stamps = self._stamps()
         if (
@@ -193,7 +199,7 @@ class Turnstile:
 
 
 def open_private(path: Path) -> int:
-    """Open a lock file of duly's own, readable by nobody else, not inherited by programs."""
+    """Open one of duly's lock files, readable only by its owner and not inherited by programs."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
@@ -203,7 +209,7 @@ def _lock(lock: threading.Lock, until: float) -> None:
 
 
 def _lock_file(file: int, until: float) -> None:
-    """flock has no time limit, so poll: first at once, then ever less often."""
+    """flock has no timeout, so poll, at increasing intervals."""
     pause = 0.00005
     while True:
         try:

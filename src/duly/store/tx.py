@@ -11,12 +11,12 @@ from duly.store.session import Session
 
 
 class OpenTx(ABC):
-    """The verbs of StoreTx that both databases do the same way."""
+    """The verbs of StoreTx that both databases implement the same way."""
 
     @property
     @abstractmethod
     def _open(self) -> Session:
-        """Raises if user code has ended the transaction."""
+        """Raise if user code has ended the transaction."""
 
     def insert_jobs(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         return enqueue.insert_jobs(self._open, jobs)

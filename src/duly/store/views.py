@@ -23,7 +23,7 @@ def _counted(table: str, where: str, order: str) -> str:
         (SELECT 1 FROM {table} WHERE {where} ORDER BY {order} LIMIT {CAP}) found)"""
 
 
-# Whoever has broken a promise is looked at again, and so has a time for that.
+# A schedule with a missed expectation is checked again, and so has a time for that.
 _LATE = f"""(SELECT count(*) FROM (SELECT late FROM @schedules WHERE expect_at IS NOT NULL
     ORDER BY expect_at LIMIT {CAP}) promised WHERE late IS NOT NULL)"""
 
@@ -54,8 +54,8 @@ RECENT_RUNS = each(
         ORDER BY s.id, h.id DESC""",
 )
 
-# The newest runs of each of some functions, so many of those that succeeded and that failed. As a
-# range, for by equality PostgreSQL would go along the ids, through the runs of all others.
+# The newest succeeded and failed runs of each of some functions. As a range, because for equality
+# PostgreSQL would follow the ids, through the runs of all others.
 _FIRST, _LAST = str(UUID(int=0)), str(UUID(int=2**128 - 1))
 FUNCTION_RUNS = each(
     sqlite="""SELECT f.value, h.id, h.state, started_at, completed_at FROM json_each(:names) f
@@ -74,7 +74,7 @@ FUNCTION_RUNS = each(
         ORDER BY f.name, h.id DESC""",
 )
 
-# What the ledger and the history still hold of a schedule, by the day (UTC) of the tick.
+# What the ledger and the history still hold for a schedule, by day (UTC) of the tick.
 _SLOTS = " UNION ALL ".join(
     f"""SELECT * FROM (SELECT tick_at, outcome, count FROM @ticks
         WHERE schedule_id = :id AND kind = '{kind}' ORDER BY tick_at DESC LIMIT {CAP}) {kind}"""
@@ -95,7 +95,7 @@ HISTORY_DAYS = both(
 
 
 def _throughput(where: str) -> Statement:
-    """How many of the newest jobs ended when, and how."""
+    """How many of the newest jobs ended in each state and time step."""
     return both(
         f"""SELECT completed_at / :step, state, count(*) FROM (SELECT completed_at, state
             FROM @history WHERE {where} ORDER BY @history.id DESC LIMIT {CAP}) recent
@@ -111,7 +111,7 @@ THROUGHPUT_OF_OWNER = each(
     sqlite=_throughput("owner = :owner AND id >= :since_id").sqlite,
     postgres=_throughput("owner = :owner AND id >= :since_id::uuid").postgres,
 )
-# By function, for that is how the index goes.
+# By function, because that is the order of the index.
 FAILED_SINCE = each(
     sqlite=f"""SELECT count(*) FROM (SELECT 1 FROM @functions f CROSS JOIN @history h
         WHERE h.function = f.name AND h.state = 'failed' AND h.id >= :since_id
@@ -133,23 +133,23 @@ HOUR_MS = 3_600_000
 
 
 class Tally(NamedTuple):
-    """How many there are of what operators look for, each counted up to 10,000."""
+    """Counts that operators look for, each up to 10,000."""
 
     due_soon: int
     """Schedules that are due within the hour."""
     overdue: int
-    """Schedules that should have been ticked long ago."""
+    """Schedules that are long overdue."""
     late: int
-    """Schedules that have broken a promise."""
+    """Schedules that have missed their expectation."""
     disabled: int
-    """Schedules that somebody has paused."""
+    """Schedules that are disabled."""
     running: int
     failed: int
-    """Jobs that were stored in the last day and have failed."""
+    """Jobs stored within the last day that have failed."""
 
 
 class EndedCount(NamedTuple):
-    """How many jobs have ended in one state within one step of time."""
+    """How many jobs have ended in one state within one time step."""
 
     at: int
     state: str
@@ -157,10 +157,10 @@ class EndedCount(NamedTuple):
 
 
 def tally(session: Session, now: int, overdue: int, day: int, owner: str | None) -> Tally:
-    """How many there are of what operators look for; of all owners if it is None.
+    """Counts that operators look for; of every owner if `owner` is None.
 
-    `overdue`: schedules that were due before it count as such; `day`: since when failed jobs
-    are counted.
+    `overdue`: schedules that were due before it count as overdue; `day`: failed jobs are counted
+    from then on.
     """
     where: dict[str, Any] = {"now": now, "soon": now + HOUR_MS, "overdue": overdue}
     since: dict[str, Any] = {"since_id": first_id_at(day)}
@@ -193,13 +193,12 @@ def function_runs(
     where = {"names": session.array(functions), "limit": limit}
     for function, *run in session.run(FUNCTION_RUNS, where):
         found[function].append(Run(*run))
-    # Of both outcomes there may be so many: beyond the limit those of one are not all known.
+    # There may be this many with either outcome: beyond the limit those of one are incomplete.
     return {function: runs[:limit] for function, runs in found.items()}
 
 
 def throughput(session: Session, since: int, step: int, owner: str | None) -> list[EndedCount]:
-    """How many jobs have ended in which step of time, and how: of the newest 10,000 that were
-    stored since then."""
+    """How many of the newest 10,000 jobs stored since then ended in each state and time step."""
     where: dict[str, Any] = {"since_id": first_id_at(since), "step": step}
     if owner is None:
         rows = session.run(THROUGHPUT, where)
@@ -209,7 +208,7 @@ def throughput(session: Session, since: int, step: int, owner: str | None) -> li
 
 
 def ledger_days(session: Session, schedule_id: str) -> list[Day]:
-    """The same of the ticks and jobs that are still there: of the newest 10,000 of a kind."""
+    """The same for the ticks and jobs that still exist: the newest 10,000 of each kind."""
     days: dict[int, dict[str, int]] = defaultdict(lambda: dict.fromkeys(Day._fields[1:], 0))
     for statement in (LEDGER_DAYS, HISTORY_DAYS):
         for day, what, count in session.run(statement, {"id": schedule_id}):

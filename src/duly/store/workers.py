@@ -17,7 +17,8 @@ from duly.store.statements import (
 )
 from duly.store.steps import Row
 
-# As a range: where all that runs is one worker's, SQLite 3.46 would rather read the whole index.
+# As a range: if all running jobs belong to one worker, SQLite 3.46 would otherwise read the whole
+# index.
 HELD_BY_WORKER = "worker_id BETWEEN :worker AND :worker"
 INSERT_WORKER = both(
     "INSERT INTO @workers (id, app, host, pid, queues, functions, slots, alone, started_at)"
@@ -60,12 +61,12 @@ def workers(session: Session) -> list[WorkerInfo]:
 
 
 def beats(session: Session) -> dict[str, int]:
-    """Every worker's beat counter."""
+    """Every worker's heartbeat counter."""
     return dict(session.run(BEATS))
 
 
 def holdings(session: Session, worker_id: str) -> dict[str, int]:
-    """Token by job id of the rows that carry the worker's id."""
+    """The tokens of the rows with the worker's id, by job id."""
     return dict(session.run(HOLDINGS, {"worker": worker_id}))
 
 

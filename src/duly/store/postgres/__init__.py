@@ -1,4 +1,4 @@
-"""The store in a PostgreSQL schema of its own."""
+"""The store in its own PostgreSQL schema."""
 
 import importlib
 

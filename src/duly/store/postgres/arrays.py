@@ -1,7 +1,8 @@
 """Writes lists as PostgreSQL array literals.
 
-psycopg looks at every item to find its type; the statements say the type of each array themselves,
-and a batch of a thousand jobs has a dozen of them. Written like this they cost a tenth.
+psycopg inspects every item to find its type. The statements declare the type of each array
+themselves, and a batch of a thousand jobs has a dozen arrays. Written like this they cost a tenth
+as much.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Item: TypeAlias = str | bytes | float | bool
 
 
 def with_arrays(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a statement, its lists as the text of arrays."""
+    """The parameters of a statement, with lists replaced by array literals."""
     return {
         name: array_text(value) if _is_list(value) else value for name, value in parameters.items()
     }
@@ -30,7 +31,7 @@ def array_text(values: Sequence[Item | None]) -> str:
 
 
 def _items(values: Sequence[Any]) -> str:
-    """Most lists are of one kind, and then no item has to be looked at here."""
+    """Most lists contain a single type, so no item has to be inspected here."""
     if len(values) == 1:
         return "NULL" if values[0] is None else _item(values[0])
     kinds = set(map(type, values))
@@ -52,4 +53,4 @@ def _item(value: object) -> str:
         return f'"\\\\x{value.hex()}"'
     if isinstance(value, bool | int | float):
         return str(value)
-    raise TypeError(f"no item of an array: {type(value).__name__}")
+    raise TypeError(f"cannot be an item of an array: {type(value).__name__}")

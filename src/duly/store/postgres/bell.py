@@ -14,7 +14,7 @@ RING_EVERY = 0.005
 
 
 class Bell:
-    """At most one NOTIFY every few milliseconds, from a thread of its own.
+    """Sends at most one NOTIFY every few milliseconds, from its own thread.
 
     A NOTIFY in every transaction would take a database-wide lock at every commit.
     """
@@ -32,7 +32,7 @@ class Bell:
             self._is_alone = True
 
     def is_quiet(self) -> bool:
-        """Whether somebody else may notify, who then has to: it counts as rung."""
+        """Whether the caller may notify instead, and then has to: it counts as rung."""
         now = os_monotonic()
         if self._rung.is_set() or now - self._rung_at < RING_EVERY:
             return False
@@ -46,7 +46,7 @@ class Bell:
             self._rung.set()
 
     def stop(self) -> None:
-        """End the thread, so that it gives back no connection after the store was closed."""
+        """End the thread, so that it does not return a connection after the store was closed."""
         self._stopped.set()
         self._rung.set()
         if not self._is_alone:
@@ -64,4 +64,4 @@ class Bell:
         try:
             self._notify()
         except Exception as error:
-            log.debug("a wake-up got lost: %s", error)
+            log.debug("a wake-up was lost: %s", error)

@@ -24,12 +24,13 @@ def _plain_adapters() -> AdaptersMap:
     return adapters
 
 
-# What psycopg has at first: whatever a user registers, for all or for a connection, is not in it.
+# psycopg's initial configuration: nothing that a user registers, globally or per connection, is in
+# it.
 ADAPTERS = _plain_adapters()
 
 
 class PlainCursor(psycopg.Cursor[Row]):
-    """A cursor that no setting of a user's reaches."""
+    """A cursor that ignores the user's settings."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection, row_factory=tuple_row)
@@ -51,7 +52,7 @@ class PlainAsyncCursor(psycopg.AsyncCursor[Row]):
 
 
 def is_hung_up(raw: Connection) -> bool:
-    """Whether an idle connection is of no more use: a server that speaks unasked says goodbye."""
+    """Whether an idle connection was closed: a server sends something unasked only to say so."""
     if raw.closed:
         return True
     asked = select.poll()

@@ -12,29 +12,29 @@ from duly import errors
 from duly.store.base import Blame
 from duly.store.copy_mark import PREFIX
 
-# What makes a transaction fail through no fault of its own.
+# Errors that make a transaction fail although it is not at fault.
 CONFLICTS = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.LockNotAvailable,
 )
 
-# The connection is gone, or will be: its own class 08, timeouts that the server ends it for (in a
+# The connection is gone, or will be: its own class 08, timeouts that make the server end it (in a
 # transaction, of the transaction, of the session), a server that stops, starts or is full.
 LOST = ("08", "25P03", "25P04", "57P", "53300")
-# The server cannot do what it could at other times: no memory, no space, read-only (after a
-# failover, or a provider's answer to a full disk), errors of the system, damaged data. Not 53400: a
-# limit that the statement itself has passed.
+# The server temporarily cannot do something: no memory, no space, read-only (after a failover, or
+# as a provider's answer to a full disk), system errors, damaged data. Not 53400: a limit that the
+# statement itself has exceeded.
 TROUBLE = ("25006", "53000", "53100", "53200", "58", "XX001", "XX002")
 
 
 class Conflict(Exception):
-    """The transaction lost against another one and may simply be repeated."""
+    """The transaction lost against another one and can simply be repeated."""
 
 
 @contextlib.contextmanager
 def translated() -> Generator[None]:
-    """Errors of the driver as errors of duly."""
+    """Raise driver errors as duly's errors."""
     try:
         yield
     except CONFLICTS as error:
@@ -45,7 +45,10 @@ def translated() -> Generator[None]:
 
 @contextlib.contextmanager
 def translated_if_ours(schema: str) -> Generator[None]:
-    """In a user's transaction only errors about the store itself; others stay the driver's."""
+    """In a user's transaction, translate only errors about the store itself.
+
+    Other errors stay the driver's.
+    """
     try:
         yield
     except psycopg.errors.UndefinedTable as error:
@@ -62,7 +65,7 @@ def translated_if_ours(schema: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def in_doubt() -> Generator[None]:
-    """After a lost answer: what was asked may have been done, whatever goes wrong now."""
+    """After a lost answer the call may have taken effect, whichever error follows."""
     try:
         yield
     except errors.StoreUnavailable:
@@ -99,19 +102,19 @@ def _translate(error: psycopg.Error) -> Exception:
     if is_lost(error):
         return errors.StoreUnavailable(f"the connection to PostgreSQL was lost: {text}")
     if blame_one(error) == Blame.DATABASE:
-        return errors.StoreUnavailable(f"PostgreSQL is in trouble: {text}")
+        return errors.StoreUnavailable(f"PostgreSQL cannot serve the request: {text}")
     return errors.StoreError(text)
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection is gone, or the server going: any outcome is possible."""
+    """Whether the connection is lost, or the server is going down: any outcome is possible."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError)
     return error.sqlstate.startswith(LOST)
 
 
-# libpq gives no SQLSTATE for a connection that was not made. A server that speaks another language
-# is taken to be down, and what it says is shown.
+# libpq gives no SQLSTATE for a connection that was not made. If the server's messages are in
+# another language, it is treated as down, and its message is shown.
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|(role|user|database) .* does not exist"
     r"|no such (user|database)|no pg_hba\.conf entry|not permitted to log in|permission denied for"
@@ -120,12 +123,12 @@ _REFUSED = re.compile(
 
 
 def is_refused(error: psycopg.Error) -> bool:
-    """Whether a server has answered, and will answer the same until someone changes something."""
+    """Whether a server has answered, and will answer the same until someone changes a setting."""
     return _REFUSED.search(str(error)) is not None
 
 
 def blame_one(error: BaseException) -> Blame:
-    """Who is to blame for an error in a mutation."""
+    """The cause of an error in a mutation."""
     if isinstance(error, errors.StoreError) and not isinstance(error, errors.QueryTooBroad):
         return Blame.DATABASE
     if not isinstance(error, psycopg.Error):

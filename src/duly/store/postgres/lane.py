@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 _SAVEPOINT = f"SAVEPOINT {MEMBER}".encode()
 _UNDO = f"ROLLBACK TO {MEMBER}".encode()
-# Whatever the member SET LOCAL must not reach the next one.
+# Anything that the member SET LOCAL must not affect the next one.
 _LEAVE = f"RELEASE {MEMBER}; RESET ALL; RESET ROLE".encode()
 
 
 class PostgresMutationLane:
-    """Runs mutation bodies, each in a transaction of its own unless the group is shared.
+    """Runs mutation bodies, each in its own transaction unless the group is shared.
 
     The members of a group are finished together, by one statement before the commit. Until then
     nothing of the group is durable, so none of its members may end the transaction.
@@ -72,7 +72,7 @@ class PostgresMutationLane:
         raise_if_ended(self.raw)
         if self.raw.info.transaction_status == TransactionStatus.INERROR:
             raise errors.TransactionEnded(
-                "a statement failed and the body went on; use tx.savepoint() around it"
+                "a statement failed and the body continued; wrap it in tx.savepoint()"
             )
         if self._shared:
             return self._finish_later(claim, result, now)
@@ -81,24 +81,24 @@ class PostgresMutationLane:
         }  # fmt: skip
         moved = bool(self._session.run(FINISH_MUTATION, values))
         if not moved and self._session.run(CURRENT_XID)[0][0] != self._xid:
-            raise errors.TransactionEnded("the body ended the transaction and began another")
+            raise errors.TransactionEnded("the body ended the transaction and started another")
         return moved
 
     def _finish_later(self, claim: Claim, result: str | None, now: int) -> bool:
         if self.tx.was_kept_from_ending:
-            raise errors.TransactionEnded("the body went on without what it was refused")
+            raise errors.TransactionEnded("the body continued after an operation was refused")
         self._own = finished(claim, State.SUCCEEDED, result=result)
         self._now = now
         return True
 
     def log(self, lines: Sequence[LogEntry]) -> None:
-        # If the body has broken its transaction, `finish` says so.
+        # If the body has broken its transaction, `finish` raises.
         if self.raw.info.transaction_status == TransactionStatus.INTRANS:
             write_reports(self._session, [], lines)
 
     def leave(self) -> None:
         if self._shared:
-            # The next one is entered with the same request.
+            # The next member is entered in the same round trip.
             leave = _LEAVE + self._store.after_reset + b"; " + _SAVEPOINT
             self.raw.execute(leave)
             self._has_entered = True
@@ -128,14 +128,14 @@ class PostgresMutationLane:
         try:
             self.raw.cancel_safe(timeout=2)
         except psycopg.Error as error:
-            # What the body does is rolled back all the same, when it ends.
+            # The body's changes are rolled back in any case when it ends.
             log.warning("a statement could not be interrupted: %s", first_line(error))
 
     def renew(self) -> None:
         self.raw.close()
 
     def blame(self, error: BaseException) -> Blame:
-        # A lost connection decides, whatever the body has made of the error that told it.
+        # A lost connection decides, whatever the body made of the error that reported it.
         return Blame.DATABASE if self.raw.broken else blame(error, blame_one)
 
     def is_refusal(self, error: BaseException) -> bool:

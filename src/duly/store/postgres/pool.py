@@ -1,4 +1,4 @@
-"""The connection pool of a process: of limited size, with no connection idle for long."""
+"""The connection pool of a process: limited in size, with no connection idle for long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ IDLE_SECONDS = 60.0
 
 
 class PoolExhausted(StoreUnavailable):
-    """Every connection of this process was in use for too long. Nothing was asked of the server."""
+    """Every connection of this process was in use for too long.
+
+    No statement was sent to the server.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__(
@@ -30,7 +33,7 @@ class PoolExhausted(StoreUnavailable):
 
 
 class _Loan:
-    """One connection in use. A task that outlives it remembers it, so it knows its end."""
+    """One connection in use. A task that outlives it keeps this, and so knows that it has ended."""
 
     __slots__ = ("is_counted", "over", "pool", "turn")
 
@@ -45,10 +48,11 @@ _loan: ContextVar[_Loan | None] = ContextVar("duly_loan", default=None)
 
 
 class Pool:
-    """Lends connections; a caller that finds all of them in use waits, first come, first served.
+    """Lends connections. If all are in use, callers wait, first come, first served.
 
-    Two never wait, and get one beyond the bound: code that has one already, since it would wait
-    for itself, and duly's own loops, since a worker whose heartbeat waits is taken for dead.
+    Two kinds of callers never wait, and get a connection beyond the limit: code that already has
+    one, since it would wait for itself, and duly's own loops, since a worker whose heartbeat has to
+    wait would look dead.
     """
 
     def __init__(self, connect: Callable[[], Connection], most: int) -> None:
@@ -57,14 +61,17 @@ class Pool:
         self._guard = threading.Lock()
         self._in_use = 0
         self._waiting: deque[_Loan] = deque()
-        # The one used last is used next, so the others grow old.
+        # The connection used last is used next, so the others grow old.
         self._idle: list[tuple[float, Connection]] = []
         self._closer: threading.Thread | None = None
         self._look = threading.Event()
 
     @contextmanager
     def lend(self) -> Generator[Connection]:
-        """A connection for the caller alone; dropped if it broke, or is left in a transaction."""
+        """A connection for this caller only.
+
+        It is dropped if it broke or is left in a transaction.
+        """
         outer, loan = _loan.get(), _Loan(self)
         is_nested = outer is not None and outer.pool is self and not outer.over
         try:
@@ -78,14 +85,14 @@ class Pool:
                 self._give_back(raw)
         finally:
             loan.over = True
-            if _loan.get() is loan:  # else it ends in another context
+            if _loan.get() is loan:  # otherwise it ends in another context
                 _loan.set(outer)
             self._leave(loan)
 
     def _enter(self, loan: _Loan) -> None:
         with self._guard:
             if self._in_use < self._most:
-                # Ctrl-C comes in only where something is called: both happen, or neither.
+                # Ctrl-C can only interrupt at a call: either both lines run, or neither.
                 self._in_use += 1
                 loan.is_counted = True
                 return
@@ -97,7 +104,7 @@ class Pool:
                     raise PoolExhausted(self._most)
 
     def _leave(self, loan: _Loan) -> None:
-        """Let the next one in, or wait no longer."""
+        """Let the next caller in, or stop waiting."""
         with self._guard:
             if not loan.is_counted:
                 if loan in self._waiting:
@@ -112,7 +119,7 @@ class Pool:
                 loan.is_counted = False
 
     def _take_idle(self) -> Connection | None:
-        """A connection that the server has not ended while nobody used it."""
+        """An idle connection that the server has not closed in the meantime."""
         while True:
             with self._guard:
                 raw = self._idle.pop()[1] if self._idle else None
@@ -137,7 +144,7 @@ class Pool:
             self._closer = None
 
     def _close_old(self) -> None:
-        """Until none is idle; the next one that is given back starts another thread."""
+        """Runs until no connection is idle; the next one that is returned starts another thread."""
         wait: float | None = IDLE_SECONDS
         while wait is not None:
             self._look.wait(wait)
@@ -147,7 +154,7 @@ class Pool:
                 raw.close()
 
     def _take_old(self) -> tuple[list[Connection], float | None]:
-        """Those to close now, and for how long the next one is still young."""
+        """The connections to close now, and for how long the next one stays."""
         with self._guard:
             until = os_monotonic() - IDLE_SECONDS
             old = [raw for since, raw in self._idle if since <= until]
@@ -158,7 +165,7 @@ class Pool:
             return old, self._idle[0][0] - until
 
     def close_idle(self) -> None:
-        """Forget them: they lead to a server that is gone, or are no longer needed."""
+        """Close idle connections: their server is gone, or they are no longer needed."""
         with self._guard:
             idle, self._idle = self._idle, []
         self._look.set()
@@ -166,7 +173,7 @@ class Pool:
             raw.close()
 
     def close(self) -> None:
-        """The same, and leave no thread behind; the pool can be used again."""
+        """The same, and end the thread. The pool can be used again."""
         closer = self._closer
         self.close_idle()
         if closer is not None:

@@ -58,9 +58,9 @@ from duly.store.steps import (
 if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
 
-# Repeats an insert whose answer was lost (PostgreSQL only). Jobs that arrived after all are left
-# alone, also those that have finished since. That is looked up after the insert, which waits for
-# whoever is just moving them: a look before it could miss both rows.
+# Repeats an insert whose answer was lost (PostgreSQL only). Jobs that did arrive are left alone,
+# including those that have finished since. That is checked after the insert, which waits for a
+# transaction that is just moving them: a check before it could miss both rows.
 INSERT_JOBS_ONCE = both(
     f"INSERT INTO @jobs ({TRACKED_COLUMNS.columns}) SELECT * FROM unnest({TRACKED_COLUMNS.arrays})"
     " ON CONFLICT (id) DO NOTHING"
@@ -74,8 +74,9 @@ FORGET_REPEATED = both(
 
 _LEVELS = tuple(range(9, -1, -1))
 
-# Where the last vacuum found the table empty, PostgreSQL expects one job to match and compares each
-# of a batch with each other one, until the next vacuum: 900 ms for 1,000 jobs, and nothing for few.
+# If the last vacuum found the table empty, PostgreSQL expects one job to match and compares each
+# one of a batch with each other one, until the next vacuum: 900 ms for 1,000 jobs, but nothing for
+# a few.
 SMALL_BATCH = 16
 
 
@@ -104,7 +105,7 @@ class PostgresSession(Session):
     ) -> list[Row]:
         with PlainCursor(self.raw) as cursor:
             cursor.execute(text, with_arrays(parameters) or None, prepare=prepare)
-            # Not `description`, which makes an object of every column.
+            # Not `description`, which creates an object for every column.
             return cursor.fetchall() if cursor.rownumber is not None else []
 
     def insert_jobs_once(self, jobs: Sequence[NewJob], ring: bool = False) -> None:
@@ -143,7 +144,7 @@ class PostgresSession(Session):
         return _in_order([Claim(*row) for row in rows], request)
 
     def claim_limited(self, request: ClaimRequest, now: int) -> tuple[list[Claim], bool]:
-        """Claim also what is under a limit; and whether jobs were turned away."""
+        """Claim jobs, including those under limits. Return whether any were turned away."""
         fault.point("worker.claiming")
         limited = limits.limited_queues(self)
         served = {name: most for name, most in limited.items() if name in request.queues}
@@ -157,7 +158,10 @@ class PostgresSession(Session):
         return _in_order(claims, request), bool(starting.refused)
 
     def hand_over(self, request: ClaimRequest, now: int) -> tuple[list[Claim], bool]:
-        """Free slots and claim whoever waits for them; and whether other workers are to be told."""
+        """Free slots and claim the jobs that wait for them.
+
+        Return whether to notify other workers.
+        """
         fault.point("worker.claiming")
         freed = limits.free(self, request.freed)
         if not freed:
@@ -195,7 +199,10 @@ class PostgresSession(Session):
     def settle_unlocked(
         self, settlements: Sequence[Settlement], now: int
     ) -> tuple[set[str], set[str]]:
-        """Settle what can be settled without waiting: what has settled, and what is locked."""
+        """Settle what can be settled without waiting.
+
+        Return the settled ids and the locked ones.
+        """
         ids = {"ids": [settlement.id for settlement in settlements]}
         locked = {row[0] for row in self.run(LOCKED_IDS, ids)}
         return self.settle([s for s in settlements if s.id not in locked], now), locked

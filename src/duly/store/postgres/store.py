@@ -1,8 +1,8 @@
-"""The store in a PostgreSQL schema of its own.
+"""The store in its own PostgreSQL schema.
 
-Every statement is one round trip where it can be. READ COMMITTED, SKIP LOCKED, batches in id order,
-no session state. The server's clock is the truth: its offset is measured at connect and with each
-beat.
+Statements take one round trip where possible. READ COMMITTED, SKIP LOCKED, batches in id order, no
+session state. The server's clock is authoritative: its offset is measured at connect and with each
+heartbeat.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from duly.store.table import Store
 from duly.store.workers import BEAT
 
 SERVER_TIME = both("SELECT extract(epoch FROM clock_timestamp())::float8")
-# For how long a transaction of anybody is open whom this role may look at, in milliseconds.
+# How long the oldest transaction that this role can see has been open, in milliseconds.
 SERVER_STATE = each(
     sqlite="SELECT 0",
     postgres="""SELECT (extract(epoch FROM max(clock_timestamp() - xact_start) FILTER (
@@ -82,16 +82,16 @@ SERVER_STATE = each(
                 ('idle_in_transaction_session_timeout', 'transaction_timeout'))
         FROM pg_stat_activity WHERE backend_type = 'client backend'""",
 )
-# What statements have that are in no transaction.
+# The settings of statements outside any transaction.
 DEFAULTS = both(
     "SELECT current_setting('synchronous_commit'), current_setting('default_transaction_isolation')"
 )
-# What the database, the role or the URL says; duly may have changed it for the session.
+# The setting of the database, the role or the URL; duly may have changed it for the session.
 DEFAULT_ISOLATION = both(
     "SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'"
 )
 LISTEN = both("LISTEN duly")
-# A list is planned for the very values it asks for: most filters are met by few rows or by most.
+# A list is planned for its actual values: most filters match either few rows or most.
 SHORT_QUERY = both(
     """SELECT set_config('statement_timeout', '10s', true),
         set_config('plan_cache_mode', 'force_custom_plan', true)"""
@@ -102,7 +102,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SERVER_TIME_SECONDS = 10.0
-"""After so many seconds, whoever needs a connection asks the server's time as well."""
+"""After this many seconds, a caller that takes a connection also reads the server's clock."""
 
 MINIMUM = 140000
 MAX_TRIES = 20
@@ -142,7 +142,7 @@ class PostgresStore(Store):
         self.sql = _Encoded(sql.texts("postgres", schema))
         self.after_reset = b""
         self._begin = sql.BEGIN + b"; " + self.sql[CURRENT_XID]
-        # Whether a statement by itself would have settings of the database's that are not ours.
+        # Whether a single statement would run with settings of the database that are not ours.
         self._must_begin = False
         self._lock = threading.Lock()
         self.pool = pool
@@ -156,21 +156,21 @@ class PostgresStore(Store):
     # Connections
 
     def connect(self) -> Connection:
-        """A new connection; also asks the server what time it is."""
+        """A new connection. This also reads the server's clock."""
         try:
             raw = psycopg.connect(
                 self._url,
                 autocommit=True,
                 prepare_threshold=None if self.is_pooled else 5,
                 connect_timeout=10,
-                # A peer that vanished without a word is noticed, not waited for.
+                # A peer that vanished is detected quickly.
                 keepalives_idle=10,
                 keepalives_interval=5,
                 keepalives_count=3,
                 tcp_user_timeout=30_000,
             )
         except psycopg.ProgrammingError:
-            # What the driver says quotes the part that it cannot read, which may be the password.
+            # The driver's message quotes the part that it cannot parse, which may be the password.
             raise errors.InvalidURL(
                 "the PostgreSQL URL cannot be read; write special characters as %40, %20 and so on"
             ) from None
@@ -189,7 +189,7 @@ class PostgresStore(Store):
         with translated():
             self._ask_time(session)
             [(commits, isolation)] = session.run(DEFAULTS)
-            # Whoever changed them did so for other data than promises that must be kept.
+            # The default may have been changed for other data; duly's promises need these settings.
             if commits == "off":
                 self._insist_on_durable_commits(raw)
             if isolation in sql.SNAPSHOT_LEVELS:
@@ -205,7 +205,7 @@ class PostgresStore(Store):
             raw.execute("SET synchronous_commit = on")
 
     def _insist_on_read_committed(self, raw: Connection) -> None:
-        """For statements by themselves; transactions say it when they begin."""
+        """For single statements; transactions set it when they begin."""
         if self.is_pooled:
             self._must_begin = True
         else:
@@ -223,7 +223,7 @@ class PostgresStore(Store):
     @contextlib.contextmanager
     def _borrow(self) -> Generator[PostgresSession]:
         with self._lend() as session, translated():
-            # A process without a worker has no beats that would ask.
+            # A process without a worker sends no heartbeats, which would read the clock.
             if self._clock is not None and self._clock.monotonic() >= self._ask_time_at:
                 self._ask_time(session)
             yield session
@@ -234,24 +234,25 @@ class PostgresStore(Store):
             try:
                 yield PostgresSession(raw, self)
             except errors.StoreReadOnly:
-                # After a failover others may lead to the server that can write, not this one.
+                # After a failover other addresses may lead to the server that can write, not this
+                # one.
                 raw.close()
                 self._pool.close_idle()
                 raise
 
     def begin(self, raw: Connection) -> str:
-        """Open a transaction; its id, which proves later that it is still the same one."""
+        """Open a transaction. Return its id, which later proves that it is still the same one."""
         cursor = raw.execute(self._begin)
         while cursor.nextset():
             pass
         return str(cursor.fetchall()[0][0])
 
     def read(self, ask: Callable[[PostgresSession], T]) -> T:
-        """Look at what is committed, in no transaction."""
+        """Read committed data, without a transaction."""
         return _repeated(lambda: self._read_once(ask))
 
     def _read_once(self, ask: Callable[[PostgresSession], T]) -> T:
-        """Ask; once more on a new connection if the old one turns out to be dead."""
+        """Run `ask`; once more on a new connection if the old one turns out to be dead."""
         try:
             with self._borrow() as session:
                 return ask(session)
@@ -270,7 +271,7 @@ class PostgresStore(Store):
         return self.write(bounded)
 
     def write(self, work: Callable[[PostgresSession], T]) -> T:
-        """Do the work in a transaction; repeated when it lost against another one."""
+        """Run `work` in a transaction; repeated when it lost against another one."""
         return _repeated(lambda: self._write_once(work))
 
     def _write_once(self, work: Callable[[PostgresSession], T]) -> T:
@@ -286,7 +287,7 @@ class PostgresStore(Store):
             return answer
 
     def write_one(self, work: Callable[[PostgresSession], T]) -> T:
-        """One statement, which is a transaction by itself; repeated like any other."""
+        """Run a single statement, which is its own transaction; repeated like any other."""
         return _repeated(lambda: self._single_once(work))
 
     def _single_once(self, work: Callable[[PostgresSession], T]) -> T:
@@ -296,7 +297,7 @@ class PostgresStore(Store):
             return work(session)
 
     def drop_idle(self) -> None:
-        """Close the connections that nobody has borrowed."""
+        """Close the connections that are not in use."""
         self._pool.close_idle()
 
     def forget_after_fork(self) -> None:
@@ -391,7 +392,7 @@ class PostgresStore(Store):
         return existing
 
     def _insert_keyed(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        """By themselves: who waits for the holder of a key lets nobody else wait."""
+        """Insert outside the shared commit, so that waiting for a key delays no other caller."""
         try:
             return self.write(lambda s: insert_jobs(s, jobs))
         except PoolExhausted:
@@ -402,7 +403,7 @@ class PostgresStore(Store):
                 return self.write(lambda s: s.insert_keyed_once(jobs))
 
     def _insert_together(self, tickets: list[Ticket[_Insert]]) -> None:
-        # One round trip for both, where nobody else is about to ring.
+        # One round trip for both, unless a notification is about to be sent anyway.
         rings, bell = any(ticket.work.ring for ticket in tickets), self._bell
         rung = rings and bell is not None and bell.is_quiet()
         try:
@@ -427,7 +428,7 @@ class PostgresStore(Store):
         except PoolExhausted:
             raise
         except errors.StoreUnavailable:
-            # The answer was lost, or the connection was dead before the question.
+            # The answer was lost, or the connection was dead before the statement.
             self.drop_idle()
             with in_doubt():
                 self.write(lambda s: s.insert_jobs_once(jobs, ring))
@@ -484,7 +485,7 @@ class PostgresStore(Store):
         try:
             return [*claims, *self._claim_due(msgspec.structs.replace(request, limit=left), now)]
         except errors.StoreError:
-            # What was claimed must start.
+            # The claimed jobs must start.
             if not claims:
                 raise
             return claims
@@ -493,7 +494,7 @@ class PostgresStore(Store):
         if not request.limited:
             return self.write_one(lambda s: s.claim(request, now))
         while True:
-            # A transaction for each look: the locks of keys are taken in one order, and not long.
+            # One transaction per look: keys are locked in a fixed order, and not for long.
             claims, refused = self.write(lambda s: s.claim_limited(request, now))
             if claims or not refused:
                 return claims
@@ -501,7 +502,7 @@ class PostgresStore(Store):
     def mutation_lane(self) -> PostgresMutationLane:
         return PostgresMutationLane(self)
 
-    # Workers: a worker lives as long as its counter grows.
+    # Workers: a worker is alive as long as its counter grows.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
         self.write(lambda s: workers.register(s, worker, now))
@@ -511,7 +512,7 @@ class PostgresStore(Store):
         self.write(lambda s: rescue.deregister(s, worker_id, now))
 
     def abandon(self, worker_id: str) -> None:
-        """Nothing has to be let go: without beats the worker is dead. For tests."""
+        """Nothing has to be released: without heartbeats the worker is dead. For tests."""
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
         def beat(session: PostgresSession) -> list[Row]:
@@ -534,7 +535,7 @@ class PostgresStore(Store):
         judge: Callable[[Lost], Settlement],
         now: int,
     ) -> int | None:
-        """The rescuer has to go on beating, so it does not wait for a row that is locked."""
+        """The rescuer must keep sending heartbeats, so it does not wait for a locked row."""
 
         def shortly(session: PostgresSession) -> int | None:
             session.run(SHORT_LOCK_WAIT)
@@ -567,14 +568,14 @@ class PostgresStore(Store):
     # Waking
 
     def _ring_safely(self) -> None:
-        """What was stored is stored, whether or not workers hear of it: they look every second."""
+        """The jobs are stored even if workers are not notified: they check every second."""
         try:
             self.ring()
         except Exception as error:
-            log.warning("workers could not be told of a new job: %s", error)
+            log.warning("workers could not be notified of a new job: %s", error)
 
     def ring(self) -> None:
-        bell = self._bell  # somebody may close the store meanwhile
+        bell = self._bell  # another thread may close the store meanwhile
         if bell is None:
             with self._lock:
                 bell = self._bell = self._bell or Bell(self._notify)
@@ -605,7 +606,7 @@ class PostgresStore(Store):
 
 
 class _Encoded(dict[Statement, bytes]):
-    """The texts of statements as psycopg takes them without a look."""
+    """The texts of statements as psycopg takes them without conversion."""
 
     def __init__(self, texts: sql.Texts) -> None:
         super().__init__()
@@ -617,18 +618,18 @@ class _Encoded(dict[Statement, bytes]):
 
 
 class _Insert(NamedTuple):
-    """What one caller wants to have stored, and whether workers are to hear of it."""
+    """The jobs of one caller, and whether to notify workers."""
 
     jobs: Sequence[NewJob]
     ring: bool
 
 
 class _Locked(Exception):
-    """Not a Conflict: to repeat it would be to wait."""
+    """Not a Conflict: repeating it would mean waiting."""
 
 
 def _repeated(work: Callable[[], T]) -> T:
-    """Do it until it has not lost against another transaction."""
+    """Run `work` until it does not lose against another transaction."""
     for attempt in range(MAX_TRIES):
         try:
             return work()
@@ -663,7 +664,7 @@ def _engine(session: PostgresSession, pool: int) -> DatabaseInfo:
 
 
 def _check_url(url: str) -> None:
-    """Refuse what libpq cannot read; its own words are not shown, they may quote the password."""
+    """Refuse a URL that libpq cannot read. Its message is not shown: it may quote the password."""
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
@@ -672,22 +673,24 @@ def _check_url(url: str) -> None:
         raise errors.InvalidURL(f"the PostgreSQL URL cannot be read: {reason}") from None
     ports = str(given.get("port") or "").split(",")
     if not all(port == "" or port.isdecimal() for port in ports):
-        raise errors.InvalidURL(f"the PostgreSQL URL has no numeric port: {given['port']!r}")
+        raise errors.InvalidURL(
+            f"the port in the PostgreSQL URL is not a number: {given['port']!r}"
+        )
 
 
 def _place(url: str) -> str:
-    """The database as it may be named in a message."""
+    """The database, as error messages name it."""
     given = psycopg.conninfo.conninfo_to_dict(url)
     return f"{given.get('dbname') or 'the default database'} on {given.get('host') or 'localhost'}"
 
 
 def _expired_buckets(cutoff: int, now: int) -> Iterator[tuple[int, bool, Statement]]:
-    """Each bucket, oldest day first, whether all of it is past the cutoff, and how to look inside.
+    """Each bucket, oldest day first, whether all of it is past the cutoff, and how to check it.
 
-    A bucket holds the days that are equal modulo the ring; the newest of them is at most today.
-    Only a retention longer than the ring mixes days in a bucket, or a time in which nobody cleaned
-    up: such a bucket must be searched. The oldest day's is searched too, never emptied: it is
-    tomorrow's as well, and in another process tomorrow may have begun.
+    A bucket holds the days that are equal modulo the number of buckets; the newest of them is at
+    most today. A bucket mixes days only if retention is longer than that, or if no janitor ran for
+    a while: such a bucket must be searched. The oldest day's bucket is searched too, never emptied:
+    it is also tomorrow's, and for another process tomorrow may have started.
     """
     today = now // sql.DAY_MS
     longer_than_ring = now - cutoff > (sql.HISTORY_BUCKETS - 2) * sql.DAY_MS

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from duly.store.postgres.store import PostgresStore
 
 
-# What could end a transaction. END also ends a CASE, but not where a statement may begin.
+# Statements that could end a transaction. END also ends a CASE, but not at the start of a
+# statement.
 _ENDING = re.compile(
     r"\b(?:commit|rollback|abort|prepare)\b|(?:^\s*|;.*|--.*|/\*.*)\bend\b",
     re.IGNORECASE | re.DOTALL,
@@ -35,7 +36,7 @@ def may_end_transaction(text: str) -> bool:
 
 
 def raise_if_ended(raw: Connection) -> None:
-    """Raise what the body itself has done; that a connection broke was not its doing."""
+    """Raise if the body itself ended the transaction; a broken connection was not its doing."""
     if raw.info.transaction_status == TransactionStatus.IDLE:
         raise errors.TransactionEnded("the body ended the transaction")
     if raw.closed and not raw.broken:
@@ -43,7 +44,7 @@ def raise_if_ended(raw: Connection) -> None:
 
 
 class PostgresTx(OpenTx):
-    """A transaction in the hands of user code."""
+    """A transaction that user code works in."""
 
     def __init__(self, connection: Connection, store: PostgresStore) -> None:
         self._session = PostgresSession(connection, store)
@@ -58,7 +59,7 @@ class PostgresTx(OpenTx):
 
     @property
     def _open(self) -> PostgresSession:
-        """After a COMMIT in the body each statement would commit by itself: refuse it."""
+        """After a COMMIT in the body each statement would commit by itself, so refuse it."""
         raise_if_ended(self._session.raw)
         return self._session
 
@@ -67,7 +68,7 @@ class PostgresTx(OpenTx):
             self.was_kept_from_ending = True
             raise NeedsAlone
         with psycopg.Cursor(self._open.raw) as cursor:
-            # Parameters are always given, so that `%%` means the same with and without them.
+            # Parameters are always passed, so that `%%` means the same with and without them.
             cursor.execute(to_psycopg(text).encode(), tuple(parameters))
             rows = cursor.fetchall() if cursor.rownumber is not None else []
             return Rows(rows, cursor.rowcount)

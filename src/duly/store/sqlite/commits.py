@@ -1,4 +1,4 @@
-"""One commit for the writes of many callers: all together, or one by one."""
+"""One commit for the writes of many callers, all together or one by one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 Write = Callable[[SqliteSession], Any]
 Begun = Callable[[], None]
-"""Is called when the transaction has begun, which may have taken a while."""
+"""Called when the transaction has started, which may have taken a while."""
 
 
 class Insert:
-    """Store jobs that have no keys, so that nothing but a fault can refuse them."""
+    """Store jobs that have no keys, so that only a failure can refuse them."""
 
     __slots__ = ("jobs",)
 
@@ -34,7 +34,7 @@ class Insert:
 def alone(session: SqliteSession, ticket: Ticket[Write], begun: Begun) -> None:
     raw = session.raw
     try:
-        # Ctrl-C while this waits is raised after it has succeeded.
+        # Ctrl-C during the wait is raised after it has succeeded.
         raw.execute(BEGIN)
         begun()
         ticket.value = ticket.work(session)
@@ -46,9 +46,9 @@ def alone(session: SqliteSession, ticket: Ticket[Write], begun: Begun) -> None:
 
 
 def together(session: SqliteSession, tickets: Sequence[Ticket[Write]], begun: Begun) -> bool:
-    """All in one transaction, inserts first, for the others a savepoint each.
+    """Run all writes in one transaction, inserts first, each of the others in a savepoint.
 
-    False: it broke, nothing of it happened.
+    Returns False if it failed; then none of it happened.
     """
     raw = session.raw
     try:

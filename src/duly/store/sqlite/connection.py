@@ -5,19 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-# Texts of our own for what a body must not do: Python caches prepared statements by their text, and
-# a cached one would pass the authorizer unseen.
+# Our own texts for statements that a body must not run: Python caches prepared statements by their
+# text, and a cached one would bypass the authorizer.
 BEGIN = "BEGIN IMMEDIATE -- duly"
 COMMIT = "COMMIT -- duly"
 ROLLBACK = "ROLLBACK -- duly"
 
 
 class Connection(sqlite3.Connection):
-    """A connection of a store, which holds it until it is closed."""
+    """A connection of a store, which keeps it until it is closed."""
 
     held_in: set[Connection]
     gone = False
-    """Whether the store closed it while nobody used it; whoever had it opens another."""
+    """Whether the store closed it while it was not in use. A holder must then open another."""
 
     def close(self) -> None:
         super().close()

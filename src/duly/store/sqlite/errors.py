@@ -35,7 +35,7 @@ FILE_ERRORS: dict[int, type[errors.StoreError]] = {
 
 @contextlib.contextmanager
 def translated(where: str) -> Generator[None]:
-    """Errors of the driver as errors of duly."""
+    """Raise driver errors as duly's errors."""
     try:
         yield
     except sqlite3.Error as error:
@@ -44,7 +44,10 @@ def translated(where: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def translated_if_ours(where: str) -> Generator[None]:
-    """In a user's transaction only errors about the store itself; others stay the driver's."""
+    """In a user's transaction, translate only errors about the store itself.
+
+    Other errors stay the driver's.
+    """
     try:
         yield
     except sqlite3.Error as error:
@@ -56,7 +59,7 @@ def translated_if_ours(where: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def translated_locks(where: str) -> Generator[None]:
-    """Errors of the files that are locked beside the database."""
+    """Errors of the lock files next to the database."""
     try:
         yield
     except OSError as error:
@@ -86,7 +89,7 @@ def translate(error: Exception, where: str) -> Exception:
 
 
 def blame_one(error: BaseException) -> Blame:
-    """Who is to blame for an error in a mutation; a body holds the write lock already."""
+    """The cause of an error in a mutation; a body already holds the write lock."""
     if isinstance(error, sqlite3.Error):
         return _BLAME.get(code_of(error), Blame.BODY)
     if isinstance(error, errors.StoreUnavailable):
@@ -97,6 +100,6 @@ def blame_one(error: BaseException) -> Blame:
 
 
 def code_of(error: BaseException) -> str:
-    """The primary result code: extended ones begin with its name."""
+    """The primary result code, which is the start of an extended code's name."""
     name = getattr(error, "sqlite_errorname", None) or ""
     return "_".join(name.split("_")[:2])

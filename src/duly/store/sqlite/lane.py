@@ -22,7 +22,8 @@ from duly.store.sqlite.tx import ENDED_IN_BODY, SqliteTx
 if TYPE_CHECKING:
     from duly.store.sqlite.store import SqliteStore
 
-# What a body must not do, and what would outlive its transaction on this connection.
+# Statements that a body must not run, and settings that would outlive its transaction on this
+# connection.
 _ENDS = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _OUTLASTS = (
     sqlite3.SQLITE_CREATE_TEMP_INDEX,
@@ -36,9 +37,9 @@ _UNDO = f"ROLLBACK TO {MEMBER}"
 
 
 class BodyConnection:
-    """A write connection that user code may touch: it can change data, not end the transaction.
+    """A write connection for user code, which can change data but not end the transaction.
 
-    A connection that a body has altered (a pragma, a temporary table) serves no other body.
+    A connection that a body has altered (a pragma, a temporary table) is not used for other bodies.
     """
 
     _shared = False
@@ -51,8 +52,8 @@ class BodyConnection:
         self._connect()
 
     def _connect(self) -> None:
-        # SQLite opens a file that cannot be written for reading, and says so only when a body
-        # writes. Asked twice: it may change in between.
+        # SQLite opens a read-only file for reading, and reports that only when a body writes.
+        # Checked twice: it may change in between.
         could_write = os.access(self._store.path, os.W_OK)
         self.raw = self._store.connect()
         self.raw.gone = not (could_write and os.access(self._store.path, os.W_OK))
@@ -89,7 +90,7 @@ class BodyConnection:
                 self.raw.execute(BEGIN)
             self._turn.begun()
         except BaseException:
-            # Ctrl-C while this waited is raised after it has succeeded.
+            # Ctrl-C during the wait is raised after it has succeeded.
             self.rollback()
             raise
         self._in_body = True
@@ -123,7 +124,7 @@ class BodyConnection:
 
     @contextlib.contextmanager
     def _ours(self) -> Generator[None]:
-        """duly's own statements in between."""
+        """Allows duly's own statements in between."""
         self._in_body = False
         try:
             yield
@@ -139,7 +140,7 @@ class BodyConnection:
 
 
 def _weakly(body: BodyConnection) -> Callable[..., int]:
-    """Its authorizer; the store holds the connection, which must not hold the store in turn."""
+    """The authorizer. The store holds the connection, which must not hold the store in turn."""
     found = weakref.ref(body)
 
     def authorize(*action: Any) -> int:
@@ -166,12 +167,12 @@ class SqliteMutationLane(BodyConnection):
             if not self.raw.in_transaction:
                 raise errors.TransactionEnded(ENDED_IN_BODY)
             if self.has_refused():
-                raise errors.TransactionEnded("the body went on without what it was refused")
+                raise errors.TransactionEnded("the body continued after an operation was refused")
             done = finished(claim, State.SUCCEEDED, result=result)
             return bool(self.session.settle([done], now))
 
     def log(self, lines: Sequence[LogEntry]) -> None:
-        # If the body has ended its transaction, `finish` says so.
+        # If the body has ended its transaction, `finish` raises.
         if self.raw.in_transaction:
             with self._ours():
                 write_reports(self.session, [], lines)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
-"""Where Linux tells; elsewhere nothing is known."""
+"""Only Linux tells; on other systems it is unknown."""
 _NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.", "virtiofs")
 _ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 def network_file_system(path: Path) -> str | None:
-    """The name of the network file system that holds the file; None if it is on no such one."""
+    """The name of the network file system that holds the file; None if it is not on one."""
     try:
         text = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
         return network_among(text, path.resolve())
@@ -20,7 +20,7 @@ def network_file_system(path: Path) -> str | None:
 
 
 def network_among(mounts: str, path: Path) -> str | None:
-    """The same, by what Linux says of its mounts."""
+    """The same, from Linux's list of mounts."""
     best: tuple[int, str] | None = None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -28,7 +28,7 @@ def network_among(mounts: str, path: Path) -> str | None:
         if len(fields) < 5 or not after:
             continue
         folder = Path(_plain(fields[4]))
-        # Of several at the same place the last one is seen.
+        # Of several at the same place the last one is visible.
         if path.is_relative_to(folder) and (best is None or len(folder.parts) >= best[0]):
             best = len(folder.parts), after.split()[0]
     return best[1] if best is not None and best[1].startswith(_NETWORK) else None

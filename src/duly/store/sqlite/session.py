@@ -36,7 +36,7 @@ from duly.store.steps import Ask, Row
 
 T = TypeVar("T")
 FIND_SECONDS = 10.0
-# 10,000 instructions take milliseconds; whatever takes longer is a stall, and counts as this long.
+# 10,000 instructions take milliseconds. Anything longer is a stall, and counts as this long.
 STEP_SECONDS = 1.0
 
 WORDS = sql.words_for("sqlite")
@@ -63,8 +63,9 @@ class SqliteSession(Session):
         except sqlite3.OperationalError as error:
             if not str(error).startswith("Could not decode to UTF-8"):
                 raise
-            # One damaged row must not stop the others for ever. Reading all text through Python is
-            # slow, so it is done only where one was met; what has written is repeated as a whole.
+            # One damaged row must not stop the others forever. Decoding all text in Python is slow,
+            # so it is done only once such a row was found; a transaction that has written is
+            # repeated as a whole.
             self.raw.text_factory = _lenient
             if not text.startswith("SELECT"):
                 raise
@@ -72,12 +73,13 @@ class SqliteSession(Session):
 
     def _rows(self, text: str, parameters: Any) -> list[Row]:
         cursor = self.raw.cursor()
-        # A row factory that a user set on the connection must not reach us.
+        # A row factory that a user set on the connection must not affect us.
         cursor.row_factory = None
         try:
             return cursor.execute(text, parameters).fetchall()
         except BaseException:
-            # A statement that has not ended keeps its snapshot: the next BEGIN would be refused.
+            # A statement that has not ended keeps its snapshot, and the next BEGIN would be
+            # refused.
             cursor.close()
             raise
 
@@ -134,7 +136,7 @@ class SqliteSession(Session):
                 return []
             claims = self._start(picked, starting, request.worker_id, now)
             fault.point("worker.claiming")
-            # What was turned away is out of the way now.
+            # The refused jobs no longer block the others.
             if claims or not starting.refused:
                 order = {job.id: place for place, job in enumerate(picked)}
                 claims.sort(key=lambda claim: order[claim.id])
@@ -185,7 +187,7 @@ class SqliteSession(Session):
         return {finish.id for finish in finishes}
 
     def _sort_out(self, finishes: Sequence[Finish]) -> set[str]:
-        """Some tokens were stale: the moved ones are those whose live row can now be deleted."""
+        """Some tokens were stale: only jobs that moved can have their live row deleted now."""
         return {f.id for f in finishes if self.many(FORGET_FINISHED, [(f.id, f.token)])}
 
     def _return(self, again: Again) -> bool:
@@ -195,7 +197,7 @@ class SqliteSession(Session):
         return cursor.rowcount == 1
 
     def in_time(self, ask: Callable[[SqliteSession], T]) -> T:
-        """A filter that no index serves must not keep the caller waiting for ever."""
+        """A filter without an index must not keep the caller waiting forever."""
         self.raw.set_progress_handler(_Patience(FIND_SECONDS).is_over, 10_000)
         try:
             return ask(self)
@@ -230,7 +232,7 @@ class SqliteSession(Session):
 
 
 class _Patience:
-    """How long a query may still take, not counting time in which the process stood still."""
+    """How long a query may still take, not counting time in which the process was stopped."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds

@@ -1,8 +1,8 @@
 """The store in one SQLite file.
 
-Writes of duly's own go through one connection, grouped into shared commits; mutation bodies and
-user transactions have connections of their own. All of them, in all processes, take turns at the
-turnstile. Reads use a small pool of other connections and never wait for writers (WAL).
+duly's own writes go through one connection, grouped into shared commits; mutation bodies and user
+transactions have their own connections. All of them, in all processes, take turns at the turnstile.
+Reads use a small pool of other connections and never wait for writers (WAL).
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ T = TypeVar("T")
 MINIMUM = (3, 37, 0)
 POLL_SECONDS = 0.0025
 RETAINED_AT_ONCE = 500
-# So many times as long as their statements take, but not longer than this, others have the file.
+# After each turn, other processes have the file for this many times as long as the statements took,
+# up to a limit.
 RETAIN_REST = 3.0
 LONGEST_REST = 0.1
 LEFTOVER_SECONDS = 60.0
@@ -91,7 +92,7 @@ class SqliteStore(Store):
     tells_changes = True
 
     def __init__(self, path: Path | None, *, synchronous: str = "FULL") -> None:
-        """`path` None is a private temporary file that goes with the store."""
+        """If `path` is None, the store is a private temporary file, deleted with the store."""
         self._temporary = tempfile.mkdtemp(prefix="duly-") if path is None else None
         if self._temporary:
             weakref.finalize(self, _remove_in, os.getpid(), self._temporary)
@@ -103,7 +104,7 @@ class SqliteStore(Store):
         self._opening = threading.Lock()
         self.gate = ForkGate()
         self._connections: set[Connection] = set()
-        # At the end of the process it would close what threads still use: see fork.py.
+        # At process exit it would close connections that threads still use: see fork.py.
         weakref.finalize(self, close_all, self._connections).atexit = False
         self._forking = self._left_open = self._inherits = False
         self._idle: list[Connection] = []
@@ -162,12 +163,18 @@ class SqliteStore(Store):
         return raw
 
     def close_connections(self) -> None:
-        """Close every connection, at a moment when none is in use; whoever needs one opens it."""
+        """Close every connection, at a moment when none is in use.
+
+        They are opened again when needed.
+        """
         self._shut_and_close()
         self.gate.reopen()
 
     def _shut_and_close(self) -> bool:
-        """Keep everybody out and close every connection; False: some are in use and stay open."""
+        """Keep callers out and close every connection.
+
+        Return False if some are in use and stay open.
+        """
         unused = self.gate.shut()
         with self._lock:
             idle = [*self._idle, *(body.raw for body in self._idle_bodies)]
@@ -180,7 +187,10 @@ class SqliteStore(Store):
     # Fork
 
     def close_for_fork(self) -> None:
-        """Let the child inherit no connection; if one is in use, it must not touch the file."""
+        """Let the child inherit no connection.
+
+        If one is in use, the child must not touch the file.
+        """
         self._forking = True
         self._left_open = not self._shut_and_close()
 
@@ -191,10 +201,10 @@ class SqliteStore(Store):
             self.gate.reopen()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: nothing of the parent's is used, nor its worker locks held."""
+        """In a forked child: use no connection of the parent, and hold none of its locks."""
         self._forking = False
         self._inherits = self._inherits or self._left_open
-        # Closing a connection of the parent's would checkpoint its database under its feet.
+        # Closing one of the parent's connections would checkpoint the database while it uses it.
         INHERITED.extend(self._connections)
         self._connections.clear()
         for file in self._worker_locks.values():
@@ -223,7 +233,7 @@ class SqliteStore(Store):
         return names
 
     def _create(self) -> None:
-        """duly's own files are private; the modes of a file that exists are kept."""
+        """duly's own files are private; an existing file keeps its mode."""
         if self.path.exists():
             return
         try:
@@ -232,7 +242,7 @@ class SqliteStore(Store):
             raise errors.StoreError(f"cannot create {self.path}: {error.strerror}") from error
 
     def _use_wal(self) -> None:
-        # SQLite does not wait for others that change the mode at the same time: take turns.
+        # SQLite does not wait for processes that change the mode at the same time, so take turns.
         with self.gate, self.turnstile, contextlib.closing(self.connect()) as raw:
             (mode,) = raw.execute("PRAGMA journal_mode").fetchone()
             if mode != "wal":
@@ -335,7 +345,7 @@ class SqliteStore(Store):
         return self.read(lambda s: s.in_time(ask))
 
     def write(self, work: Callable[[SqliteSession], T]) -> T:
-        """Do the work in a transaction that other callers may share; durable on return."""
+        """Run `work` in a transaction that other callers may share. Durable on return."""
         answer: T = self._group.write(work)
         return answer
 
@@ -353,14 +363,14 @@ class SqliteStore(Store):
 
     def _open_writer(self) -> SqliteSession:
         raw = self.connect()
-        # SQLite would open the file for reading only, and this connection for ever.
+        # SQLite would open the file read-only, and keep it so for this connection.
         if not os.access(self.path, os.W_OK):
             raw.close()
             raise errors.StoreReadOnly(f"{self.where}: check the file's permissions")
         return SqliteSession(raw)
 
     def _drop_writer(self, writer: SqliteSession) -> None:
-        """Opened while the file could not be written, it stays so when it can."""
+        """A connection opened while the file was read-only stays read-only."""
         writer.raw.close()
         self._writer = None
 
@@ -380,7 +390,7 @@ class SqliteStore(Store):
                 self._commit_all(session, tickets, turnstile.begun)
             turnstile.leave(session)
         except BaseException:
-            # Also after Ctrl-C just before the first line of `leave`.
+            # Even after Ctrl-C just before the first line of `leave`.
             turnstile.leave(session)
             raise
 
@@ -445,7 +455,7 @@ class SqliteStore(Store):
     def mutation_lane(self) -> SqliteMutationLane:
         return SqliteMutationLane(self)
 
-    # Workers: a worker lives as long as its process holds the lock on its file.
+    # Workers: a worker is alive as long as its process holds the lock on its file.
 
     def register(self, worker: WorkerInfo, now: int) -> None:
         with translated_locks(self.where):
@@ -458,9 +468,9 @@ class SqliteStore(Store):
         holds.release_for(self, worker.functions)
 
     def _remove_leftovers(self, now: float) -> None:
-        """Lock files of workers that were killed just before they had a row, or after it went.
+        """Remove lock files of killed workers that had no row yet, or no longer had one.
 
-        A young file may be that of a worker which is about to lock it.
+        A recent file may belong to a worker that is about to lock it.
         """
         known = set(self.beats())
         for file in self.folder.glob("worker-*"):
@@ -474,19 +484,19 @@ class SqliteStore(Store):
         try:
             self.write(lambda s: rescue.deregister(s, worker_id, now))
         except BaseException:
-            # The row is left to be rescued, which must not wait for the end of this process.
+            # The row is left to be rescued, and the rescue must not wait for this process to end.
             self.abandon(worker_id)
             raise
         self._drop_lock(worker_id)
 
     def abandon(self, worker_id: str) -> None:
-        """Let go of a worker's lock, as its death would."""
+        """Release a worker's lock, as its death would."""
         file = self._worker_locks.pop(worker_id, None)
         if file is not None:
             os.close(file)
 
     def beat(self, worker_ids: Iterable[str]) -> set[str]:
-        """The kernel holds the proof of life; nothing has to be written."""
+        """The kernel knows whether workers are alive, so nothing has to be written."""
         return set(self.beats()) & set(worker_ids)
 
     def is_dead(self, worker_id: str) -> bool | None:
@@ -505,7 +515,7 @@ class SqliteStore(Store):
             os.close(file)
 
     def _process_is_gone(self, worker_id: str) -> bool:
-        """The lock file was removed by somebody: ask for the process itself."""
+        """The lock file was removed: check for the process itself."""
         for worker in self.workers():
             if worker.id == worker_id:
                 return not Path(f"/proc/{worker.pid}").exists() and not _alive(worker.pid)
@@ -534,7 +544,7 @@ class SqliteStore(Store):
     # Upkeep
 
     def retain(self, cutoff: int, exhausted_after: int, now: int) -> int:
-        """Some hundreds, in turns that nobody has to wait long for and that leave room."""
+        """Remove some hundreds, in short turns with pauses between them for other writers."""
 
         def forget_some(session: SqliteSession) -> tuple[int, float]:
             began = os_monotonic()
@@ -588,6 +598,6 @@ def _alive(pid: int) -> bool:
 
 
 def _remove_in(pid: int, folder: str) -> None:
-    """Remove a private folder, but not from a forked child."""
+    """Remove a private folder, unless this is a forked child."""
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)

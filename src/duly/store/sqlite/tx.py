@@ -17,7 +17,7 @@ ENDED_IN_BODY = "the body ended the transaction (INSERT OR ROLLBACK does that to
 
 
 class SqliteTx(OpenTx):
-    """A transaction in the hands of user code."""
+    """A transaction that user code works in."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._session = SqliteSession(connection)
@@ -29,7 +29,7 @@ class SqliteTx(OpenTx):
 
     @property
     def _open(self) -> SqliteSession:
-        """After INSERT OR ROLLBACK each statement would commit by itself: refuse it."""
+        """After INSERT OR ROLLBACK each statement would commit by itself, so refuse it."""
         if not self._session.raw.in_transaction:
             raise errors.TransactionEnded(ENDED_IN_BODY)
         return self._session
