@@ -319,7 +319,10 @@ def test_the_failure_of_a_shared_transaction_is_logged_without_the_values(
     caplog.set_level(logging.DEBUG)
     app.run_many([spend.bind("swordfish") for _ in range(4)])
     hire().work()
-    assert "a shared transaction failed, its members run alone: UniqueViolation" in caplog.text
+    assert (
+        "a shared transaction failed; running its members one by one: UniqueViolation"
+        in caplog.text
+    )
     assert "swordfish" not in caplog.text
 
 

@@ -256,7 +256,7 @@ def busy(house: House) -> tuple[ManualWorker, Gate]:
 def test_a_copy_that_does_not_wait_is_refused_while_a_job_runs(house, postgres_url):
     worker, gate = busy(house)
     before = {table: rows(house.db, table) for table in KEYS}
-    with pytest.raises(CopyRefused, match=r"1 job still runs after 0 s, .*--wait"):
+    with pytest.raises(CopyRefused, match=r"1 job is still running after 0 s, .*--wait"):
         move(house, postgres_url, wait=0)
     # Both stores are as they were, and go on.
     assert {table: rows(house.db, table) for table in KEYS} == before
@@ -448,10 +448,13 @@ def test_a_target_that_holds_anything_is_refused(house, postgres_url, tmp_path, 
     used = Duly(postgres_url, clock=clock)
     used.migrate()
     used.queues.pause("mail")
-    with pytest.raises(CopyRefused, match=r"holds data already \(audit, queues\)"):
+    with pytest.raises(CopyRefused, match=r"already contains data \(audit, queues\)"):
         move(house, postgres_url)
     plan = plan_copy(house.app.store, used.store, clock)
-    assert (plan.refused, plan.tables["jobs"]) == ("the target holds data already", len(before) - 1)
+    assert (plan.refused, plan.tables["jobs"]) == (
+        "the target already contains data",
+        len(before) - 1,
+    )
     # It was not touched, nor was the source.
     used.queues.resume("mail")
     used.close()
@@ -540,7 +543,7 @@ def test_a_job_that_starts_at_the_last_moment_keeps_the_source_open(
         return BusyCounts(0, 0)
 
     monkeypatch.setattr(CopyEnd, "busy", look)
-    with pytest.raises(CopyRefused, match="1 job still runs"):
+    with pytest.raises(CopyRefused, match="1 job is still running"):
         move(house, there, wait=0)
     monkeypatch.undo()
     house.app.run(house.app.function("note"), "goes on")

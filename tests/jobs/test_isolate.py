@@ -287,7 +287,7 @@ def test_a_process_that_does_not_come_to_the_body_costs_no_attempt(
     monkeypatch.setattr(shop.app.core, "command", shop.app.command)
 
     assert job.record.error_message == (
-        "its process ended with exit code 7 before the function began"
+        "its process ended with exit code 7 before the function started"
     )
     with shop.app:
         assert job.result(20)[0] == 3

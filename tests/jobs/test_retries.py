@@ -148,7 +148,7 @@ def test_an_exception_that_nobody_understands_fails_its_job_and_nothing_else(
             assert job.error.message == "Odd: odd"
 
     assert states == [(State.FAILED, 2), (State.FAILED, 1), (State.SUCCEEDED, 1)]
-    assert "cannot be told in full" in caplog.text
+    assert "cannot be shown in full" in caplog.text
     assert "cannot be decided; it fails" in caplog.text
 
 

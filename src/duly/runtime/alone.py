@@ -1,8 +1,8 @@
-"""Runs a job that crashed two workers in a process of its own.
+"""Runs a job that crashed two workers in its own process.
 
-The process is started from the program's own code, never from stored data, and is there for one
-job. If it dies by itself while the worker that started it lives on, only that job can be the
-reason. If both die, something killed them, and nothing is known about the job.
+The process is started from the program's own code, never from stored data, and runs a single job.
+If it dies while the worker that started it lives on, only that job can be the reason. If both die,
+something killed them, and nothing is known about the job.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 4
 GRACE = 1.0
-"""Seconds for which a worker must outlive the process before that counts as a crash: whatever
-kills a container or a machine kills one process after the other."""
+"""How long a worker must outlive the process before that counts as a crash, in seconds: when a
+container or a machine is killed, its processes die one after the other."""
 
 Command = Callable[[str, int], Sequence[str]]
 
@@ -44,12 +44,14 @@ class AloneRun:
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended, but not in order. One that is killed as stuck has crashed too: its job
-        never returned."""
+        """Whether it ended without a clean exit.
+
+        A process killed as stuck has crashed too: its job never returned.
+        """
         return not self.is_running and self.process.returncode != 0 and not self.told_to_stop
 
     def is_witnessed(self) -> bool:
-        """Whether this process has outlived it for long enough to say why it died."""
+        """Whether this process has outlived it for long enough to know why it died."""
         now = os_monotonic()
         if self.seen_dead_at is None:
             self.seen_dead_at = now
@@ -61,9 +63,9 @@ class AloneRun:
 
 
 class AloneRuns:
-    """Starts such processes, one for each job and a few at once, and says how they died.
+    """Starts these processes, one per job and a few at a time, and reports how they died.
 
-    `command` None: it cannot be done here.
+    Without a `command`, they cannot be started.
     """
 
     def __init__(self, program: Program, command: Command | None) -> None:
@@ -84,7 +86,7 @@ class AloneRuns:
                 self._start(self._command, job_id)
 
     def _start(self, command: Command, job_id: str) -> None:
-        log.warning("job %s crashed two workers; it runs in a process of its own", job_id)
+        log.warning("job %s crashed two workers; running it in its own process", job_id)
         try:
             self._running[job_id] = self._spawn(command, job_id)
         except OSError as error:
@@ -104,7 +106,7 @@ class AloneRuns:
         return AloneRun(process, lifeline)
 
     def look_after(self) -> None:
-        """Send heartbeats for those that live, kill the stuck, settle what the dead have left."""
+        """Send heartbeats for running ones, kill stuck ones, and settle the jobs of dead ones."""
         with self._guard:
             runs = dict(self._running)
         self._beat([run for run in runs.values() if run.is_running])
@@ -114,13 +116,13 @@ class AloneRuns:
                 self._forget(job_id)
 
     def _beat(self, living: Sequence[AloneRun]) -> None:
-        """A body that holds the interpreter keeps its process from doing that itself."""
+        """While a body holds the GIL, its process cannot send heartbeats itself."""
         ids = [worker_id for run in living if (worker_id := run.lifeline.worker_id)]
         try:
             if ids:
                 self._program.store.beat(ids)
         except StoreError as error:
-            log.warning("no heartbeat for the processes of single jobs: %s", error)
+            log.warning("could not send heartbeats for the processes of single jobs: %s", error)
 
     def _kill_if_stuck(self, job_id: str, run: AloneRun) -> None:
         reason = run.lifeline.stuck()
@@ -129,7 +131,7 @@ class AloneRuns:
             run.process.kill()
 
     def _is_settled(self, run: AloneRun) -> bool:
-        """Whether nothing has to be done any more about a process that has ended."""
+        """Whether nothing is left to do about a process that has ended."""
         worker_id = run.lifeline.worker_id
         if not run.crashed or worker_id is None:
             return True
@@ -138,7 +140,7 @@ class AloneRuns:
         try:
             rescue(self._program.store, self._program.clock, worker_id, None, witnessed=True)
         except StoreError as error:
-            log.warning("not rescued yet: %s", error)
+            log.warning("could not rescue the job of a dead process yet: %s", error)
             return False
         return True
 
@@ -147,7 +149,7 @@ class AloneRuns:
             self._running.pop(job_id).lifeline.close()
 
     def tell_to_stop(self) -> None:
-        """Start no more; those that run get the time of any worker to end in order."""
+        """Start no more. Running ones get as much time as any worker to end cleanly."""
         with self._guard:
             self._stopping = True
             for run in self._running.values():
@@ -167,7 +169,7 @@ class AloneRuns:
         if not self._warned:
             self._warned = True
             log.error(
-                "job %s crashed two workers and waits for a process of its own, which needs an app "
-                "in a module or script, and duly[cli]; run `duly worker`",
+                "job %s crashed two workers and must now run in its own process, which requires an "
+                "app in a module or script, and duly[cli]; run `duly worker`",
                 job_id,
             )

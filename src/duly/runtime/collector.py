@@ -1,7 +1,7 @@
 """Tunes Python's cycle collector in processes that only run jobs.
 
-By default it looks for cycles after every few hundred new objects. A worker makes dozens for each
-job and keeps them for a moment; nearly all of them are freed without being looked for.
+By default it looks for cycles after every few hundred new objects. A worker creates dozens for each
+job and keeps them only briefly; nearly all of them are freed without the collector.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import gc
 
 NEW_OBJECTS = 10_000
 DEFAULTS = (700, 2_000)
-"""Of the versions of Python: whatever else is found was chosen by somebody."""
+"""Python's own defaults. Any other values were chosen by the app."""
 
 
 def look_less_often() -> None:
-    """Leave out what is there from the start, and look less often at the rest.
+    """Exclude the objects that exist at startup, and collect the others less often.
 
-    Not where the app has settings of its own. Never in a process that is not duly's.
+    Does nothing if the app has its own settings. Never called in a process that is not duly's.
     """
     often, *others = gc.get_threshold()
     if gc.isenabled() and often in DEFAULTS:

@@ -1,11 +1,11 @@
 """Moves a store to another database while other processes use it, without losing anything.
 
-    target refuses everybody  →  source drains  →  source refuses everybody  →  rows are copied
-    →  both are compared  →  source is given up for good  →  target is opened
+    target is closed  →  source drains  →  source is closed  →  rows are copied
+    →  both are compared  →  source is closed permanently  →  target is opened
 
-Every step is noted in the stores themselves, in the transaction that takes it: a copy that was cut
-off goes on where it stood. At no moment are both stores open, and until the source is given up it
-can be opened again as it was. docs/decisions/0016-copy.md says why.
+Every step is recorded in the stores themselves, in its own transaction: an interrupted copy resumes
+where it stopped. The two stores are never open at the same time, and until the source is closed
+permanently it can be opened again as it was. docs/decisions/0016-copy.md says why.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ WAIT_SECONDS = 30.0
 LOOK_SECONDS = 0.1
 FIRST_ROWS, MAX_ROWS = 10, 1000
 PAGE_BYTES = 4 << 20
-"""About so much is copied at a time, for rows are of very different sizes."""
+"""About how much is copied at a time: rows differ a lot in size."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True):
-    """How far a copy is: so many rows of so many, in which table."""
+    """How far a copy is: the number of rows done, out of a total, and the table."""
 
     step: str
-    """`copy` or `verify`; `wait` while something runs, which is then counted."""
+    """`copy` or `verify`; or `wait` while something is running, with the number of jobs."""
     table: str
     done: int
     total: int
 
 
 class CopyReport(msgspec.Struct, frozen=True):
-    """What a copy has come to."""
+    """The result of a copy."""
 
     tables: dict[str, int]
-    """How many rows there are of each table."""
+    """The number of rows in each table."""
     source: str
     target: str
     resumed: bool = False
@@ -73,10 +73,10 @@ class CopyPlan(msgspec.Struct, frozen=True):
     source: str
     target: str
     running: int
-    """How many jobs run now, and would be waited for."""
+    """How many jobs are running now, and would be waited for."""
     resumes: bool
     refused: str | None
-    """Why the target would be refused."""
+    """Why the copy would be refused."""
 
 
 Tell = Callable[[CopyProgress], None]
@@ -96,18 +96,18 @@ def copy_store(
     wait: float = WAIT_SECONDS,
     tell: Tell = _tell_nobody,
 ) -> CopyReport:
-    """Move everything of duly's from one store to another, which must hold nothing.
+    """Move all of duly's data from one store to another, which must be empty.
 
-    Jobs that run are waited for, for so many seconds; then CopyRefused is raised, and the source
-    goes on. Once the source is closed, whatever is raised leaves it so: another call goes on where
-    this one stopped, `give_up_copy` opens the source again.
+    Waits up to `wait` seconds for running jobs; then CopyRefused is raised, and the source
+    continues. Once the source is closed it stays closed if anything is raised: another call resumes
+    where this one stopped, or `give_up_copy` reopens the source.
     """
     _prepare(source, target, clock)
     return _Copy(source, target, clock, tell).run(wait)
 
 
 def plan_copy(source: Store, target: Store, clock: Clock) -> CopyPlan:
-    """What `copy_store` would do now; nothing is changed."""
+    """What `copy_store` would do now. Changes nothing."""
     _open(source, clock)
     end, mark = source.copy_end(), source.copy_end().mark()
     return CopyPlan(
@@ -121,7 +121,7 @@ def plan_copy(source: Store, target: Store, clock: Clock) -> CopyPlan:
 
 
 def give_up_copy(source: Store, target: Store, clock: Clock) -> bool:
-    """Open the source again as it was, and empty the target; False if nothing was being copied."""
+    """Reopen the source as it was, and empty the target. Return False if there was no copy."""
     _open(source, clock)
     end = source.copy_end()
     reopened = end.reopen()
@@ -130,12 +130,12 @@ def give_up_copy(source: Store, target: Store, clock: Clock) -> bool:
     except (NotMigrated, StoreMissing):
         pass
     except StoreUnavailable as error:
-        log.warning("the target is left as it is, and refuses everybody: %s", error)
+        log.warning("the target could not be emptied, and remains closed: %s", error)
     return reopened
 
 
 def _open(store: Store, clock: Clock) -> None:
-    """Migrated, if need be, and usable for a copy; it may be closed to all others."""
+    """Open a store for a copy. It may be closed to other callers."""
     with suppress(StoreMoved):
         store.open(clock.now())
 
@@ -149,7 +149,7 @@ def _prepare(source: Store, target: Store, clock: Clock) -> None:
 
 
 def _demand_its_target(mark: Mark | None, target: Store) -> None:
-    """What was closed for a copy goes on to the target of that copy: no other is made for it."""
+    """A store that is closed for a copy can only be copied to the target of that copy."""
     if mark is None:
         return
     try:
@@ -167,7 +167,7 @@ def _why_refused(source: CopyEnd, target: Store) -> str | None:
         if _id(end) == _id(source):
             return "source and target are the same store"
         if mark is None and any(end.counts().values()):
-            return "the target holds data already"
+            return "the target already contains data"
         if mark is not None and mark.other != _id(source):
             return "the target is part of another copy"
     except (NotMigrated, StoreMissing):
@@ -176,13 +176,13 @@ def _why_refused(source: CopyEnd, target: Store) -> str | None:
 
 
 def _why_moved(mark: Mark | None, target: Store) -> str | None:
-    """A store that has moved is copied nowhere else."""
+    """A store that has moved cannot be copied to another target."""
     if mark is None or mark.stage is not Stage.MOVED:
         return None
     with suppress(NotMigrated, StoreMissing):
         if _id(target.copy_end()) == mark.other:
             return None
-    return "the source was moved to another store before"
+    return "the source was already moved to another store"
 
 
 def _id(end: CopyEnd) -> str:
@@ -225,7 +225,7 @@ class _Copy:
         return self._report(tables, resumed=resumed)
 
     def _id_of(self, mark: Mark | None) -> str:
-        """The copy that was begun, if it leads to the same target; else a new one."""
+        """The id of the copy in progress, if it leads to the same target; otherwise a new one."""
         if mark is None:
             return new_id(self._clock.now())
         if mark.stage == Stage.FILLING or mark.other != self._to_id:
@@ -233,7 +233,7 @@ class _Copy:
         return mark.copy_id
 
     def _after_hand_over(self, mark: Mark) -> CopyReport:
-        """An earlier call has given the source up; at most the target is still to be opened."""
+        """An earlier call closed the source permanently; the target may still have to be opened."""
         already_done = self._to.meta().get(COPIED) == mark.copy_id
         if not already_done:
             filling = self._to.mark()
@@ -262,7 +262,7 @@ class _Copy:
         try:
             self._wait_until_closed(copy_id, wait)
         except BaseException:
-            # Nothing was copied yet: everybody may go on.
+            # Nothing was copied yet, so the source can simply continue.
             self._from.reopen()
             with suppress(StoreUnavailable):
                 self._to.discard(self._from_id)
@@ -281,12 +281,12 @@ class _Copy:
         try:
             return self._from.close_if_idle(copy_id, self._clock.now())
         except StoreUnavailable as error:
-            # Somebody's transaction is open for long.
+            # Another transaction has been open for a long time.
             log.warning("the source cannot be closed yet: %s", error)
             return BusyCounts(0, 1)
 
     def _rescue_the_dead(self) -> None:
-        """Nobody else may be there who does."""
+        """No worker that could do this may be running."""
         for worker_id in self._source.beats():
             if self._source.is_dead(worker_id):
                 rescue(self._source, self._clock, worker_id, None)
@@ -351,16 +351,16 @@ class _Copy:
 
 
 def _shared(table: str, source: Types, target: Types) -> dict[str, str]:
-    """The columns that are copied, as the source has them."""
+    """The columns to copy, as the source has them."""
     if compared(table, source).keys() != compared(table, target).keys():
-        raise StoreError(f"the two stores have other columns in {table}; migrate both of them")
+        raise StoreError(f"the stores have different columns in {table}; migrate both of them")
     return {column: kind for column, kind in source.items() if column in target}
 
 
 def _moved(
     table: str, columns: tuple[str, ...], position: Position, rows: list[Row], limit: int
 ) -> Position:
-    """Where the next page begins, behind these rows."""
+    """Where the next page starts, after these rows."""
     whole = len(rows) < limit
     if not rows:
         return Position(position.rows, position.after, whole)
@@ -369,7 +369,7 @@ def _moved(
 
 
 def _fitting(sizes: list[int], limit: int) -> int:
-    """As many of the next rows as a page holds, but always one: what comes may be far longer."""
+    """As many of the next rows as fit into a page, but at least one: they may be far longer."""
     left = PAGE_BYTES
     for place, size in enumerate(sizes):
         left -= size
@@ -384,9 +384,9 @@ def _next_limit(rows: list[Row], limit: int) -> int:
 
 
 def _still_runs(busy: BusyCounts, wait: float) -> str:
-    what = f"{busy.jobs} jobs still run" if busy.jobs else "something is still being written"
-    what = "1 job still runs" if busy.jobs == 1 else what
+    what = f"{busy.jobs} jobs are still running" if busy.jobs else "a write is still in progress"
+    what = "1 job is still running" if busy.jobs == 1 else what
     return (
-        f"{what} after {wait:g} s, so the source goes on as before; wait longer (--wait), or stop "
-        "the workers first"
+        f"{what} after {wait:g} s, so the source continues as before; wait longer (--wait), or "
+        "stop the workers first"
     )

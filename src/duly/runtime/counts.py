@@ -1,8 +1,8 @@
 """Counts what a process does, and adds the counts to those in the store.
 
-Whoever counts only adds to numbers in memory. They are added to those of the other processes about
-once a second, in one statement, and when the process stops; one that is killed loses what it has
-counted since.
+Counting only changes numbers in memory. They are added to those of the other processes about once a
+second, in one statement, and when the process stops. A process that is killed loses its latest
+counts.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 1.0
 MAX_NAMES = 1_000
 OTHER_NAME = "other"
-"""Stands for all functions beyond the first thousand."""
+"""Stands for all functions after the first thousand."""
 
 Key = tuple[str, tuple[str, ...]]
 
 
 class Counts:
-    """What this process has counted since it has last told the store."""
+    """The counts of this process since they were last stored."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: in a forked child what was counted is the parent's to tell."""
+        """Start again at zero: in a forked child, earlier counts are the parent's to store."""
         self._guard = threading.Lock()
         self._flushing = threading.Lock()
         self._counted: Counter[Key] = Counter()
@@ -58,7 +58,7 @@ class Counts:
             self._counted[name, labels] += value
 
     def known(self, name: str) -> str:
-        """The name as a label; there are never too many of them."""
+        """The name as a label. The number of labels is limited."""
         if name in self._names:
             return name
         if len(self._names) >= MAX_NAMES:
@@ -67,7 +67,7 @@ class Counts:
         return name
 
     def ran(self, function: str, outcome: str, seconds: float, times: int = 1) -> None:
-        """So many attempts have ended, so many seconds after they were claimed."""
+        """Count an attempt that ended this many seconds after it was claimed."""
         bucket = BOUND_LABELS[bisect_left(BOUNDS, seconds)]
         with self._guard:
             function = self.known(function)
@@ -75,7 +75,7 @@ class Counts:
             self._counted[DURATION_SUM, (function, outcome)] += round(seconds * 1000) * times
 
     def ticked(self, ticked: TickPass) -> None:
-        """A page of schedules was decided."""
+        """Count a page of decided schedules."""
         found = {("dispatched", ""): ticked.dispatched, ("missed", ""): ticked.missed}
         found |= {("skipped", reason): count for reason, count in ticked.skips.items()}
         with self._guard:
@@ -84,8 +84,8 @@ class Counts:
                     self._counted[TICKS, labels] += count
 
     def flush(self, store: Store) -> None:
-        """Tell the store; what it could not be told stays."""
-        # One at a time: whoever has flushed must find in the store what was counted before.
+        """Add the counts to those in the store. If that fails, they are kept for the next time."""
+        # One at a time: after a flush, the store must contain everything counted before it.
         with self._flushing:
             with self._guard:
                 counted, self._counted = self._counted, Counter()
@@ -111,7 +111,7 @@ def _labels(name: str, values: tuple[str, ...]) -> str:
 
 
 class CountsLoop:
-    """Tells the store about once a second, in a loop, until it is stopped."""
+    """Flushes the counts about once a second, until it is stopped."""
 
     def __init__(self, counts: Counts, store: Store, clock: Clock) -> None:
         self._counts = counts
@@ -122,14 +122,14 @@ class CountsLoop:
         try:
             self._counts.flush(self._store)
         except StoreError as error:
-            log.debug("what was counted cannot be stored now: %s", error)
+            log.debug("counters cannot be stored now: %s", error)
         return FLUSH_SECONDS
 
     def stop(self) -> None:
-        """Nothing more is counted: tell what is left."""
+        """Flush the last counts."""
         self.loop.stop()
         self.loop.join(5)
         try:
             self._counts.flush(self._store)
         except StoreError as error:
-            log.warning("what was counted last is lost: %s", error)
+            log.warning("the latest counters are lost: %s", error)

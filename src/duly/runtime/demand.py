@@ -20,11 +20,11 @@ class Demand:
         self._clock = clock
         self._queues = queues
         self.backlog = False
-        """Whether the last claim has got as much as it asked for."""
+        """Whether the last claim got as many jobs as it requested."""
         self._lanes: Sequence[Lane] = ()
         self._lanes_at = -POLL_SECONDS
         self._pass_at = 0
-        # Where the last claim of a lane ended; see request.
+        # Where the last claim of a lane ended; see `request`.
         self._floors: dict[tuple[str, int], int] = {}
         self._rotation = 0
         self._notified = False
@@ -32,10 +32,10 @@ class Demand:
         self._recent: list[str] = []
         self._has_freed = False
         self.guessed = False
-        """Whether this pass asks for jobs without having looked where some are due."""
+        """Whether this pass requests jobs without having checked which queues have any."""
 
     def begin_pass(self, notified: bool) -> None:
-        """A pass begins, perhaps because jobs have come: what is due is due by now."""
+        """Start a pass, perhaps because of new jobs. Jobs count as due as of now."""
         self._pass_at = self._clock.now()
         self._notified = notified
         self.guessed = False
@@ -47,21 +47,21 @@ class Demand:
         room: int,
         freed: tuple[tuple[str, int], ...] = (),
     ) -> ClaimRequest | None:
-        """What to ask for; None if no lane has anything due, and no slot was freed."""
+        """The next request; None if no lane has due jobs, and no slot was freed."""
         queues = self._guess() or self._due_queues()
         if not queues and not freed:
             return None
         if queues and self._has_freed and not self._store.finishes_with_claim:
-            # To free slots takes a transaction of its own here: what is due does not always wait
-            # for it.
+            # Freeing slots needs a separate transaction here: due jobs must not wait for it every
+            # time.
             freed = ()
         self._has_freed = bool(freed)
         self._rotation += 1
         start = self._rotation % max(1, len(queues))
         rotated = tuple(queues[start:] + queues[:start])
-        # In a backlog a lane is read from where the last claim ended: rows that others have
-        # claimed, and that a held snapshot keeps from being vacuumed, are not stepped over again.
-        # Once a second, and whenever there is no backlog, it is read from its beginning.
+        # With a backlog, a lane is read from where the last claim ended. This avoids stepping over
+        # rows that others have claimed and that a held snapshot keeps from being vacuumed. Once a
+        # second, and whenever there is no backlog, it is read from its start.
         floors = self._floors if self.backlog else {}
         limited = any(lane.limited for lane in self._lanes)
         return ClaimRequest(
@@ -69,9 +69,10 @@ class Demand:
         )
 
     def _guess(self) -> list[str]:
-        """Jobs that have come are mostly where the last ones were: to look first takes longer.
+        """The queues of the latest claims: new jobs are usually there too, and checking takes
+        longer.
 
-        Whoever was wrong looks first until it has claimed something again.
+        After a wrong guess, queues are checked first until something was claimed again.
         """
         if not self._notified or self.backlog or self._has_not_looked_for_long():
             return []
@@ -94,14 +95,14 @@ class Demand:
         return due
 
     def note(self, claims: Sequence[Claim]) -> None:
-        # What is under limits is claimed only by who has looked.
+        # Jobs under limits are claimed only after checking.
         self._recent = sorted({claim.queue for claim in claims if not claim.holds_slot})
         for claim in claims:
             self._floors[claim.queue, claim.priority] = claim.run_at
 
     def until_due(self) -> float:
-        """Seconds until something may be due, as far as the lanes show."""
-        # What has become due while this pass looked is due at once.
+        """Seconds until a job may be due, as far as the lanes show."""
+        # Jobs that became due during this pass are claimed in the next one.
         future = [lane.run_at for lane in self._lanes if lane.run_at > self._pass_at]
         until_due = (min(future) - self._clock.now()) / 1000 if future else POLL_SECONDS
         return min(until_due, POLL_SECONDS)

@@ -1,7 +1,7 @@
-"""Runs one attempt and turns its end into an outcome.
+"""Runs one attempt and turns how it ended into an outcome.
 
-An action runs outside any transaction. Mutations run inside one that also holds the fenced finish;
-on SQLite several share it, a savepoint each.
+An action runs outside any transaction. Mutations run inside one that also contains the fenced
+finish; on SQLite several share it, each in a savepoint.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class TakenAway(msgspec.Struct, frozen=True):
-    """The fence did not hold: the job was canceled, timed out or rescued meanwhile."""
+    """The fence did not match: the job was canceled, timed out or rescued meanwhile."""
 
 
 MutationEnd = Outcome | Committed | TakenAway
@@ -88,11 +88,11 @@ class Attempt:
         self._resolve = resolve
         self.reports = reports
         self.report: Report | None = None
-        # See Reports: a body may be interrupted by what it says itself.
+        # See Reports: a body may be interrupted by its own reports.
         self._guard = threading.RLock()
         self.scheduled = False
         self.begun = False
-        """Whether its job's key was given up for the body: it cannot be given back unstarted."""
+        """Whether the body is about to start, or has started: the claim cannot be given back."""
         self.started = 0.0
         self.resolved = False
         self.canceled = False
@@ -104,7 +104,7 @@ class Attempt:
         self._postponed = False
 
     def resolve(self, outcome: Outcome) -> bool:
-        """Hand in the outcome; False if another one came first."""
+        """Set the outcome. Return False if there is one already."""
         with self._guard:
             first, self.resolved = not self.resolved, True
         if first:
@@ -114,7 +114,7 @@ class Attempt:
 
     @contextmanager
     def undisturbed(self) -> Generator[None]:
-        """While an async body is inside, its task is not canceled; it is afterwards."""
+        """Within this block an async body's task is not canceled, but afterwards."""
         self._inside += 1
         try:
             yield
@@ -130,7 +130,10 @@ class Attempt:
         return not self._postponed
 
     def begin(self) -> bool:
-        """The body is about to start; False if the attempt has an outcome already."""
+        """Called when the body is about to start.
+
+        Return False if the attempt already has an outcome.
+        """
         with self._guard:
             self.begun = not self.resolved
             return self.begun
@@ -142,29 +145,29 @@ class Attempt:
                 self.resolve(NeverStarted())
 
     def progress(self, value: float, note: str | None) -> None:
-        """The body says how far it is."""
+        """Report the body's progress."""
         if self.reports is not None:
             self.reports.progress(self._own_report(), value, note)
 
     def say(self, level: str, text: str) -> None:
-        """The body has a line for its log."""
+        """Add a line to the job's log."""
         if self.reports is not None:
             self.reports.say(self._own_report(), level, text)
 
     def _own_report(self) -> Report:
         with self._guard:
-            # Most jobs say nothing, and have none.
+            # Most jobs report nothing, and need none.
             if self.report is None:
                 self.report = Report(self.claim, self.runnable.scrub)
             return self.report
 
     def end_report(self) -> None:
-        """The body will not be heard any more."""
+        """Ignore later reports of the body."""
         if self.reports is not None and self.report is not None:
             self.reports.end(self.report)
 
     def lines_to_commit(self) -> list[LogEntry]:
-        """What a mutation has logged, for its own transaction."""
+        """The log lines of a mutation, to be stored in its own transaction."""
         if self.reports is None or self.report is None:
             return []
         return self.reports.take_lines(self.report)
@@ -172,7 +175,7 @@ class Attempt:
     def take_away(self, *, stops: bool = False) -> None:
         """The row is gone: tell the body, and drop whatever it returns.
 
-        An action goes on, unless it stops with its worker or has a process of its own.
+        An action continues, unless its worker stops or it has its own process.
         """
         with self._guard:
             self.resolved = True
@@ -181,7 +184,10 @@ class Attempt:
             self._stop_body()
 
     def time_out(self) -> None:
-        """The time limit has passed. An action fails now; a mutation when its body has stopped."""
+        """The time limit has passed.
+
+        An action fails now; a mutation fails when its body has stopped.
+        """
         self.timed_out = True
         self.canceled = True
         if self.claim.kind == Kind.ACTION:
@@ -189,7 +195,7 @@ class Attempt:
         self._stop_body()
 
     def _stop_body(self) -> None:
-        # The body may end meanwhile, and take it away.
+        # The body may end meanwhile, and clear it.
         if (cancel := self.cancel_body) is not None:
             cancel()
 
@@ -245,7 +251,7 @@ def _arguments_of_action(attempt: Attempt) -> Mapping[str, Any] | None:
 
 
 def _arguments(attempt: Attempt) -> Mapping[str, Any] | NeverStarted:
-    """The decoded arguments; a job that does not fit the code is held, not failed."""
+    """The decoded arguments. A job whose arguments do not fit the code is held, not failed."""
     try:
         return attempt.runnable.decode(attempt.claim.args)
     except errors.SignatureMismatch as error:
@@ -253,7 +259,7 @@ def _arguments(attempt: Attempt) -> Mapping[str, Any] | NeverStarted:
 
 
 def _start(attempt: Attempt) -> bool:
-    """Give up the key of an action's job, just before its body; False if that must not start."""
+    """Release the key of an action's job, just before its body. False if it must not start."""
     try:
         return _may_start(attempt, attempt.begin() and attempt.runnable.start(attempt))
     except errors.StoreError as error:
@@ -269,7 +275,7 @@ async def _start_async(attempt: Attempt) -> bool:
 
 def _may_start(attempt: Attempt, started: bool) -> bool:
     if not started:
-        # Canceled, or moved by a later call: the fence refuses this end.
+        # Canceled, or moved by a later call: the fence refuses this outcome.
         attempt.resolve(NeverStarted())
     return started and not attempt.resolved
 
@@ -293,7 +299,7 @@ def _unstorable(attempt: Attempt, error: errors.UnstorableResult) -> Raised:
 
 def _hand_in(attempt: Attempt, outcome: Outcome | None) -> None:
     if outcome is None or not attempt.resolve(outcome):
-        log.info("dropped the late end of job %s", attempt.claim.id)
+        log.info("job %s ended too late; its outcome was dropped", attempt.claim.id)
 
 
 # Mutations ---------------------------------------------------------------------------------------
@@ -320,7 +326,7 @@ class MutationRunner:
         self._in_body = False
 
     def run(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, MutationEnd]]:
-        """Run them all, sharing transactions where that is safe."""
+        """Run all of them, sharing transactions where that is safe."""
         ends = self._give_up_keys([a for a in attempts if a.claim.holds_key and not a.begun])
         sharing = [a for a in attempts if a not in ends and not self._must_be_alone(a)]
         while len(sharing) > 1:
@@ -334,8 +340,9 @@ class MutationRunner:
         self._lane.close()
 
     def _give_up_keys(self, attempts: Sequence[Attempt]) -> dict[Attempt, MutationEnd]:
-        """Before their transaction begins, so that no call waits for its end. Those that must not
-        start are ended here.
+        """Release keys before the transaction begins, so that no call waits for its end.
+
+        Attempts that must not start get their outcome here.
         """
         ends: dict[Attempt, MutationEnd] = {}
         for attempt in attempts:
@@ -362,11 +369,11 @@ class MutationRunner:
     # Several in one transaction
 
     def _run_shared(self, attempts: Sequence[Attempt]) -> tuple[dict[Attempt, MutationEnd], int]:
-        """How each ended, and how many were reached before the group was full.
+        """Return how each ended, and how many were reached before the group was full.
 
-        Those reached without an end have left no trace and must run alone. Only a member's own
-        exception is judged here, and only once the commit has succeeded: anything else may have
-        been the doing of another member.
+        Those reached without an outcome have left no trace and must run alone. Only a member's own
+        exception counts here, and only once the commit has succeeded: any other error may have been
+        caused by another member.
         """
         ends: dict[Attempt, MutationEnd] = {}
         reached = 0
@@ -383,9 +390,9 @@ class MutationRunner:
                     break
             self._lane.commit()
         except Exception as error:
-            # Not its message: a database repeats values.
+            # Not its message: databases repeat values in it.
             name = type(error).__name__
-            log.debug("a shared transaction failed, its members run alone: %s", name)
+            log.debug("a shared transaction failed; running its members one by one: %s", name)
             self._roll_back_whatever_is_left()
             return {}, max(reached, 1)
         fault.point("mutation.committed")
@@ -399,8 +406,8 @@ class MutationRunner:
             self._alone.add(attempt.runnable.name)
             self._undo_or_break()
             return None
-        except BaseException as error:  # Also SystemExit: a body must not end the worker's thread.
-            # Alone it shows whose failure that is.
+        except BaseException as error:  # SystemExit too: a body must not end the worker's thread.
+            # Run alone, it is clear whose failure it is.
             if self._lane.blame(error) != Blame.BODY or isinstance(error, errors.TransactionEnded):
                 raise
             was_refused = self._was_refused(error)
@@ -413,9 +420,10 @@ class MutationRunner:
         return end
 
     def _was_refused(self, error: BaseException) -> bool:
-        """What the database refuses here it might take alone: a name in use, a mode left on.
+        """The database may accept alone what it refuses here: a name in use, a mode that is still
+        set.
 
-        The body may have made an error of its own of it. To be asked before `undo`.
+        The body may have raised its own error because of the refusal. Must be called before `undo`.
         """
         return self._lane.has_refused() or any(map(self._lane.is_refusal, causes(error)))
 
@@ -466,11 +474,11 @@ class MutationRunner:
             self._lane.rollback()
         except Exception as error:
             name = type(error).__name__
-            log.debug("rolling back failed, the connection is renewed: %s", name)
+            log.debug("rollback failed; opening a new connection: %s", name)
         self._lane.renew()
 
     def _was_committed(self, claim: Claim) -> bool:
-        """The COMMIT's answer was lost: look."""
+        """The COMMIT's answer was lost, so check."""
         job = self._store.get(claim.id)
         return job is not None and job.state == State.SUCCEEDED and job.token == claim.token
 
@@ -483,7 +491,7 @@ class MutationRunner:
         arguments = _arguments(attempt)
         if isinstance(arguments, NeverStarted):
             return arguments
-        # If it ran before, in a transaction that was rolled back, nothing of that is left.
+        # If it ran before, in a transaction that was rolled back, nothing of that run is left.
         attempt.report = None
         self._watch(attempt, self._seconds(attempt.claim))
         attempt.cancel_body = self._interrupter(attempt)
@@ -493,11 +501,12 @@ class MutationRunner:
                 attempt.runnable.call_mutation, attempt, self._lane.tx, arguments, shared
             )
         finally:
-            # From here on nobody may interrupt: the next statement could be somebody else's.
+            # From here on the body must not be interrupted: the next statement could belong to
+            # another member.
             with self._active:
                 attempt.cancel_body = None
             self._release(attempt)
-            # Its time is over, whatever the others of its group still need.
+            # Its time is over, however much the others of its group still need.
             attempt.deadline = None
         self._in_body = False
         fault.point("mutation.body_done")
@@ -539,11 +548,11 @@ class MutationRunner:
 
 
 def failure(attempt: Attempt, error: BaseException) -> Raised:
-    """The function's own exception as an outcome, however oddly it behaves itself."""
+    """The function's own exception as an outcome, however oddly that exception behaves."""
     try:
         return _failure(attempt, error)
     except Exception:
-        log.exception("the exception of job %s cannot be told in full", attempt.claim.id)
+        log.exception("the exception of job %s cannot be shown in full", attempt.claim.id)
         return Raised(ErrorKind.USER, describe(attempt, error))
 
 
@@ -565,7 +574,7 @@ def _for_people(attempt: Attempt, text: str) -> str:
 
 
 def timeout_outcome(claim: Claim, longest: float = math.inf) -> Raised:
-    """`longest` is what the store allows, however much was asked for."""
+    """`longest` is the limit of the store, which applies even if a longer one was requested."""
     asked = math.inf if claim.timeout_ms is None else claim.timeout_ms / 1000
     return Raised(ErrorKind.TIMEOUT, f"{claim.function} ran longer than {min(asked, longest):g} s")
 

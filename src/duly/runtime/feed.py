@@ -1,8 +1,8 @@
 """The live feed: tells every follower in this process what has changed in the store.
 
-One thread looks for everybody in this process who follows what happens, and only while somebody
-does. What it finds goes to all of them; what it has shown before does not. A follower that cannot
-keep up, or that missed too much, is told to look at the things themselves (`Gap`).
+One thread reads changes for all followers in this process, and runs only while there are any. Each
+change goes to all of them, once. A follower that cannot keep up, or that missed too much, is told
+to reload the data itself (`Gap`).
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from duly.store.table import Store
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.2
-"""Between two looks where nothing tells of a change."""
+"""Seconds between two looks, on a store that does not announce changes."""
 MAX_LOOK_SECONDS = 1.0
-"""The same where something does."""
+"""The same on a store that does."""
 MIN_LOOK_SECONDS = 0.05
 AFTER_OUTAGE = 1.0
 LIMIT = 5_000
 MAX_WAITING = 2_000
-"""A follower for whom more is waiting than that gets a gap instead."""
+"""A follower with more items than this waiting gets a gap instead."""
 REMEMBERED_MS = 60_000
 
 
 class Follower:
-    """One who looks on, from a thread of its own or an event loop."""
+    """A follower of changes, in its own thread or on an event loop."""
 
     def __init__(self, wanted: NewsFilter, cursor: Cursor | None, ring: Callable[[], None]) -> None:
         self._cursor = cursor
         self.joined = False
-        """Whether it has seen what happened between its cursor and now."""
+        """Whether it has received everything between its cursor and now."""
         self.ended = False
         self._wanted = wanted
         self._ring = ring
@@ -62,26 +62,27 @@ class Follower:
         self._shown: dict[object, int] = {}
 
     def let_in(self, here: Cursor, look: Callable[[Cursor], Changes]) -> None:
-        """Show it what happened since it was here last; one who is new begins here."""
+        """Send it what it missed since its cursor. A new follower starts here."""
         missed = None if self._cursor is None else look(self._cursor)
         self._cursor = self._cursor or here
         self.joined = True
         if missed is not None:
             self.tell(missed)
-        # So that it knows at once from where to go on, should it be cut off.
+        # So that it immediately knows where to resume if it is disconnected.
         self._ring()
 
     def tell(self, changes: Changes) -> None:
-        """From the thread that looks."""
+        """Called by the looking thread."""
         before, after = self._cursor, changes.next
         if before is not None and not self.joined:
-            # It will be shown this with all that it missed.
+            # It will be sent this with everything that it missed.
             return
         news: list[News | Gap] = [each for each in changes.news if self._is_new(each, changes)]
         if not changes.whole:
             news.append(Gap())
         self._forget(after.since)
-        # One who was cut off within a look has to see the rest of it: only its end is past it.
+        # A follower disconnected within a look has to get the rest of it: only its last item moves
+        # the cursor past it.
         last = len(news) - 1
         items = [NewsItem(each, after if n == last else before) for n, each in enumerate(news)]
         with self._guard:
@@ -90,18 +91,18 @@ class Follower:
             if len(self._waiting) > MAX_WAITING:
                 self._waiting.clear()
                 self._waiting.append(NewsItem(Gap(), after))
-        # One who is new, and came while the others were let in, has missed nothing either.
+        # A new follower that came while the others were let in has missed nothing either.
         comes, self.joined = not self.joined, True
         if items or comes:
             self._ring()
 
     def end(self) -> None:
-        """There is nobody any more who looks."""
+        """No thread is looking any more."""
         self.ended = True
         self._ring()
 
     def _is_new(self, news: News, changes: Changes) -> bool:
-        """Whether it is wanted, and was not shown when the follower joined."""
+        """Whether the follower wants it, and was not sent it when it joined."""
         if not self._wanted(news):
             return False
         key = key_of(news)
@@ -122,7 +123,7 @@ class Follower:
 
 
 def key_of(news: News) -> object:
-    """What a look shows again as long as nothing is new about it."""
+    """The key under which looks return the same news again until it changes."""
     match news:
         case JobNews():
             return news.id, news.look.revision
@@ -133,7 +134,7 @@ def key_of(news: News) -> object:
 
 
 class SeenNews:
-    """Tells what looks have shown before from what is new."""
+    """Tells new items from those that earlier looks have returned."""
 
     def __init__(self) -> None:
         self._at: dict[object, int] = {}
@@ -141,12 +142,12 @@ class SeenNews:
         self._gone: list[JobNews] = []
 
     def new(self, changes: Changes) -> list[News]:
-        """What no look before has shown."""
+        """The items that no earlier look has returned."""
         found: list[News] = []
         live: dict[str, JobNews] = {}
         for news in changes.news:
             if isinstance(news, JobNews) and not news.state.is_terminal:
-                # Stored and started in the same look, it comes twice: the later one counts.
+                # Stored and started in the same look, it is there twice: the later one counts.
                 if news.id not in live or is_newer(news, live[news.id]):
                     live[news.id] = news
             elif (key := key_of(news)) not in self._at:
@@ -162,7 +163,7 @@ class SeenNews:
 
     @property
     def gone(self) -> list[JobNews]:
-        """What ran at the last look but one and does not any more: ended, or given back."""
+        """Jobs that were running at the last look but are not any more: ended, or given back."""
         return self._gone
 
     def _says_more(self, news: JobNews) -> bool:
@@ -179,7 +180,7 @@ def _runs(news: JobNews) -> bool:
 
 
 class Feed:
-    """What happens on an app's database; in a forked child nobody follows it yet."""
+    """The changes in an app's database. A forked child starts without followers."""
 
     def __init__(self, ready: Callable[[], Store], now: Callable[[], int]) -> None:
         self._ready = ready
@@ -194,7 +195,7 @@ class Feed:
         return self._ready()
 
     def look(self, cursor: Cursor | None) -> Changes:
-        """What has changed since; without a cursor, nothing, and where one begins."""
+        """The changes since a cursor. Without one: no changes, and the cursor to start with."""
         store, now = self._ready(), self._now()
         if cursor is None:
             self._warn_once(store)
@@ -205,15 +206,15 @@ class Feed:
         if not self._warned and not store.sees_writers():
             self._warned = True
             log.warning(
-                "live events: this role does not see how long others write, and misses what "
-                "they commit after more than 5 s; GRANT pg_read_all_stats to it"
+                "live events: this role cannot see other roles' open transactions and misses "
+                "changes that take more than 5 s to commit; GRANT pg_read_all_stats to it"
             )
 
     @contextlib.contextmanager
     def following(
         self, wanted: NewsFilter, cursor: Cursor | None, ring: Callable[[], None]
     ) -> Generator[Follower]:
-        """Follow what happens, beginning after the cursor, or now."""
+        """Follow changes, starting after the cursor, or now."""
         follower = Follower(wanted, cursor, ring)
         looker = self._add(follower)
         try:
@@ -224,14 +225,14 @@ class Feed:
     async def follow(
         self, wanted: NewsFilter, cursor: Cursor | None, *, idle: float
     ) -> AsyncGenerator[NewsBatch]:
-        """The same for async code: what is new, or that nothing was for a while.
+        """The same for async code: yields what is new, or that there was nothing for a while.
 
         It ends when the feed is closed.
         """
         loop, bell = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
-            # A closed loop has nobody who waits.
+            # On a closed loop nothing is waiting.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(bell.set)
 
@@ -261,7 +262,7 @@ class Feed:
                 looker.stop()
 
     def close(self) -> None:
-        """Let everybody go who follows; whoever comes later begins anew."""
+        """End all followers. Later ones start again."""
         with self._guard:
             looker, self._looker = self._looker, None
             followers = [] if looker is None else list(looker.followers)
@@ -273,7 +274,7 @@ class Feed:
 
 
 class _Looker:
-    """The thread that looks. It ends with its last follower, and is not used again."""
+    """The looking thread. It ends with its last follower, and is not used again."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -303,13 +304,16 @@ class _Looker:
         while not self._stop.is_set():
             self._bell.clear()
             until = os_monotonic() + self._pass_safely()
-            # However many changes are told, not each of them is worth a look.
+            # However many changes are announced, not each of them is worth a look.
             self._stop.wait(MIN_LOOK_SECONDS)
             self._bell.wait(max(0.0, until - os_monotonic()))
         self._listener.join(5)
 
     def _pass_safely(self) -> float:
-        """Look once; the seconds until the next look, if nothing is told before."""
+        """Look once.
+
+        Return the seconds until the next look, unless a change is announced before.
+        """
         try:
             return self.one_pass()
         except StoreUnavailable as error:
@@ -319,7 +323,7 @@ class _Looker:
         return AFTER_OUTAGE
 
     def one_pass(self) -> float:
-        # Before anybody is let in: what happens while that is done comes after it.
+        # Before followers are let in, so that changes meanwhile come after it.
         if self._cursor is None:
             self._cursor = self._feed.look(None).next
         for follower in [each for each in list(self.followers) if not each.joined]:
@@ -331,13 +335,13 @@ class _Looker:
         try:
             news += self._given_back()
         finally:
-            # Also if the store gives no answer any more: no later look shows them as new.
+            # Even if the store stops answering: no later look returns them as new.
             for follower in list(self.followers):
                 follower.tell(changes._replace(news=news))
         return MAX_LOOK_SECONDS if self._listener.hears(self._feed.store) else LOOK_SECONDS
 
     def _given_back(self) -> list[News]:
-        """Jobs that ran and wait again; nothing else tells of those."""
+        """Jobs that were running and are pending again; nothing else reports those."""
         if not self._gone:
             return []
         looks = self._feed.store.look(list(self._gone))

@@ -17,12 +17,12 @@ from duly.store.table import Store
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
-# In beats. Less than one: waits are not exact.
+# As a share of a heartbeat. Less than one, because waits are not exact.
 MIN_HEARTBEAT_SECONDS = 0.9
 
 
 class Heartbeat:
-    """Beats for a worker, observes the others, rescues what the dead have left."""
+    """Sends heartbeats for a worker, observes the others, and rescues jobs of dead ones."""
 
     def __init__(self, worker: Worker, every: float = HEARTBEAT_SECONDS) -> None:
         self._worker = worker
@@ -32,10 +32,10 @@ class Heartbeat:
         self._failed = ""
 
     def turn(self) -> float:
-        """A pass when one is due; sooner, only look which jobs were taken away.
+        """Do a pass when one is due; earlier, only check which jobs were taken away.
 
-        The others beat once between two passes: whoever made passes faster, because it was woken,
-        would take them for dead.
+        Between two passes every other worker sends one heartbeat. A worker that made passes faster,
+        because it was woken, would take them for dead.
         """
         clock = self._worker.clock
         now = clock.monotonic()
@@ -51,7 +51,7 @@ class Heartbeat:
             present = worker.store.beat([worker.id])
         except StoreError as error:
             self._observer.reset()
-            log.warning("no proof of life: %s", error)
+            log.warning("could not send a heartbeat: %s", error)
             return self._every
         worker.has_proved_life()
         if worker.id not in present:
@@ -70,13 +70,13 @@ class Heartbeat:
             self._observer.reset()
             log.warning("could not observe the other workers: %s", error)
             return
-        # Behind the one that could not be rescued first, so that each has its turn.
+        # After the one that could not be rescued, so that each has its turn.
         for worker_id, beat in sorted(dead, key=lambda one: (one[0] <= self._failed, one[0])):
             try:
                 rescued = rescue(self._worker.store, self._worker.clock, worker_id, beat)
             except StoreError as error:
-                # Another failure may take as long, and this worker has to beat.
-                log.warning("not rescued in this round: %s", error)
+                # Another failure may take as long, and this worker has to send heartbeats.
+                log.warning("could not rescue the jobs of a dead worker in this round: %s", error)
                 self._failed = worker_id
                 return
             if rescued:
@@ -87,10 +87,10 @@ class Heartbeat:
 def find_dead(
     store: Store, observer: LivenessRounds, beats: dict[str, int]
 ) -> list[tuple[str, int | None]]:
-    """Where the kernel can tell, ask it; elsewhere count rounds.
+    """Workers that are dead: the kernel knows on SQLite; otherwise rounds are counted.
 
-    A process that is there for one job is left to the worker that started it, which knows how it
-    died. If that one is dead too, the rounds decide.
+    A process that runs a single job is left to the worker that started it, which knows how it died.
+    If that worker is dead too, the rounds decide.
     """
     verdicts = {worker_id: store.is_dead(worker_id) for worker_id in beats}
     gone = {worker_id for worker_id, verdict in verdicts.items() if verdict}
@@ -103,9 +103,9 @@ def find_dead(
 def rescue(
     store: Store, clock: Clock, worker_id: str, beat: int | None, *, witnessed: bool = False
 ) -> int:
-    """Settle what a dead worker left behind; how many jobs that were.
+    """Settle the jobs of a dead worker. Return how many there were.
 
-    `witnessed`: it was there for one job, and the worker that started it saw it die by itself.
+    `witnessed`: it ran a single job, and the worker that started it saw it die.
     """
     rescued = store.rescue(worker_id, beat, judge_lost(clock, witnessed=witnessed), clock.now())
     if rescued is not None:

@@ -1,10 +1,10 @@
-"""Runs a function in a process of its own, and stops it there.
+"""Runs a function in its own process, and stops it there.
 
-The worker that claimed the job keeps it: its row, its fence, its beats and its slot. A thread of
-the worker starts the process, waits for it and hands in what it answers; the process only runs the
+The worker that claimed the job keeps it: its row, its fence, its heartbeats and its slot. A thread
+of the worker starts the process, waits for it and passes on its answers; the process only runs the
 body. It is started from the program's own code, and gets nothing but the id of the job: it reads
-the rest from the store. Two pipes join both. Into the first the worker writes one byte when the
-body has to stop; its end is the end of the worker. The second brings the answers, as JSON.
+the rest from the store. Two pipes connect both. The worker writes one byte into the first when the
+body has to stop; if that pipe closes, the worker is gone. The second carries the answers, as JSON.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from duly.store.table import Store
 log = logging.getLogger(__name__)
 
 KILL_AFTER = 5.0
-"""Seconds between SIGTERM and SIGKILL, and those a process has to end after its answer."""
+"""Seconds between SIGTERM and SIGKILL, and for a process to end after its answer."""
 LOOK_EVERY = 0.05
 TASK_VARIABLE = "DULY_ISOLATED"
 NEEDS_MODULE = (
@@ -60,7 +60,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What the process has to know before it can ask the store."""
+    """What the process has to know before it can read the store."""
 
     job_id: str
     token: int
@@ -80,7 +80,7 @@ class LogMessage(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the process says: that the body begins, a line of its log, or how it ended."""
+    """A message from the process: the body starts, a log line, or how it ended."""
 
     began: bool = False
     line: LogMessage | None = None
@@ -97,7 +97,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Processes:
-    """Runs attempts in processes of their own. `command` None: it cannot be done here."""
+    """Runs attempts in their own processes. Without a `command` this is not possible."""
 
     def __init__(self, command: Callable[[], Sequence[str] | None]) -> None:
         self._find_command = command
@@ -107,13 +107,13 @@ class Processes:
 
     @property
     def command(self) -> Sequence[str] | None:
-        # Looked for again as long as it is not found: a script names its app after making it.
+        # Looked up again until it is found: a script names its app after creating it.
         if self._found is None:
             self._found = self._find_command()
         return self._found
 
     def run(self, attempt: Attempt) -> None:
-        """Run an action to its end; returns when its process is gone."""
+        """Run an action to its end. Returns when its process is gone."""
         if attempt.resolved:
             return
         if self.command is None:
@@ -134,7 +134,7 @@ class Processes:
                 self._ended.notify_all()
 
     def wait(self) -> None:
-        """Wait for the end of those that were told to stop: this process may end next."""
+        """Wait until stopped processes have ended: this process may end next."""
         with self._ended:
             self._ended.wait_for(lambda: self._running <= 0, KILL_AFTER + 1)
 
@@ -148,7 +148,7 @@ def _run_in_child(command: Sequence[str], attempt: Attempt) -> None:
     try:
         child.look_after()
     except Exception:
-        log.exception("the process of job %s is given up", attempt.claim.id)
+        log.exception("giving up the process of job %s", attempt.claim.id)
         attempt.resolve(Raised(ErrorKind.WORKER_LOST, "its process was given up"))
     finally:
         child.close()
@@ -171,8 +171,8 @@ class Child:
                 pass_fds=(control, answers),
                 stdin=subprocess.DEVNULL,
                 env=os.environ | {TASK_VARIABLE: _task(attempt.claim)},
-                # A Ctrl-C is for the worker, which lets the body end; and whatever the body starts
-                # can be killed with it.
+                # Ctrl-C is for the worker, which lets the body end; and everything that the body
+                # starts can be killed with it.
                 start_new_session=True,
             )
             self._files = ours.pop_all()
@@ -182,7 +182,7 @@ class Child:
         self._is_open = True
 
     def look_after(self) -> None:
-        """Hand in what it answers, stop it when told, until it is gone."""
+        """Pass on its answers and stop it when requested, until it is gone."""
         while (code := self._process.poll()) is None:
             self._stop_if_told()
             self._listen()
@@ -208,7 +208,7 @@ class Child:
             self._kill_at = math.inf
 
     def _tell(self) -> None:
-        """The byte makes the signal ours: anybody may send a SIGTERM to a whole group."""
+        """The byte marks the signal as ours: anyone may send a SIGTERM to a whole group."""
         try:
             os.write(self._control, b"!")
         except BrokenPipeError:
@@ -220,7 +220,7 @@ class Child:
             self._kill_at = os_monotonic() + KILL_AFTER
 
     def _kill(self) -> None:
-        # It leads its own group, and until it is waited for nobody else can have its number.
+        # It leads its own group, and until it is waited for its process id cannot be reused.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -239,7 +239,7 @@ class Child:
             return
 
     def _read(self) -> None:
-        """Take in whatever has come, without waiting for more."""
+        """Read everything that has arrived, without waiting for more."""
         while self._is_open:
             try:
                 data = os.read(self._answers, 1 << 16)
@@ -254,8 +254,8 @@ class Child:
         try:
             answer = msgspec.json.decode(line, type=Answer)
         except (msgspec.DecodeError, ValueError):
-            # A process that is stopped while it writes leaves half a line.
-            log.debug("the process of job %s wrote half a line", self._attempt.claim.id)
+            # A process that is stopped while it writes leaves an incomplete line.
+            log.debug("the process of job %s wrote an incomplete line", self._attempt.claim.id)
             return
         self._began |= answer.began
         if answer.line is not None:
@@ -263,10 +263,10 @@ class Child:
         if answer.outcome is not None:
             self._give_time()
             if not self._attempt.resolve(answer.outcome):
-                log.info("dropped the late end of job %s", self._attempt.claim.id)
+                log.info("job %s ended too late; its outcome was dropped", self._attempt.claim.id)
 
     def _log(self, line: LogMessage) -> None:
-        """Pass a record on to the handlers of this process, as if it had been made here."""
+        """Pass a record on to the handlers of this process, as if it had been created here."""
         logger = logging.getLogger(line.name)
         if logger.isEnabledFor(line.level):
             claim = self._attempt.claim
@@ -282,15 +282,15 @@ class Child:
             logger.handle(record)
 
     def _judge(self, code: int) -> None:
-        """It is gone. Whoever has heard how the body ended drops this."""
+        """The process is gone. If its body has reported an outcome, this one is dropped."""
         if self._attempt.resolved:
             return
         how = f"its process {_how_it_ended(code)}"
         if self._began:
             self._attempt.resolve(Raised(ErrorKind.WORKER_LOST, how))
         else:
-            log.error("job %s: %s before its function began", self._attempt.claim.id, how)
-            self._attempt.resolve(SystemFailed(f"{how} before the function began"))
+            log.error("job %s: %s before its function started", self._attempt.claim.id, how)
+            self._attempt.resolve(SystemFailed(f"{how} before the function started"))
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
@@ -324,7 +324,7 @@ class Ready(Program, Protocol):
 
 
 class Isolated:
-    """The one job that this process is for; the body runs in its main thread."""
+    """The one job of this process. The body runs in its main thread."""
 
     def __init__(self, control: int, answers: int) -> None:
         self._control = control
@@ -336,14 +336,14 @@ class Isolated:
             os.set_inheritable(file, False)
         task = msgspec.json.decode(os.environ.pop(TASK_VARIABLE), type=Task)
         self._task = task
-        # What the worker could import can be imported here.
+        # Modules that the worker could import can be imported here.
         sys.path += [folder for folder in task.path if folder not in sys.path]
         self._take_signals()
         self._end_with_the_worker()
         _Importing.now = True
 
     def run(self, program: Ready) -> None:
-        """Run the job, if it is still the worker's, and say how it ended."""
+        """Run the job, if the worker still has it, and report how it ended."""
         _Importing.now = False
         store = program.ready()
         record = store.get(self._task.job_id)
@@ -363,13 +363,13 @@ class Isolated:
         with _reports(program) as reports:
             attempt = self._attempt = Attempt(claim, runnable, self._ended, reports)
             self._log_to_the_worker()
-            # The user's modules may have taken them when they were imported.
+            # The user's modules may have replaced them on import.
             self._take_signals()
             self._say(Answer(began=True))
             self._run_body(attempt)
             attempt.end_report()
         if attempt.canceled:
-            # With whatever the body has started and not ended.
+            # Including anything that the body has started and not ended.
             os.killpg(0, signal.SIGKILL)
 
     def _run_body(self, attempt: Attempt) -> None:
@@ -380,7 +380,7 @@ class Isolated:
                 self._stop = _raise_canceled
                 run_action(attempt)
         except Canceled:
-            log.debug("stopped between two lines of ours")
+            log.debug("stopped in duly's own code")
         finally:
             self._stop = _nothing
 
@@ -398,7 +398,7 @@ class Isolated:
 
     def _ended(self, attempt: Attempt, outcome: Outcome) -> None:
         self._stop = _nothing
-        # The last that it said is stored before its end is.
+        # Its last reports are stored before its outcome.
         assert attempt.reports is not None
         _flush(attempt.reports)
         match outcome:
@@ -425,7 +425,10 @@ class Isolated:
         signal.signal(signal.SIGINT, _not_for_us)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM. One that the worker has not announced is its own affair: it drains."""
+        """SIGTERM.
+
+        If the worker has not announced it, it is the process's own affair: it drains.
+        """
         announced = select.poll()
         announced.register(self._control, select.POLLIN)
         if announced.poll(0):
@@ -435,8 +438,8 @@ class Isolated:
 
     def _end_with_the_worker(self) -> None:
         if sys.platform == "linux":
-            # Also ends code that never lets another thread run. The pipe is for other systems, and
-            # for a worker that was gone before this line.
+            # This also ends code that never lets another thread run. The pipe is for other systems,
+            # and for a worker that was gone before this line.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         threading.Thread(target=self._wait_for_the_worker, daemon=True).start()
 
@@ -459,7 +462,7 @@ class _Importing:
 
 
 def refuse_while_importing() -> None:
-    """A script that starts its app whenever it is imported would start it here again."""
+    """A script that starts its app on import would start it again in this process."""
     if _Importing.now:
         raise InvalidOption(
             "isolate",
@@ -488,7 +491,7 @@ class _Forward(logging.Handler):
 
 @contextmanager
 def _reports(program: Ready) -> Generator[Reports]:
-    """What the body says of itself goes to the store from here."""
+    """Sends the body's reports to the store from here."""
     reports = Reports(program.store, program.clock)
     reports.loop.start()
     with ExitStack() as capturing:
@@ -500,7 +503,7 @@ def _reports(program: Ready) -> Generator[Reports]:
 
 
 def _flush(reports: Reports) -> None:
-    # The end of the job matters more than what it said.
+    # The outcome of the job matters more than its reports.
     with suppress(StoreError):
         reports.flush()
 

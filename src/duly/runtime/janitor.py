@@ -1,6 +1,6 @@
 """The janitor: expiry, time limits, holds and retention.
 
-Every process may run a janitor; all of it is safe side by side, and nothing needs a leader.
+Every process may run a janitor; several can run at once without a leader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 PASS_SECONDS = 1.0
 RETAIN_EVERY = 60.0
 WARN_EVERY = 24 * 3600.0
-# The worker itself enforces time limits; this is for workers that live but cannot.
+# The worker itself enforces time limits; this is for workers that are alive but cannot.
 TIMEOUT_GRACE = 30.0
 RETENTION = timedelta(days=7)
 EXHAUSTED_RETENTION = timedelta(days=30)
@@ -35,7 +35,7 @@ _Attempt = tuple[str, int]
 
 
 class RetentionOptions(TypedDict, total=False):
-    """How long finished jobs, and the ticks of schedules, stay, if not as long as usual."""
+    """How long to keep finished jobs and ticks, if not for the default time."""
 
     retention: timedelta
     exhausted_retention: timedelta
@@ -57,7 +57,7 @@ class Janitor:
         functions: Callable[[], Sequence[str]] = tuple,
         queues: Sequence[str] | None = None,
     ) -> None:
-        """`functions` and `queues`: whose jobs `alone_runs` is given, if they must run alone."""
+        """`functions` and `queues`: whose jobs may run in `alone_runs`, if they must run alone."""
         self._store = store
         self._clock = clock
         self._retention_ms = round(retention.total_seconds() * 1000)
@@ -97,8 +97,11 @@ class Janitor:
         self._store.time_out(now, partial(self._judge_overdue, before), now)
 
     def _judge_overdue(self, before: Mapping[_Attempt, float], claim: Claim) -> Settlement | None:
-        """Deadlines are wall time, which may have jumped: so each gets its whole limit once more,
-        by the monotonic clock, from when it was first seen here."""
+        """Deadlines are wall-clock times, and that clock may have jumped.
+
+        So each job gets its full limit once more, by the monotonic clock, from when its deadline
+        was first seen here.
+        """
         if claim.timeout_ms is None:
             return None
         attempt, since = (claim.id, claim.token), self._clock.monotonic()
@@ -114,10 +117,11 @@ class Janitor:
                 self._alone_runs.start(job_id)
 
     def _admit_waiters(self, now: int) -> bool:
-        """Whoever frees a slot starts the next who waits for it; this is for when nobody could.
+        """Start waiting jobs that were not started when a slot was freed. Return whether there may
+        be more.
 
-        Since then a queue or function may have been resumed, or a worker may have come that serves
-        it. Or the one that had its turn was canceled, or paused. Whether there may be more.
+        Since then a queue or function may have been resumed, or a worker may have started that
+        serves it. Or the next job in turn was canceled or paused.
         """
         self._looked_at_key, admitted = self._store.admit_waiters(self._looked_at_key, now)
         if admitted:
@@ -125,9 +129,9 @@ class Janitor:
         return admitted and self._looked_at_key != ""
 
     def _free_hooks(self) -> None:
-        """Whatever ends a job frees its hook; this is for when the database lost sight of that.
+        """Free hooks that were not freed when their job ended.
 
-        As it could where transactions of an earlier version had a stricter isolation level.
+        This could happen where transactions of an earlier version had a stricter isolation level.
         """
         since = self._clock.monotonic()
         begins = not self._looked_at_hook
@@ -151,7 +155,7 @@ class Janitor:
         return removed > 0
 
     def _retain_ledger(self, now: int) -> None:
-        """Forget old ticks: some schedules in each pass, all of them within a while."""
+        """Delete old ticks: some schedules in each pass, all of them over time."""
         since = self._clock.monotonic()
         if self._ledger_at is not None and since - self._ledger_at < LEDGER_EVERY:
             return
@@ -161,7 +165,7 @@ class Janitor:
             self._ledger_at = since
 
     def _retain_inbox(self, now: int) -> None:
-        """Forget webhooks whose job is gone: some in each pass, all of them within a while."""
+        """Delete webhooks whose job is gone: some in each pass, all of them over time."""
         since = self._clock.monotonic()
         if self._inbox_at is not None and since - self._inbox_at < RETAIN_EVERY:
             return
@@ -171,7 +175,7 @@ class Janitor:
             self._inbox_at = since
 
     def _warn_of_ends(self, now: int) -> None:
-        """Say once a day which calendars in use end soon, or have ended: nobody attaches them."""
+        """Log once a day which calendars in use end soon, or have ended."""
         since = self._clock.monotonic()
         if self._warned_at is not None and since - self._warned_at < WARN_EVERY:
             return

@@ -1,8 +1,8 @@
-"""Shared memory by which a parent process sees that a worker process is stuck.
+"""Shared memory by which a parent process detects that a worker process is stuck.
 
-A few bytes of memory that both share: the child writes the id of its worker, when it last made
-progress and until when its current mutation may hold the database; the parent only reads, so
-nothing that the child does, not even holding the interpreter's lock for ever, can hide it.
+Parent and child share a few bytes of memory. The child writes the id of its worker, when it last
+made progress and until when its current mutation may hold the database. The parent only reads, so
+the child cannot hide being stuck, even if it holds the GIL forever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duly.clock import os_monotonic
 NO_PROGRESS = 60.0
 BODY_GRACE = 5.0
 
-# Written by different threads of the child, so each has a place of its own: two times, and an id.
+# Different threads of the child write these, so each has its own place: two times, and an id.
 _PROGRESS_AT, _BODY_UNTIL = 0, 1
 _WORKER_ID = 16
 _SIZE = _WORKER_ID + 36
@@ -28,7 +28,7 @@ class Lifeline:
     def __init__(self, file: int) -> None:
         self._memory = mmap.mmap(file, _SIZE)
         # Each is written in one piece. struct.pack_into would set the bytes to zero first, and a
-        # parent that looks just then would kill a child that is well.
+        # parent that reads at that moment would kill a healthy child.
         self._times = memoryview(self._memory)[:_WORKER_ID].cast("d")
         self._guard = threading.Lock()
         self._until: dict[object, float] = {}
@@ -51,7 +51,7 @@ class Lifeline:
 
     @property
     def worker_id(self) -> str | None:
-        """Under which id the child works; a host and a process id could be somebody else's."""
+        """The child's worker id; a host and process id could belong to another worker."""
         return self._memory[_WORKER_ID:_SIZE].strip(b"\0").decode() or None
 
     def progress(self) -> None:
@@ -68,7 +68,7 @@ class Lifeline:
             self._write_until()
 
     def _write_until(self) -> None:
-        """The first of the running bodies that would be overdue."""
+        """The earliest time at which one of the running bodies is overdue."""
         self._times[_BODY_UNTIL] = min(self._until.values(), default=0.0)
         self.progress()
 

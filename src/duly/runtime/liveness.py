@@ -8,10 +8,11 @@ ROUNDS_UNTIL_DEAD = 8
 
 
 class LivenessRounds:
-    """Counts, for every worker, the rounds in which its beat stood still.
+    """Counts, for every worker, the rounds in which its heartbeat counter did not change.
 
-    A round counts only if the observer's own beat succeeded in it. Any failed beat resets every
-    count, so an outage of the database, or a pause of the observer itself, kills nobody.
+    A round counts only if the observer's own heartbeat succeeded in it. Any failed heartbeat resets
+    every count, so an outage of the database, or a pause of the observer itself, makes no worker
+    look dead.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,10 @@ class LivenessRounds:
         self._still.clear()
 
     def round(self, beats: Mapping[str, int]) -> list[tuple[str, int]]:
-        """Take part in one round; the workers that are dead now, each with its last beat."""
+        """Take part in one round.
+
+        Return the workers that are dead now, each with its last heartbeat.
+        """
         for worker_id, beat in beats.items():
             stood_still = self._seen.get(worker_id) == beat
             self._still[worker_id] = self._still.get(worker_id, 0) + 1 if stood_still else 0

@@ -1,4 +1,4 @@
-"""A loop is `one_pass() -> delay`: do the work there is, and say when to come again."""
+"""A loop calls `one_pass() -> delay`: do the pending work, and return when to run again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bells(threading.Event):
 
     def set(self) -> None:
         for bell in self._bells:
-            # Setting an event takes a lock; looking first is free.
+            # Setting an event takes a lock; checking it first is free.
             if not bell.is_set():
                 bell.set()
 
@@ -45,12 +45,13 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        # Setting an event takes a lock; looking first is free, and most wake-ups come in crowds.
+        # Setting an event takes a lock; checking it first is free, and most wake-ups come in
+        # bursts.
         if not self.bell.is_set():
             self.bell.set()
 
     def stop(self) -> None:
-        """Ask the loop to end after its current pass."""
+        """Make the loop end after its current pass."""
         self._stopping = True
         self.bell.set()
 

@@ -487,8 +487,8 @@ _KINDS: dict[str, Callable[[Any], UserHandle | AsyncUserHandle]] = {
 }
 
 SUPPORTED = (
-    "a sqlite3, aiosqlite, psycopg, psycopg2 or asyncpg connection; a Connection, Session, "
-    "scoped_session, AsyncConnection, AsyncSession or async_scoped_session of SQLAlchemy; "
+    "a sqlite3, aiosqlite, psycopg, psycopg2 or asyncpg connection; a SQLAlchemy "
+    "Connection, Session, scoped_session, AsyncConnection, AsyncSession or async_scoped_session; "
     "Django's connection or connections[alias]"
 )
 

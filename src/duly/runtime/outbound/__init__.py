@@ -1,7 +1,7 @@
 """Outbound requests to addresses from untrusted users, which never reach internal addresses.
 
-An address is looked up once, every answer must be a public one, and the connection goes to what was
-checked. There are no redirects, no proxies, and one deadline over all of it.
+A host is looked up once, every answer must be a public address, and the connection goes to an
+address that was checked. There are no redirects, no proxies, and one deadline for everything.
 """
 
 from duly.runtime.outbound.client import Answer, Client

@@ -1,7 +1,7 @@
-"""Sends one POST: the name is looked up once and checked, and a deadline ends the request.
+"""Sends one POST: the host is looked up once and checked, and a deadline ends the request.
 
 Built on the standard library: a client that follows redirects, reads proxies from the environment
-or looks hosts up by itself would have to be kept from each of these.
+or looks up hosts itself would have to be prevented from each of these.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 MAX_ANSWER = 64 * 1024
-"""So much of an answer is kept; the rest is not read."""
+"""How much of an answer is kept; the rest is not read."""
 
 Resolve = Callable[..., Sequence[Any]]
 FoundAddress = tuple[int, Any]
-"""A family, and what a socket of it connects to."""
+"""An address family, and what a socket of it connects to."""
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x20-\x7e\t]*")
-# What says where a message ends and whom it is for is ours to say.
+# Headers that say where a message ends and whom it is for are set by duly only.
 _OURS = frozenset(
     {
         *("host", "content-length", "transfer-encoding", "connection", "te", "trailer"),
@@ -45,7 +45,7 @@ _OURS = frozenset(
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an address has answered."""
+    """The response of an address."""
 
     status: int
     body: str
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
     ms: int
     """How long it took."""
     retry_after: str | None = None
-    """When it wants to be asked again, as it has said it."""
+    """The `Retry-After` of the response, as sent."""
 
 
 class Client:
@@ -71,13 +71,16 @@ class Client:
         self.resolve = resolve
 
     def check(self, url: str) -> Target:
-        """What can be said of an address without looking it up; AddressRefused."""
+        """Check an address without looking it up. Raises AddressRefused."""
         target = parse_url(url)
         self.allow.check_literal(target)
         return target
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str], *, seconds: float) -> Answer:
-        """POST JSON. AddressRefused if it may not be sent, DeliveryFailed if nothing came back."""
+        """POST JSON.
+
+        Raises AddressRefused if it may not be sent, DeliveryFailed without a response.
+        """
         began = os_monotonic()
         target = self.check(url)
         for name, value in headers.items():
@@ -90,7 +93,7 @@ class Client:
         except TimeoutError:
             raise DeliveryFailed(f"no answer in {seconds:g} s") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # Not a chain: what was sent may be in what is said of it.
+            # Not a chain: the error may quote the request.
             raise DeliveryFailed(_reason(error)) from None
         ms = round((os_monotonic() - began) * 1000)
         return msgspec.structs.replace(answer, ms=ms)
@@ -112,7 +115,7 @@ class Client:
             channel.end()
 
     def _checked(self, request: _Request) -> list[FoundAddress]:
-        """The addresses of the host, every one of which may be sent to."""
+        """The addresses of the host, all of which may be sent to."""
         target = request.target
         if target.address is not None:
             family = socket.AF_INET if target.address.version == 4 else socket.AF_INET6
@@ -122,7 +125,7 @@ class Client:
             if family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             if family == socket.AF_INET6 and len(where) > 3 and where[3]:
-                raise AddressRefused(f"{target.host} leads to an address with a zone")
+                raise AddressRefused(f"{target.host} resolves to an address with a zone")
             address = read_address(where[0])
             self.allow.check(target, address)
             found.append((family, (str(address), target.port)))
@@ -131,7 +134,7 @@ class Client:
         return found
 
     def _look_up(self, request: _Request) -> Sequence[Any]:
-        """Ask the resolver, which has time limits of its own, no longer than there is time."""
+        """Ask the resolver, which has its own timeouts, but for no longer than the time left."""
         target = request.target
         answers: list[Sequence[Any]] = []
         faults: list[Exception] = []
@@ -162,14 +165,14 @@ class Client:
             secured.settimeout(request.left())
             secured.do_handshake()
         except BaseException:
-            # The raw one has nothing to close any more.
+            # The raw socket is already detached.
             secured.close()
             raise
         return secured
 
 
 class _Request:
-    """What is sent where, and until when."""
+    """The request to send, and its deadline."""
 
     def __init__(self, target: Target, body: bytes, headers: dict[str, str], until: float) -> None:
         self.target = target
@@ -178,7 +181,7 @@ class _Request:
         self._until = until
 
     def left(self) -> float:
-        """How many seconds there are; TimeoutError if there are none."""
+        """How many seconds are left. Raises TimeoutError if there are none."""
         left = self._until - os_monotonic()
         if left <= 0:
             raise TimeoutError
@@ -206,7 +209,7 @@ class _Channel:
         return io.BufferedReader(_Stream(self))
 
     def close(self) -> None:
-        """Asked for before the answer is read; `end` comes after that."""
+        """Called before the response is read; `end` comes after that."""
 
     def end(self) -> None:
         self._sock.close()
@@ -224,12 +227,12 @@ class _Stream(io.RawIOBase):
 
 
 def _connected(found: Sequence[FoundAddress], request: _Request) -> socket.socket:
-    """A connection to the first of the checked addresses that takes one."""
+    """A connection to the first of the checked addresses that accepts one."""
     fault: OSError | None = None
     for tried, (family, where) in enumerate(found):
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # One that does not answer leaves the others their share of the time.
+            # An address that does not answer leaves the others their share of the time.
             sock.settimeout(request.left() / (len(found) - tried))
             sock.connect(where)
         except OSError as error:
@@ -259,7 +262,7 @@ def _ask(connection: http.client.HTTPConnection, request: _Request) -> Answer:
 
 
 def _some_of(answer: http.client.HTTPResponse) -> bytes:
-    """The first part of a body. Its status has come already, so no fault in it is one of ours."""
+    """The first part of a body. The status has arrived, so an error here is not reported."""
     kept = bytearray()
     try:
         while len(kept) < MAX_ANSWER and (part := answer.read1(MAX_ANSWER - len(kept))):
@@ -270,13 +273,13 @@ def _some_of(answer: http.client.HTTPResponse) -> bytes:
 
 
 def check_header(name: str, value: str) -> None:
-    """Refuse what would end a header and begin something else; the value is not repeated."""
+    """Refuse values that would end a header and start something else. The value is not repeated."""
     if not _NAME.fullmatch(name):
-        raise InvalidOption("headers", f"{name!r} is no name of a header")
+        raise InvalidOption("headers", f"{name!r} is not a valid header name")
     if name.lower() in _OURS:
         raise InvalidOption("headers", f"{name} is set by duly")
     if not _VALUE.fullmatch(value):
-        raise InvalidOption("headers", f"the value of {name} has other characters than ASCII")
+        raise InvalidOption("headers", f"the value of {name} has non-ASCII characters")
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """The rules for outbound addresses: public ones, and those that the app allows."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass other types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from duly.runtime.outbound.url import Address, Target, parse_url
 
 Network = IPv4Network | IPv6Network
 
-# Beside what ipaddress knows not to be global, whose list differs between versions of Python.
+# In addition to those that ipaddress knows not to be global, whose list differs between versions of
+# Python.
 _NOT_PUBLIC_4 = [
     IPv4Network(network)
     for network in (
@@ -29,9 +30,10 @@ _NOT_PUBLIC_4 = [
         *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
     )
 ]
-# Of all IPv6 addresses only these are given out to be public,
+# Of all IPv6 addresses only these are assigned for public use,
 _GIVEN_OUT = IPv6Network("2000::/3")
-# but for special uses, documentation, and what holds an IPv4 address: Teredo and 6to4.
+# except those for special uses, for documentation, and with an embedded IPv4 address: Teredo and
+# 6to4.
 _NOT_PUBLIC_6 = [
     IPv6Network(network)
     for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "2620:4f:8000::/48")
@@ -40,13 +42,13 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
-    """Whether anybody on the internet could have been meant by it."""
+    """Whether the address is reachable from the public internet."""
     if isinstance(address, IPv4Address):
         return address.is_global and not any(address in network for network in _NOT_PUBLIC_4)
     if address.scope_id is not None:
         return False
     if address in _NAT64:
-        # How a machine without IPv4 reaches one that has nothing else.
+        # How a machine without IPv4 reaches one that only has IPv4.
         return is_public(IPv4Address(int(address) & 0xFFFF_FFFF))
     if address not in _GIVEN_OUT or any(address in network for network in _NOT_PUBLIC_6):
         return False
@@ -68,10 +70,10 @@ class _Entry(NamedTuple):
 
 
 class Allow:
-    """What may be sent to although it is not public.
+    """Addresses that may be sent to although they are not public.
 
-    An entry is a network ("10.0.0.0/8"), an address, or the name of a host; of the last two each
-    may have a port ("127.0.0.1:8000", "[::1]:8000", "billing.internal:8443").
+    An entry is a network ("10.0.0.0/8"), an address, or a host name. An address or host name may
+    have a port ("127.0.0.1:8000", "[::1]:8000", "billing.internal:8443").
     """
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
@@ -84,16 +86,16 @@ class Allow:
         return tuple(entry.text for entry in self._entries)
 
     def check(self, target: Target, address: Address) -> None:
-        """AddressRefused unless it is public, or allowed."""
+        """Raise AddressRefused unless the address is public or allowed."""
         if is_public(address) or any(entry.permits(target, address) for entry in self._entries):
             return
-        where = "" if str(address) == target.host else f"{target.host} leads to "
+        where = "" if str(address) == target.host else f"{target.host} resolves to "
         raise AddressRefused(
             f"{where}{address}, which is not public; app.endpoints.allow can permit it"
         )
 
     def check_literal(self, target: Target) -> None:
-        """What can be said without looking anything up."""
+        """Check whatever can be checked without a lookup."""
         if target.address is not None:
             self.check(target, target.address)
         elif target.host == "localhost" or target.host.endswith(".localhost"):
@@ -112,7 +114,7 @@ def _entry(text: str) -> _Entry:
             raise AddressRefused(text)
         target = parse_url(f"http://{text}")
     except AddressRefused:
-        reason = f"{text!r} is no network, no address and no name of a host"
+        reason = f"{text!r} is not a network, an address or a host name"
         raise InvalidOption("allow", reason) from None
     port = None if target.port == 80 and not text.endswith(":80") else target.port
     if target.address is None:
@@ -121,8 +123,8 @@ def _entry(text: str) -> _Entry:
 
 
 def read_address(text: str) -> Address:
-    """An address as a resolver gives it."""
+    """An address as a resolver returns it."""
     try:
         return ip_address(text)
     except ValueError:
-        raise AddressRefused(f"{text!r} is no address") from None
+        raise AddressRefused(f"{text!r} is not an address") from None

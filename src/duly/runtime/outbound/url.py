@@ -1,6 +1,6 @@
 """Splits a URL into host, port and path, and refuses anything ambiguous."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass other types.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ _FORM = re.compile(
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# What some resolvers read as a number: 2130706433, 0x7f000001, 017700000001.
+# Names that some resolvers read as a number: 2130706433, 0x7f000001, 017700000001.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Target(NamedTuple):
-    """Where an address leads, before anything is looked up."""
+    """The host, port and path of a URL, before any lookup."""
 
     scheme: str
     host: str
-    """In ASCII and small letters; an IPv6 address without its brackets."""
+    """ASCII, lowercase; an IPv6 address without its brackets."""
     port: int
     path: str
-    """With the query."""
+    """With the query string."""
     address: Address | None
-    """If the host is an address itself."""
+    """Set if the host is an IP address."""
 
     @property
     def authority(self) -> str:
-        """As it stands in the header `Host`."""
+        """The value of the `Host` header."""
         host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_url(url: str) -> Target:
-    """Where the address leads; AddressRefused if it is not plainly an address of HTTP."""
+    """Split a URL. Raises AddressRefused if it is not plainly an HTTP address."""
     if not isinstance(url, str):
         raise AddressRefused(f"give an address, not {url!r}")
     if len(url) > MAX_URL:
         raise AddressRefused(f"give an address of at most {MAX_URL:,} characters")
-    # Not even around it: what one reader strips, another one sends.
+    # Not even around it: some readers strip it, others send it.
     if any(letter.isspace() or not letter.isprintable() for letter in url):
         raise AddressRefused("the address has a space or a control character in it")
     found = _FORM.fullmatch(url)
@@ -71,7 +71,7 @@ def parse_url(url: str) -> Target:
 def _port(text: str | None, scheme: str) -> int:
     port = PORTS[scheme] if text is None else int(text)
     if not 1 <= port <= 65_535:
-        raise AddressRefused(f"{port} is no port")
+        raise AddressRefused(f"{port} is not a valid port")
     return port
 
 
@@ -82,22 +82,22 @@ def _host(text: str) -> tuple[str, Address | None]:
     host = to_ascii(text)
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
         if not text.isascii():
-            raise AddressRefused(f"{text!r} is an address in other digits than ours")
+            raise AddressRefused(f"{text!r} is an address with non-ASCII digits")
         return host, _ipv4(host)
     return host, None
 
 
 def to_ascii(host: str) -> str:
-    """The name of a host as it is looked up."""
+    """A host name as it is looked up."""
     name = host.lower()
     if not name.isascii():
         try:
             name = name.encode("idna").decode("ascii").lower()
         except UnicodeError:
-            raise AddressRefused(f"{host!r} is no name of a host") from None
+            raise AddressRefused(f"{host!r} is not a valid host name") from None
     labels = name.split(".")
     if len(name) > MAX_HOST or not all(_LABEL.fullmatch(label) for label in labels):
-        raise AddressRefused(f"{host!r} is no name of a host")
+        raise AddressRefused(f"{host!r} is not a valid host name")
     return name
 
 
@@ -105,14 +105,14 @@ def _ipv4(text: str) -> IPv4Address:
     try:
         return IPv4Address(text)
     except AddressValueError:
-        raise AddressRefused(f"write {text!r} as four decimal numbers, as 192.0.2.1") from None
+        raise AddressRefused(f"write {text!r} as four decimal numbers, such as 192.0.2.1") from None
 
 
 def _ipv6(text: str) -> IPv6Address:
     try:
-        # A zone would choose the interface of this machine that it goes out by.
+        # A zone would choose the network interface of this machine.
         if "%" in text or not text.isascii():
             raise AddressValueError(text)
         return IPv6Address(text)
     except AddressValueError:
-        raise AddressRefused(f"{text!r} is no IPv6 address without a zone") from None
+        raise AddressRefused(f"{text!r} is not an IPv6 address without a zone") from None

@@ -17,7 +17,7 @@ OLDEST_FINISHED = each(
         ORDER BY seq LIMIT {OLDEST_AT_ONCE}""",
     postgres="SELECT 1 FROM @history WHERE bucket = :bucket LIMIT 1",
 )
-# No janitor ran for so many days that the bucket is in use again: the old rows are at its start.
+# No janitor has run since the bucket was last used: the old rows are at its start.
 LEFT_BEHIND = both(
     "SELECT 1 FROM @history WHERE bucket = :bucket AND ctid < '(8,1)' AND completed_at < :cutoff"
     " LIMIT 1"
