@@ -27,7 +27,7 @@ def test_sigterm_ends_what_runs_and_starts_nothing_more(shop):
     wait_until(lambda: shop.started() == ["running"], "the job runs")
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    wait_until(lambda: "stops claiming jobs" in worker.errors(), "the worker was told")
     late = shop.call("touch", "late")
     shop.let_go("go")
 
@@ -45,7 +45,7 @@ def test_sigterm_gives_back_what_never_started(shop):
     wait_until(lambda: shop.db.count("@jobs WHERE state = 'running'") == WAITERS, "all are claimed")
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    wait_until(lambda: "stops claiming jobs" in worker.errors(), "the worker was told")
     shop.let_go("go")
 
     assert worker.wait() == 0
@@ -77,7 +77,7 @@ def test_the_second_signal_does_not_wait(shop):
     wait_until(lambda: shop.started() == ["a"], "the job runs")
 
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    wait_until(lambda: "stops claiming jobs" in worker.errors(), "the worker was told")
     worker.signal(signal.SIGTERM)
     assert worker.wait(patience=10) == 0
 

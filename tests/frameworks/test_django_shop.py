@@ -174,7 +174,7 @@ def test_the_processes_of_a_worker_have_the_settings_that_it_was_given(shop: Sho
     worker.signal(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert "claims nothing more" in (shop.folder / "own.log").read_text()
+    assert "stops claiming jobs" in (shop.folder / "own.log").read_text()
 
 
 def test_the_documentation_shows_this_project():

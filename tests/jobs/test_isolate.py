@@ -357,7 +357,7 @@ def test_a_stop_lets_the_process_end(shop: Shop):
     # As systemd stops a service: everybody gets the signal.
     os.kill(shop.pid_of(), signal.SIGTERM)
     worker.signal_all(signal.SIGTERM)
-    wait_until(lambda: "claims nothing more" in worker.errors(), "the worker was told")
+    wait_until(lambda: "stops claiming jobs" in worker.errors(), "the worker was told")
     (shop.trace.folder / "go").touch()
 
     assert worker.wait() == 0

@@ -28,7 +28,7 @@ LAST_WORDS = 1_000
 # What the supervisor and a worker log.
 CHILD_ENDED = re.compile(r"worker process (\d+) ended with")
 STRANGE = (
-    *("was declared dead while it lived", "killing worker process", "killing the process of"),
+    *("was declared dead while it was alive", "killing worker process", "killing the process of"),
     # A hook was lost and found again; a transaction that lost against another one was not repeated.
     *("that waited for jobs which had ended", "postgres.errors.Conflict"),
 )

@@ -14,7 +14,7 @@ from duly.store.base import is_refusal_of_a_row
 log = logging.getLogger(__name__)
 
 BATCH = 1000
-# The store's own trouble, whatever is written: wait for its end, and blame no row.
+# Problems of the store itself, whatever is written: wait until they are over, and blame no row.
 OUTAGE = (StoreUnavailable, StoreFull, StoreReadOnly, StoreMissing)
 Write = Callable[[Sequence[Settlement]], set[str]]
 
@@ -41,21 +41,21 @@ class Outbox:
         self._waiting.extendleft(reversed(settlements))
 
     def put_aside(self, settlements: Sequence[Settlement], until: float) -> None:
-        """Not again before a monotonic instant: the others must not wait for these."""
+        """Keep these back until a monotonic instant, so that the others do not wait for them."""
         self._aside += [(until, settlement) for settlement in settlements]
 
     def bring_back(self, now: float) -> None:
-        """Let those wait with the others whose time has come."""
+        """Put settlements back in line whose time has come."""
         if self._aside:
             due = [settlement for until, settlement in self._aside if until <= now]
             self._aside = [(until, settlement) for until, settlement in self._aside if until > now]
             self.put_back(due)
 
     def store(self, settlements: Sequence[Settlement], write: Write) -> set[str]:
-        """Write a batch that failed as a whole: in halves, so that one bad row travels alone.
+        """Write a batch that failed as a whole, in halves, to isolate a bad row.
 
-        A row that cannot be stored becomes a failure that can. Whatever else goes wrong is no
-        row's fault: what could not be written is put back, to be tried later.
+        A row that cannot be stored becomes a failure that can. No other error is blamed on a row:
+        whatever could not be written is put back, to be tried later.
         """
         settled: set[str] = set()
         has_written = False
@@ -74,8 +74,9 @@ class Outbox:
                 elif _is_about_a_row(error):
                     parts += _instead(part[0], error)
                 else:
-                    log.warning("the end of job %s waits: %s", part[0].id, _first_line(error))
-                    # Behind the others, which it must not hold up if it is the row after all.
+                    reason = _first_line(error)
+                    log.warning("the outcome of job %s waits to be stored: %s", part[0].id, reason)
+                    # After the others, which it must not hold up if it is the row after all.
                     self.put(part[0])
                     if not has_written:
                         self._put_all_back(parts)
@@ -83,7 +84,7 @@ class Outbox:
         return settled
 
     def _put_all_back(self, parts: Sequence[Sequence[Settlement]]) -> None:
-        """The last of them first in line."""
+        """Put all parts back. The last one ends up first in line."""
         for part in parts:
             self.put_back(part)
 
@@ -100,12 +101,12 @@ def _halves(part: list[Settlement]) -> list[list[Settlement]]:
 
 
 def _instead(settlement: Settlement, error: Exception) -> list[list[Settlement]]:
-    log.error("the end of job %s cannot be stored: %s", settlement.id, _first_line(error))
+    log.error("the outcome of job %s cannot be stored: %s", settlement.id, _first_line(error))
     return [[_unstorable(settlement)]] if not _is_last_resort(settlement) else []
 
 
 def _first_line(error: Exception) -> str:
-    """Only what happened: PostgreSQL goes on with the whole row, arguments and all."""
+    """Only what happened: PostgreSQL continues with the whole row, arguments included."""
     return str(error).partition("\n")[0]
 
 
@@ -115,7 +116,7 @@ def _unstorable(settlement: Settlement) -> Finish:
         token=settlement.token,
         state=State.FAILED,
         error_kind=ErrorKind.UNSTORABLE_RESULT,
-        error_message="the database refused to store how this job ended",
+        error_message="the database refused to store the outcome of this job",
     )
 
 

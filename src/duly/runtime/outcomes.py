@@ -1,7 +1,7 @@
 """Decides the outcome of each attempt and writes it to the store.
 
-The first outcome of an attempt is decided and posted here. A pass writes whatever was posted, and
-only what is durable, or was refused by the fence, is forgotten.
+The first outcome of an attempt is settled and queued here. A pass writes everything that is queued,
+and forgets only what is durable or was refused by the fence.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 AFTER_OUTAGE = 0.25
 AFTER_LOCK = 1.0
-UNCLEAR = "how it ended could not be understood"
-TOO_LATE = "its end came too late and was dropped"
+UNCLEAR = "its outcome could not be processed"
+TOO_LATE = "it ended too late, and its outcome was dropped"
 
 
 class Outcomes:
-    """How attempts of one worker have ended, until that is stored."""
+    """The outcomes of one worker's attempts, until they are stored."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Outcomes:
     # Decided
 
     def post(self, claim: Claim, outcome: Outcome) -> None:
-        """Decide what the first outcome of an attempt means, and let that wait to be written."""
+        """Decide what the first outcome of an attempt means, and queue it for writing."""
         self._outbox.put(self._settlement(claim, outcome))
 
     def _settlement(self, claim: Claim, outcome: Outcome) -> Settlement:
@@ -75,8 +75,8 @@ class Outcomes:
         try:
             return settle(claim, outcome, self._clock.now(), random.random())
         except Exception:
-            # Nobody would ever ask again what became of it.
-            log.exception("how job %s goes on cannot be decided; it fails", claim.id)
+            # Nothing would ever process this outcome again.
+            log.exception("the outcome of job %s could not be processed; the job fails", claim.id)
             known = outcome if isinstance(outcome, Raised) else Raised(ErrorKind.USER, UNCLEAR)
             return finished(
                 claim,
@@ -93,13 +93,13 @@ class Outcomes:
         return self._outbox.take()
 
     def bring_back(self) -> None:
-        """What waited for rows that others had locked may be tried again."""
+        """Try outcomes again that waited for rows which others had locked."""
         self._outbox.bring_back(self._clock.monotonic())
 
     def write(self, batch: Sequence[Settlement]) -> float:
-        """Write a batch by itself; the delay until there may be another.
+        """Write a batch by itself. Return the delay until there may be another.
 
-        An outage is raised, and the batch is back where it came from.
+        An outage is raised, after the batch was put back.
         """
         if not batch:
             return POLL_SECONDS
@@ -118,14 +118,14 @@ class Outcomes:
 
     @contextmanager
     def writing(self, batch: Sequence[Settlement]) -> Generator[None]:
-        """Around the exchange that writes a batch.
+        """Wraps the exchange that writes a batch.
 
-        After an outage the batch is back where it came from. After any other error it is the
-        caller's to write, in halves.
+        After an outage the batch is put back. After any other error the caller has to write it, in
+        halves.
         """
         try:
             if batch:
-                # Their last words have to be written before their end is.
+                # Reports have to be stored before the outcome is.
                 self._reports.flush({settlement.id for settlement in batch})
             yield
         except OUTAGE:
@@ -133,7 +133,7 @@ class Outcomes:
             raise
 
     def write_in_halves(self, batch: Sequence[Settlement]) -> float:
-        """Write a batch that failed as a whole; the delay until there may be another."""
+        """Write a batch that failed as a whole. Return the delay until there may be another."""
 
         def write_part(part: Sequence[Settlement]) -> set[str]:
             try:
@@ -150,7 +150,7 @@ class Outcomes:
     # Noted
 
     def note(self, batch: Sequence[Settlement], settled: set[str]) -> None:
-        """A batch was written: all of it is forgotten, and those that were settled are counted."""
+        """A batch was written: forget all of it, and count the attempts that were settled."""
         ran: Counter[tuple[str, str, float]] = Counter()
         for settlement in batch:
             attempt = self._held.get(settlement.id)
@@ -164,7 +164,7 @@ class Outcomes:
         self._count(ran)
 
     def _note_unlocked(self, batch: Sequence[Settlement], error: RowsLocked) -> None:
-        """What others hold is settled later, and nobody waits for it."""
+        """Rows that others have locked are settled later, so that nothing waits for them."""
         log.info("%s; trying again", error)
         self.note([s for s in batch if s.id not in error.locked], error.settled)
         locked = [s for s in batch if s.id in error.locked]
@@ -174,26 +174,26 @@ class Outcomes:
         """A mutation has settled itself, in its own transaction, or was taken away."""
         self.forget(attempt)
         if committed:
-            # What it said was part of its transaction.
+            # Its log lines were part of its transaction.
             attempt.report = None
             self._count({(attempt.claim.function, State.SUCCEEDED, attempt.started): 1})
         if log.isEnabledFor(logging.INFO):
             log_change(attempt.claim.id, attempt, State.SUCCEEDED if committed else TOO_LATE)
 
     def forget(self, attempt: Attempt) -> None:
-        """No longer held here; a later attempt of the same job stays."""
+        """No longer held here, unless it is a later attempt of the same job."""
         if self._held.get(attempt.claim.id) is attempt:
             del self._held[attempt.claim.id]
 
     def _count(self, ran: Mapping[tuple[str, str, float], int]) -> None:
-        """How many attempts of which function, begun when, have ended how."""
+        """Count ended attempts by function, start time and outcome."""
         now = self._clock.monotonic()
         for (function, outcome, started), times in ran.items():
             self._counts.ran(function, outcome, now - started, times)
 
 
 def _outcome(attempt: Attempt, settlement: Settlement) -> str | None:
-    """How an attempt has ended, for those who measure; None if it has not run."""
+    """The outcome as metrics count it; None if the attempt has not run."""
     if isinstance(settlement, Finish):
         return settlement.state
     claim = attempt.claim
@@ -206,7 +206,7 @@ def _word(settlement: Settlement) -> str:
 
 
 def log_change(job_id: str, attempt: Attempt | None, word: str) -> None:
-    """One record for a change of state; never the arguments."""
+    """Log one record for a change of state, without the arguments."""
     function = attempt.claim.function if attempt else "?"
     number = attempt.claim.attempt if attempt else 0
     about = {"job_id": job_id, "function": function, "attempt": number}

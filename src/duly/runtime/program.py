@@ -1,4 +1,4 @@
-"""The protocol of an application as the runtime needs it, and nothing more."""
+"""The protocol of an application, as far as the runtime needs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
 
 Scrub = Callable[[str, str], str]
-"""Takes what nobody is shown out of a text, given the arguments of the call."""
+"""Removes redacted values from a text, given the arguments of the call."""
 
 
 class RunningAttempt(Protocol):
@@ -28,18 +28,19 @@ class RunningAttempt(Protocol):
     scheduled: bool
     """Whether the body has scheduled jobs, so that workers must be woken after the commit."""
     failed_calls: set[tuple[Scrub, str]]
-    """Calls made by the body, with their arguments, whose errors may hold redacted values."""
+    """Calls that failed in the body, with their arguments: their errors may contain redacted
+    values."""
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """While an async body is inside, its task is not canceled; it is afterwards."""
+        """Within this block an async body's task is not canceled, but afterwards."""
         ...
 
     def progress(self, value: float, note: str | None, /) -> None:
-        """The body says how far it is."""
+        """Report the body's progress."""
         ...
 
     def say(self, level: str, text: str, /) -> None:
-        """The body has a line for its log."""
+        """Add a line to the job's log."""
         ...
 
 
@@ -57,7 +58,7 @@ class Runnable(Protocol):
 
     @property
     def isolated(self) -> bool:
-        """Run in a process of its own."""
+        """Run in its own process."""
         ...
 
     @property
@@ -67,15 +68,15 @@ class Runnable(Protocol):
 
     @property
     def group(self) -> bool:
-        """Share one also where that has to be asked for."""
+        """Share a transaction even if that is not the default."""
         ...
 
     def decode(self, args: str, /) -> Mapping[str, Any]:
-        """The call's arguments; SignatureMismatch when they no longer fit."""
+        """The call's arguments. Raises SignatureMismatch if they no longer fit."""
         ...
 
     def encode_result(self, value: object, /) -> str | None:
-        """The stored form; UnstorableResult when there is none."""
+        """The stored form. Raises UnstorableResult if there is none."""
         ...
 
     def may_retry(self, error: BaseException, /) -> bool:
@@ -83,11 +84,14 @@ class Runnable(Protocol):
         ...
 
     def scrub(self, text: str, args: str, /) -> str:
-        """A text for people, without the arguments that nobody is shown."""
+        """A text for people, without redacted arguments."""
         ...
 
     def start(self, running: RunningAttempt, /) -> bool:
-        """The body starts now, and its job's key is free; False if the job was taken away."""
+        """Called when the body starts, and its job's key is free.
+
+        False if the job was taken away.
+        """
         ...
 
     def start_async(self, running: RunningAttempt, /) -> Awaitable[bool]:
@@ -95,7 +99,7 @@ class Runnable(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Ask the store for what the body may need, before its transaction begins."""
+        """Read what the body may need from the store, before its transaction begins."""
         ...
 
     def call_mutation(
@@ -117,17 +121,17 @@ class Program(Protocol):
 
     @property
     def revision(self) -> int:
-        """Grows whenever a function is defined."""
+        """Increases whenever a function is defined."""
         ...
 
     @property
     def captures_logs(self) -> bool:
-        """Whether what `logging` records in a body becomes a log line of its job."""
+        """Whether `logging` records of a body become log lines of its job."""
         ...
 
     @property
     def counts(self) -> Counts:
-        """Where everything that happens is counted."""
+        """The counters of this process."""
         ...
 
     @property
@@ -137,46 +141,46 @@ class Program(Protocol):
     def store(self) -> Store: ...
 
     def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Runnable]:
-        """Every function by name, type hints resolved.
+        """Every function by name, with type hints resolved.
 
-        One whose hints cannot be raises InvalidFunction, or is left out.
+        A function whose hints cannot be resolved raises InvalidFunction, or is left out.
         """
         ...
 
     def command(self) -> Sequence[str] | None:
-        """How another process runs the command line bound to this app; None if it cannot."""
+        """How another process can run the CLI bound to this app; None if it cannot."""
         ...
 
     def jobs_of_tick(self, order: TickJobOrder, now: int, /) -> Sequence[NewJob]:
-        """The job that a tick calls for, first, and those that wait for its end."""
+        """The job of a tick, followed by the hooks that wait for it."""
         ...
 
     def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int, /) -> Sequence[NewJob]:
-        """The jobs that tell of a promise that a schedule has broken."""
+        """The alert jobs for a schedule with a missed expectation."""
         ...
 
     @property
     def signal_seconds(self) -> float:
-        """How long its answer is waited for."""
+        """How long to wait for an answer of the signal hook."""
         ...
 
     def signal(self, schedule: ScheduleRecord, /) -> Any:
-        """What the user's hook says for the condition of a schedule; None without one."""
+        """The signal hook's answer for a schedule's condition; None without a hook."""
         ...
 
     @property
     def signals_for(self) -> str | None:
-        """Without a hook, the one app that none means null for; None with one."""
+        """Without a hook, the app whose schedules get null as their signal; None with a hook."""
         ...
 
     def knows(self, function: str, /) -> bool:
-        """Whether a function and its hook are registered here, or described by who has them."""
+        """Whether a function and its hook are registered here, or published by another process."""
         ...
 
     def apply_declared(self) -> None:
-        """Bring the schedules that this app declares into the store, if they are new."""
+        """Apply the schedules that this app declares to the store, if they are new."""
         ...
 
     def published(self) -> Sequence[Published]:
-        """Every function that is not faulty, as it is described to everybody."""
+        """The descriptions of all functions that are not faulty."""
         ...

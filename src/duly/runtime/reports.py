@@ -1,8 +1,8 @@
 """Collects progress and log lines of running jobs and writes them to the store.
 
-Bodies only put them into memory. They are written once for all jobs of a process, a few times a
-second, and before the end of a job is, so that the last word of a job always arrives. What a
-mutation logs waits for its end: if it succeeds, the lines are part of its transaction.
+Bodies only put them into memory. They are written for all jobs of a process at once, a few times a
+second, and always before a job's outcome, so that its last report is never lost. The log lines of a
+mutation wait until it ends: if it succeeds, they are part of its transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Scrub = Callable[[str, str], str]
 
 
 class Report:
-    """What one attempt has said, until it is written."""
+    """The reports of one attempt, until they are written."""
 
     __slots__ = ("_scrub", "claim", "dropped", "ended", "lines", "progress", "said", "updates")
 
@@ -71,7 +71,7 @@ class Report:
             self.dropped += 1
 
     def end(self, now: int) -> None:
-        """Nothing more is said; what did not fit is counted."""
+        """Ignore later reports, and count the lines that did not fit."""
         if not self.ended:
             self.ended = True
             if self.dropped:
@@ -93,12 +93,12 @@ class Report:
         )
 
     def _for_people(self, text: str, limit: int) -> str:
-        # Hidden first: a secret that was cut in two would not be found.
+        # Redacted first: a secret that was cut in two would not be found.
         return storable(self._scrub(text, self.claim.args), limit)
 
 
 class _Part(NamedTuple):
-    """What one flush writes of a report."""
+    """The part of a report that one flush writes."""
 
     report: Report
     progress: ProgressReport | None
@@ -107,12 +107,12 @@ class _Part(NamedTuple):
 
 
 class Reports:
-    """What the jobs of one process have said, until it is written."""
+    """The reports of the jobs of one process, until they are written."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        # What the collector finalizes may log, in the middle of any line of a body's.
+        # Finalizers that the garbage collector calls may log, in the middle of any line of a body.
         self._guard = threading.RLock()
         self._flushing = threading.Lock()
         self._waiting: dict[Report, None] = {}
@@ -137,7 +137,7 @@ class Reports:
                     self._wait_for(report)
 
     def end(self, report: Report) -> None:
-        """The attempt is over, or was taken away: whatever it says now is too late."""
+        """The attempt has ended, or was taken away: later reports are ignored."""
         with self._guard:
             report.end(self._clock.now())
             if report.lines:
@@ -150,7 +150,7 @@ class Reports:
             return report.lines
 
     def _wait_for(self, report: Report) -> None:
-        # Only the first one wakes: the others are written with it.
+        # Only the first one wakes the loop: the others are written with it.
         first = not self._waiting
         self._waiting[report] = None
         if first:
@@ -167,16 +167,16 @@ class Reports:
         try:
             self.flush()
         except OUTAGE as error:
-            log.warning("what jobs say cannot be stored now: %s", error)
+            log.warning("progress and log lines cannot be stored now: %s", error)
         self._flushed_at = self._clock.monotonic()
         return FLUSH_SECONDS
 
     def flush(self, job_ids: Collection[str] | None = None) -> None:
-        """Write what was said before, by all jobs or by these; free if nobody said anything.
+        """Write the reports so far, of all jobs or of these. Costs nothing if there are none.
 
-        Raises only if the store is away; then nothing is lost.
+        Raises only if the store is unavailable; then nothing is lost.
         """
-        # It waits until it is written, so whatever another thread writes just now is waited for.
+        # Returns only once they are written, so it waits for a flush in another thread.
         if not self._waiting:
             return
         with self._flushing:
@@ -207,8 +207,9 @@ class Reports:
         except OUTAGE:
             raise
         except Exception as error:
-            # Not worth the end of a job: that must be stored, and is next.
-            log.error("what jobs said could not be stored: %s", str(error).partition("\n")[0])
+            # Not worth delaying the job's outcome, which must be stored next.
+            reason = str(error).partition("\n")[0]
+            log.error("progress and log lines could not be stored: %s", reason)
 
     def _forget(self, parts: Iterable[_Part]) -> None:
         with self._guard:
@@ -231,7 +232,7 @@ _speaker: ContextVar[LogSink | None] = ContextVar("duly_speaker", default=None)
 
 
 def context_of(speaker: LogSink) -> Context:
-    """An empty context, but for whose log lines these are.
+    """An empty context, except for the job that its log lines belong to.
 
     Nothing of the enqueuer's identity reaches the job.
     """
@@ -241,22 +242,26 @@ def context_of(speaker: LogSink) -> Context:
 
 
 def speak_for(speaker: LogSink) -> Context:
-    """Whose log lines those of this context are from here on; as it is now, to compare with."""
+    """Log lines of this context belong to this job from now on.
+
+    Return the context, to compare with.
+    """
     _speaker.set(speaker)
     return copy_context()
 
 
 def current_job() -> str | None:
-    """The job whose body this code belongs to, if it belongs to one."""
+    """The job whose body runs this code, if any."""
     claim = getattr(_speaker.get(), "claim", None)
     return claim.id if isinstance(claim, Claim) else None
 
 
 class _Factory:
-    """Makes log records as the one before it did, and lets jobs keep what is logged in them.
+    """Creates log records like the previous factory, and lets jobs store them as log lines.
 
-    A handler would have to sit on a logger, where it changes what the program prints:
-    `basicConfig` does nothing any more, and what nobody handles is no longer printed.
+    A handler would have to be attached to a logger, which changes what the program prints:
+    `basicConfig` would do nothing any more, and records without a handler would no longer be
+    printed.
     """
 
     def __init__(self, before: Callable[..., logging.LogRecord]) -> None:
@@ -267,14 +272,14 @@ class _Factory:
         if _capture.factory is self:
             speaker = _speaker.get()
             if speaker is not None and _is_the_users(record):
-                # Whatever is wrong with a record is for logging itself to report.
+                # If something is wrong with a record, `logging` itself reports it.
                 with contextlib.suppress(Exception):
                     speaker.say(_level(record), _text(record))
         return record
 
 
 class _Capture:
-    """The factory of this process, as long as a worker wants it."""
+    """The factory of this process, as long as a worker uses it."""
 
     def __init__(self) -> None:
         self.factory: _Factory | None = None
@@ -284,7 +289,7 @@ class _Capture:
     def join(self) -> None:
         with self._guard:
             self._users += 1
-            # One that somebody has wrapped since may have gone with the wrapper.
+            # If other code has wrapped ours since, it may be gone together with the wrapper.
             current = logging.getLogRecordFactory()
             if current is not self.factory:
                 self.factory = _Factory(current)
@@ -296,7 +301,7 @@ class _Capture:
             if self._users:
                 return
             factory, self.factory = self.factory, None
-            # If somebody has wrapped it, it stays and does nothing.
+            # If other code has wrapped it, it stays and does nothing.
             if factory is not None and logging.getLogRecordFactory() is factory:
                 logging.setLogRecordFactory(factory.before)
 
@@ -306,7 +311,7 @@ _capture = _Capture()
 
 @contextlib.contextmanager
 def captured_logging() -> Generator[None]:
-    """What `logging` records in the body of a job is also a log line of that job."""
+    """Store `logging` records made in the body of a job as log lines of that job."""
     _capture.join()
     try:
         yield
@@ -315,7 +320,7 @@ def captured_logging() -> Generator[None]:
 
 
 def _is_the_users(record: logging.LogRecord) -> bool:
-    # `makeLogRecord` makes one without a name, to fill it with what was logged elsewhere.
+    # `makeLogRecord` creates one without a name, to fill it with a record from elsewhere.
     return bool(record.name) and record.name.partition(".")[0] != "duly"
 
 

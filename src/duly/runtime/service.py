@@ -34,8 +34,11 @@ TICKER_REST_SECONDS = 0.1
 
 
 class TickerLoop:
-    """A ticker in its loop. Changes in the store wake it too, but not each of them: the jobs that
-    come and go beside the schedules are changes as well."""
+    """A ticker in its loop.
+
+    Changes in the store wake it too, but at a limited rate: jobs that have nothing to do with
+    schedules are changes as well.
+    """
 
     def __init__(self, program: Program) -> None:
         self.loop = Loop("ticker", Ticker(program).one_pass, program.clock)
@@ -53,7 +56,7 @@ class TickerLoop:
             self._stopped.wait(TICKER_REST_SECONDS)
 
     def stop(self) -> None:
-        """Ask it to end after its current pass."""
+        """Make it end after its current pass."""
         self._stopped.set()
         self.changed.set()
         self.loop.stop()
@@ -89,7 +92,7 @@ class TickerService:
 
 
 class Service:
-    """A worker, its proof of life, a janitor and a ticker, in threads of this process."""
+    """A worker with its heartbeat, a janitor and a ticker, in threads of this process."""
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class Service:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that started it, and not a forked child."""
+        """Whether this is the process that started it, not a forked child."""
         return self._pid == os.getpid()
 
     def start(self) -> None:
@@ -145,16 +148,16 @@ class Service:
             self.ticking.start()
 
     def wake_ticker(self) -> None:
-        """A schedule may be due earlier than the ticker knows."""
+        """Called when a schedule may be due earlier than the ticker knows."""
         if self.ticking:
             self.ticking.loop.wake()
 
     def look(self) -> None:
-        """Look at once which jobs were taken away, and do not wait for the next beat."""
+        """Check immediately which jobs were taken away, without waiting for the next heartbeat."""
         self._beat_loop.wake()
 
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
-        """Claim nothing more at once, let running jobs end for so many seconds."""
+        """Stop claiming immediately, and give running jobs `drain` seconds to end."""
         until = os_monotonic() + drain
         self._janitor_loop.stop()
         if self.ticking:
@@ -178,9 +181,9 @@ def run_alone(
     is_over: Callable[[], bool],
     drain: float = DRAIN_SECONDS,
 ) -> None:
-    """Run one job that crashed its workers, beating like any worker, and return when it is done.
+    """Run one job that crashed its workers, with heartbeats, and return when it is done.
 
-    `is_over` says that it has to end sooner: then the job gets `drain` seconds, as any other.
+    If `is_over` returns True first, the job gets `drain` seconds to end, like any other.
     """
     worker = Worker(program, concurrency=1, lifeline=lifeline, alone=job_id)
     beat_loop = Loop("beat", Heartbeat(worker).one_pass, program.clock)
@@ -196,7 +199,7 @@ def run_alone(
 
 
 def _claim_alone(worker: Worker, job_id: str, is_over: Callable[[], bool]) -> None:
-    """Claim the job. If that fails half-way it goes back, lest its worker be taken for crashed."""
+    """Claim the job. If that fails halfway, give it back, so that it does not count as a crash."""
     try:
         worker.claim_alone(job_id)
     except Exception as error:

@@ -1,8 +1,7 @@
 """Calls the user's signal hook, with a time limit.
 
-It is asked before the tick's transaction, for the schedules whose condition looks at it. It runs in
-threads that nobody has to wait for: one that never returns delays its ticks, and not the end of the
-process.
+It is called before the tick's transaction, for the schedules whose condition looks at it. It runs
+in daemon threads: a call that never returns delays its ticks, but not the end of the process.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ log = logging.getLogger(__name__)
 SIGNAL_SECONDS = 5.0
 MAX_CALLS_AT_ONCE = 8
 MAX_THREADS = 32
-"""So many threads of a process may hang in the hook; then nobody is asked until one returns."""
+"""How many threads of a process may hang in the hook. After that it is not called until one
+returns."""
 
 LATE_SIGNAL = Signal(error="the signal hook did not answer in time")
 
@@ -44,16 +44,16 @@ class AnswersSignals(Protocol):
 def ask_for_signals(
     program: AnswersSignals, records: Iterable[ScheduleRecord]
 ) -> Mapping[str, Signal]:
-    """What the hook says for those schedules whose condition looks at it.
+    """The hook's answers for those schedules whose condition looks at the signal.
 
-    Who is left out was not asked, and may be in the next round.
+    Schedules that are left out were not asked about, and may be in the next round.
     """
     wanted = [record for record in records if _needs_signal(record)]
     return _Round(program, wanted).answers() if wanted else {}
 
 
 def ask_for_signal(program: AnswersSignals, record: ScheduleRecord) -> Mapping[str, Signal]:
-    """The same for a single one that is answered now or never."""
+    """The same for a single schedule, which must be answered now."""
     if not _needs_signal(record):
         return {}
     return {record.id: LATE_SIGNAL, **_Round(program, [record]).answers()}
@@ -62,27 +62,28 @@ def ask_for_signal(program: AnswersSignals, record: ScheduleRecord) -> Mapping[s
 def _needs_signal(record: ScheduleRecord) -> bool:
     if record.condition is None:
         return False
-    # One that makes no sense will be parked for that.
+    # A condition that cannot be parsed will park its schedule.
     return attempt(lambda: needs_signal(plan_of(record)), False)
 
 
 class _Round:
-    """One question for each of some schedules."""
+    """One call of the hook for each of some schedules."""
 
     def __init__(self, program: AnswersSignals, records: Iterable[ScheduleRecord]) -> None:
         self._program = program
         self._open = deque(records)
         self._all = [record.id for record in self._open]
         self._asked: dict[str, float] = {}
-        """Until when each of those is waited for that were asked."""
+        """When to stop waiting for each call that has started."""
         self._answers: dict[str, Signal] = {}
         self._change = threading.Condition()
 
     def answers(self) -> Mapping[str, Signal]:
-        """Questions are asked for a while, and each has its own time to be answered.
+        """Start calls for a while, and give each its own time to answer.
 
-        As long as the hook answers, those that nobody had the time to ask are left out: the ones
-        before them are decided now, so that their turn comes. If it does not, they are late too.
+        As long as the hook answers, schedules for which there was no time are left out: those
+        before them are decided now, so that their turn comes. If it does not answer, they count as
+        late too.
         """
         until = os_monotonic() + self._program.signal_seconds
         if not self._start_asking(until):
@@ -96,7 +97,7 @@ class _Round:
             return dict.fromkeys(late, LATE_SIGNAL) | self._answers
 
     def _start_asking(self, until: float) -> bool:
-        """Start the threads that ask; False if there can be none."""
+        """Start the threads that call the hook. Return False if none can be started."""
         for started in range(min(MAX_CALLS_AT_ONCE, len(self._all))):
             if not _seats.acquire(timeout=max(0.0, until - os_monotonic())):
                 break
@@ -104,7 +105,7 @@ class _Round:
                 threading.Thread(target=self._ask, name="duly-signal", daemon=True).start()
             except RuntimeError as error:
                 _seats.release()
-                log.warning("the signal hook cannot be asked by another thread: %s", error)
+                log.warning("no further thread can call the signal hook: %s", error)
                 return started > 0
         return True
 
@@ -138,8 +139,8 @@ class _Round:
             value = self._program.signal(record)
             if fault := strict_json.fault(value):
                 where = f"{fault.path}: " if fault.path else ""
-                return _failed(f"what the signal hook returned: {where}{fault.reason}")
-            # A copy: the hook may go on to change what it has returned.
+                return _failed(f"the signal hook returned an invalid value: {where}{fault.reason}")
+            # A copy, because the hook may later change what it has returned.
             return Signal(msgspec.json.decode(strict_json.encoded(value)))
         except BaseException as error:  # a hook may raise what it likes
             return _failed(f"the signal hook failed: {type(error).__name__}: {error}")

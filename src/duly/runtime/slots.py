@@ -15,11 +15,11 @@ from duly.store.table import Store
 log = logging.getLogger(__name__)
 
 Slot = tuple[str, int]
-"""An attempt that holds one: the id of its job and its token."""
+"""An attempt that holds a slot: the id of its job and its token."""
 
 
 class Slots:
-    """Held from the claim until the body has really ended, whatever became of its job."""
+    """The slots of a worker. Each is held from the claim until the body has really ended."""
 
     def __init__(self, store: Store, clock: Clock, wake: Callable[[], None]) -> None:
         self._store = store
@@ -45,12 +45,13 @@ class Slots:
                 self._ended.add((claim.id, claim.token))
 
     def release_ended(self) -> None:
-        """Free the slots of bodies that have really ended, whatever became of their jobs."""
+        """Free the slots of bodies that have really ended, whatever the outcome of their jobs."""
         ended = self.ended()
         if not ended:
             return
         try:
-            # Until this is durable they count as ended and not freed, also for whoever stops here.
+            # Until this is durable they count as ended but not freed, even if the worker is
+            # stopping.
             wakes = self._store.release_slots(ended, self._clock.now())
         except OUTAGE as error:
             log.warning("the store is not available: %s", error)
@@ -61,28 +62,28 @@ class Slots:
             self._store.ring()
 
     def ended(self) -> tuple[Slot, ...]:
-        """Those that a claim may free, and hand over to whoever waits for them."""
+        """Slots that a claim may free and hand over to waiting jobs."""
         with self._guard:
             return tuple(sorted(self._ended))
 
     def are_free(self, freed: Iterable[Slot]) -> None:
-        """A claim has freed them, and that is durable."""
+        """A claim has freed these slots, and that is durable."""
         with self._guard:
             self._held.difference_update(freed)
             self._ended.difference_update(freed)
 
     def counted_bodies(self) -> int:
-        """How many bodies that hold slots have not ended, whether or not that could be stored."""
+        """How many bodies with slots have not ended, whether or not outcomes could be stored."""
         with self._guard:
             return len(self._held - self._ended)
 
     def doubt(self) -> None:
-        """A claim has failed: the store may have slots that nobody here knows of."""
+        """A claim has failed: the store may contain slots that this worker does not know of."""
         self._doubtful = True
 
     @contextlib.contextmanager
     def doubted_if_it_fails(self) -> Generator[None]:
-        """What was claimed may never start, and its slots would be kept."""
+        """If this fails, claimed jobs may never start, and their slots would never be freed."""
         try:
             yield
         except BaseException:
@@ -90,9 +91,9 @@ class Slots:
             raise
 
     def give_back_unknown(self, worker_id: str) -> None:
-        """A claim whose answer was lost may have taken slots, and its job may be gone since.
+        """Free slots that are unknown here: a claim whose answer was lost may have taken them.
 
-        Nothing may be claimed meanwhile.
+        Nothing may be claimed meanwhile. The job of such a slot may be gone already.
         """
         if not self._doubtful:
             return
@@ -104,6 +105,6 @@ class Slots:
         self._doubtful = False
 
     def forget(self) -> None:
-        """They are no longer this worker's."""
+        """The slots no longer belong to this worker."""
         with self._guard:
             self._held.clear()

@@ -1,7 +1,8 @@
 """The parent process that starts, watches and restarts worker processes.
 
 It sends heartbeats on their behalf, so that code which holds the GIL does not make a worker look
-dead. It kills one that is stuck, settles at once what a dead one left behind, and starts another.
+dead. It kills processes that are stuck, immediately settles the jobs of dead ones, and starts
+replacements.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Supervisor:
         self._beat_at = 0.0
 
     def stop(self) -> None:
-        """Let the children drain; the second call ends them at once.
+        """Let the children drain. The second call ends them immediately.
 
-        Called by a signal's handler, so it takes no lock: the main thread might be holding it.
+        Called by a signal handler, so it takes no lock: the main thread might be holding it.
         """
         self._stops += 1
 
@@ -66,7 +67,7 @@ class Supervisor:
         self._drain_children()
 
     def _look_safely(self) -> float:
-        """Whatever goes wrong, the children need a parent; when to look again."""
+        """The children need a parent, whatever goes wrong. Return when to look again."""
         try:
             self._look()
         except Exception:
@@ -106,21 +107,21 @@ class Supervisor:
             child.lifeline.close()
 
     def _back_off(self, child: Child) -> None:
-        """A process that dies as soon as it starts must not be restarted in a tight loop."""
+        """A process that dies right after its start must not be restarted in a tight loop."""
         lived = os_monotonic() - child.started_at
         self._quick_deaths = self._quick_deaths + 1 if lived < 2 else 0
         wait = min(0.25 * 2**self._quick_deaths, LONGEST_BACKOFF) if self._quick_deaths else 0
         self._start_at = os_monotonic() + wait
 
     def _rescue(self, child: Child) -> None:
-        """The kernel says that the process is gone, so nothing has to be counted."""
+        """The kernel says that the process is gone, so no rounds have to be counted."""
         worker_id = child.lifeline.worker_id
         if worker_id is None:
             return
         try:
             rescue(self._store, self._program.clock, worker_id, None)
         except StoreError as error:
-            log.warning("left to the other workers to rescue: %s", error)
+            log.warning("could not rescue its jobs, other workers will: %s", error)
 
     def _kill_the_stuck(self) -> None:
         for child in self._children:
@@ -138,7 +139,7 @@ class Supervisor:
         try:
             self._store.beat([worker_id for worker_id in working if worker_id])
         except StoreError as error:
-            log.warning("no proof of life for the children: %s", error)
+            log.warning("could not send heartbeats for the worker processes: %s", error)
 
     def _drain_children(self) -> None:
         for child in self._children:

@@ -35,23 +35,24 @@ CONNECT_AGAIN_SECONDS = 1.0
 
 
 class Team(Protocol):
-    """Runs attempts. Where `start_many` raises, it runs none of those."""
+    """Runs attempts. If `start_many` raises, none of them runs."""
 
     def start_many(self, attempts: Sequence[Attempt]) -> None: ...
 
 
 class AsyncTeam:
-    """One event loop in a thread of its own; async actions are tasks on it.
+    """One event loop in its own thread; async actions are tasks on it.
 
-    Making a task takes longer than a body that never waits. So bodies share one, each after the
-    other. Once one has waited or left a trace, those of its function have a task each.
+    Creating a task takes longer than a body that never waits. So bodies share a task, one after the
+    other. Once a body has waited or left a trace, later attempts of its function get their own
+    tasks.
     """
 
     def __init__(self, ended: Ended) -> None:
         self._ended = ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
-        # Only the loop's own thread touches these.
+        # Only used in the loop's own thread.
         self._sharing: deque[Attempt] = deque()
         self._shared: asyncio.Task[None] | None = None
         self._sharer: Attempt | None = None
@@ -82,8 +83,8 @@ class AsyncTeam:
             try:
                 loop.run_forever()
             except BaseException:
-                # SystemExit in a task that a body has made comes through to here.
-                log.exception("the event loop of async actions goes on after an error")
+                # SystemExit in a task that a body has created ends up here.
+                log.exception("the event loop of async actions continues after an error")
 
     def _take(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -113,7 +114,7 @@ class AsyncTeam:
                 return
 
     def _go_on(self) -> None:
-        """The shared task waits or is done: those behind its last body need another."""
+        """The shared task waits or is done: the attempts after its last body need another."""
         if self._shared and self._sharer and not self._shared.done():
             self._apart.add(self._sharer.claim.function)
         self._shared = self._sharer = None
@@ -133,14 +134,14 @@ class AsyncTeam:
             self._loop.call_soon_threadsafe(self._cancel_task, attempt)
 
     def _cancel_task(self, attempt: Attempt) -> None:
-        # Only here, where no body runs, is it sure that the task is still that of the attempt.
+        # Only here, where no body runs, is it certain that the task is still that of the attempt.
         if (task := self._tasks.get(attempt)) is not None and attempt.may_disturb():
             task.cancel()
 
     def stop(self) -> None:
         self._stopping = True
         if self._loop is not None and self._thread is not None:
-            # A round later: what was handed over before has begun by then, and can end.
+            # One iteration later: attempts handed over before have started by then, and can end.
             self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
             self._thread.join(1)
             if not self._thread.is_alive():
@@ -149,12 +150,12 @@ class AsyncTeam:
 
 
 def _new_task(coroutine: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
-    # Not by `create_task`: a body may have given the loop a factory that begins tasks at once.
+    # Not `create_task`: a body may have given the loop a factory that starts tasks immediately.
     return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
 
 
 def _traces(task: asyncio.Task[None]) -> tuple[object, ...]:
-    """What a body can leave on its task, for others to find or to do to the next body."""
+    """What a body can leave on its task, for others to find or to affect the next body."""
     return (
         sys.getrefcount(task),
         weakref.getweakrefcount(task),
@@ -165,7 +166,7 @@ def _traces(task: asyncio.Task[None]) -> tuple[object, ...]:
 
 
 class ThreadTeam:
-    """Long-lived threads fed from one queue; a new one only when all others are busy."""
+    """Long-lived threads fed from one queue. A new one is started only when all others are busy."""
 
     def __init__(
         self, most: int, ended: Ended, run: Callable[[Attempt], None] = run_action
@@ -175,8 +176,7 @@ class ThreadTeam:
         self._run = run
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        # Attempts that were handed in and have not ended: whether a thread has taken one yet or
-        # is about to makes no difference.
+        # Attempts that were handed in and have not ended, whether or not a thread has taken them.
         self._unended = 0
         self._guard = threading.Lock()
 
@@ -204,8 +204,9 @@ class ThreadTeam:
             try:
                 self._run(attempt)
             except BaseException:
-                # A dead thread would be counted on: what comes next would wait for it for ever.
-                log.exception("a thread goes on after an action that could not be ended in order")
+                # A dead thread would still be counted, and later attempts would wait for it
+                # forever.
+                log.exception("a thread continues after an action that did not end cleanly")
             finally:
                 self._have_ended(1)
                 self._ended(attempt)
@@ -215,7 +216,7 @@ class ThreadTeam:
             self._unended -= attempts
 
     def take_back(self) -> list[Attempt]:
-        """Whatever no thread has taken yet."""
+        """Attempts that no thread has taken yet."""
         taken = _drain(self._queue)
         self._have_ended(len(taken))
         return taken
@@ -226,7 +227,7 @@ class ThreadTeam:
 
 
 class MutationTeam:
-    """A thread and a connection each for a few mutations at a time."""
+    """Runs a few mutations at a time, each in a thread with its own connection."""
 
     def __init__(
         self,
@@ -287,7 +288,7 @@ class MutationTeam:
                 for attempt in batch:
                     self._ended(attempt)
             if runner is None:
-                # Meanwhile the threads that have a connection take what comes.
+                # Meanwhile the threads that have a connection take new attempts.
                 self._stopped.wait(CONNECT_AGAIN_SECONDS)
         if runner is not None:
             runner.close()
@@ -319,7 +320,7 @@ class MutationTeam:
         return self._store.mutations_share or attempt.runnable.group
 
     def take_back(self) -> list[Attempt]:
-        """Whatever no thread has taken yet."""
+        """Attempts that no thread has taken yet."""
         taken = _drain(self._queue)
         self._have_ended(len(taken))
         return taken
@@ -335,9 +336,11 @@ class MutationTeam:
 
 
 def _try_again_later(batch: Sequence[Attempt], error: Exception) -> None:
-    # A connection that is refused may be refused many times.
+    # A refused connection may be refused many times.
     with_traceback = not isinstance(error, StoreError)
-    log.error("mutations could not be run, and wait: %s", error, exc_info=with_traceback)
+    log.error(
+        "mutations could not be run, and will be tried again: %s", error, exc_info=with_traceback
+    )
     for attempt in batch:
         attempt.resolve(SystemFailed(f"could not be run: {error}"))
 

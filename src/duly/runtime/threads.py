@@ -1,8 +1,8 @@
 """The threads in which duly waits for the database on behalf of async code.
 
-Not in those of the loop's default executor: they are few, and whatever else the program does there
-would wait behind duly's writes. Reads have threads of their own, since they never wait for a lock
-that writers hold.
+They are not those of the loop's default executor: there are few of those, and the program's other
+work there would wait behind duly's writes. Reads have their own threads, since they never wait for
+a lock that writers hold.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 CALLS = 32
-"""Writes at a time: more share one commit."""
+"""Concurrent writes. More of them share one commit."""
 READS = 4
 TRANSACTIONS = 16
-"""Open at a time in one event loop; each has a thread and a connection."""
+"""Concurrent transactions in one event loop. Each has a thread and a connection."""
 
 
 Outcome = tuple[Any, BaseException | None]
-"""What was returned, or raised."""
+"""The returned value, or the exception."""
 AnswerAll = Callable[[list[Any]], list[Outcome]]
 _Question = tuple[Any, asyncio.Future[Any]]
 MakeExecutor = Callable[[int, str], Executor]
 
 
 class Threads:
-    """The threads of one app, made when they are needed, anew after a fork."""
+    """The threads of one app, created when needed, and again after a fork."""
 
     def __init__(
         self, make: MakeExecutor = ThreadPoolExecutor, transactions: int | None = None
@@ -43,22 +43,22 @@ class Threads:
         self._by_process: dict[int, _Pools] = {}
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Do what may wait for a lock. Canceled, it may have happened or not."""
+        """Run work that may wait for a lock. If canceled, it may have happened or not."""
         return await asyncio.wrap_future(submit(self._pools.calls, work))
 
     async def read(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(submit(self._pools.reads, work))
 
     async def look(self, work: Callable[[], T]) -> T:
-        """Do a short read, together with those that are asked for in the same round of the loop.
+        """Do a short read, together with all others requested in the same iteration of the loop.
 
-        Whoever waits for a job looks often: many who wait must not cost a change of threads each.
+        Waiting for a job means frequent reads: many waiters must not cost one thread switch each.
         """
         answer: T = await self._gathered(lambda: self._pools.reads, outcomes_of, work)
         return answer
 
     async def join(self, answer_all: AnswerAll, question: object) -> Any:
-        """Let what may wait for a lock be done for all who ask in the same round of the loop."""
+        """Run work that may wait for a lock, once for all calls in an iteration of the loop."""
         return await self._gathered(lambda: self._pools.calls, answer_all, question)
 
     def _gathered(
@@ -84,34 +84,34 @@ class Threads:
         if not questions:
             return
         try:
-            # Looked up only now: it may have been closed since they asked.
+            # Looked up only now: the pool may have been closed since the calls.
             pool().submit(_answer_all, answer_all, questions, loop)
         except Exception as error:
             _deliver(questions, [(None, error)] * len(questions))
 
     def start(self, work: Callable[[], object]) -> None:
-        """Do it as soon as possible, and let nobody wait for it."""
+        """Run it as soon as possible, without waiting for it."""
         submit(self._pools.reads, work)
 
     async def seat(self) -> Callable[[], None]:
-        """Wait until one more transaction may be opened; the answer gives the place back."""
+        """Wait until another transaction may be opened. Call the result to release its place."""
         loop = asyncio.get_running_loop()
         seats = self._pools.seats_of(loop)
         await seats.acquire()
 
         def release() -> None:
-            # A closed loop has nobody who waits.
+            # On a closed loop nothing is waiting.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(seats.release)
 
         return release
 
     def for_transaction(self) -> Executor:
-        """One thread, for one transaction from its beginning to its end."""
+        """One thread, for one transaction from start to end."""
         return self._make(1, "duly-transaction")
 
     def close(self) -> None:
-        """Wait for what is under way, then let the threads go; later calls get new ones."""
+        """Wait for work in progress, then end the threads. Later calls get new ones."""
         pools = self._by_process.pop(os.getpid(), None)
         if pools is not None:
             pools.calls.shutdown()
@@ -119,7 +119,8 @@ class Threads:
 
     @property
     def _pools(self) -> _Pools:
-        # No lock, which a fork could leave held: of two pools made at once one is dropped unused.
+        # No lock, because a fork could leave it held: of two pools created at once one is dropped
+        # unused.
         pid = os.getpid()
         return self._by_process.get(pid) or self._by_process.setdefault(
             pid, _Pools(self._make, min(self._transactions or TRANSACTIONS, TRANSACTIONS))
@@ -154,7 +155,7 @@ def _guard(work: Callable[[], T]) -> T:
     try:
         return work()
     except StopIteration as error:
-        # A future does not carry it: whoever awaits would wait for ever.
+        # A future cannot carry it: the awaiting caller would wait forever.
         raise RuntimeError("the call raised StopIteration") from error
 
 
@@ -166,13 +167,13 @@ def _answer_all(
         answers = answer_all([question for question, _ in questions])
     except BaseException as error:
         answers = [(None, error) for _ in questions]
-    # A closed loop has nobody who waits.
+    # On a closed loop nothing is waiting.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(_deliver, questions, answers)
 
 
 def outcomes_of(works: list[Callable[[], Any]]) -> list[Outcome]:
-    """What each comes to; none disturbs the others."""
+    """The outcome of each; an error in one does not affect the others."""
     return [_outcome(work) for work in works]
 
 
@@ -194,7 +195,7 @@ def _deliver(questions: list[_Question], answers: list[Outcome]) -> None:
 
 
 async def to_the_end(future: asyncio.Future[T]) -> T:
-    """Wait for it even if this task is canceled meanwhile, which it learns afterwards."""
+    """Wait for the future even if this task is canceled meanwhile; then raise the cancellation."""
     canceled: asyncio.CancelledError | None = None
     while not future.done():
         try:

@@ -1,7 +1,7 @@
 """The loop that turns due schedules into jobs.
 
 Any number of tickers may run, on any number of machines. Each sleeps until the next due instant or
-until something has changed; a poll is the safety net, so there is no chain that could break.
+until something has changed; it also polls, so that a missed notification cannot stop it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 PAGE = 100
 POLL_SECONDS = 1.0
-"""How long a change that nobody has told of may stay unnoticed."""
+"""How long a change without a notification may stay unnoticed."""
 RE_AIM_SECONDS = 600.0
-"""How often to look for schedules that were moved on by a clock that was ahead."""
+"""How often to look for schedules that were advanced by a clock that was ahead."""
 AFTER_OTHERS = 0.05
-"""When to look again at what somebody else is ticking just now."""
+"""When to look again at schedules that another ticker is processing right now."""
 
 
 class Ticker:
@@ -45,7 +45,7 @@ class Ticker:
         self._latest = 0
 
     def one_pass(self) -> float:
-        """Decide one page; the delay until something is due."""
+        """Decide one page. Return the delay until something is due."""
         if not self._applied:
             self._program.apply_declared()
             self._applied = True
@@ -59,13 +59,13 @@ class Ticker:
             self._check_promises(now)
             return self._delay(now, zone_data)
         ticked = self._tick(due, now, zone_data)
-        log.debug("ticked: %s", ticked)
+        log.debug("processed a page: %s", ticked)
         self._program.counts.ticked(ticked)
         if ticked.dispatched:
             store.ring()
         if ticked.more:
             return 0
-        # What is caught up counts, so it is looked at when that is done.
+        # Ticks that are caught up count, so expectations are checked after that.
         self._check_promises(now)
         return self._delay(now, zone_data) if ticked.looked_at else AFTER_OTHERS
 
@@ -84,7 +84,7 @@ class Ticker:
         except Exception as error:
             if not _is_about_a_row(error):
                 raise
-            log.warning("a page could not be stored (%s); its schedules are tried alone", error)
+            log.warning("a page could not be stored (%s); trying its schedules one by one", error)
         return self._tick_one_by_one(due, now, signals, zone_data)
 
     def _tick_one_by_one(
@@ -103,7 +103,8 @@ class Ticker:
                 if not _is_about_a_row(error):
                     raise
                 failed[each.id] = error
-        # What the store has not refused, and what fails for all of them, is no schedule's fault.
+        # Errors that the store did not raise, and errors of every schedule, are not a schedule's
+        # fault.
         if not any(each.looked_at for each in ticked):
             for why in failed.values():
                 if not isinstance(why, StoreError):
@@ -121,13 +122,16 @@ class Ticker:
         return min([POLL_SECONDS, *(max(0.0, (at - now) / 1000) for at in coming)])
 
     def _use_zone_data(self, now: int) -> str:
-        """The version that this process has; if nobody had it before, ticks are computed anew."""
+        """The zone data version of this process.
+
+        If it is new to the store, ticks are recomputed.
+        """
         version = zones.version()
         if version == self._zone_data:
             return version
         store = self._program.store
         if store.take_zone_data(version):
-            log.info("zone data %s: the ticks of zoned schedules are computed anew", version)
+            log.info("zone data %s: recomputing the ticks of zoned schedules", version)
             after: str | None = ""
             while after is not None:
                 after = store.compute_zoned(version, after, now)
@@ -135,7 +139,7 @@ class Ticker:
         return version
 
     def _revive(self, now: int) -> None:
-        """Schedules that were parked for want of a function may find it by now."""
+        """Resume schedules that were parked for lack of a function which is known by now."""
         since = self._program.clock.monotonic()
         if self._looked_for_functions is not None and (
             since - self._looked_for_functions < POLL_SECONDS
@@ -149,7 +153,7 @@ class Ticker:
         self._looked_for_functions = since
 
     def _re_aim(self, now: int, zone_data: str) -> None:
-        """At first, when the clock has gone back, and once in a while: the others' may have."""
+        """Runs at first, after this clock has gone back, and regularly: other clocks may have."""
         if now < self._latest:
             self._aimed_at = None
         self._latest = now
@@ -162,7 +166,7 @@ class Ticker:
         self._aimed_at = since
 
     def _check_promises(self, now: int) -> None:
-        """Look whether schedules do what they promise."""
+        """Check whether schedules meet their expectations."""
         store = self._program.store
         check_at = store.next_check()
         if check_at is None or check_at > now:
@@ -173,5 +177,5 @@ class Ticker:
 
 
 def _is_about_a_row(error: Exception) -> bool:
-    """Whether what was to be written is at fault, and not the store as a whole."""
+    """Whether the row being written is at fault, rather than the store as a whole."""
     return not isinstance(error, StoreError) or is_refusal_of_a_row(error)

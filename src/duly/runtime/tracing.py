@@ -1,7 +1,7 @@
 """OpenTelemetry spans from the call of a function to its run.
 
-duly asks for no package: whoever has not imported `opentelemetry` cannot have a span, and without
-a configured provider nothing happens at all.
+duly depends on no package for this: a program that has not imported `opentelemetry` cannot have a
+span, and without a configured provider nothing happens at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ API = "opentelemetry.trace"
 
 
 def current_parent() -> str | None:
-    """The span in which this is called, as a header says it; None if none is recorded."""
+    """The current span, as a `traceparent` header; None if none is recorded."""
     api: Any = sys.modules.get(API)
     span = None if api is None else api.get_current_span()
     if span is None or not span.is_recording():
@@ -29,7 +29,7 @@ def current_parent() -> str | None:
 
 
 def is_on() -> bool:
-    """Whether somebody in this process wants to have spans."""
+    """Whether tracing is configured in this process."""
     api: Any = sys.modules.get(API)
     if api is None:
         return False
@@ -40,13 +40,13 @@ def is_on() -> bool:
 def traced(
     claims: Sequence[Claim], runnables: Mapping[str, Runnable], parents: Mapping[str, str]
 ) -> list[Runnable]:
-    """The functions of these claims, each in a span that belongs to that of its call."""
+    """The functions of these claims, each in a span that belongs to the span of its call."""
     spans = [Traced(runnables[claim.function], parents.get(claim.id)) for claim in claims]
     return cast("list[Runnable]", spans)
 
 
 class Traced:
-    """A function whose calls are spans; in all else it is the function itself."""
+    """A function whose calls are spans; everything else is delegated to the function itself."""
 
     def __init__(self, runnable: Runnable, parent: str | None) -> None:
         self._runnable = runnable
@@ -80,7 +80,7 @@ def _span(claim: Claim, parent: str | None) -> Generator[None]:
         "duly.attempt": claim.attempt,
         "duly.queue": claim.queue,
     }
-    # What an exception says may hold what nobody is shown: only its name is told.
+    # An exception's message may contain redacted values, so only its type is recorded.
     with tracer.start_as_current_span(
         f"duly.run {claim.function}",
         context=_context(api, parent),

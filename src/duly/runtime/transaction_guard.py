@@ -1,7 +1,7 @@
 """Detects code inside a transaction, where only `tx` may use the store.
 
-The answer goes with the context, not with the thread: an async transaction belongs to the task that
-opened it and to the tasks which that starts, not to the others of the same event loop.
+The answer depends on the context, not on the thread: an async transaction belongs to the task that
+opened it and to tasks started by it, not to the others of the same event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from duly.errors import UseTx, WouldWaitForItself
 
 
 class Block:
-    """The code of one transaction. A task that outlives it remembers it, so it knows its end."""
+    """The code of one transaction.
+
+    A task that outlives it keeps this, and so knows that it has ended.
+    """
 
     __slots__ = ("is_body", "over")
 
@@ -47,7 +50,7 @@ def transaction_block() -> Generator[None]:
 
 
 def enter(*, is_body: bool = False) -> Block:
-    """What follows in this context belongs to one transaction."""
+    """The code that follows in this context belongs to one transaction."""
     block = Block(is_body)
     _block.set(block)
     return block
@@ -59,20 +62,20 @@ def leave(block: Block) -> None:
 
 
 def refuse_inside_mutation(verb: str) -> None:
-    """What the app does by itself would not be part of the transaction."""
+    """Refuse the app's own operations, which would not be part of the transaction."""
     if is_inside():
         raise UseTx(verb)
 
 
 def refuse_handles_inside_mutation() -> None:
-    """A body that is run again would find what it did through a handle of its own done already."""
+    """Refuse handles: if the body runs again, what it did through a handle is already done."""
     block = _block.get()
     if block is not None and not block.over and block.is_body:
         raise UseTx("on")
 
 
 def refuse_waiting_inside_mutation() -> None:
-    """The job waited for cannot start before the mutation has returned."""
+    """Refuse to wait for a job that cannot start before the mutation has returned."""
     if is_inside():
         raise WouldWaitForItself
 

@@ -1,12 +1,12 @@
-"""Watches jobs, and tells subscribers what is new about them.
+"""Watches jobs, and tells subscribers about their changes.
 
-One thread looks for everybody in this process who watches a job, in one statement for all of them,
-and only while somebody does. It compares what it sees with what each was shown last: states in
-between may be merged, the newest is never missed, and no lost connection makes it forget anybody.
+One thread looks for everything that this process watches, in one statement for all jobs, and runs
+only while there are watchers. It compares each job with what its watcher was shown last: states in
+between may be merged, but the newest is never missed, and a lost connection loses no watcher.
 
-Where the store tells of every change (SQLite) the thread looks when it does. PostgreSQL does not: a
+If the store announces every change (SQLite), the thread looks when it does. PostgreSQL does not: a
 NOTIFY with every change would take a lock that all commits of the server share. There it looks ten
-times a second, which is a few index probes for each job.
+times a second, which costs a few index probes per job.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from duly.store.table import Store
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.1
-"""Between two looks where nothing tells of a change."""
+"""Seconds between two looks, on a store that does not announce changes."""
 MAX_LOOK_SECONDS = 1.0
-"""The same where something does."""
+"""The same on a store that does."""
 MIN_LOOK_SECONDS = 0.02
 AFTER_OUTAGE = 0.5
 
 
 class Subscription:
-    """One who watches one job: what is new since it was last shown something."""
+    """Watches one job, and has what is new since it was last shown something."""
 
     def __init__(self, job_id: str, ring: Callable[[], None]) -> None:
         self.job_id = job_id
@@ -44,7 +44,7 @@ class Subscription:
         self._news: Event | Exception | None = None
 
     def tell(self, look: Look) -> None:
-        """From the thread that looks."""
+        """Called by the looking thread."""
         if look.revision > self._shown:
             self._shown = look.revision
             self._put(event_of(look))
@@ -53,7 +53,7 @@ class Subscription:
         self._put(error)
 
     def take(self) -> Event | None:
-        """What is new, if anything; raises what went wrong."""
+        """What is new, if anything. Raises the error if there was one."""
         with self._guard:
             news, self._news = self._news, None
         if isinstance(news, Exception):
@@ -67,14 +67,14 @@ class Subscription:
 
 
 class Watchers:
-    """Those of one app who watch jobs; in a forked child there are none yet."""
+    """The job watchers of one app. A forked child starts without any."""
 
     def __init__(self, ready: Callable[[], Store]) -> None:
         self._ready = ready
         self._by_process: dict[int, _Desk] = {}
 
     def watch(self, job_id: str, timeout: float | None) -> Generator[Event]:
-        """Every newer state, until the last one, or for so many seconds."""
+        """Every newer state, until the last one or the timeout."""
         bell = threading.Event()
         until = None if timeout is None else os_monotonic() + timeout
         with self._subscribed(job_id, bell.set) as subscription:
@@ -87,13 +87,13 @@ class Watchers:
                         return
 
     async def watch_async(self, job_id: str, timeout: float | None) -> AsyncGenerator[Event]:
-        """The same for async code; no thread waits with it."""
+        """The same for async code, without a waiting thread."""
         loop = asyncio.get_running_loop()
         bell = asyncio.Event()
         until = None if timeout is None else os_monotonic() + timeout
 
         def ring() -> None:
-            # A closed loop has nobody who waits.
+            # On a closed loop nothing is waiting.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(bell.set)
 
@@ -118,23 +118,24 @@ class Watchers:
 
     @property
     def _desk(self) -> _Desk:
-        # No lock, which a fork could leave held: of two desks made at once one is never used.
+        # No lock, because a fork could leave it held: of two desks created at once one is never
+        # used.
         pid = os.getpid()
         return self._by_process.get(pid) or self._by_process.setdefault(pid, _Desk(self._ready))
 
     def close(self) -> None:
-        """End every watch; later ones begin anew."""
+        """End every watch. Later ones start again."""
         desk = self._by_process.pop(os.getpid(), None)
         if desk is not None:
             desk.close()
 
 
 class _Desk:
-    """Has a watcher as long as somebody wants one."""
+    """Keeps a watcher as long as there are subscriptions."""
 
     def __init__(self, ready: Callable[[], Store]) -> None:
         self._ready = ready
-        # A generator that nobody holds any more is closed wherever the collector happens to run.
+        # An abandoned generator is closed wherever the garbage collector happens to run.
         self._guard = threading.RLock()
         self._watcher: _Watcher | None = None
         self._ended: list[_Watcher] = []
@@ -163,13 +164,13 @@ class _Desk:
         if watcher is not None:
             watcher.stop()
             watcher.fail_all(StoreUnavailable("the app was closed; watch again"))
-        # None of them may give back a connection after the store was closed.
+        # None of them may return a connection after the store was closed.
         for each in ended:
             each.join(5)
 
 
 class Listener:
-    """A thread that rings a bell at every change, where the store tells of changes."""
+    """A thread that rings a bell at every change, if the store announces changes."""
 
     def __init__(self, bell: threading.Event, stop: threading.Event, what: str) -> None:
         self._bell = bell
@@ -178,7 +179,7 @@ class Listener:
         self._thread: threading.Thread | None = None
 
     def hears(self, store: Store) -> bool:
-        """Whether the bell rings at every change; see to it that it does."""
+        """Whether the bell rings at every change. Starts the thread for that if necessary."""
         if not store.tells_changes:
             return False
         if self._thread is None or not self._thread.is_alive():
@@ -196,11 +197,11 @@ class Listener:
         try:
             store.watch(self._bell, self._stop)
         except Exception as error:
-            log.warning("%s: %s; looking once a second", self._what, error)
+            log.warning("%s: %s; checking once a second", self._what, error)
 
 
 class _Watcher:
-    """The thread that looks. It ends with its last subscription, and is not used again."""
+    """The looking thread. It ends with its last subscription, and is not used again."""
 
     def __init__(self, ready: Callable[[], Store]) -> None:
         self._ready = ready
@@ -238,12 +239,15 @@ class _Watcher:
         self._listener.join(5)
 
     def _wait(self, seconds: float) -> None:
-        # However many changes are told, not each of them is worth a look.
+        # However many changes are announced, not each of them is worth a look.
         self._stop.wait(MIN_LOOK_SECONDS)
         self._bell.wait(seconds - MIN_LOOK_SECONDS)
 
     def _pass_safely(self) -> float:
-        """Look once; the seconds until the next look, if nothing is told before."""
+        """Look once.
+
+        Return the seconds until the next look, unless a change is announced before.
+        """
         try:
             store = self._ready()
             self._look(store)
@@ -251,7 +255,7 @@ class _Watcher:
             log.warning("watching jobs: %s; trying again", error)
             return AFTER_OUTAGE
         except Exception as error:
-            # Nothing that waiting would mend.
+            # Waiting would not help.
             self.fail_all(error)
             return AFTER_OUTAGE
         return MAX_LOOK_SECONDS if self._listener.hears(store) else LOOK_SECONDS

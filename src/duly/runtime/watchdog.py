@@ -1,4 +1,4 @@
-"""Tells running attempts that have passed their time limit."""
+"""Stops running attempts that have passed their time limit."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from duly.runtime.execute import Attempt
 
 IDLE_SECONDS = 3600.0
 INSIST_EVERY = 0.1
-# An async body that is canceled cleans up, and to cancel it again would cut that short.
+# A canceled async body cleans up, and canceling it again would interrupt that.
 REMIND_ACTIONS_EVERY = 5.0
 
 
 class Watchdog:
-    """Tells attempts that their time is over, and goes on telling until the body has ended."""
+    """Tells attempts that their time is over, repeatedly, until the body has ended."""
 
     def __init__(self, clock: Clock, wake: Callable[[], None]) -> None:
         self._clock = clock
         self._wake = wake
         self._guard = threading.Lock()
-        # In the order in which they came, so that a simulation replays exactly; each with the time
-        # before which it need not be told again.
+        # In order of arrival, so that a simulation replays exactly; each with the time before which
+        # it need not be told again.
         self._watched: dict[Attempt, float] = {}
         self._next_pass = 0.0
 
     def watch(self, attempt: Attempt, seconds: float) -> None:
-        """Measured with the monotonic clock: a wall clock that jumps times nobody out."""
+        """Measured with the monotonic clock, so that jumps of the wall clock cause no timeouts."""
         attempt.deadline = self._clock.monotonic() + seconds
         with self._guard:
             self._watched[attempt] = 0.0
@@ -42,7 +42,7 @@ class Watchdog:
 
     def one_pass(self) -> float:
         now = self._clock.monotonic()
-        # Whoever comes while this pass looks must be able to wake the next one.
+        # Attempts added during this pass must be able to wake the next one.
         self._next_pass = now + IDLE_SECONDS
         with self._guard:
             watched = list(self._watched.items())
@@ -51,7 +51,7 @@ class Watchdog:
         return delay
 
     def _tell_the_overdue(self, watched: Sequence[tuple[Attempt, float]], now: float) -> float:
-        # A body that ends meanwhile takes its deadline away.
+        # A body that ends meanwhile clears its deadline.
         times = [(a, max(d, again)) for a, again in watched if (d := a.deadline) is not None]
         overdue = [attempt for attempt, at in times if at <= now]
         for attempt in overdue:

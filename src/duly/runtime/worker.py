@@ -1,7 +1,8 @@
 """The worker: claims due jobs and hands them out to run.
 
-One pass settles what has ended and claims what can start now, in one transaction where the store
-gains from it. A claim is durable before any body starts, and nothing is claimed that cannot start.
+One pass settles ended attempts and claims jobs that can start now, in one transaction if that is
+faster on the store. A claim is durable before any body starts, and a job that cannot start is not
+claimed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 HEAD_START = 0.0002
-# The janitor counts a job's time from its claim: long before it would blame one that only waits.
+# The janitor counts a job's time from its claim. Waiting mutations are given back long before it
+# would time them out.
 LONGEST_WAIT = 15.0
 
 
@@ -78,7 +80,7 @@ class Worker:
         self._revision = -1
         self._runnables: dict[str, Runnable] = {}
         self._functions: tuple[str, ...] = ()
-        # Held from the claim until its end is durable; busy only while the body runs.
+        # Held from the claim until the outcome is durable; busy only while the body runs.
         self._held: dict[str, Attempt] = {}
         self._busy = 0
         self._over = False
@@ -106,14 +108,14 @@ class Worker:
             self._forget,
         )
         self.notified = threading.Event()
-        """Somebody has said that jobs have come."""
+        """Set when new jobs were announced."""
         self._stop_watching = threading.Event()
         self._also_wake = tuple(also_wake)
 
     # Life
 
     def register(self, *, with_faulty: bool = True) -> None:
-        """Announce this worker; jobs can be claimed from now on."""
+        """Announce this worker. It can claim jobs from now on."""
         revision = self.program.revision
         self._take_functions(self._known(with_faulty=with_faulty))
         info = WorkerInfo(
@@ -130,14 +132,14 @@ class Worker:
         )
         if self._lifeline:
             self._lifeline.worker_is(self.id)
-        # Who hears of a worker must find its functions.
+        # A process that sees the worker must find its functions.
         self._publish()
         self.store.register(info, self.clock.now())
         self._revision = revision
         self.last_beat = self.clock.monotonic()
 
     def _known(self, *, with_faulty: bool = True) -> dict[str, Runnable]:
-        """The functions that can be run here; with the faulty ones, those that cannot raise."""
+        """The functions that can run here. Without the faulty ones, this cannot raise."""
         known = dict(self.program.runnables(with_faulty=with_faulty))
         isolated = [name for name, runnable in known.items() if runnable.isolated]
         if not isolated or self._processes.command is not None:
@@ -151,7 +153,7 @@ class Worker:
         self._functions = tuple(sorted(runnables))
 
     def _publish(self) -> None:
-        # A process for one job serves nobody else, and must not end before it has run.
+        # A process for a single job is no use to others, and must not end before that job has run.
         if self._alone is None:
             self.store.publish(self.program.published(), self.clock.now())
 
@@ -163,17 +165,17 @@ class Worker:
         try:
             self._take_functions(self._known())
         except InvalidFunction as error:
-            log.error("%s; the worker goes on without what cannot be run", error)
+            log.error("%s; the worker continues without functions that cannot be run", error)
             self._take_functions(self._known(with_faulty=False))
         self.store.relist(self.id, self._functions)
         self._publish()
-        # Only now: what an outage has cut short is done again.
+        # Only now: whatever an outage has interrupted is done again.
         self._revision = revision
 
     def _newest(self) -> Mapping[str, Runnable]:
         """The functions as they are now.
 
-        One may have been defined again after the pass had begun, and what was just claimed
+        A function may have been defined again after the pass had started, and the claimed job
         enqueued after that.
         """
         if self.program.revision != self._revision:
@@ -199,11 +201,11 @@ class Worker:
         watcher.start()
 
     def stop(self, drain: float = DRAIN_SECONDS) -> None:
-        """Claim nothing more, let running jobs end, give back what never started."""
+        """Stop claiming, let running jobs end, and give back claims that never started."""
         self._stopping = True
         self._give_back_queued()
-        log.info("worker %s claims nothing more; %d jobs may end", self.id, len(self._held))
-        # A claim that was under way may have brought more.
+        log.info("worker %s stops claiming jobs; %d may finish", self.id, len(self._held))
+        # A claim in progress may have brought more.
         with self._claiming:
             self._give_back_queued()
         self._give_back_waiting()
@@ -218,25 +220,28 @@ class Worker:
         self._give_back([*self._mutations.take_back(), *self._threads.take_back()])
 
     def _give_back(self, attempts: Sequence[Attempt]) -> None:
-        """Return claims of which no line has run."""
+        """Return claims whose bodies have not started."""
         for attempt in attempts:
             attempt.resolve(NeverStarted())
             self._body_ended(attempt)
 
     def _give_back_waiting(self) -> None:
-        """Mutations of a group whose turn has not come; the fence decides if it comes just now."""
+        """Return mutations of a group that have not started.
+
+        If one starts now, the fence decides.
+        """
         for attempt in self._waiting():
             attempt.give_back()
 
     def _give_back_late(self) -> None:
-        """Mutations that wait here so long that others would take them for running too long."""
+        """Return mutations that have waited here so long that the janitor might time them out."""
         before = self.clock.monotonic() - LONGEST_WAIT
         for attempt in self._waiting():
             if attempt.claim.timeout_ms is not None and attempt.started < before:
                 attempt.give_back()
 
     def _waiting(self) -> list[Attempt]:
-        """Mutations whose bodies do not run: not yet, or no more."""
+        """Mutations whose bodies are not running: not yet, or no longer."""
         held = list(self._held.values())
         return [a for a in held if a.claim.kind == Kind.MUTATION and a.deadline is None]
 
@@ -245,7 +250,7 @@ class Worker:
             self._quiet.wait_for(lambda: self._busy <= 0, seconds)
 
     def _give_up_on_the_rest(self) -> None:
-        """What still runs will be cut off."""
+        """Interrupt everything that is still running."""
         for attempt in list(self._held.values()):
             attempt.resolve(Interrupted())
             attempt.take_away(stops=True)
@@ -275,7 +280,7 @@ class Worker:
             self._reports.flush()
 
     def _deregister(self) -> None:
-        # A claim whose answer was lost would keep the row, and be rescued as if it had begun.
+        # A claim whose answer was lost would keep the row, and be rescued as if it had started.
         with contextlib.suppress(StoreError):
             self.reconcile()
         self._over = True
@@ -283,16 +288,16 @@ class Worker:
             self._slots.release_ended()
         if living := self._slots.counted_bodies():
             # A body that did not stop still counts, until it has ended or this process is dead.
-            log.warning("worker %s leaves its row: %d bodies go on", self.id, living)
+            log.warning("worker %s keeps its row: %d bodies are still running", self.id, living)
             return
         try:
             self.store.deregister(self.id, self.clock.now())
         except StoreError as error:
-            log.warning("worker %s leaves its row to be rescued: %s", self.id, error)
+            log.warning("worker %s keeps its row until it is rescued: %s", self.id, error)
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Those that can be run here."""
+        """The functions that can run here."""
         return self._functions
 
     @property
@@ -303,7 +308,7 @@ class Worker:
     # One pass
 
     def one_pass(self) -> float:
-        """Settle, claim, start; the delay until there may be something to do."""
+        """Settle, claim, start. Return the delay until there may be something to do."""
         if self._lifeline:
             self._lifeline.progress()
         with self._claiming:
@@ -337,19 +342,19 @@ class Worker:
         return self._delay(claims)
 
     def _pass_and_yield(self) -> float:
-        """Without a backlog, bodies that were just handed over begin before the next pass."""
+        """Without a backlog, let bodies that were just handed over start before the next pass."""
         delay = self.one_pass()
         if delay == 0 and not self._demand.backlog:
             os_sleep(HEAD_START)
         return delay
 
     def finish_pass(self) -> float:
-        """Settle what has ended, beside the claims."""
+        """Settle ended attempts, in parallel with claims."""
         self._outcomes.bring_back()
         held_back = self._too_many_wait()
         batch = self._outcomes.take()
         if held_back:
-            # No body may be left to wake the claims.
+            # There may be no running body left that would wake the claim loop.
             self.loop.wake()
         try:
             delay = self._outcomes.write(batch)
@@ -359,14 +364,14 @@ class Worker:
         return delay
 
     def _request(self) -> ClaimRequest | None:
-        """What to ask for: due jobs in served queues, as many as can start now."""
+        """The next request: due jobs in served queues, as many as can start now."""
         self._look_for_functions()
         if notified := self.notified.is_set():
             self.notified.clear()
         self._demand.begin_pass(notified)
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
-            # Others may start what waits for them.
+            # Other workers may start the waiting jobs.
             self._slots.release_ended()
             return None
         return self._demand.request(self.id, self._functions, room, self._slots.ended())
@@ -375,23 +380,23 @@ class Worker:
         if self._too_many_wait():
             return 0
         room = self.concurrency - self._busy
-        # Mutations wait their turn for a connection; more of them here would starve other workers.
+        # Mutations wait here for a connection; claiming more of them would starve other workers.
         waiting = self._mutations.waiting()
         return min(room, self.store.mutation_backlog - waiting) if waiting else room
 
     def _too_many_wait(self) -> bool:
-        """Whether so many have ended that they have to be written before others are claimed."""
+        """Whether too many outcomes are unwritten, and must be written before the next claim."""
         return len(self._outcomes) > 2 * self.concurrency
 
     def has_proved_life(self) -> None:
-        """A beat has succeeded: a worker that had fallen silent may claim again, at once."""
+        """A heartbeat has succeeded: a worker that was silent may claim again immediately."""
         was_silent = self._is_silent()
         self.last_beat = self.clock.monotonic()
         if was_silent:
             self.loop.wake()
 
     def _is_silent(self) -> bool:
-        """Whoever cannot prove life may already be dead to the others, and must start nothing."""
+        """A worker without heartbeats may already look dead to others, and must start nothing."""
         return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
 
     def _delay(self, claims: Sequence[Claim]) -> float:
@@ -399,7 +404,7 @@ class Worker:
             return 0
         if self.store.finishes_with_claim and self._outcomes:
             return 0
-        # Behind what was just claimed something may be due that its lane did not show.
+        # After these claims, a lane may contain due jobs that it did not show.
         if claims and self._room() > 0:
             return 0
         return self._demand.until_due()
@@ -434,13 +439,13 @@ class Worker:
         if not tracing.is_on():
             return [newest[claim.function] for claim in claims]
         parents: Mapping[str, str] = {}
-        # Claimed they are, and must start: rather without their trace than not at all.
+        # The jobs are claimed and must start, without their traces if necessary.
         with contextlib.suppress(StoreError):
             parents = self.store.traces([claim.id for claim in claims])
         return tracing.traced(claims, newest, parents)
 
     def _tell_replaced(self, claims: Sequence[Claim]) -> None:
-        """A job that was taken away may come back here before its old attempt was told."""
+        """A job that was taken away may be claimed here again before its old attempt was told."""
         for claim in claims:
             if (older := self._held.get(claim.id)) is not None:
                 self._tell(older)
@@ -459,7 +464,10 @@ class Worker:
         )
 
     def _hand_over(self, shares: list[tuple[Team, list[Attempt]]]) -> None:
-        """To each team its share. What cannot be handed over comes again, later each time."""
+        """Give each team its share.
+
+        Jobs that cannot be handed over are retried with growing delays.
+        """
         try:
             while shares:
                 team, share = shares[0]
@@ -478,7 +486,7 @@ class Worker:
         run(attempt)
 
     def _without_changed_kinds(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """A job that was stored as the other kind was promised something else: hold it."""
+        """Hold jobs that were stored as the other kind, which makes other promises."""
         for attempt in [a for a in attempts if a.claim.kind != a.runnable.kind]:
             kinds = f"stored as {attempt.claim.kind}, now {attempt.runnable.kind}"
             attempt.resolve(NeverStarted(Hold.SIGNATURE, kinds))
@@ -523,7 +531,7 @@ class Worker:
             self._release_late()
 
     def _release_late(self) -> None:
-        """The worker has stopped without this body, which has now ended after all."""
+        """The worker stopped without this body, which has now ended."""
         with contextlib.suppress(StoreError):
             self._slots.release_ended()
         with contextlib.suppress(StoreError):
@@ -536,25 +544,25 @@ class Worker:
         (self.loop if self.store.finishes_with_claim else self._finish_loop).wake()
 
     def _forget(self, attempt: Attempt, committed: bool) -> None:
-        """A mutation that has settled itself, or was taken away."""
+        """Forget a mutation that has settled itself, or was taken away."""
         attempt.take_away()
         self._outcomes.note_mutation(attempt, committed)
         if committed and attempt.scheduled:
             self.store.ring()
 
-    # Proof of life
+    # Heartbeats
 
     def reconcile(self) -> None:
-        """Compare with the rows that carry this worker's id.
+        """Compare with the rows that have this worker's id.
 
-        A row unknown here is a claim whose answer was lost: it goes back. A job without its row
-        was taken away: its body is told.
+        A row that is unknown here is a claim whose answer was lost: it is given back. A job without
+        its row was taken away: its body is told.
         """
         if not self._claiming.acquire(timeout=1):
             return
         try:
-            # In this order: what ends meanwhile is known here and no longer stored, never the
-            # other way round.
+            # In this order: a job that ends in between is known here and no longer stored, never
+            # the other way round.
             known = dict(self._held)
             stored = self.store.holdings(self.id)
             self._slots.give_back_unknown(self.id)
@@ -584,19 +592,22 @@ class Worker:
         try:
             returned, _ = self.store.exchange(agains, None, self.clock.now())
         except RowsLocked as error:
-            returned = error.settled  # the next beat sees the others again
+            returned = error.settled  # the next heartbeat sees the others again
         if returned:
             log.warning("gave back %d claims whose answer had been lost", len(returned))
 
     def was_declared_dead(self) -> None:
-        """This worker's row is gone: drop everything it held and begin as a new one.
+        """This worker's row is gone: drop everything that it held and start again as a new worker.
 
-        Unless it is stopping: then it may have removed the row itself a moment ago.
+        Not if it is stopping: then it may have just removed the row itself.
         """
         with self._claiming:
             if self._stopping:
                 return
-            log.error("worker %s was declared dead while it lived; it starts anew", self.id)
+            log.error(
+                "worker %s was declared dead while it was alive; it starts again as a new worker",
+                self.id,
+            )
             for attempt in list(self._held.values()):
                 self._tell(attempt, stops=True)
             self._slots.forget()
@@ -604,10 +615,10 @@ class Worker:
             self.id = new_id(self.clock.now())
             self.register(with_faulty=False)
 
-    # One job in a process of its own
+    # One job in its own process
 
     def claim_alone(self, job_id: str) -> None:
-        """Claim and start one job that crashed its workers; this process is for nothing else."""
+        """Claim and start one job that crashed its workers. This process runs nothing else."""
         with self._claiming, self._slots.doubted_if_it_fails():
             now = self.clock.now()
             claim = self.store.claim_alone(job_id, self.id, self._functions, now)

@@ -370,7 +370,7 @@ def _demand_empty(s: Session) -> None:
     used = [table for table in ("workers", *KEYS) if s.run_text(sql.is_used(table), {})]
     if used:
         raise CopyRefused(
-            f"the target already contains data ({', '.join(used)}); give an empty database or schema"
+            f"the target already contains data ({', '.join(used)}); use an empty database or schema"
         )
 
 
