@@ -361,7 +361,7 @@ def test_a_copy_that_was_given_up_leaves_the_source_as_it_was(house, postgres_ur
     with cut_at(point, 5 if point == "copy.paged" else 1), pytest.raises(Cut):
         move(house, postgres_url)
     half = Duly(postgres_url, clock=clock)
-    with pytest.raises(StoreMoved, match=r"is being filled from .*duly.db, and cannot be used"):
+    with pytest.raises(StoreMoved, match=r"is being filled from .*duly.db and cannot be used"):
         half.ready()
 
     assert give_up(house, postgres_url) == (point != "copy.marked")

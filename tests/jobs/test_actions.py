@@ -80,7 +80,7 @@ def test_an_async_action_that_exits_in_a_task_of_its_own_ends_no_other(
 
     assert leaving.state == State.FAILED
     assert waiting.result(0) == "went on"
-    assert "the event loop of async actions goes on" in caplog.text
+    assert "the event loop of async actions continues" in caplog.text
 
 
 @pytest.mark.parametrize("which", ["both", "mutation"])

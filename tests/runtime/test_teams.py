@@ -90,4 +90,4 @@ def test_a_thread_outlives_what_goes_wrong_with_an_attempt(
     team.start(lambda: None)
 
     wait_until(lambda: len(team.ended) == 4, "all have ended")
-    assert "a thread goes on" in caplog.text
+    assert "a thread continues" in caplog.text

@@ -54,7 +54,7 @@ LOOK_EVERY = 0.05
 TASK_VARIABLE = "DULY_ISOLATED"
 NEEDS_MODULE = (
     'isolate="process" needs an app that another process can import: '
-    "put it into a module or a script, under a name of its own, and install duly[cli]"
+    "assign it to a variable in a module or a script, and install duly[cli]"
 )
 _PR_SET_PDEATHSIG = 1
 
