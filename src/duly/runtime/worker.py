@@ -153,7 +153,7 @@ class Worker:
         self._functions = tuple(sorted(runnables))
 
     def _publish(self) -> None:
-        # A process for a single job does not serve others, and must not end before that job has run.
+        # A process for a single job does not serve others, and must not end before it has run.
         if self._alone is None:
             self.store.publish(self.program.published(), self.clock.now())
 
