@@ -1,9 +1,9 @@
-"""Bytes from a coverage-guided fuzzer, given to what reads text from outside.
+"""Feeds bytes from a coverage-guided fuzzer to the code that reads text from outside.
 
     python -m torture.fuzz cron -atheris_runs=20000
 
-A target may refuse with the errors that it promises, and with nothing else. The bytes may make the
-interpreter compile, import or start nothing: its audit hook would tell.
+A target may refuse the bytes with its documented errors, and with nothing else. The bytes must not
+make the interpreter compile, import or start anything: its audit hook would detect that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCES = (
 
 
 def _call(name: str, times: int, more: dict[str, list[int]], when: float | None = None) -> None:
-    """What a JSON body asks for."""
+    """A call as a JSON body requests it."""
 
 
 SIGNATURE = Signature(_call, "call", has_context=False)
@@ -66,7 +66,7 @@ def headers(data: bytes) -> None:
     for source, name in SOURCES:
         with suppress(Refused):
             source.verify([(name, value.decode("latin-1"))], body, [b"s"], NOW)
-            raise AssertionError("nobody but the holder of the secret can sign")
+            raise AssertionError("only the holder of the secret can sign")
 
 
 def body(data: bytes) -> None:
@@ -96,7 +96,7 @@ def _watch(event: str, _: tuple[object, ...]) -> None:
 
 
 def guide() -> None:
-    """Let the fuzzer see which lines of those modules are run."""
+    """Let the fuzzer see which lines of those modules run."""
     for module in GUIDED:
         owners = [each for each in vars(module).values() if isinstance(each, type)]
         for owner in (module, *owners):
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
     name = arguments.pop(1)
     target = TARGETS[name]
     guide()
-    # Whatever is imported or compiled at first use is not caused by what it is used for.
+    # Imports and compilation on first use are not caused by the input.
     for seed in SEEDS[name]:
         target(seed.encode())
     sys.addaudithook(_watch)

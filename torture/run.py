@@ -1,4 +1,4 @@
-"""Try for a chosen time what duly survives, and print the table: `make torture`.
+"""Test for a chosen time what duly survives, and print the results: `make torture`.
 
     make torture                                      ten minutes
     make torture TORTURE=1h REPORT=docs/guarantees.md an hour; the table goes into that page
@@ -52,8 +52,8 @@ from torture.table import (
 )
 
 UNITS = {"s": 1, "m": 60, "h": 3_600}
-# Of the whole time; what is bounded by its work rather than by time needs no more than this. Faults
-# under load have the most: closer together they would leave nobody time to work.
+# Shares of the total time; measures that are limited by their work need no more than this. Faults
+# under load get the most: closer together they would leave no time to work.
 MEASURES: dict[str, tuple[float, Measure]] = {
     "load": (0.46, load.run),
     "points": (0.17, points.run),
@@ -91,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Report:
-    """The rows so far. The page has each as soon as it is known: a run may end before its time."""
+    """The rows so far.
+
+    Each is written to the page immediately, because a run may be interrupted.
+    """
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.rows: list[Row] = []
@@ -100,7 +103,7 @@ class Report:
         self._facts = {name: value for name, value in describe().items() if name in FACTS}
         self._began = time.monotonic()
         if self._page:
-            # An hour later would be too late to say that there is none.
+            # After an hour it would be too late to report that there is none.
             around_table(self._page)
 
     def add(self, row: Row) -> None:
@@ -111,7 +114,7 @@ class Report:
 
     @property
     def whole(self) -> Written:
-        """With what the page has of others, if this run goes on with that."""
+        """Including the page's rows of other measures, if this run continues that page."""
         if not self._given.go_on:
             return Written([], self.rows)
         page = read_report(self._given.report).without_failures_of(self._given.only)
@@ -130,13 +133,13 @@ class Report:
 
     @property
     def _mark(self) -> str:
-        """What tells this run from the others on its page."""
+        """Identifies this run among the others on its page."""
         only = f"; only: {', '.join(self._given.only)}" if self._given.go_on else ""
         return f"; seed: {self._given.seed}{only}."
 
 
 def measure(name: str, given: argparse.Namespace) -> Iterator[Row]:
-    """One measure, for its share of the time. If it breaks down it has found something too."""
+    """Run one measure, for its share of the time. If it crashes, that is a finding too."""
     weight, run = MEASURES[name]
     shared = MEASURES if given.go_on else given.only
     seconds = given.time * weight / sum(MEASURES[each][0] for each in shared)
@@ -149,21 +152,30 @@ def measure(name: str, given: argparse.Namespace) -> Iterator[Row]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="torture", description="Try what duly survives.")
-    parser.add_argument("time", type=seconds_of, nargs="?", default="10m", help="10m, 1h, 8h")
-    parser.add_argument("--only", type=_names, default=tuple(MEASURES), help=",".join(MEASURES))
-    parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
-    parser.add_argument("--in-full", action="store_true", help="all it owes, if it takes longer")
-    parser.add_argument("--seed", type=int, help="else a new one each time")
-    parser.add_argument("--report", type=Path, help="put the table into this page")
+    parser = argparse.ArgumentParser(prog="torture", description="Test what duly survives.")
+    parser.add_argument(
+        "time", type=seconds_of, nargs="?", default="10m", help="Total time, such as 10m, 1h or 8h."
+    )
+    parser.add_argument(
+        "--only",
+        type=_names,
+        default=tuple(MEASURES),
+        help=f"Only these measures: {','.join(MEASURES)}.",
+    )
+    parser.add_argument("--store", choices=STORES, action="append", help="Only this store.")
+    parser.add_argument(
+        "--in-full", action="store_true", help="Run all cases, even if it takes longer."
+    )
+    parser.add_argument("--seed", type=int, help="Random seed (default: a new one each time).")
+    parser.add_argument("--report", type=Path, help="Write the table into this page.")
     parser.add_argument(
         "--go-on",
         action="store_true",
-        help="beside the rows that the page has: what --only names, as parts of one long run",
+        help="Keep the page's other rows: run the --only measures as parts of one long run.",
     )
     given = parser.parse_args(arguments)
     if given.go_on and not given.report:
-        parser.error("--go-on needs --report: the page that has the other rows")
+        parser.error("--go-on requires --report: the page that has the other rows")
     given.store = tuple(given.store or STORES)
     if given.seed is None:
         given.seed = int(datetime.now(UTC).timestamp()) % 1_000_000 * 1_000
@@ -186,6 +198,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    # So that whatever was started is ended with this.
+    # So that all child processes end together with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(loopback.run(main))

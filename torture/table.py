@@ -1,4 +1,4 @@
-"""The rows that measures come to, as a table for the terminal and for the documentation."""
+"""The results of measures, as a table for the terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SO_FAR = " so far"
 
 
 class Row(NamedTuple):
-    """What one measure has tried and found, and whether that is within its bound."""
+    """What one measure has tried and found, and whether that is within its limit."""
 
     measure: str
     tried: str
@@ -52,29 +52,29 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 
 class Written(NamedTuple):
-    """What a page tells: about each of the runs that its table comes from, and the table."""
+    """The contents of a page: a description of each run behind its table, and the table."""
 
     about: Sequence[str]
     rows: Sequence[Row]
 
     def without(self, later: Sequence[Row]) -> Written:
-        """What is left of it beside rows that were measured since."""
+        """Without the rows that were measured again since."""
         anew = {row.measure for row in later}
         return self._replace(rows=[row for row in self.rows if row.measure not in anew])
 
     def without_failures_of(self, names: Collection[str]) -> Written:
-        """What is left of it where these measures are tried again."""
+        """Without the failures of these measures, which are tried again."""
         rows = [row for row in self.rows if row.measure.partition(": ")[0] not in names]
         return self._replace(rows=rows)
 
 
 def failure(name: str, what: str, why: str) -> Row:
-    """A measure that did not come to its rows."""
+    """A measure that produced no rows."""
     return Row(f"{name}: {what}", "", why, "", kept=False)
 
 
 def write_report(path: Path, written: Written) -> None:
-    """Put the table where the last one stood."""
+    """Write the table in place of the previous one."""
     before, _, after = around_table(path)
     about = "\n\n".join(written.about)
     text = f"{before}{BEGIN}\n\n{about}\n\n{as_markdown(written.rows)}\n\n{END}{after}"
@@ -82,7 +82,7 @@ def write_report(path: Path, written: Written) -> None:
 
 
 def read_report(path: Path) -> Written:
-    """What an earlier run has written; what a run had come to when it was killed counts too."""
+    """What an earlier run has written, even if it was killed."""
     _, inside, _ = around_table(path)
     paragraphs = inside.strip().split("\n\n")
     rows = [_read_row(line) for line in paragraphs.pop().splitlines()[2:]]
@@ -99,7 +99,7 @@ def described(facts: Mapping[str, str]) -> str:
 
 
 def around_table(path: Path) -> tuple[str, str, str]:
-    """What stands before the table, in its place, and after it."""
+    """The text before the table, the table, and the text after it."""
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     inside, end, after = rest.partition(END)
     if not begin or not end:

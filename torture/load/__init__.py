@@ -1,1 +1,1 @@
-"""Real processes under load, faults among them, and what must be true afterwards."""
+"""Real processes under load, with faults, and what must be true afterwards."""

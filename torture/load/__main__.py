@@ -1,4 +1,4 @@
-"""Play one scene again: the same faults and the same work; the moments differ."""
+"""Replay one scene: the same faults and the same work; the timing differs."""
 
 # ruff: noqa: T201
 from __future__ import annotations

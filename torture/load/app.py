@@ -1,7 +1,7 @@
 """The workload: every kind of function, each leaving a trace.
 
 A mutation's trace is a row of `effects`, inside its transaction. An action's trace is a line of the
-file `starts`, outside of any. What runs under a key also says when it begins and ends.
+file `starts`, outside any transaction. Functions with a key also record when they begin and end.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def serve(tx: Tx) -> None:
 
 @app.mutation
 def receive(tx: Tx, number: str) -> None:
-    """Asked for over HTTP, each number until there is an answer."""
+    """Requested over HTTP, each number until there is an answer."""
     has_effect(tx)
     tx.execute("INSERT INTO received (number) VALUES (?)", (number,))
 
@@ -97,7 +97,7 @@ def linger(ctx: Ctx) -> None:
 
 @app.action(retry=SOON)
 def dwell(ctx: Ctx) -> None:
-    """Lives for so long that kills meet it again and again, and it gets a process of its own."""
+    """Runs long enough to be killed repeatedly, and so ends up in its own process."""
     has_started(ctx)
     time.sleep(1)
 
@@ -160,7 +160,7 @@ def pair(ctx: Ctx, key: int) -> None:
 
 @app.action
 def gather(ctx: Ctx, batch_id: str) -> None:
-    """When the last member of a batch has ended."""
+    """Called when the last member of a batch has ended."""
     has_started(ctx)
 
 
@@ -170,7 +170,7 @@ async def chime(ctx: AsyncCtx, n: int) -> None:
 
 
 for n in range(SCHEDULES):
-    # All that is caught up after a kill is to be dispatched, and nothing skipped or missed.
+    # After a kill all missed ticks must be dispatched, and none skipped or recorded as missed.
     app.schedule(
         f"chime {n}",
         chime.bind(n),

@@ -1,10 +1,10 @@
-"""A process in which something goes wrong once, at a fault point, and which then goes on.
+"""A process in which something goes wrong once, at a fault point, and which then continues.
 
     python -m torture.load.armed MODE POINT NTH enqueuer SEED BACKLOG
     python -m torture.load.armed MODE POINT NTH duly ARGUMENTS…
 
-`error`: the store fails there. `lost`: what is written there is done, and the answer gets lost.
-`pause`: the whole process stands still until somebody lets it go on.
+`error`: the store fails there. `lost`: the write takes effect, but its answer is lost.
+`pause`: the whole process is stopped until it is sent SIGCONT.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def error(point: str) -> None:
 
 
 def pause(point: str) -> None:
-    # To the others it is as good as dead, and on PostgreSQL they will say so.
+    # To the others it looks dead, and on PostgreSQL they will declare it dead.
     trace.append("keys", "dies", "0", "-", os.getpid())
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Loser:
-    """The next thing that this thread commits is committed, and nobody tells it."""
+    """The next commit of this thread takes effect, but its answer is lost."""
 
     def __init__(self) -> None:
         self._doomed = threading.local()

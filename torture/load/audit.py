@@ -19,7 +19,7 @@ Line = list[str]
 ASKING = ("beget", "cancel")
 NO_STORE = ("StoreUnavailable", "StoreFull")
 # SQLite undoes a COMMIT that fails, so a shared one that failed is repeated member by member. The
-# mode `lost` of `armed` does commit before it fails: then a repeated insert meets itself.
+# mode `lost` of `armed` does commit before it fails: then a repeated insert conflicts with itself.
 MEETS_ITSELF = "UNIQUE constraint failed: duly_jobs.id"
 SHOWN = 3
 JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -27,34 +27,34 @@ JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who broke each promise; nobody is the only good answer."""
+    """The ids that break each promise. All lists must be empty."""
 
     lost: list[str] = field(default_factory=list)
-    """acknowledged jobs that are nowhere"""
+    """acknowledged jobs that do not exist"""
     doubled: list[str] = field(default_factory=list)
     """succeeded mutations without exactly one effect"""
     ghosts: list[str] = field(default_factory=list)
     """effects of jobs that did not succeed"""
     torn: list[str] = field(default_factory=list)
-    """rows of the user's without their job, or the other way round"""
+    """rows of the user without their job, or the other way round"""
     repeated: list[str] = field(default_factory=list)
-    """requests with one key that had no effect although answered, or more than one"""
+    """requests with one key that were answered without an effect, or had more than one"""
     restarted: list[str] = field(default_factory=list)
     """actions without retry that started twice, or an attempt that did"""
     unstarted: list[str] = field(default_factory=list)
-    """actions that succeeded and never started"""
+    """actions that succeeded but never started"""
     changed: list[str] = field(default_factory=list)
-    """jobs with a change that may not be, above all after their end"""
+    """jobs with an impossible change of state, above all after their end"""
     revived: list[str] = field(default_factory=list)
     """jobs that ended otherwise although their cancel was acknowledged"""
     unexplained: list[str] = field(default_factory=list)
-    """ends that neither the function nor anything that was done accounts for"""
+    """outcomes that neither the function nor any fault explains"""
     crowded: list[str] = field(default_factory=list)
-    """keys under which more ran at once than may"""
+    """keys under which too many bodies ran at once"""
     unfinished: list[str] = field(default_factory=list)
     """jobs that are still live"""
     leaked: list[str] = field(default_factory=list)
-    """keys with a slot that nobody gave back"""
+    """keys with a slot that was never freed"""
     orphans: list[str] = field(default_factory=list)
     """rows of workers that are gone"""
 
@@ -110,7 +110,7 @@ def ends(db: Database) -> dict[str, int]:
 
 
 def evidence(db: Database, trace: Trace, verdict: Verdict) -> Iterator[str]:
-    """The history of the first of those who broke each promise."""
+    """The history of the first jobs that broke each promise."""
     starts: defaultdict[str, list[str]] = defaultdict(list)
     for job_id, attempt in trace.lines("starts"):
         starts[job_id].append(attempt)
@@ -123,7 +123,7 @@ def evidence(db: Database, trace: Trace, verdict: Verdict) -> Iterator[str]:
 
 
 def cut_off(lines: Iterable[Line]) -> list[str]:
-    """Bodies that never ended, of processes that nobody killed."""
+    """Bodies that never ended, in processes that were not killed."""
     dead: set[str] = set()
     running: dict[str, tuple[str, str]] = {}
     for word, key, body, pid in lines:
@@ -134,17 +134,17 @@ def cut_off(lines: Iterable[Line]) -> list[str]:
         elif word == "dies":
             dead.add(pid)
     return [
-        f"{key}: {body}@{pid} has not ended, and nobody killed its process"
+        f"{key}: {body}@{pid} has not ended, although its process was not killed"
         for body, (key, pid) in running.items()
         if pid not in dead
     ]
 
 
 def crowded(lines: Iterable[Line]) -> dict[str, list[str]]:
-    """Keys under which more bodies ran at once than may, and which these were, by which process.
+    """Keys under which too many bodies ran at once: the bodies, and their processes.
 
-    A process that is about to be killed is noted as dead first: until it really is nobody can get
-    its place, and what it may still begin counts no more.
+    A process that is about to be killed is recorded as dead first: until it really is dead no other
+    worker can take its place, and bodies that it may still start no longer count.
     """
     dead: set[str] = set()
     running: defaultdict[str, dict[str, str]] = defaultdict(dict)
@@ -165,7 +165,7 @@ def crowded(lines: Iterable[Line]) -> dict[str, list[str]]:
 
 
 class Ended(NamedTuple):
-    """A finished job as the table has it."""
+    """A finished job as stored in the table."""
 
     id: str
     function: str
@@ -196,7 +196,7 @@ def _column(db: Database, query: str) -> list[str]:
 
 
 class Causes:
-    """What was done to the workload that may end a job otherwise than its function does."""
+    """Faults and requests that may make a job end otherwise than its function does."""
 
     def __init__(self, db: Database, trace: Trace, jobs: Mapping[str, Ended]) -> None:
         self._jobs = jobs
@@ -218,19 +218,19 @@ class Causes:
             case "worker_lost":
                 return self._explain_loss(job)
             case "timeout":
-                # What stands still does so for longer than a mutation may take on SQLite.
+                # A paused process is stopped for longer than a mutation may take on SQLite.
                 still = job.kind == "mutation" and self._stood_still
                 return still or job.function.startswith("overrun")
             case _:
-                # Nothing expires here, nothing is unstorable, and no function kills its process:
-                # `crash_loop` would be the conviction of an innocent.
+                # Here nothing expires, everything can be stored, and no function kills its process:
+                # `crash_loop` would blame an innocent job.
                 return False
 
     def _explain_cancel(self, job: Ended) -> bool:
         who, _, parent_id = (job.canceled_by or "").partition(":")
         if who != "parent":
             return job.id in self._asked
-        # What an action stores that was taken away is canceled too.
+        # Jobs that an action stores after it was taken away are canceled too.
         parent = self._jobs[parent_id]
         return parent.state == "canceled" or parent.error == "worker_lost"
 
@@ -242,7 +242,7 @@ class Causes:
 
 
 def _taken_for_dead(db: Database) -> set[str]:
-    """Workers that lived, but did not show it for so long that they had to begin anew."""
+    """Workers that were alive, but without heartbeats for so long that they had to start again."""
     newest: dict[int, str] = {}
     replaced: set[str] = set()
     for worker_id, pid in sorted(pids(db).items()):
@@ -253,7 +253,7 @@ def _taken_for_dead(db: Database) -> set[str]:
 
 def _explain_failure(job: Ended) -> bool:
     message = job.message or ""
-    # What asks the store from its body may be told that there is none, or that it is full.
+    # A body that uses the store may get an error that it is unavailable or full.
     no_store = job.function in ASKING and any(word in message for word in NO_STORE)
     meets_itself = job.function == "beget" and MEETS_ITSELF in message
     on_purpose = job.kind == "action" and SAID in message

@@ -1,7 +1,7 @@
-"""A database that cannot be written for a while: `python -m torture.load.barred FILE file|folder`.
+"""A database that is read-only for a while: `python -m torture.load.barred FILE file|folder`.
 
-A process that has it open goes on under load. Another opens it meanwhile: whatever it asks must be
-refused with StoreReadOnly, and work as soon as the rights are back.
+A process that has it open continues under load. Another opens it meanwhile: its requests must be
+refused with StoreReadOnly, and work as soon as the permissions are back.
 """
 
 import os
@@ -45,7 +45,7 @@ def allow(file: Path) -> None:
     file.chmod(0o600)
 
 
-# A folder that cannot be written keeps nobody from files that are there already.
+# A read-only folder does not prevent access to files that already exist.
 VERBS: dict[str, Callable[[], object]] = {
     "file": lambda: app.run(note),
     "folder": lambda: app.start(concurrency=4),

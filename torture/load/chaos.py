@@ -1,4 +1,4 @@
-"""Chooses the next victim and fault. The choices follow from a seed; the moments do not."""
+"""Chooses the next victim and fault. A seed determines the choices, but not the timing."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ CONNECTIONS = "connection faults"
 
 WORKERS = 3
 LONGER = 4
-"""How many times as long as planned all the faults may take, on a machine that is too busy."""
+"""How many times as long as planned all faults may take, on a machine that is too busy."""
 KILLS_ALONE = 0.4
-"""Of the time, where the database is hit too."""
+"""The share of the time in which the database is hit too."""
 UNDISTURBED = 3.0
-"""Seconds after a restart in which nothing else goes wrong, to see how soon work is resumed."""
+"""Seconds after a restart without other faults, to measure how soon work resumes."""
 Fault = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many faults of each kind there are to be."""
+    """How many faults of each kind to inject."""
 
     kills: int
     restarts: int = 0
     connections: int = 0
 
     def shuffled(self, chance: random.Random) -> tuple[list[str], list[str]]:
-        """First kills alone, while the database is there all the time; then all of it together."""
+        """Kills alone first, while the database is always available; then all kinds together."""
         of_database = [RESTARTS] * self.restarts + [CONNECTIONS] * self.connections
         first = self.kills // 2 if of_database else self.kills
         second = [KILLS] * (self.kills - first) + of_database
@@ -52,11 +52,11 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     back_at: list[int] = field(default_factory=list)
     disturbed_at: float = math.inf
-    """Since when the database was not there all the time."""
+    """The time from which the database was not always available."""
 
 
 class Cast:
-    """The processes on the stage that may be hit, and a worker and an enqueuer that are not."""
+    """The processes that may be hit, and a worker and an enqueuer that are not."""
 
     def __init__(self, fleet: Fleet, port: int) -> None:
         self._fleet = fleet
@@ -88,11 +88,11 @@ class Cast:
         self._family = self._fleet.worker()
 
     def kill_a_child(self, chance: random.Random) -> None:
-        """The parent starts another."""
+        """Kill a child; the parent starts another."""
         self._fleet.kill_some_child(self._family, chance)
 
     def kill_a_parent(self) -> None:
-        """Its children let their jobs end, and end."""
+        """Kill a parent; its children let their jobs end, and end."""
         self._fleet.kill(self._family)
         self._family = self._fleet.worker()
 
@@ -110,7 +110,7 @@ class Cast:
 
 
 class Director:
-    """Does one fault after the other, spread over the time there is."""
+    """Injects one fault after the other, spread over the available time."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Director:
         if not all_together:
             self._spread(kills, seconds)
             return
-        # Whatever hits the database takes a while by itself.
+        # Faults that hit the database take a while themselves.
         self._spread(kills, seconds * KILLS_ALONE)
         self.tally.disturbed_at = time.time() * 1000
         self._spread(all_together, seconds * (1 - KILLS_ALONE))
@@ -155,7 +155,7 @@ class Director:
         kills = self._cast.kills
         hit()
         while fault == KILLS and self._cast.kills == kills:
-            # There was nobody of that kind just then.
+            # There was no such process at that moment.
             kind, hit = self._kill()
             hit()
         self.tally.done[fault] += 1

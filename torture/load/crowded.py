@@ -2,8 +2,8 @@
 
     python -m torture.load.crowded SEED
 
-Some of them hold a transaction open while the others look, or enqueue. One that gets no connection
-in time has asked for nothing.
+Some of them hold a transaction open while the others read, or enqueue. A thread that gets no
+connection in time has sent no statement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HELD = 0.05
 
 
 def hold(chance: random.Random) -> str:
-    """A row of the user's and its job, in a transaction that takes its time."""
+    """A row of the user and its job, in a transaction that takes its time."""
     with app.transaction() as tx:
         job = tx.run(serve)
         tx.execute("INSERT INTO orders (job_id) VALUES (?)", (job.id,))

@@ -1,7 +1,8 @@
 """Asks the database itself whether its files are intact.
 
-On SQLite its own `integrity_check`. On PostgreSQL amcheck where the server has it; else every row
-is read, which checks the page's checksum, and every table is counted again through its indexes.
+On SQLite this is its `integrity_check`. On PostgreSQL it is amcheck if the server has it; otherwise
+every row is read, which verifies the page checksums, and every table is counted again through its
+indexes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BY_INDEX = ("SET enable_seqscan = off", "SET enable_bitmapscan = off")
 
 
 def damage(db: Database) -> Iterator[str]:
-    """Every fault that was found; none is the only good answer."""
+    """Every fault that was found; there must be none."""
     try:
         yield from _damage(db)
     except psycopg.Error as error:

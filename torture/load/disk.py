@@ -1,6 +1,6 @@
 """A small disk for one database, which can be filled and emptied while the database is in use.
 
-It is a file system in memory, so whoever runs this must be allowed to mount one.
+It is a file system in memory, so this needs permission to mount one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ BLOCK = 1 << 16
 
 
 class Disk:
-    """A mounted file system of its own."""
+    """A separate mounted file system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ballast = path / "ballast"
 
     def fill(self) -> None:
-        """Leave no byte for anything else."""
+        """Leave no byte free for other files."""
         with open(self._ballast, "wb", buffering=0) as ballast:
             size = BLOCK
             while size:
@@ -57,7 +57,7 @@ def can_mount() -> bool:
 @contextmanager
 def small_disk() -> Iterator[Disk]:
     with tempfile.TemporaryDirectory(prefix="duly-disk-") as folder:
-        os.chmod(folder, 0o711)  # PostgreSQL may run as somebody else
+        os.chmod(folder, 0o711)  # PostgreSQL may run as another user
         options = f"size={SIZE},mode=711"
         mount = ["mount", "-t", "tmpfs", "-o", options, "none", folder]
         subprocess.run(mount, check=True, capture_output=True)
@@ -69,7 +69,7 @@ def small_disk() -> Iterator[Disk]:
 
 @contextmanager
 def database_on(store: str, disk: Disk) -> Iterator[str]:
-    """A database whose files are on the disk; on PostgreSQL its log and those of others are not."""
+    """A database whose files are on the disk. On PostgreSQL its log and other databases are not."""
     if store == "sqlite":
         yield f"sqlite:///{disk.path}/duly.db"
         return

@@ -1,9 +1,9 @@
-"""A process that enqueues and cancels until it is killed, and writes down what was acknowledged.
+"""A process that enqueues and cancels until it is killed, and records what was acknowledged.
 
     python -m torture.load.enqueuer SEED BACKLOG [PORT]
 
-It goes as fast as the workers do: no more than BACKLOG jobs are waiting. With a port it also asks
-the server that listens there, and asks again with the same key until it gets an answer.
+It is as fast as the workers: no more than BACKLOG jobs are waiting. With a port it also sends
+requests to the server there, and repeats each with the same key until it gets an answer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from torture.load.app import KEYS, SIMPLE, app, breed, cancel, dwell, pair, serv
 KEPT = 50
 LOOK_EVERY = 10
 AFTER_OUTAGE = 0.05
-# What a driver raises where duly cannot say whether the transaction has happened, or where a
-# statement of our own meets a full disk.
+# Errors that a driver raises where duly cannot tell whether the transaction has happened, or where
+# one of our own statements meets a full disk.
 OUTAGE = (StoreError, psycopg.Error, sqlite3.OperationalError)
 
 
 def enqueue(chance: random.Random) -> list[str]:
-    """Enqueue in one of the ways there are; the ids are acknowledged when this returns."""
+    """Enqueue in one of several ways. The ids are acknowledged when this returns."""
     way = chance.random()
     if way < 0.01:
         return [app.run(dwell).id]
@@ -57,7 +57,7 @@ def several(chance: random.Random) -> Iterator[Call[object]]:
 
 
 def order() -> str:
-    """A row of the user's and the job that belongs to it: both, or neither."""
+    """A row of the user and the job that belongs to it: both, or neither."""
     with app.transaction() as tx:
         job = tx.run(serve)
         tx.execute("INSERT INTO orders (job_id) VALUES (?)", (job.id,))
@@ -74,7 +74,7 @@ def cancel_one(recent: list[str], chance: random.Random) -> None:
 
 
 class Client:
-    """Asks the server for one job after the other, each until it is answered."""
+    """Requests one job after the other from the server, each until it is answered."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -102,7 +102,7 @@ class Client:
 
 
 class Crowd:
-    """How many jobs there are, asked now and then on a connection that may break."""
+    """The number of jobs, read now and then on a connection that may break."""
 
     def __init__(self, url: str, most: int) -> None:
         self._url = url

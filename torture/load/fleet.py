@@ -25,11 +25,12 @@ APP = "torture.load.app:app"
 BETWEEN_CHILDREN = 3.0
 BACKLOG = 200
 LAST_WORDS = 1_000
-# What the supervisor and a worker log.
+# Log messages of the supervisor and of workers.
 CHILD_ENDED = re.compile(r"worker process (\d+) ended with")
 STRANGE = (
     *("was declared dead while it was alive", "killing worker process", "killing the process of"),
-    # A hook was lost and found again; a transaction that lost against another one was not repeated.
+    # A hook was found that should have been freed; a transaction that lost against another one was
+    # not repeated.
     *("that waited for jobs which had ended", "postgres.errors.Conflict"),
 )
 LINE = len("00000000-0000-0000-0000-000000000000\n")
@@ -37,9 +38,9 @@ TABLES = ("effects (job_id text)", "orders (job_id text)", "received (number tex
 
 
 class Fleet:
-    """Everything that runs on one database during a scene.
+    """All processes that run on one database during a scene.
 
-    The processes may reach the database by another way than those who look at it: `seen_at`.
+    The processes may reach the database by another address than the checks: `seen_at`.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Fleet:
         self.kills = 0
         (migrate or _migrate)(url)
         self.db = Database(url)
-        # No constraint: a doubled effect must be seen, not refused.
+        # No constraint: a doubled effect must be visible, not refused.
         for table in TABLES:
             self.db.execute(f"CREATE TABLE {table}")
         keep_log(self.db)
@@ -125,7 +126,7 @@ class Fleet:
     # Killing
 
     def expect_kill(self, process: Process, where: str) -> None:
-        """The process must end by the SIGKILL of its fault point, and by nothing else."""
+        """Wait for the SIGKILL of the process's fault point; any other end is an error."""
         wait_until(lambda: not process.is_running, f"it was killed at {where}", patience=60)
         code = process.wait()
         assert code == -signal.SIGKILL, f"{where}: exit {code}, no kill\n{process.errors()}"
@@ -133,9 +134,9 @@ class Fleet:
         self.kills += 1
 
     def kill_children(self, parent: Process) -> None:
-        """Kill what the parent starts until it is dead itself.
+        """Kill the children of a process until it is dead itself.
 
-        A child that runs nothing just then leaves nothing to rescue, and another has to die.
+        A child that runs nothing at that moment leaves nothing to rescue, and another has to die.
         """
         next_at = time.monotonic()
 
@@ -149,7 +150,7 @@ class Fleet:
         wait_until(is_dead, "the parent is dead", patience=60)
 
     def kill_a_child(self, parent: Process) -> None:
-        """SIGKILL to a registered worker process that the parent has started."""
+        """Send SIGKILL to a registered worker process that the parent has started."""
         pids = wait_until(lambda: self.children_of(parent), "the parent has a child")
         self.note_death(pids[0])
         with suppress(ProcessLookupError):
@@ -157,12 +158,12 @@ class Fleet:
             self.kills += 1
 
     def children_of(self, parent: Process) -> list[int]:
-        """The youngest first: the oldest row may be of one that is dead already."""
+        """The youngest first: the oldest row may belong to one that is dead already."""
         rows = self.db.execute("SELECT pid FROM @workers ORDER BY id DESC")
         return [pid for (pid,) in rows if parent.started(pid)]
 
     def kill_some_child(self, parent: Process, chance: random.Random) -> None:
-        """SIGKILL to whatever a parent has started, if there is anything just now."""
+        """Send SIGKILL to any process that a parent has started, if there is one."""
         children = [pid for pid in _group(parent.pid) if pid != parent.pid]
         if children:
             victim = chance.choice(children)
@@ -172,13 +173,13 @@ class Fleet:
                 self.kills += 1
 
     def kill(self, process: Process) -> None:
-        """SIGKILL to one process; what it has started goes on, or ends by itself."""
+        """Send SIGKILL to one process. Its children continue, or end by themselves."""
         self.note_death(process.pid)
         process.kill()
         self.kills += 1
 
     def kill_all(self, process: Process) -> None:
-        """SIGKILL to a process and all that it has started; there is nothing left of it."""
+        """Send SIGKILL to a process and all its descendants, so that nothing of it is left."""
         self._end_now(process)
         self._look_back_at(process)
         process.close()
@@ -186,14 +187,14 @@ class Fleet:
         self.kills += 1
 
     def note_death(self, pid: int) -> None:
-        """Before the kill: nobody gets what it holds until it is really dead."""
+        """Called before the kill: what it holds is free only once it is really dead."""
         self._noted.add(pid)
         self.trace.append("keys", "dies", _now(), "-", pid)
 
     def surprises(self) -> list[str]:
-        """Processes that ended or were killed, but not by the fleet; living ones declared dead.
+        """Processes that ended by themselves or were killed by others; living ones declared dead.
 
-        No promise is broken by that alone, but it may say why one is.
+        This alone breaks no promise, but it may explain why one is broken.
         """
         for process in self._processes:
             self._look_back_at(process)
@@ -219,7 +220,7 @@ class Fleet:
     # Looking
 
     def look_anew(self) -> None:
-        """On a new connection: the server may have been away."""
+        """Open a new connection to look: the server may have been away."""
         self.db.close()
         self.db = Database(self._url)
 
@@ -233,23 +234,23 @@ class Fleet:
         return self.db.count("@workers")
 
     def wait_for_some(self, chance: random.Random, most: int = 60) -> None:
-        """A random moment: when so many more jobs were enqueued."""
+        """Wait for a random moment, until this many more jobs were enqueued."""
         until = self.acknowledged() + chance.randint(1, most)
         wait_until(lambda: self.acknowledged() >= until, "jobs are being enqueued")
 
     def drain(self) -> None:
-        """Kill everything that still runs; then let one worker that nobody kills do the rest."""
+        """Kill everything that is still running, then let an undisturbed worker finish the rest."""
         for process in self._processes:
             self._end_now(process)
         self.drain_enqueued()
 
     def drain_enqueued(self) -> None:
-        """The same if nobody works any more."""
+        """The same if no worker is running any more."""
         if self._schedules:
             self._catch_up()
         clean = self.worker("--processes=2", "--no-ticker")
         wait_until(lambda: self.live() == 0, "every job has ended", patience=120)
-        # Those that left no job may still be counted out.
+        # Workers that left no job may not have been declared dead yet.
         wait_until(
             lambda: self.workers() == len(self.children_of(clean)),
             "every dead worker was noticed",
@@ -264,8 +265,8 @@ class Fleet:
         assert self.end(clean) == 0, clean.errors()
 
     def end(self, process: Process) -> int:
-        """Tell it to stop; its exit code."""
-        # Before it says so, it does not listen to signals.
+        """Tell it to stop. Return its exit code."""
+        # Until it says so, it does not handle signals.
         wait_until(lambda: "Ctrl-C stops" in process.errors(), "it has started", patience=60)
         process.signal(signal.SIGTERM)
         return process.wait(60)
@@ -282,7 +283,7 @@ class Fleet:
         )
 
     def errors(self) -> str:
-        """The last words of every process."""
+        """The last error output of every process."""
         return "\n".join(process.errors()[-LAST_WORDS:] for process in self._processes)
 
     def close(self) -> None:
@@ -302,7 +303,7 @@ def _now() -> int:
 
 
 def _group(leader: int) -> Iterator[int]:
-    """Every process that one has started, and itself."""
+    """A process and all its descendants."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
-"""The app of workers whose clocks can be put wrong from outside.
+"""The app of workers whose clocks can be set wrong from outside.
 
-The file that GLITCH names says by how many seconds: on SQLite its machine's clock is wrong, on
-PostgreSQL the server answers wrongly.
+The file that GLITCH names contains by how many seconds: on SQLite the machine's clock is wrong, on
+PostgreSQL the server's answers are.
 """
 
 import os
@@ -38,4 +38,4 @@ def touch(ctx: Ctx) -> None:
 
 @app.action
 def tick(ctx: Ctx) -> None:
-    """The ledger says enough of it."""
+    """Does nothing: the ledger shows that it was called."""

@@ -1,6 +1,6 @@
 """What happened to every job, in order: a log that triggers write in the transaction they log.
 
-Nobody who is under test writes to it, and nothing in it is ever changed.
+No process under test writes to it, and its rows are never changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLUMNS = "at, job_id, function, was, became, token, attempt, worker_id"
 REGISTER = "INSERT INTO torture_workers (id, pid, alone) VALUES (NEW.id, NEW.pid, NEW.alone);"
 
 GONE = "gone"
-"""A finished job whose row was removed, which nobody has asked for."""
+"""A finished job whose row was removed, which was never requested."""
 LIVE = ("pending", "running")
 
 # Table, event, when, and the values of was, became and worker_id.
@@ -44,7 +44,7 @@ def _log(row: str, was: str, became: str, worker: str, now: str) -> str:
 
 
 def keep_log(db: Database) -> None:
-    """From now on every change is logged."""
+    """Log every change from now on."""
     db.execute(LOG.format(serial="integer PRIMARY KEY" if db.is_sqlite else "bigserial"))
     db.execute(WORKERS)
     now = SQLITE_NOW if db.is_sqlite else POSTGRES_NOW
@@ -90,8 +90,8 @@ class Change(NamedTuple):
 def stories(db: Database) -> Iterator[list[Change]]:
     """All changes of each job, job after job.
 
-    On PostgreSQL numbers are not given in the order of commits, but those of one job are: its row
-    is locked from one change to the commit.
+    On PostgreSQL numbers are not assigned in the order of commits, but those of one job are: its
+    row is locked from one change to the commit.
     """
     rows = db.execute(f"SELECT {COLUMNS} FROM torture_log ORDER BY job_id, seq")
     for _, changes in groupby((Change(*row) for row in rows), key=attrgetter("job_id")):
@@ -106,13 +106,14 @@ def story_of(db: Database, job_id: str) -> list[Change]:
 
 
 def is_legal(story: list[Change]) -> bool:
-    """Whether a job went from state to state as it may, and changed no more after its end."""
+    """Whether a job only made allowed changes of state, and none after its end."""
     place, token = None, -1
     for change in story:
         if place is not None and place not in LIVE:
             return False
         if change.became in LIVE:
-            # A claim is odd, what waits is even, and every change has a token of its own.
+            # A claim's token is odd, that of a pending job is even, and every change has a
+            # different token.
             fits = change.was == place and change.token > token
             if not fits or (change.became == "running") != (change.token % 2 == 1):
                 return False
@@ -130,10 +131,10 @@ def _may_end(place: str | None, token: int, end: Change) -> bool:
 
 
 def pids(db: Database) -> dict[str, int]:
-    """Which process each worker was."""
+    """The process of each worker."""
     return dict(db.execute("SELECT id, pid FROM torture_workers"))
 
 
 def for_one_job(db: Database) -> set[str]:
-    """Which workers were processes of a single job."""
+    """Workers that were processes for a single job."""
     return {worker_id for (worker_id,) in db.execute("SELECT id FROM torture_workers WHERE alone")}

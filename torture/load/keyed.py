@@ -1,4 +1,4 @@
-"""The app of workers whose jobs share one key; either kind can be paused while it waits."""
+"""The app of workers whose jobs share one key. Either function can be paused while jobs wait."""
 
 import time
 
@@ -10,10 +10,10 @@ KEY = Limit("k", at_once=2)
 
 @app.action(limit=KEY)
 def work(ctx: Ctx) -> None:
-    """What nobody pauses."""
+    """Never paused."""
 
 
 @app.action(limit=KEY)
 def other(ctx: Ctx) -> None:
-    """What may be paused, and takes so long that most of it waits by then."""
+    """May be paused. Takes so long that most of its jobs are waiting by then."""
     time.sleep(0.01)

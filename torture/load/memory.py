@@ -10,7 +10,7 @@ from statistics import median
 
 
 class Memory:
-    """How much a process has in memory, sampled now and then."""
+    """How much memory a process uses, sampled now and then."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -22,7 +22,7 @@ class Memory:
 
         def sample() -> None:
             while not over.wait(every):
-                # There is no such file if it has died.
+                # The file does not exist if the process has died.
                 with suppress(FileNotFoundError, ProcessLookupError, ValueError):
                     self._samples.append(own_pages(Path(f"/proc/{self._pid}/statm").read_text()))
 
@@ -46,9 +46,9 @@ def own_pages(statm: str) -> int:
 
 
 def growth(samples: Sequence[int]) -> float:
-    """From the third quarter of the time to the last, as a part.
+    """Growth from the third quarter of the time to the last, as a share.
 
-    The first half is for warming up: what fails for the first time brings more code into memory.
+    The first half is for warming up: the first failure of each kind loads more code into memory.
     """
     quarter = len(samples) // 4
     if not quarter:

@@ -11,11 +11,11 @@ from tests.torture.kill.trace import Trace
 from torture.load.history import LIVE, Change, for_one_job, pids, stories
 
 PATIENCE_MS = 20_000
-"""What takes longer is counted also where it was disturbed in the end."""
+"""Longer reruns are counted even when faults interfered."""
 
 
 class Pace:
-    """When things happened, of all jobs together; in milliseconds since 1970."""
+    """When things happened, for all jobs together, in milliseconds since 1970."""
 
     def __init__(self, db: Database, trace: Trace) -> None:
         self._pid_of = pids(db)
@@ -36,9 +36,9 @@ class Pace:
         self._ends.sort()
 
     def _reruns_of(self, story: Sequence[Change]) -> Iterator[tuple[int, int]]:
-        """When a worker was killed under the job, and when the job started again.
+        """When the worker of a job was killed, and when the job started again.
 
-        Not where it has lost two workers: then it waits for a process of its own.
+        Without jobs that have lost two workers: those wait for their own process.
         """
         for claim, rescue, again in zip(story, story[1:], story[2:], strict=False):
             died_at = self._death_between(claim, rescue)
@@ -47,17 +47,17 @@ class Pace:
                 yield died_at, again.at
 
     def _death_between(self, claim: Change, end: Change) -> int | None:
-        """When the worker was killed that ran this attempt, if that is how it ended."""
+        """When the worker of this attempt was killed, if that is how it ended."""
         died_at = self._died_at.get(self._pid_of.get(claim.worker_id or "", 0))
         if claim.became != "running" or died_at is None:
             return None
         return died_at if claim.at <= died_at <= end.at else None
 
     def reruns(self, until: float) -> list[float]:
-        """Seconds from a kill until what it had cut off started again.
+        """Seconds from a kill until interrupted jobs started again.
 
-        Whoever sees the database fail begins to count anew who is dead, and in the end there is
-        nobody to run anything: so only what was settled before then.
+        A worker that sees the database fail starts counting rounds again, and at the end no worker
+        is left to run anything: so only jobs that were settled before then count.
         """
         return [
             (again - died_at) / 1000

@@ -18,8 +18,8 @@ from torture.load.terms import MODES
 BY_ENQUEUER = ("enqueue.inserted", "enqueue.committed")
 BY_RESCUER = ("rescue.moved", "rescue.committed")
 BY_TICKER = tuple(p for p in fault.POINTS if p.startswith("ticker."))
-# Passed by nobody who runs the workload; they are killed in tests of their own: of schedules, of
-# the index, of bulk jobs, of webhooks and of copying.
+# Not passed by any process of the workload. Other tests kill processes there: those of schedules,
+# of the index, of bulk jobs, of webhooks and of copying.
 OF_OTHERS = tuple(
     p
     for p in fault.POINTS
@@ -32,13 +32,13 @@ REACHED = (*BY_WORKER, "enqueue.committed", *BY_RESCUER, *BY_TICKER)
 
 AT_ONCE = 5
 PAUSE = 12.0
-"""Longer than any worker is believed to live without a sign, and than a lock is waited for."""
+"""Longer than any worker is considered alive without a heartbeat, and than a lock is waited for."""
 GOES_ON = 1.5
 PATIENCE = 90.0
 
 
 class Cell(NamedTuple):
-    """One thing that goes wrong at one point."""
+    """One fault at one point."""
 
     mode: str
     point: str
@@ -109,7 +109,7 @@ def start(fleet: Fleet, cell: Cell, nth: int) -> Process:
 
 
 def try_all(fleet: Fleet, wanted: Sequence[Cell], nths: Iterator[int]) -> list[Cell]:
-    """Let every one of them happen; which did not."""
+    """Run all of them. Return those whose fault did not happen."""
     missing: list[Cell] = []
     for group in _groups(wanted, fleet.db.is_sqlite):
         missing += _see_through([Trial(fleet, cell, next(nths)) for cell in group])
@@ -117,7 +117,10 @@ def try_all(fleet: Fleet, wanted: Sequence[Cell], nths: Iterator[int]) -> list[C
 
 
 def _groups(wanted: Sequence[Cell], is_sqlite: bool) -> Iterator[list[Cell]]:
-    """What happens side by side. Nobody can start while another stands still with SQLite's lock."""
+    """Cells that run in parallel.
+
+    No process can start while another is stopped with SQLite's lock.
+    """
     alone = [cell for cell in wanted if is_sqlite and cell.mode == "pause"]
     others = [cell for cell in wanted if cell not in alone]
     yield from (others[first : first + AT_ONCE] for first in range(0, len(others), AT_ONCE))

@@ -1,4 +1,4 @@
-"""One scene: a database under load, faults, a drain, and the verdict over what is left."""
+"""One scene: a database under load, faults, a drain, and a verdict on the result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CALM_SHARE = 0.15
 CALM_AT_MOST = 30.0
 SAMPLES = 40
 WARM = 200
-"""Jobs, before which nothing is measured: processes that start slow one another down."""
+"""Jobs before which nothing is measured: starting processes slow one another down."""
 
 
 class Order(NamedTuple):
-    """Which scene to play."""
+    """The scene to play."""
 
     store: str
     seed: int
@@ -51,7 +51,7 @@ class Order(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What was done and seen in one scene."""
+    """What was done and observed in one scene."""
 
     order: Order
     tally: Tally
@@ -64,16 +64,16 @@ class Outcome:
     cut_off: int
     """Attempts whose worker was killed before they had ended."""
     reruns: list[float]
-    """Seconds from a kill until what it had cut off started again."""
+    """Seconds from a kill until interrupted jobs started again."""
     resumed: list[float]
     """Seconds from the return of the database to the first claim."""
     calm: float
-    """Jobs that ended in a second before the faults, and during them."""
+    """Jobs per second before the faults, and during them."""
     faulty: float
     growth: float
-    """Of the memory of a worker that nobody killed."""
+    """Memory growth of a worker that was not killed."""
     took: float
-    """Seconds, with all that comes before and after."""
+    """Duration in seconds, including preparation and checks."""
 
     @property
     def is_clean(self) -> bool:
@@ -88,7 +88,7 @@ class Outcome:
 
     @property
     def figures(self) -> str:
-        """How fast it was, and how large its worker grew."""
+        """How fast it was, and how much memory its worker used."""
         return (
             f"{self.calm:.0f}/s calm, {self.faulty:.0f}/s under faults; growth {self.growth:+.1%};"
             f" {self.cut_off} attempts cut off; longest reruns {sorted(self.reruns)[-3:]}"
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def play_on(order: Order) -> Outcome:
-    """Play a scene, with a server of its own where it needs one."""
+    """Play a scene, with its own server if it needs one."""
     if order.store == "sqlite":
         return play(order)
     with restartable_postgres() as server:
@@ -139,7 +139,7 @@ def _play(order: Order, fleet: Fleet, server: Restartable | None, proxy: Proxy |
     with memory.sampled(order.seconds / SAMPLES):
         director.play(order.plan, order.seconds - (hit - began))
     over = time.time()
-    assert cast.survivor.is_running, "a worker has died that nobody had killed"
+    assert cast.survivor.is_running, "a worker has died that was not killed"
     fleet.look_anew()
     fleet.drain()
     verdict = fleet.verdict()
@@ -165,7 +165,7 @@ def _play(order: Order, fleet: Fleet, server: Restartable | None, proxy: Proxy |
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Where a scene has its files: in memory, if there is such a place."""
+    """The folder for the files of a scene: in memory, if possible."""
     parent = MEMORY if Path(MEMORY).is_dir() else None
     with tempfile.TemporaryDirectory(prefix="duly-torture-", dir=parent) as folder:
         yield Path(folder)

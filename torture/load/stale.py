@@ -2,8 +2,8 @@
 
     python -m torture.load.stale SEED
 
-It makes batches with a hook, and on a connection of its own, at the level of the database, orders
-and cancels jobs some milliseconds after its snapshot was taken.
+It creates batches with a hook. On a separate connection, at the database's isolation level, it
+orders and cancels jobs some milliseconds after its snapshot was taken.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PAUSE = 0.02
 
 
 def gather_some(chance: random.Random) -> list[str]:
-    """A batch; its members, and its hook."""
+    """A batch: its members, and its hook."""
     calls = [chance.choice(SIMPLE).bind() for _ in range(chance.randint(1, 6))]
     batch = app.batch(calls, on_complete=gather)
     return [batch.id, *(job.id for job in batch.jobs())]
 
 
 def order(connection: psycopg.Connection[Any]) -> list[str]:
-    """A row of the user's and its job: both, or neither."""
+    """A row of the user and its job: both, or neither."""
     with connection.transaction():
         _look(connection)
         job = app.on(connection).run(serve)

@@ -1,7 +1,7 @@
 """A process whose disk is full for a while: `python -m torture.load.starved ROOM`.
 
-It enqueues and works until no file may grow any more, goes on a little, and then gets room again.
-Whatever it is told meanwhile must be a StoreError; afterwards it must work as before.
+It enqueues and works until no file may grow any more, continues for a while, and then gets room
+again. Every error meanwhile must be a StoreError; afterwards it must work as before.
 """
 
 import resource

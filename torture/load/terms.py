@@ -1,8 +1,8 @@
-"""What the processes and those who judge them agree on."""
+"""Terms that the processes and the checks share."""
 
 AT_ONCE = {"solo": 1, "pair": 2}
 """How many bodies of a function may run at once under one key."""
 MODES = ("kill", "error", "lost", "pause")
-"""What can go wrong at a fault point; `armed` says how."""
+"""What can go wrong at a fault point; see `armed`."""
 SAID = "torture was here"
-"""What an error says that was put there on purpose."""
+"""Text in errors that were injected on purpose."""

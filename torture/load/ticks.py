@@ -1,6 +1,7 @@
-"""Checks that the ledger holds every tick once, for schedules that tick each second.
+"""Checks that the ledger has every tick once, for schedules that tick every second.
 
-The instants follow from the intervals alone: nothing here believes the code that computes them.
+The instants are derived from the intervals alone: nothing here relies on the code that computes
+them.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    # Every process of the workload reads this module, and that one takes long to read.
+    # Every process of the workload imports this module, and that one takes long to import.
     from tests.jobs.support import Database
 
 SECOND = 1_000
-# Long before any test, so that what is computed from it owes nothing to the store.
+# Long before any test, so that what is computed from it does not depend on the store.
 ANCHOR = 1_700_000_000_000
 
 
 def anchor_of(n: int) -> int:
-    """Spread over the second: tickers always have something to do, and mostly several have."""
+    """Spread over the second: tickers always have work, mostly several of them."""
     return ANCHOR + n % 10 * 100
 
 
 class Count(NamedTuple):
-    """What the comparison comes to."""
+    """The result of the comparison."""
 
     slots: int
     missed: int
     doubled: int
     strange: int
-    """Rows or jobs of no slot, slots that were not dispatched, jobs that say something else."""
+    """Rows or jobs without a slot, slots that were not dispatched, jobs with wrong data."""
 
     @property
     def is_clean(self) -> bool:
@@ -43,7 +44,7 @@ class Count(NamedTuple):
 
 
 def count_slots(db: Database) -> Count:
-    """Compare the ledger and all jobs with the instants since each schedule was made."""
+    """Compare the ledger and all jobs with the instants since each schedule was created."""
     ticks = db.execute("SELECT schedule_id, kind, tick_at, outcome, job_id FROM @ticks")
     jobs = db.execute(
         "SELECT id, actor, scheduled_at FROM @jobs WHERE trigger = 'schedule'"
@@ -75,6 +76,6 @@ def count_slots(db: Database) -> Count:
 
 
 def late(db: Database, now: int) -> int:
-    """How many schedules have a tick behind them that nobody has decided."""
+    """How many schedules have a past tick that was not decided."""
     query = "SELECT count(*) FROM @schedules WHERE next_tick_at IS NULL OR next_tick_at <= ?"
     return int(db.scalar(query, now))

@@ -1,1 +1,1 @@
-"""The rows of the table: each module tries one thing for its share of the time."""
+"""The rows of the table. Each module tries one kind of fault for its share of the time."""

@@ -1,4 +1,4 @@
-"""What a measure is given, and how it says what it sees while it goes on."""
+"""What a measure is given, and how it reports what it sees."""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -26,21 +26,21 @@ NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
 class Share(NamedTuple):
-    """How long a measure may take of a run of how long, where, and from which seed."""
+    """How long a measure may take, in a run of how long, on which stores, and from which seed."""
 
     seconds: float
     whole: float
     stores: tuple[str, ...]
     seed: int
     in_full: bool = False
-    """Whether what is counted goes on beyond the time, until there is all that is owed."""
+    """Whether to continue after the time until everything owed was counted."""
 
     def scaled(self, hourly: int, least: int = 1) -> int:
-        """So many as this run owes if a run of an hour owes `hourly`."""
+        """The number that this run owes if a run of an hour owes `hourly`."""
         return max(least, round(hourly * self.whole / HOUR))
 
     def replay(self, measure: str, store: str, seconds: float | None = None) -> str:
-        """How to try the same again: in a run as long as this one, or of so many seconds."""
+        """How to try the same again: in a run as long as this one, or of the given length."""
         return (
             f"replay: python -m torture.run {math.ceil(seconds or self.whole)}s --only {measure}"
             f" --store {store} --seed {self.seed}"
@@ -48,11 +48,11 @@ class Share(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """How long to go on at most with what ends when there is enough of it."""
+        """The time limit of measures that end once they have counted enough."""
         return math.inf if self.in_full else self.seconds
 
     def until_enough(self, enough: int) -> Iterator[int]:
-        """Count up to what is enough, while there is time."""
+        """Count up to `enough`, while there is time."""
         over_at = time.monotonic() + self.limit
         return itertools.takewhile(lambda _: time.monotonic() < over_at, range(enough))
 
@@ -65,7 +65,7 @@ Measure = Callable[[Share], Iterator[Row]]
 
 
 def say(*lines: object) -> None:
-    """Tell whoever waits; a violation is shown as soon as it is seen."""
+    """Print progress; violations are shown as soon as they are found."""
     for line in lines:
         print(f"  {line}", flush=True, file=sys.stderr)
 
@@ -76,13 +76,13 @@ def processes() -> int:
 
 def _get_ready() -> None:
     look_less_often()
-    # So that whatever was started is ended with this.
+    # So that all child processes end together with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def side_by_side(work: Callable[[*Ts], T], given: Iterator[tuple[*Ts]]) -> Iterator[T]:
-    """What comes of each; none is begun before there is a processor for it."""
-    # Whoever works may patch its own process; a forked one would inherit this one's threads.
+    """The results of parallel work; none starts before there is a processor for it."""
+    # Work may patch its own process; a forked one would inherit this one's threads.
     spawned = get_context("spawn")
     with ProcessPoolExecutor(processes(), spawned, initializer=_get_ready) as pool:
         running: set[Future[T]] = set()
@@ -94,7 +94,7 @@ def side_by_side(work: Callable[[*Ts], T], given: Iterator[tuple[*Ts]]) -> Itera
             try:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
             except BaseException:
-                # This was told to end, and so are they.
+                # This process was told to end, and so are they.
                 for process in multiprocessing.active_children():
                     process.terminate()
                 raise

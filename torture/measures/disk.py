@@ -1,4 +1,4 @@
-"""A full disk under load, and then room again: on both stores."""
+"""A full disk under load, and then free space again, on both stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(share: Share) -> Iterator[Row]:
     for store in share.stores:
         times = share.scaled(TIMES_HOURLY, LEAST_TIMES)
         found = fill(store, times)
-        words = f"{NAMES[store]}: disk full under load, for clients and workers, then not"
+        words = f"{NAMES[store]}: disk full under load, for clients and workers, then freed"
         row = none_of(words, f"{times} times", len(found))
         if not row.kept:
             say(*found, share.replay("disk", store))
@@ -39,10 +39,10 @@ def run(share: Share) -> Iterator[Row]:
 
 
 def fill(store: str, times: int) -> list[str]:
-    """What went wrong where the disk of the database was full so many times."""
+    """Fill the disk of the database this many times. Return what went wrong."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk())
-        # What they tell of themselves must not be lost with the database.
+        # The output of the processes must not be lost with the database.
         folder = stack.enter_context(scratch_folder())
         fleet = Fleet(stack.enter_context(database_on(store, disk)), folder, schedules=5)
         stack.callback(fleet.close)
@@ -55,7 +55,7 @@ def fill(store: str, times: int) -> list[str]:
             time.sleep(FULL_SECONDS)
             disk.empty()
             enough = _ended(fleet) + MORE
-            wait_until(partial(_have_ended, fleet, enough), "work goes on", patience=60)
+            wait_until(partial(_have_ended, fleet, enough), "work continues", patience=60)
         fleet.drain()
         verdict = fleet.verdict()
         return [*damage(fleet.db), *evidence(fleet.db, fleet.trace, verdict), *fleet.surprises()]
@@ -64,8 +64,8 @@ def fill(store: str, times: int) -> list[str]:
 class Standstill:
     """A client was refused, or nothing has ended for a while.
 
-    Files that have room inside them go on for some time, and a client that waits for a backlog to
-    shrink asks for nothing that could be refused.
+    Files with room inside them can be used for some more time, and a client that waits for a
+    backlog to shrink makes no request that could be refused.
     """
 
     def __init__(self, fleet: Fleet) -> None:

@@ -1,4 +1,4 @@
-"""Tests that try one thing each: run as they are, at full length in a long run."""
+"""Existing tests of one topic each, run as they are, at full length in a long run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torture.measures.base import HOUR, Share, say
 from torture.table import Row, none_of
 
 Topic = tuple[str, ...]
-"""Options for pytest: files, and perhaps which of their tests."""
+"""Options for pytest: files, and possibly which of their tests."""
 
 TOPICS: dict[str, Topic] = {
-    "database away under load, in a long run for 30 s: workers declared dead, `worker_lost`": (
+    "database unavailable under load (30 s in a long run): workers declared dead, `worker_lost`": (
         "tests/torture/test_outage.py",
     ),
     "clock steps of ±1 h and ±1 day, skew between machines": (
@@ -33,19 +33,19 @@ TOPICS: dict[str, Topic] = {
     "`database is locked` with 8 writers, and with other users of the file": (
         *("tests/store/test_eight_processes.py", "tests/store/test_sqlite_sharing.py"),
     ),
-    "answers of the database that got lost": ("tests/torture/test_lost_answers.py",),
+    "lost answers from the database": ("tests/torture/test_lost_answers.py",),
     "poison jobs (`os.abort`, memory, `kill -9`) stopped after four crashes": (
         "tests/torture/test_poison.py",
     ),
-    "a month offline and more: `catch_up` obeyed": ("tests/schedules/test_catch_up.py",),
+    "a month or more offline: `catch_up` obeyed": ("tests/schedules/test_catch_up.py",),
     "fork safety": ("tests/lifecycle/test_forks.py",),
-    "event loop blocked, in a long run for 10 leases": (
+    "event loop blocked (for 10 leases in a long run)": (
         *("tests/runtime/test_running.py", "-k", "event_loop"),
     ),
 }
 PGBOUNCER: Topic = ("tests/torture/test_pgbouncer.py",)
 LONG_RUN = HOUR / 2
-# Far more than any of them takes: what hangs must not keep the others from their turn.
+# Far more than any of them takes: a hanging test must not block the others.
 HANGS_AFTER = 900.0
 
 

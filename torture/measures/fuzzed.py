@@ -1,4 +1,4 @@
-"""What reads text from outside, under a coverage-guided fuzzer."""
+"""Code that reads text from outside, under a coverage-guided fuzzer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HOURLY = 2_000_000
 TARGETS = {
     "cron": ("cron expressions", 0.5),
     "filter": ("conditions", 0.2),
-    "webhook": ("headers of webhooks", 0.2),
+    "webhook": ("webhook headers", 0.2),
     "json": ("JSON arguments", 0.1),
 }
-# Of the machine, not of duly: what does not return for so long is a violation too.
+# For the machine, not for duly: an input that takes this long is a violation too.
 HANGS_AFTER = 10
 
 
@@ -48,8 +48,8 @@ def _fuzz(target: str, share: Share) -> Found:
 
 
 def fuzz(target: str, runs: int, seconds: float, seed: int) -> tuple[int, str]:
-    """How many inputs were tried, and what the fuzzer said of the one that broke something."""
-    # Nought is no limit.
+    """How many inputs were tried, and the fuzzer's output about the one that broke something."""
+    # Zero means no limit.
     longest = 0 if seconds == math.inf else max(1, int(seconds))
     options = [f"-atheris_runs={runs}", f"-max_total_time={longest}"]
     options += [

@@ -1,4 +1,4 @@
-"""Clocks of real processes that are wrong for seconds, and once for long enough to be believed."""
+"""Clocks of real processes that are wrong for seconds, and once long enough to be accepted."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ def run(share: Share) -> Iterator[Row]:
             tried = f"{scene.glitches} glitches, {len(scene.due)} jobs"
             yield none_of(f"{NAMES[store]}: {words}", tried, len(wrong))
             if is_long:
-                words = "after a wrong day was believed and withdrawn, schedules are in time again"
+                words = (
+                    "time until schedules are right after a wrong day was accepted and corrected"
+                )
                 seconds = scene.believe_a_day()
                 yield at_most(f"{NAMES[store]}: {words}", "1", seconds, WITHIN + SLACK, " s")
 
 
 class Scene:
-    """Two workers with clocks that can be put wrong, and a client whose clock is right."""
+    """Two workers with clocks that can be set wrong, and a client whose clock is right."""
 
     def __init__(self, stack: ExitStack, store: str, seed: int) -> None:
         self._rng = Random(seed)
@@ -80,7 +82,7 @@ class Scene:
         wait_until(lambda: len(list(app.workers())) >= 2, "both workers run")
 
     def glitch_for(self, seconds: float) -> None:
-        """Put clocks wrong, one or all of them, while jobs come and become due."""
+        """Set clocks wrong, one or all of them, while jobs arrive and become due."""
         over_at = time.monotonic() + seconds
         self.app.queues.pause("paused")
         for hours in (1, 6, 30):
@@ -111,12 +113,12 @@ class Scene:
             time.sleep(0.1)
 
     def _ticks(self) -> list[float]:
-        """The slots of the schedule that were dispatched, oldest first."""
+        """The dispatched slots of the schedule, oldest first."""
         ticks = self.app.schedules.ticks("often", limit=10_000)
         return sorted(tick.at.timestamp() for tick in ticks if tick.outcome == "dispatched")
 
     def wrong(self) -> list[str]:
-        """What a clock that is wrong for a moment has done."""
+        """What a temporarily wrong clock has broken."""
         now = time.time()
         wait_until(lambda: len(self._starts()) >= len(self.due), "what was due has run")
         found = [f"{job.id} is {job.state}" for job in self._never if job.state != State.PENDING]
@@ -148,8 +150,10 @@ class Scene:
         return from_ms(due_at).timestamp()
 
     def believe_a_day(self) -> float:
-        """All clocks are a day ahead until that is believed; how long after it the schedule ticks
-        by the right time again."""
+        """Set all clocks a day ahead until that is accepted, then right again.
+
+        Returns how long it then takes until the schedule ticks on time.
+        """
         self._put(self._files, DAY)
         wait_until(lambda: self._next_tick() > time.time() + DAY / 2, "it is believed", 2 * WITHIN)
         self._put(self._files, 0)

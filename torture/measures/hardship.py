@@ -1,5 +1,4 @@
-"""A full disk, rights that are taken away, a long transaction, a lock holder that stands still,
-and workers that are told to stop under load."""
+"""Full disks, removed permissions, long transactions, a stopped lock holder, SIGTERM under load."""
 
 from __future__ import annotations
 
@@ -39,16 +38,16 @@ def run(share: Share) -> Iterator[Row]:
     for store in share.stores:
         stops = share.scaled(STOPS_HOURLY, LEAST_STOPS)
         failed = stop_workers(store, stops)
-        words = f"{NAMES[store]}: jobs that a SIGTERM to `duly worker` under load made fail"
+        words = f"{NAMES[store]}: jobs failed by a SIGTERM to `duly worker` under load"
         yield _judged(none_of(words, f"{stops} times", failed), share, store)
 
 
 def _on_sqlite(share: Share) -> Iterator[Row]:
     wrong = sum(map(fill_disk, ROOMS))
-    words = "SQLite: disk full under load, then not"
+    words = "SQLite: disk full under load, then freed"
     yield _judged(none_of(words, f"{len(ROOMS)} times", wrong), share, "sqlite")
     wrong = sum(map(take_rights, BARRED))
-    words = "SQLite: file or folder read-only under load, then not"
+    words = "SQLite: file or folder read-only under load, then writable"
     yield _judged(none_of(words, f"{len(BARRED)} times", wrong), share, "sqlite")
     tried = try_on("sqlite", STOPPED, share.seed)
     if not tried.is_clean:
@@ -64,7 +63,7 @@ def _judged(row: Row, share: Share, store: str) -> Row:
 
 
 def fill_disk(room: int) -> int:
-    """How much went wrong in a process that had so many bytes left."""
+    """How many faults there were in a process that had this many bytes left."""
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         path = Path(folder, "duly.db")
@@ -74,7 +73,7 @@ def fill_disk(room: int) -> int:
 
 
 def take_rights(what: str) -> int:
-    """How much went wrong where a file or a folder could not be written for a while."""
+    """How many faults there were while a file or a folder was read-only."""
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         path = Path(folder, "db", "duly.db")
@@ -85,7 +84,7 @@ def take_rights(what: str) -> int:
 
 
 def _see_through(fleet: Fleet, module: str, *arguments: str) -> int:
-    """What a process that goes through hardship leaves behind."""
+    """Run a process through hardship. Return how many faults were found."""
     process = fleet.start([sys.executable, "-m", module, *arguments])
     code = process.wait(120)
     fleet.drain()
@@ -99,7 +98,7 @@ def _see_through(fleet: Fleet, module: str, *arguments: str) -> int:
 
 
 def hold_transaction(share: Share) -> Row:
-    """Somebody else's transaction, because of which nothing that is over can be cleared away."""
+    """Hold a transaction open, so that old row versions cannot be vacuumed."""
     seconds = min(60.0, max(10.0, share.seconds / 4))
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
@@ -117,9 +116,9 @@ def hold_transaction(share: Share) -> Row:
         verdict = fleet.verdict()
         say(*evidence(fleet.db, fleet.trace, verdict))
     words = f"PostgreSQL: a transaction held for {seconds:.0f} s under load"
-    # Whoever stands still is violated too: in each part of the time something has to end.
+    # A standstill is a violation too: in each part of the time something has to end.
     idle = sum(not n for n in ended)
-    tried = f"{ended[0]:,} jobs in the first quarter of it, {ended[-1]:,} in the last"
+    tried = f"{ended[0]:,} jobs in the first quarter, {ended[-1]:,} in the last"
     return _judged(none_of(words, tried, idle + (not verdict.is_clean)), share, "postgres")
 
 

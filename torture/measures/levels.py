@@ -1,4 +1,4 @@
-"""Databases, and transactions of users, that are stricter than READ COMMITTED."""
+"""Databases and user transactions with stricter isolation than READ COMMITTED."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STALE = "torture.load.stale"
 
 
 class Played(NamedTuple):
-    """What came of one scene."""
+    """The result of one scene."""
 
     jobs: int
     hooks: int
@@ -54,7 +54,7 @@ def run(share: Share) -> Iterator[Row]:
         if played.violations:
             say(played.verdict, played.ticks, *played.evidence)
             say(share.replay("levels", "postgres", share.seconds))
-        words = f"PostgreSQL: a database that is {level.upper()}, under load with kills"
+        words = f"PostgreSQL: a {level.upper()} database, under load with kills"
         tried = f"{played.jobs:,} jobs, {played.hooks:,} hooks of batches"
         yield none_of(words, tried, played.violations)
 
@@ -66,14 +66,14 @@ def play(
     client: str = STALE,
     env: Mapping[str, str] | None = None,
 ) -> Played:
-    """Load on a database with these settings, kills, a drain, and what is left."""
+    """Load on a database with these settings, with kills, a drain, and checks."""
     chance = random.Random(seed)
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         url = stack.enter_context(database("postgres", folder))
         fleet = Fleet(url, folder, schedules=SCHEDULES)
         stack.callback(fleet.close)
-        # Whoever looks on is connected already, and is spared.
+        # The fleet's own connection is open already, and is not affected.
         _set(url, settings)
         workers = fleet.worker("--processes=2", env=env)
         fleet.enqueuer(env=env)

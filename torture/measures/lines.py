@@ -1,4 +1,4 @@
-"""Jobs that wait for a key behind others of it that are paused."""
+"""Jobs that wait for a key behind paused jobs of the same key."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def run(share: Share) -> Iterator[Row]:
             if scene.longest > WITHIN:
                 say(share.replay("lines", store))
             tried = f"{scene.rounds * BEHIND} jobs behind {scene.rounds * PAUSED:,} paused"
-            words = "jobs of a key behind paused ones of it end within"
+            words = "time until jobs behind paused ones of the same key end"
             yield at_most(f"{NAMES[store]}: {words}", tried, scene.longest, WITHIN, " s")
 
 
 class Scene:
-    """Two workers, and a client that pauses most of what waits for a key."""
+    """Two workers, and a client that pauses most of the jobs that wait for a key."""
 
     def __init__(self, stack: ExitStack, store: str, seed: int) -> None:
         self._rng = Random(seed)
@@ -53,7 +53,7 @@ class Scene:
         self._work, self._other = app.function("work"), app.function("other")
 
     def pause_for(self, seconds: float) -> None:
-        """Time and again, pause most of what waits, and let it go on when the others have ended."""
+        """Repeatedly pause most of the waiting jobs, and resume them when the others have ended."""
         over_at = time.monotonic() + seconds
         app = self.app
         ways: tuple[tuple[Callable[[], object], Callable[[], object]], ...] = (

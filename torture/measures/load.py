@@ -16,9 +16,9 @@ KILLS_HOURLY = 2_050
 RESTARTS_HOURLY = 41
 CONNECTIONS_HOURLY = 310
 LONGEST_ACT = 300.0
-# What starts, drains and is judged takes a while beside the act itself.
+# Starting, draining and checking take a while in addition to the act itself.
 OVERHEAD = 25.0
-# A database that is stopped or cut off takes time that kills do not.
+# Stopping or disconnecting a database takes time that kills do not.
 WEIGHTS = {"sqlite": 0.42, "postgres": 0.58}
 RERUN_SECONDS = {"sqlite": 2.0, "postgres": 20.0}
 RESUME_SECONDS = 3.0
@@ -40,9 +40,9 @@ def run(share: Share) -> Iterator[Row]:
                 say(traceback.format_exc(), f"replay: {order.replay}")
                 broken += 1
     finally:
-        # Also of a run that is interrupted.
+        # Even if the run is interrupted.
         if broken:
-            yield none_of("acts that could not be played to their end", f"{broken}", broken)
+            yield none_of("acts that could not be completed", f"{broken}", broken)
         yield from rows(outcomes)
 
 
@@ -74,7 +74,7 @@ def _part(whole: int, parts: int) -> int:
 
 
 def rows(outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """What all acts together come to."""
+    """The combined results of all acts."""
     if not outcomes:
         return
     yield from _faults(outcomes)
@@ -107,11 +107,11 @@ def _promises(outcomes: Sequence[Outcome]) -> Iterator[Row]:
     acknowledged = f"{sum(each.acknowledged for each in outcomes):,}"
     yield none_of("acknowledged jobs lost", acknowledged, _broken(outcomes, "lost"))
     for words, names in (
-        ("mutations whose effects are not their state", "doubled ghosts torn repeated"),
-        ("actions started twice, or never", "restarted unstarted"),
+        ("mutations whose effects do not match their state", "doubled ghosts torn repeated"),
+        ("actions that started twice, or never", "restarted unstarted"),
         ("terminal states changed, cancels undone", "changed revived"),
         ("concurrency of a key exceeded, slots leaked", "crowded leaked"),
-        ("jobs never ended or failed without a cause, workers never buried",
+        ("jobs that never ended or failed without a cause, dead workers not removed",
          "unfinished unexplained orphans"),
     ):  # fmt: skip
         yield none_of(words, jobs, _broken(outcomes, names))
@@ -142,7 +142,7 @@ def _long_times(name: str, outcomes: Sequence[Outcome]) -> Iterator[Row]:
     tried = f"{calm:,.0f}/s calm, {faulty:,.0f}/s"
     part = 100 * faulty / max(1.0, calm)
     yield at_least(f"{name}: throughput under faults", tried, part, LEAST_OF_CALM, " %")
-    # A process that reads more than before also takes more: what leaks does so in every act.
+    # A process that reads more than before also uses more memory; a leak grows in every act.
     growth = 100 * median(each.growth for each in outcomes)
     words = f"{name}: growth of a worker's memory, median"
     yield at_most(words, f"{len(outcomes)} acts", growth, MOST_GROWTH, " %")

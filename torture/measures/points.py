@@ -22,7 +22,7 @@ from torture.table import Row
 
 SCHEDULES = 5
 MOST_PASSES = 4
-# What one of them takes, about: most happen side by side.
+# Roughly how long one of them takes: most run in parallel.
 SECONDS = {
     "sqlite": {"kill": 2.0, "error": 3.0, "lost": 3.0, "pause": 16.0},
     "postgres": {"kill": 3.0, "error": 4.0, "lost": 4.0, "pause": 8.0},
@@ -30,7 +30,7 @@ SECONDS = {
 
 
 class Tried(NamedTuple):
-    """What came of some faults on one database."""
+    """The result of some faults on one database."""
 
     missing: list[Cell]
     verdict: Verdict
@@ -44,7 +44,7 @@ class Tried(NamedTuple):
 
 def run(share: Share) -> Iterator[Row]:
     """As many as there is time for, others each time; in an hour all of them."""
-    # Side by side: most of the time is spent waiting for those that stand still.
+    # In parallel: most of the time is spent waiting for stopped processes.
     with ThreadPoolExecutor() as pool:
         yield from pool.map(lambda store: try_some(store, share), share.stores)
 
@@ -54,7 +54,7 @@ def try_some(store: str, share: Share) -> Row:
     tried = try_on(store, chosen, share.seed)
     if not tried.is_clean:
         say(f"{store}: {tried.verdict}; {tried.ticks}", *tried.evidence)
-        say(*(f"never came to pass: {cell}" for cell in tried.missing))
+        say(*(f"never happened: {cell}" for cell in tried.missing))
         say(share.replay("points", store, share.seconds))
     words = f"{NAMES[store]}: fault points × {', '.join(MODES)}"
     broken = "0" if tried.is_clean else f"{tried.verdict}"
@@ -62,7 +62,7 @@ def try_some(store: str, share: Share) -> Row:
 
 
 def choose(store: str, seconds: float, seed: int) -> list[Cell]:
-    """Some of them at random, the same things that can go wrong next to one another."""
+    """A random selection, with the same kinds of fault next to one another."""
     every = cells()
     random.Random(seed).shuffle(every)
     until = itertools.accumulate(SECONDS[store][cell.mode] for cell in every)
@@ -71,7 +71,7 @@ def choose(store: str, seconds: float, seed: int) -> list[Cell]:
 
 
 def try_on(store: str, wanted: Sequence[Cell], seed: int) -> Tried:
-    """Let all of them happen on a new database of a store, and judge what is left."""
+    """Run all of them on a new database of a store, and check the result."""
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         url = stack.enter_context(database(store, folder))

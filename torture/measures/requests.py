@@ -1,4 +1,4 @@
-"""Random requests over HTTP, made from the OpenAPI document: none meets an error of the server."""
+"""Random HTTP requests, made from the OpenAPI document: none may cause a server error."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def run(share: Share) -> Iterator[Row]:
                 wrong[asked.store] += 1
                 say(asked.failure, share.replay("requests", asked.store))
     finally:
-        # Also of a run that is interrupted.
+        # Even if the run is interrupted.
         for store in share.stores:
-            words = f"{NAMES[store]}: requests answered with 5xx or unlike the document"
+            words = f"{NAMES[store]}: requests answered with 5xx or not as documented"
             yield none_of(words, f"{made[store]:,}", wrong[store])
 
 
 def ask(store: str) -> Asked:
-    """Ask once around, an app and a database of its own."""
+    """One round of requests, with its own app and database."""
     os.environ["KNOCK"] = "secret"
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())

@@ -1,4 +1,4 @@
-"""Simulated histories from fresh seeds, and every guard of the protocol taken away in turn."""
+"""Simulated histories from fresh seeds, and every guard of the protocol removed in turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Played(NamedTuple):
 
 
 def play(first: int, count: int, world: str) -> Played:
-    """Play so many seeds; a violation says how to replay it."""
+    """Play this many seeds; a violation includes how to replay it."""
     jobs, violations = 0, list[str]()
     for seed in range(first, first + count):
         report = WORLDS[world](seed)
@@ -46,7 +46,7 @@ def play(first: int, count: int, world: str) -> Played:
 
 
 def run(share: Share) -> Iterator[Row]:
-    """A third of the seeds have schedules in their worlds, another one wrong clocks."""
+    """A third of the seeds have schedules in their worlds, another third wrong clocks."""
     seeds, jobs, violations = 0, 0, 0
     try:
         for played in side_by_side(play, _chunks(share)):
@@ -54,7 +54,7 @@ def run(share: Share) -> Iterator[Row]:
             violations += len(played.violations)
             say(*played.violations)
     finally:
-        # Also of a run that is interrupted.
+        # Even if the run is interrupted.
         words = (
             "simulated histories of jobs, retries, cancels, time limits, schedules, keys, batches,"
             " wrong clocks"
@@ -73,19 +73,19 @@ def _chunks(share: Share) -> Iterator[tuple[int, int, str]]:
 
 
 def run_mutants(share: Share) -> Iterator[Row]:
-    """By fresh seeds while there is time for it, else by those that are known to convict."""
+    """Try fresh seeds while there is time, then those that are known to detect the mutant."""
     over_at = time.monotonic() + share.limit
     tried = side_by_side(convict, ((name, share.seed, over_at) for name in EVERY))
     found = dict(tried)
     survivors = [name for name, by in found.items() if by is None]
     fresh = sum(by == "fresh" for by in found.values())
-    say(*(f"nobody notices {name}" for name in survivors))
+    say(*(f"not detected: {name}" for name in survivors))
     words = f"{len(EVERY)} mutants, {fresh} by fresh seeds or a probe"
-    yield none_of("protocol without one of its guards, not convicted", words, len(survivors))
+    yield none_of("removed protocol guards that went undetected", words, len(survivors))
 
 
 def convict(name: str, seed: int, over_at: float) -> tuple[str, str | None]:
-    """Of which mutant, and how it was convicted, if it was."""
+    """The mutant's name, and how it was detected, if it was."""
     mutant: Mutant = EVERY[name]
     if mutant.convict(_until(over_at, range(seed, seed + MOST_FRESH))) is not None:
         return name, "fresh"

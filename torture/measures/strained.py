@@ -20,7 +20,7 @@ class Scene(NamedTuple):
         return play(self.settings, seconds, seed, self.client, self.env)
 
 
-# Half of the mutations do nothing for longer than they may. They run again until one is quick.
+# Half of the mutations do nothing for longer than allowed. They run again until one is quick.
 ENDED = {
     "idle_in_transaction_session_timeout": "50ms",
     "idle_session_timeout": "1500ms",

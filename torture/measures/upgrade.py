@@ -1,4 +1,4 @@
-"""A worker and a client of the last release beside new ones on one store, through a migration."""
+"""A worker and a client of the last release next to new ones on one store, through a migration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(share: Share) -> Iterator[Row]:
 
 
 def unpack(folder: Path) -> bool:
-    """The sources of the last release, if the history has them."""
+    """The source code of the last release, if the history has it."""
     command = ["git", "-C", str(TOP), "archive", LAST_RELEASE, "src"]
     try:
         archive = subprocess.run(command, capture_output=True, check=True).stdout
@@ -93,7 +93,7 @@ def run_duly(url: str, folder: Path, *words: str, **env: str) -> None:
 
 
 def wait_for_claims(fleet: Fleet, worker: Process) -> None:
-    """It has to claim so many from now on."""
+    """It has to claim this many jobs from now on."""
     query = """SELECT count(*) FROM torture_log l JOIN torture_workers w ON w.id = l.worker_id
         WHERE l.became = 'running' AND w.pid = ?"""
     (pid, *_) = wait_until(lambda: fleet.children_of(worker), "it works", patience=60)
