@@ -1,1 +1,1 @@
-"""Measures what duly costs over the bare database, and whether it slows down as the store grows."""
+"""Measures what duly costs on top of the bare database, and the effect of a growing store."""

@@ -1,4 +1,4 @@
-"""The application that is measured."""
+"""The measured application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duly.model.job import NewJob
 CREATE_ROWS = "CREATE TABLE bench_rows (n bigint NOT NULL)"
 INSERT_ROW = "INSERT INTO bench_rows (n) VALUES (?)"
 UPDATES_PER_SECOND = 100
-"""So often a job that talks says how far it is."""
+"""How often a reporting job updates its progress."""
 
 
 NAP_SECONDS = 0.1
@@ -24,7 +24,7 @@ LIMITED_AT_ONCE = 2
 
 
 class Measured(NamedTuple):
-    """The app and its functions. What they do is as little as can be."""
+    """The app and its functions, which do as little as possible."""
 
     app: Duly
     async_noop: AsyncAction[[int], None]
@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
 
 def make_app(url: str, marks: Marks | None = None) -> Measured:
-    """The app over one database; only a worker needs marks."""
+    """The app over one database. Only a worker needs marks."""
     app = Duly(url)
 
     @app.action
@@ -66,7 +66,7 @@ def make_app(url: str, marks: Marks | None = None) -> Measured:
 
     @app.action
     async def talk(ctx: AsyncCtx, until: int) -> None:
-        """Report progress until so many other bodies have run."""
+        """Report progress until this many other bodies have run."""
         assert marks is not None
         began, said = time.monotonic(), 0
         while marks.count < until:
@@ -77,14 +77,14 @@ def make_app(url: str, marks: Marks | None = None) -> Measured:
 
     @app.action
     async def keep_quiet(ctx: AsyncCtx, until: int) -> None:
-        """The same without a word."""
+        """The same without reporting progress."""
         assert marks is not None
         while marks.count < until:
             await asyncio.sleep(0.01)
 
     @app.action
     async def nap(ctx: AsyncCtx, n: int) -> None:
-        """Wait for something else, as most jobs do."""
+        """Wait for something external, as most jobs do."""
         assert marks is not None
         await asyncio.sleep(NAP_SECONDS)
         marks.mark()
@@ -114,6 +114,6 @@ def make_app(url: str, marks: Marks | None = None) -> Measured:
 
 
 def new_jobs(app: Duly, function: Function[[int], None], count: int) -> list[NewJob]:
-    """Rows for so many calls, made before the clock starts."""
+    """Rows for this many calls, created before the clock starts."""
     now = app.clock.now()
     return [new_job(function.bind(n), now, now, None) for n in range(count)]

@@ -1,4 +1,4 @@
-"""The figures that are promised, and whether a run meets them."""
+"""The promised figures, and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_RAW = {
     (SQLITE, crowd.TALKING): 0.80,
     (POSTGRES, crowd.TALKING): 0.80,
 }
-# So many times another row.
+# Multiples of another row.
 OF_ROW = (
     (SQLITE, cases.SYNC, cases.ASYNC, 0.40),
     (POSTGRES, cases.SYNC, cases.ASYNC, 0.40),
@@ -35,7 +35,7 @@ OF_ROW = (
     (POSTGRES, cases.CROWD, cases.SINGLE, 8.0),
     (POSTGRES, cases.GROUPED, cases.MUTATIONS, 2.0),
 )
-# So many times another system, whatever its setting.
+# Multiples of another system, whatever its setting.
 OF_PEER = (
     (POSTGRES, cases.ASYNC, cases.ASYNC, "graphile-worker", 1.0),
     (POSTGRES, cases.ASYNC, cases.ASYNC, "pgqueuer", 2.0),
@@ -44,8 +44,8 @@ OF_PEER = (
     (ANY, cron.FIRST, cron.FIRST, cron.CRONITER, 5.0),
 )
 LEAST_OF_DEFAULTS = 2.0
-"""At default settings, times the best default of any peer."""
-# Times what it takes undisturbed.
+"""At default settings, as a multiple of the best default of any peer."""
+# Multiples of the undisturbed time.
 TIMES_CALM = {
     (SQLITE, claims.RETAINED): 2.0,
     (POSTGRES, claims.RETAINED): 2.0,
@@ -56,7 +56,7 @@ TIMES_CALM = {
     (SQLITE, limited.BESIDE): 3.0,
     (POSTGRES, limited.BESIDE): 3.0,
 }
-# Of one key, each claim has to be durable before the next body starts.
+# For one key, each claim has to be durable before the next body starts.
 AT_LEAST = {(SQLITE, limited.ROW): 500.0, (POSTGRES, limited.ROW): 500.0}
 AT_MOST = {
     (SQLITE, f"{cases.PICKUP_HERE}, p50"): 1.0,
@@ -83,7 +83,7 @@ PICKUPS = tuple(
 
 @dataclass(frozen=True)
 class Bar:
-    """A promise, and what this run came to."""
+    """A promise, and what this run measured."""
 
     promise: str
     measured: float
@@ -106,7 +106,7 @@ class Bar:
 
 
 def bars(figures: Sequence[Figure], growths: Sequence[Growth]) -> list[Bar]:
-    """Those of whom both sides were measured."""
+    """The bars for which both sides were measured."""
     found: list[Bar] = []
     for ask in (_of_raw, _of_row, _of_peer, _of_defaults, _of_pickups, _times_calm, _absolute):
         found += ask(figures)
@@ -117,7 +117,7 @@ def bars(figures: Sequence[Figure], growths: Sequence[Growth]) -> list[Bar]:
 
 
 def ratio_of(figure: Figure, figures: Sequence[Figure]) -> float | None:
-    """What part of the raw limit it reached; for times, how many times the limit it took."""
+    """The share of the raw limit; for times, the multiple of the limit."""
     limit = limit_of(figure, figures)
     return None if limit is None else figure.value / limit.value
 
@@ -157,7 +157,7 @@ def _of_defaults(figures: Sequence[Figure]) -> Iterator[Bar]:
 
 
 def _of_pickups(figures: Sequence[Figure]) -> Iterator[Bar]:
-    """No later than the best peer: these are measured by the call of their own verb."""
+    """No later than the best peer, which is measured from the call of its verb."""
     for row in PICKUPS:
         mine = _best(figures, POSTGRES, row)
         base = row.replace(cases.PICKUP_ON, cases.PICKUP_RUN)

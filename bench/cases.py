@@ -57,7 +57,7 @@ class Sizes:
     schedules: int
     due_schedules: int
     rows: int
-    """Jobs that lie in the way: future, paused, unknown, held."""
+    """Jobs in the way: future, paused, unknown, held."""
     finished_rows: int
     held_jobs: int
     backlog: int
@@ -191,7 +191,7 @@ def end_to_end_trials(store: str, fresh: Fresh, sizes: Sizes) -> Iterator[list[T
         raws = [_raw_trial(store, row, fresh, sizes, batch) for batch in sizes.batches]
         dulys = [_duly_trial(store, row, fresh, sizes, c) for c in sizes.concurrencies]
         yield raws + dulys
-    # On SQLite mutations share a transaction in any case.
+    # On SQLite mutations share a transaction anyway.
     if store == "PostgreSQL":
         yield [_duly_trial(store, GROUPED, fresh, sizes, c) for c in sizes.concurrencies]
 
@@ -266,7 +266,7 @@ def _raw_pickups(database: Database, samples: int) -> list[float]:
 
 @contextmanager
 def bare(database: Database, function: str, count: int) -> Iterator[tuple[Raw, list[NewJob]]]:
-    """The bare loops, and so many jobs to feed them."""
+    """The bare loops, and enough jobs to feed them."""
     with database.app() as measured:
         jobs = new_jobs(measured.app, getattr(measured, function), count)
     with closing(raw_over(database, sorted({*_FUNCTIONS.values(), "ping"}))) as raw:

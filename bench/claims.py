@@ -1,8 +1,8 @@
 """Measures how long one claim takes while something stands in its way.
 
 A worker in this process makes its passes one by one, so that each can be timed: under a transaction
-that somebody holds open on PostgreSQL, while the janitor forgets a day of finished jobs, and beside
-jobs with as long arguments as there may be. These are in the page of a list that is timed, too.
+that is held open on PostgreSQL, while the janitor deletes a day of finished jobs, and next to jobs
+with arguments of the maximum size. A page of a list with those jobs is timed too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from duly.runtime.worker import Worker
 from duly.store.statements import DAY_MS
 
 HELD = "claim under a held transaction, p99"
-RETAINED = "claim while a day is forgotten, p99"
+RETAINED = "claim while a day is deleted, p99"
 LONG = 100
-BESIDE_LONG = f"claim beside {LONG} jobs of 8 MiB, p50"
+BESIDE_LONG = f"claim next to {LONG} jobs of 8 MiB, p50"
 LISTED_LONG = f"page of {LONG} jobs of 8 MiB, p50"
 EXPIRED_MS = 8 * DAY_MS
 AFTERWARDS = 50
-"""So many claims are timed at least, also if the day was forgotten at once."""
+"""The least number of timed claims, even if the day is deleted immediately."""
 
 
 def claim_trials(store: str, fresh: Fresh, jobs: int, rows: int) -> Iterator[list[Trial]]:
@@ -88,7 +88,7 @@ def _forget(measured: Measured) -> None:
         pass
 
 
-# Beside long arguments ---------------------------------------------------------------------------
+# Next to long arguments ---------------------------------------------------------------------------
 
 
 def _long_trial(store: str, fresh: Fresh) -> Trial:
@@ -101,14 +101,14 @@ def _long_trial(store: str, fresh: Fresh) -> Trial:
 
 
 def _beside_long(fresh: Fresh) -> list[float]:
-    """Beside short and long ones in turn: a gigabyte that was written keeps the disk busy."""
+    """Next to short and long jobs in turn: writing a gigabyte keeps the disk busy for a while."""
     with fresh() as short, fresh() as long, _claims(short) as calm, _claims(long) as beside:
         for claims, size in ((calm, 10), (beside, MAX_ARGS_BYTES)):
             for place in range(LONG):
                 claims.enqueue_later(size, canceled=place % 2 == 0)
         short.tidy()
         long.tidy()
-        # What is claimed later would be in the page, too.
+        # Jobs that are claimed later would be on the page, too.
         listed = [(calm.page(), beside.page()) for _ in range(AFTERWARDS)]
         claimed = [(calm.one(), beside.one()) for _ in range(4 * AFTERWARDS)]
         pairs = (*zip(*claimed, strict=True), *zip(*listed, strict=True))
@@ -119,7 +119,7 @@ def _beside_long(fresh: Fresh) -> list[float]:
 
 
 class Claims:
-    """A worker in this process that claims when it is told to."""
+    """A worker in this process that claims on request."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
@@ -127,17 +127,17 @@ class Claims:
         self._worker.register()
 
     def enqueue(self, count: int) -> None:
-        """In pages, a moment apart, as jobs come."""
+        """In pages, a moment apart, as jobs arrive."""
         for first in range(0, count, 1000):
             size = min(1000, count - first)
             jobs = new_jobs(self.measured.app, self.measured.async_noop, size)
             self.measured.app.store.enqueue(jobs)
 
     def enqueue_later(self, size: int, *, canceled: bool) -> None:
-        """One job that is not due, with arguments of so many bytes."""
+        """One job that is not due, with arguments of this many bytes."""
         app = self.measured.app
         (job,) = new_jobs(app, self.measured.async_noop, 1)
-        # What could be compressed would be short on PostgreSQL.
+        # Compressible arguments would be short on PostgreSQL.
         args = f'{{"n":"{os.urandom(size // 2 - 4).hex()}"}}'
         later = msgspec.structs.replace(job, run_at=job.run_at + DAY_MS, args=args)
         app.store.enqueue([later])
@@ -151,7 +151,7 @@ class Claims:
         return (time.perf_counter() - began) * 1000
 
     def drain(self) -> list[float]:
-        """The milliseconds of every claim until nothing is due."""
+        """The milliseconds of every claim until no job is due."""
         times: list[float] = []
         while (took := self._claim()) is not None:
             times.append(took)
@@ -162,7 +162,7 @@ class Claims:
         return self.some(lambda made: made < 1)[0]
 
     def some(self, go_on: Callable[[int], bool]) -> list[float]:
-        """The milliseconds of claims, each of which finds some jobs."""
+        """The milliseconds of several claims, each of which finds some jobs."""
         times: list[float] = []
         while go_on(len(times)):
             self.enqueue(10)
@@ -179,7 +179,7 @@ class Claims:
         if worker.idle:
             return None
         worker._wait_until_quiet(PATIENCE)
-        # SQLite settles what has ended with the next claim.
+        # SQLite settles ended attempts with the next claim.
         if not worker.store.finishes_with_claim:
             self._settle()
         return took

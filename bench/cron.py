@@ -1,7 +1,7 @@
 """Measures how fast the next tick of a cron expression is found, compared with croniter.
 
-Both go on from tick to tick; croniter keeps its parsed expression, and gets aware datetimes. It is
-the processor time that counts: nothing here waits.
+Both proceed from tick to tick; croniter keeps its parsed expression, and gets aware datetimes. Only
+processor time counts: nothing here waits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _numbers = count()
 
 
 def cron_trials(ticks: int) -> Iterator[list[Trial]]:
-    """So many ticks of every expression in every zone; and the first ones of as many others."""
+    """This many ticks of every expression in every zone; and the first ticks of as many others."""
     setting = f"{len(EXPRESSIONS)} expressions in {len(ZONES)} zones"
 
     def trial(row: str, side: str, measure: Callable[[], float]) -> Trial:
@@ -51,7 +51,7 @@ def cron_trials(ticks: int) -> Iterator[list[Trial]]:
         return one(figure, measure)
 
     both = ((CRONITER, _croniter), (DULY, _duly))
-    # Whoever comes first would load the zones for the others.
+    # Otherwise the first one would load the zones for the others.
     for _, follow in both:
         _rate(follow, ticks)
     yield [trial(ROW, side, partial(_rate, follow, ticks)) for side, follow in both]
@@ -66,7 +66,7 @@ def _rate(follow: Follow, ticks: int) -> float:
 
 
 def _first_rate(follow: Follow, ticks: int) -> float:
-    """Each expression is new to the process, so nothing of it is remembered."""
+    """Each expression is new to the process, so none of it is cached."""
     new = [(_new_expression(), ZONES[n % len(ZONES)]) for n in range(ticks * len(ZONES))]
     began = time.process_time()
     for text, tz in new:

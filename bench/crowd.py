@@ -1,7 +1,7 @@
 """Measures how much other work disturbs a caller.
 
-On SQLite a lone caller, and a connection that knows nothing of duly, beside a worker process that
-has a backlog to work off. On both stores, jobs beside others that report progress all the time.
+On SQLite a single caller, and a connection that knows nothing of duly, next to a worker process
+that works off a backlog. On both stores, jobs next to others that report progress all the time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bench.product import DEFAULT_CONCURRENCY, PATIENCE, quantiles, worker
 from bench.raw import rate
 from duly import Duly
 
-LONE = "lone enqueue beside a backlog, p99"
-PLAIN = "plain connection beside a backlog, p99"
-TALKING = "jobs beside others that talk"
+LONE = "single enqueue next to a backlog, p99"
+PLAIN = "plain connection next to a backlog, p99"
+TALKING = "jobs next to others that report progress"
 TALKERS = 100
 WATCHERS = 200
 PAUSE = 0.010
@@ -42,7 +42,7 @@ def crowd_trials(store: str, fresh: Fresh, backlog: int, jobs: int) -> Iterator[
     ]
 
 
-# Beside a backlog --------------------------------------------------------------------------------
+# Next to a backlog --------------------------------------------------------------------------------
 
 
 def _beside_trial(store: str, fresh: Fresh, side: str, backlog: int) -> Trial:
@@ -52,7 +52,7 @@ def _beside_trial(store: str, fresh: Fresh, side: str, backlog: int) -> Trial:
 
 
 def _beside_backlog(fresh: Fresh, backlog: int, side: str) -> Sequence[float]:
-    """p99 of either; one that is told the database is busy raises."""
+    """p99 of either; a caller that is told the database is busy raises."""
     with (
         fresh() as database,
         database.app() as measured,
@@ -90,11 +90,14 @@ def _timed(work: Callable[[], None]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-# Beside jobs that talk ---------------------------------------------------------------------------
+# Next to reporting jobs ---------------------------------------------------------------------------
 
 
 def _beside_talkers(fresh: Fresh, jobs: int, side: str) -> float:
-    """Jobs per second in the slots that are left; calm, the others keep quiet, unwatched."""
+    """Jobs per second in the remaining slots.
+
+    For the calm figure the others do not report and are not watched.
+    """
     with (
         fresh() as database,
         database.app() as measured,
@@ -121,13 +124,13 @@ def _wait_until_running(database: Database, count: int) -> None:
     until = time.monotonic() + PATIENCE
     while database.run("SELECT count(*) FROM @jobs WHERE state = 'running'")[0][0] < count:
         if time.monotonic() > until:
-            raise TimeoutError("those that talk have not started")
+            raise TimeoutError("the reporting jobs have not started")
         time.sleep(0.01)
 
 
 @contextmanager
 def _watched(app: Duly, job_ids: Sequence[str]) -> Iterator[None]:
-    """So many watch the jobs, until these have ended."""
+    """Watch the jobs with this many watchers until these have ended."""
 
     async def watch(job_id: str) -> None:
         job = await app.aio.job(job_id)

@@ -3,7 +3,7 @@
     make bench ARGS="--only dashboard"                   5,000,000 jobs, 100,000 schedules
     python -m bench.dashboard --jobs 50000 --schedules 1000
 
-Every list is asked for through the ASGI application, in rounds, as an administrator and as one
+Every list is requested through the ASGI application, in rounds, as an administrator and as one
 owner of a thousand; PostgreSQL only. A page that is slower than the bar at the 95th percentile has
 missed it.
 """
@@ -32,13 +32,13 @@ JOBS, SCHEDULES = 5_000_000, 100_000
 BAR_MS = 100.0
 ROUNDS = 5
 ASKED = 6
-"""So often in a round; a page that takes longer than SLOW_MS only once."""
+"""How often in a round; a page that takes longer than SLOW_MS only once."""
 SLOW_MS = 1_000.0
 DAYS = 13
 FUNCTIONS = 50
 OWNER = "owner-7"
 MIDDLE = 1.5
-"""Days back: where a page deep in a list begins."""
+"""Days back: where a page deep in a list starts."""
 
 # A number that looks random, and is the same in each run.
 _DICE = "(i::bigint * 2654435761 % 4294967296)"
@@ -117,7 +117,7 @@ _AUDIT = f"""INSERT INTO @audit (id, at, actor, action, target, detail)
         (ARRAY['schedule.update', 'schedule.disable', 'job.cancel', 'queue.pause'])[1 + i % 4],
         'schedule:' || {_schedule("1 + i % $schedules")}, '{{"note":"why"}}'
     FROM generate_series(1, $count) i"""
-# The newest jobs are those of deliveries. What was filtered came to hook_0.
+# The newest jobs are those of deliveries. Filtered ones went to hook_0.
 _INBOX = """INSERT INTO @inbox (id, webhook, delivery, type, owner, headers, body, received_at,
         job_id)
     SELECT id, 'hook_' || n % 3, 'delivery ' || n, 'push', owner, '{}', '{}'::bytea, created_at,
@@ -127,7 +127,7 @@ _INBOX = """INSERT INTO @inbox (id, webhook, delivery, type, owner, headers, bod
 
 
 def load(database: PostgresDatabase, jobs: int, schedules: int) -> None:
-    """Fill it with what would have come together in two weeks."""
+    """Fill it with the data that would have accumulated in two weeks."""
     some = min(jobs, 500_000)
     parts = {
         "finished jobs": (_FINISHED, jobs),
@@ -150,7 +150,7 @@ def load(database: PostgresDatabase, jobs: int, schedules: int) -> None:
 
 
 class Page(NamedTuple):
-    """A page, and who asks for it."""
+    """A page, and who requests it."""
 
     who: str
     path: str
@@ -234,7 +234,7 @@ class Result(NamedTuple):
 
 
 def measure(app: Duly, found: Sequence[Page], rounds: int, asked: int = ASKED) -> list[Result]:
-    """All pages in each round; what a page needs for the first time is made before."""
+    """All pages in each round; whatever a page needs for its first request is prepared before."""
     secrets = {
         "admin": app.tokens.create("admin", ["admin"]).secret,
         "owner": app.tokens.create("owner", ["operate"], owner=OWNER).secret,
@@ -264,14 +264,14 @@ def measure(app: Duly, found: Sequence[Page], rounds: int, asked: int = ASKED) -
 
 
 def _result(page: Page, rounds: Sequence[Sequence[float]], status: int) -> Result:
-    """Of both figures the median of the rounds: what disturbs one of them is no matter."""
+    """The median of the rounds for both figures, so that a disturbed round does not matter."""
     medians = [statistics.median(times) for times in rounds]
     p95s = [sorted(times)[ceil(0.95 * len(times)) - 1] for times in rounds]
     return Result(page, statistics.median(medians), statistics.median(p95s), status)
 
 
 def show(results: Sequence[Result]) -> bool:
-    """Print them, and whether all are within the bar."""
+    """Print them. Return whether all are within the bar."""
     print(f"{'median':>8} {'p95':>8}  ms; the bar is {BAR_MS:g} ms at the 95th percentile")
     for result in results:
         good = result.status == 200 and result.p95 <= BAR_MS
@@ -286,7 +286,7 @@ def show(results: Sequence[Result]) -> bool:
 def measure_dashboard(
     database: Database, jobs: int = JOBS, schedules: int = SCHEDULES, rounds: int = ROUNDS
 ) -> bool:
-    """Fill the database and ask for every page; whether all are within the bar."""
+    """Fill the database and request every page. Return whether all are within the bar."""
     with loaded(database, jobs, schedules) as app:
         return show(measure(app, pages(), rounds))
 

@@ -1,4 +1,4 @@
-"""Fresh databases with duly's own schema, and what fills them up."""
+"""New databases with duly's schema, and functions that fill them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POSTGRES_SETTINGS = {
     "checkpoint_timeout": "30min",
 }
 
-# Ids of loaded rows: older than every id that is made later, as those of waiting jobs are.
+# Ids of loaded rows: older than every id that is created later, like those of waiting jobs.
 _ID = "00000000-0000-7000-8000-"
 
 _LIVE = """INSERT INTO @jobs (id, function, kind, queue, priority, created_at, scheduled_at, run_at,
@@ -52,7 +52,7 @@ _UNFINISHED = f"""SELECT EXISTS (SELECT 1 FROM @jobs WHERE worker_id IS NOT NULL
 
 
 class Database(ABC):
-    """One database, migrated, with the table that mutations write to."""
+    """One migrated database, with the table that mutations write to."""
 
     store: str
     dialect: sql.Dialect
@@ -64,26 +64,26 @@ class Database(ABC):
 
     @abstractmethod
     def connect(self) -> Any:
-        """The driver's connection, set as duly sets its own."""
+        """The driver's connection, configured like duly's own."""
 
     @abstractmethod
     def tidy(self) -> None:
-        """What a long-lived database has had: vacuum, statistics, a checkpoint."""
+        """The maintenance that a long-lived database has had: vacuum, statistics, a checkpoint."""
 
     @abstractmethod
     def load_jobs(self, count: int, **columns: str) -> None:
-        """Insert so many pending jobs by one statement."""
+        """Insert this many pending jobs with one statement."""
 
     @abstractmethod
     def load_finished(self, count: int, at: int) -> None:
-        """Insert so many jobs that finished at this time."""
+        """Insert this many jobs that finished at this time."""
 
     @abstractmethod
     def load_schedules(self, text: str, count: int) -> None:
-        """Insert so many schedules by one statement that says what it needs to be told."""
+        """Insert this many schedules with one statement, which says which parameters it needs."""
 
     def make_due(self, count: int, tick_at: int) -> None:
-        """The first schedules have a tick at that time which nobody has looked at."""
+        """Give the first schedules an undecided tick at that time."""
         last = f"{_ID}{count:012x}"
         self.run(
             f"UPDATE @schedules SET next_tick_at = {tick_at}, due_at = {tick_at},"
@@ -92,7 +92,7 @@ class Database(ABC):
         )
 
     def restrict(self, count: int, calendar: str, condition: str) -> None:
-        """Every second one of the first schedules asks a calendar and a condition."""
+        """Give every second one of the first schedules a calendar and a condition."""
         last = f"{_ID}{count:012x}"
         self.run(
             f"UPDATE @schedules SET calendar = '{calendar}', condition = '{condition}'"
@@ -119,7 +119,7 @@ class Database(ABC):
             return list(cursor.fetchall()) if cursor.description else []
 
     def wait_until_finished(self, patience: float = 60) -> None:
-        """Return when no due job of the default queue waits or runs."""
+        """Return when no due job of the default queue is waiting or running."""
         until = time.monotonic() + patience
         text = sql.render(_UNFINISHED.format(now=now_ms()), "sqlite", self.words)
         with closing(self.connect()) as connection:
@@ -157,7 +157,7 @@ class SqliteDatabase(Database):
         return connection
 
     def tidy(self) -> None:
-        """No ANALYZE: neither SQLite nor duly does it by itself."""
+        """No ANALYZE: neither SQLite nor duly runs it automatically."""
         self.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def load_jobs(self, count: int, **columns: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 RAW = "raw"
 DULY = "duly"
 CALM = "calm"
-"""duly itself, without what disturbs it in the row."""
+"""duly itself, without the disturbance that the row is about."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Figure:
     default: bool = False
     samples: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
-    """Microseconds of the worker's processor time per job, where there is a worker."""
+    """Microseconds of the worker's processor time per job, if there is a worker."""
 
     @property
     def value(self) -> float:
@@ -46,9 +46,9 @@ def one(figure: Figure, measure: Callable[[], float], *, optional: bool = False)
 
 
 def interleave(trials: Sequence[Trial], rounds: int) -> list[Figure]:
-    """Every trial once a round, so that what disturbs the machine disturbs all of them.
+    """Run every trial once per round, so that a disturbance of the machine affects all of them.
 
-    Every second round goes backwards: nobody always comes first.
+    Every second round runs backwards, so that no trial always comes first.
     """
     for number in range(rounds):
         for trial in trials if number % 2 == 0 else reversed(trials):
@@ -71,18 +71,18 @@ def _take(trial: Trial, which: str) -> None:
 
 
 def limit_of(figure: Figure, figures: Sequence[Figure]) -> Figure | None:
-    """The best that the bare database, or duly undisturbed, did for the same row in the run."""
+    """The best that the bare database, or undisturbed duly, reached for the same row in the run."""
     row = [f for f in figures if (f.store, f.row) == (figure.store, figure.row)]
     limits = [f for f in row if f.side in (RAW, CALM)]
     return best(limits) if limits else None
 
 
 def best(figures: Sequence[Figure]) -> Figure:
-    """The fastest: more jobs a second, or fewer milliseconds."""
+    """The fastest: more jobs per second, or fewer milliseconds."""
     pick = max if figures[0].unit.endswith("/s") else min
     return pick(figures, key=lambda figure: figure.value)
 
 
 def say(line: str) -> None:
-    """Progress, apart from the results."""
+    """Print progress, apart from the results."""
     print(line, file=sys.stderr, flush=True)

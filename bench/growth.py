@@ -1,7 +1,7 @@
 """Measures whether a grown store slows down the jobs that are due.
 
-The same end-to-end measurement on an empty database and on one that holds a million jobs which
-cannot start, or have finished, in turns.
+The same end-to-end measurement on an empty database and on one with a million jobs that cannot
+start, or have finished, alternately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JANITOR_PATIENCE = 600.0
 
 @dataclass
 class Growth:
-    """The rates of an empty and of a loaded store, taken in turns."""
+    """The rates of an empty and of a loaded store, measured alternately."""
 
     store: str
     ballast: str
@@ -45,7 +45,7 @@ class Growth:
 
     @property
     def ratio(self) -> float:
-        """Each loaded round against the empty ones just before and after it; their median."""
+        """Each loaded round compared with the empty ones just before and after it; their median."""
         around = zip(self.empty, self.empty[1:], strict=False)
         pairs = zip(self.loaded, around, strict=True)
         return statistics.median(rate / statistics.mean(empty) for rate, empty in pairs)
@@ -76,13 +76,13 @@ def load_unknown(database: Database, rows: int) -> str:
         store = measured.app.ready()
         while held := store.hold_unknown(now_ms()):
             if time.monotonic() - began > JANITOR_PATIENCE:
-                raise TimeoutError(f"the janitor holds {held} at a time and comes to no end")
+                raise TimeoutError(f"the janitor holds {held} at a time and does not finish")
     took = time.monotonic() - began
-    return f"held by the janitor in {took:.1f} s; a job beside them took {waited:.2f} s before"
+    return f"held by the janitor in {took:.1f} s; a job next to them took {waited:.2f} s before"
 
 
 def one_job(database: Database) -> float:
-    """Seconds that a worker, just started, takes for one job."""
+    """How many seconds a worker that was just started takes for one job."""
     with database.app() as measured, worker(database) as running:
         began = time.monotonic()
         measured.app.run(measured.async_noop, 1)

@@ -14,7 +14,7 @@ from bench.figures import CALM, DULY, Figure, Trial, one
 from bench.product import DEFAULT_CONCURRENCY, PATIENCE
 
 ROW = f"no-op actions of one key, {LIMITED_AT_ONCE} at once"
-BESIDE = "pickup beside a busy key, p50"
+BESIDE = "pickup next to a busy key, p50"
 
 
 def limited_trials(store: str, fresh: Fresh, jobs: int, pings: int) -> Iterator[list[Trial]]:

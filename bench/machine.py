@@ -43,7 +43,7 @@ def _from_proc(path: str, key: str) -> str | None:
 
 
 def _file_system(folder: str) -> str:
-    """The kind of file system: on tmpfs nothing is durable, and every figure too good."""
+    """The kind of file system: on tmpfs nothing is durable, and every figure is too good."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:

@@ -1,7 +1,7 @@
 """Lets one process see what the bodies in another have done.
 
-A few bytes of a file that both have mapped: how many bodies ran, and when the first one did; and
-for the latency a list of times. Only the standard library, since peers use it too.
+A few bytes of a file that both have mapped: how many bodies ran, and when the first one did; and a
+list of times for the latency. Uses only the standard library, because peers use it too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Marks:
             _FIELDS.pack_into(self._memory, 0, self._count, self._first)
 
     def ping(self, sent_at: int) -> None:
-        """A body has begun that was enqueued at this monotonic instant."""
+        """Record that a body has started which was enqueued at this monotonic instant."""
         took = time.monotonic_ns() - sent_at
         with open(self._pings, "a") as pings:
             pings.write(f"{took}\n")
@@ -62,7 +62,7 @@ class Marks:
         return [int(line) / 1e6 for line in self._pings.read_text().split()]
 
     def wait_for_pings(self, count: int, patience: float) -> None:
-        """Return when so many pings have arrived, whatever else has run."""
+        """Return when this many pings have arrived, whatever other bodies have run."""
         until = time.monotonic() + patience
         while not self._pings.exists() or len(self.pings()) < count:
             if time.monotonic() > until:
@@ -70,7 +70,7 @@ class Marks:
             time.sleep(0.002)
 
     def wait_for(self, count: int, patience: float) -> None:
-        """Return when so many bodies have run."""
+        """Return when this many bodies have run."""
         until = time.monotonic() + patience
         while self.count < count:
             if time.monotonic() > until:

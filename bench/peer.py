@@ -1,4 +1,4 @@
-"""Other queues, driven as their documentation says; runs in an environment of its own.
+"""Other queues, driven as their documentation says; runs in its own environment.
 
 NAME URL MARKS setup
 NAME URL MARKS enqueue COUNT     one by one; prints how many seconds it took
@@ -146,7 +146,10 @@ class Procrastinate:
 
 
 class Huey:
-    """The setting is its number of threads. As fast as it can be: without fsync and results."""
+    """The setting is its number of threads.
+
+    In its fastest configuration: without fsync and results.
+    """
 
     def __init__(self, url: str, marks: Marks) -> None:
         from huey import SqliteHuey

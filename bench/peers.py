@@ -25,7 +25,7 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Peer:
-    """One other queue: what to install, which settings to try, how to see that it is done."""
+    """Another queue: what to install, which settings to try, how to tell that it is done."""
 
     name: str
     store: str
@@ -33,7 +33,7 @@ class Peer:
     row: str
     word: str
     settings: tuple[int, ...]
-    """The first one is its default, or 10 where that is 1."""
+    """The first one is its default, or 10 if that is 1."""
     unfinished: str
     share: float = 1.0
     node: bool = False
@@ -96,7 +96,7 @@ def _install(peer: Peer, folder: Path) -> Path:
         subprocess.run(npm, check=True, capture_output=True, text=True)
         return folder / "node_modules"
     python = folder / "bin" / "python"
-    # Isolated, it does not inherit that nothing may connect to another machine.
+    # Isolated, so that it does not inherit the ban on connections to other machines.
     pip = [str(python), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *peer.packages]):
         subprocess.run(command, check=True, capture_output=True, text=True)
@@ -110,7 +110,7 @@ def _last(text: str) -> str:
 def peer_trials(
     store: str, fresh: Fresh, sizes: Sizes, peers: Sequence[tuple[Peer, Path]]
 ) -> dict[str, list[Trial]]:
-    """By row, so that peers are measured in turns with duly and the bare database."""
+    """By row, so that peers are measured alternately with duly and the bare database."""
     trials: dict[str, list[Trial]] = {}
     for peer, python in peers:
         name = f"{peer.name} {_version(peer, python)}"
@@ -147,7 +147,7 @@ def _version(peer: Peer, python: Path) -> str:
 
 
 class Runner:
-    """Drives one peer, each verb in a process of its own."""
+    """Drives one peer, each verb in its own process."""
 
     def __init__(self, peer: Peer, python: Path, fresh: Fresh) -> None:
         self._peer = peer
@@ -209,7 +209,7 @@ class Runner:
     def _start(
         self, database: Database, marks: Path, verb: str, *number: int
     ) -> subprocess.Popen[str]:
-        # Not with -m: procrastinate does not like an app in the main module.
+        # Not with -m: procrastinate does not support an app in the main module.
         command = [str(self._python), "-c", "from bench.peer import main; main()", self._peer.name]
         where = {"PYTHONPATH": str(ROOT)}
         if self._peer.node:

@@ -36,7 +36,7 @@ def memory_trials(store: str, fresh: Fresh, jobs: int) -> Iterator[list[Trial]]:
 
 
 def _memory(fresh: Fresh, jobs: int) -> Sequence[float]:
-    """Idle, and how much is added when the first tenth of the jobs has run."""
+    """When idle, and how much is added after the first tenth of the jobs has run."""
     with fresh() as database, database.app() as measured, worker(database) as running:
         time.sleep(1)
         idle = _resident(running.pid)
@@ -52,14 +52,14 @@ def _memory(fresh: Fresh, jobs: int) -> Sequence[float]:
 
 
 def _resident(pid: int) -> float:
-    """Megabytes of a process that are in memory."""
+    """How many megabytes of a process are in memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
     return int(kilobytes) / 1024
 
 
 def start_trials() -> Iterator[list[Trial]]:
-    """Medians of some starts, all of whose code is compiled."""
+    """Medians of several starts, with all code compiled."""
     for row, measure in ((IMPORT, _import), (HELP, _help)):
         setting = f"median of {STARTS}"
         yield [one(Figure("any store", row, DULY, setting, "ms", True), measure)]

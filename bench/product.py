@@ -1,4 +1,4 @@
-"""Measures duly itself: its public verbs here, its workers in processes of their own."""
+"""Measures duly itself: its public verbs here, its workers in their own processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 300.0
 
 
 def enqueue_singly(measured: Measured, count: int) -> float:
-    """Jobs per second of one caller who waits for each."""
+    """Jobs per second of one caller that waits for each."""
     app, function = measured.app, measured.async_noop
     return rate(count, lambda: [app.run(function, n) for n in range(count)])
 
@@ -57,7 +57,7 @@ def enqueue_at_once(measured: Measured, callers: int, each: int) -> float:
 
 
 def enqueue_awaited(measured: Measured, callers: int, each: int) -> float:
-    """The same of tasks in one event loop."""
+    """The same for tasks in one event loop."""
     app, function = measured.app, measured.async_noop
 
     async def call() -> None:
@@ -71,7 +71,7 @@ def enqueue_awaited(measured: Measured, callers: int, each: int) -> float:
 
 
 def enqueue_in_bulk(measured: Measured, size: int, times: int) -> float:
-    """Jobs per second of one caller who hands over many at a time."""
+    """Jobs per second of one caller that hands over many at a time."""
     app, function = measured.app, measured.async_noop
 
     def work() -> None:
@@ -92,7 +92,7 @@ class Worker:
     marks: Marks
 
     def cpu_seconds(self) -> float:
-        """The processor time it has used, in steps of 10 ms; 0 where the system does not tell."""
+        """The processor time it has used, in steps of 10 ms; 0 if the system does not tell."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:
@@ -132,7 +132,8 @@ def end_to_end(
 ) -> Run:
     """From the commit that makes the jobs due until nothing is left unfinished.
 
-    All of them are enqueued in one commit, so the worker, warm and idle, meets the whole backlog.
+    All of them are enqueued in one commit, so the worker, warm and idle, gets the whole backlog at
+    once.
     """
     with database.app() as measured, worker(database, concurrency) as running:
         function: Function[[int], None] = getattr(measured, function_name)
@@ -162,7 +163,7 @@ def pickup(database: Database, samples: int) -> list[float]:
 
 
 def pickup_on(database: Database, samples: int) -> list[float]:
-    """The same if the call is part of a transaction of the caller's own."""
+    """The same if the call is part of the caller's own transaction."""
     with (
         database.app() as measured,
         worker(database) as running,
@@ -170,7 +171,7 @@ def pickup_on(database: Database, samples: int) -> list[float]:
     ):
 
         def send(sent_at: int) -> None:
-            # Whoever begins with a read is refused if another process has written since.
+            # A transaction that starts with a read is refused if another process has written since.
             connection.execute("BEGIN" if database.dialect == "postgres" else "BEGIN IMMEDIATE")
             measured.app.on(connection).run(measured.ping, sent_at)
             connection.execute("COMMIT")
@@ -193,7 +194,7 @@ def pickup_here(database: Database, samples: int) -> list[float]:
 
 
 def _pings(send: Callable[[int], object], marks: Marks, samples: int) -> list[float]:
-    """The first one wakes everybody up and does not count."""
+    """The first one wakes all threads and does not count."""
     send(time.monotonic_ns())
     marks.wait_for(1, PATIENCE)
     time.sleep(1)

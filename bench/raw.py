@@ -1,7 +1,7 @@
 """Measures the bare database at the same work.
 
-duly's own schema and statements, a driver and a loop: no function is called, nothing is encoded,
-nobody is woken. Every figure of duly is divided by the best of these.
+duly's own schema and statements, a driver and a loop: no function is called, nothing is encoded, no
+process is woken. Every figure of duly is divided by the best of these.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Raw(ABC):
         """Claim; insert a user row and finish, atomically; until nothing is due."""
 
     def insert_all(self, jobs: Sequence[NewJob], group: int) -> float:
-        """Jobs per second when so many share a transaction."""
+        """Jobs per second if this many share a transaction."""
         groups = [self.ready(jobs[at : at + group]) for at in range(0, len(jobs), group)]
         return rate(len(jobs), lambda: [self.insert(parameters) for parameters in groups])
 
@@ -194,7 +194,7 @@ class PostgresRaw(Raw):
                 connection.execute(self.texts[FINISH], ends).fetchall()
 
     def mutate(self, batch: int) -> None:
-        """Eight connections, a transaction for each mutation, beside one that claims."""
+        """Eight connections, with a transaction for each mutation, and another one that claims."""
         claims: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
         with ThreadPoolExecutor(LANES) as pool:
             lanes = [pool.submit(self._mutate_all, claims) for _ in range(LANES)]
@@ -245,7 +245,7 @@ def raw_over(database: Database, functions: Sequence[str]) -> Raw:
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
-    """How many of them per second the work does."""
+    """How many per second the work does."""
     began = time.monotonic()
     work()
     return count / (time.monotonic() - began)

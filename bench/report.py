@@ -1,4 +1,4 @@
-"""The figures as tables, as JSON, and against the bars."""
+"""The figures as tables, as JSON, and compared with the bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.growth import Growth
 
 
 HEAD = "store|what|who|setting|median|lowest|highest|of limit|CPU/job".split("|")
-GROWTH_HEAD = "store|beside|rows|empty|loaded|of empty|CPU/job|just loaded|note".split("|")
+GROWTH_HEAD = "store|next to|rows|empty|loaded|of empty|CPU/job|just loaded|note".split("|")
 
 
 def print_report(figures: Sequence[Figure], growths: Sequence[Growth], kept: list[Bar]) -> None:
@@ -62,7 +62,7 @@ def _growth_line(growth: Growth) -> list[str]:
 
 
 def _table(head: Sequence[str], lines: list[list[str]], *, numbers: int, texts: int = 0) -> None:
-    """A Markdown table: columns from `numbers` on are right-aligned, but for the last `texts`."""
+    """A Markdown table. Columns from `numbers` on are right-aligned, except the last `texts`."""
     widths = [max(len(row[i]) for row in [list(head), *lines]) for i in range(len(head))]
     right = range(numbers, len(head) - texts)
     rules = ["-" * (w - 1) + ":" if i in right else "-" * w for i, w in enumerate(widths)]

@@ -1,4 +1,4 @@
-"""Measure duly beside the bare database, in one run: `make bench`.
+"""Measure duly next to the bare database, in one run: `make bench`.
 
     make bench                                  everything in small sizes, some ten minutes
     make bench ARGS="--full"                    the sizes that the bars are meant for, hours
@@ -49,7 +49,7 @@ TRIALS: dict[str, Callable[[str, Fresh, Sizes], Iterator[list[Trial]]]] = {
 ANY_STORE = ("cron", "start", "server")
 PARTS = (*TRIALS, "schedules", "growth", *ANY_STORE)
 DASHBOARD = "dashboard"
-"""A part that is measured only if it is asked for: its database takes minutes to fill."""
+"""A part that is only measured on request: its database takes minutes to fill."""
 NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
@@ -92,7 +92,7 @@ def _all(rows: Iterator[list[Trial]], rounds: int) -> list[Figure]:
 
 
 def measure(store: str, fresh: Fresh, options: argparse.Namespace) -> list[Figure]:
-    """Every row but growth, row by row; whoever is measured in a row takes turns."""
+    """Every part but growth, row by row. The systems measured in a row take turns."""
     figures: list[Figure] = []
     with ExitStack() as stack:
         found = stack.enter_context(peers.installed(store)) if options.peers else []
@@ -130,18 +130,29 @@ def finish(
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure duly.")
-    parser.add_argument("--rounds", type=int, help="medians of so many (3; --full: 5)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="How many rounds to take medians of (default: 3; with --full: 5).",
+    )
     sizes = parser.add_mutually_exclusive_group()
     for name, size, what in (
-        ("--full", cases.FULL, "millions of rows"),
-        ("--quick", cases.QUICK, "tiny sizes, one round"),
+        ("--full", cases.FULL, "Use millions of rows."),
+        ("--quick", cases.QUICK, "Use tiny sizes and one round."),
     ):
         sizes.add_argument(name, dest="sizes", action="store_const", const=size, help=what)
-    parser.add_argument("--only", type=_parts, default=PARTS, help=",".join((*PARTS, DASHBOARD)))
-    parser.add_argument("--store", choices=STORES, action="append", help="one of the two")
-    parser.add_argument("--peers", action="store_true", help="other queues too, if pip gets them")
-    parser.add_argument("--json", type=Path, help="write every figure there")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a bar is missed")
+    parser.add_argument(
+        "--only",
+        type=_parts,
+        default=PARTS,
+        help=f"Only these parts: {','.join((*PARTS, DASHBOARD))}.",
+    )
+    parser.add_argument("--store", choices=STORES, action="append", help="Only this store.")
+    parser.add_argument(
+        "--peers", action="store_true", help="Measure other queues too, if pip can install them."
+    )
+    parser.add_argument("--json", type=Path, help="Write every figure to this file.")
+    parser.add_argument("--check", action="store_true", help="Exit with code 1 if a bar is missed.")
     parser.set_defaults(sizes=cases.SHORT)
     options = parser.parse_args(arguments)
     options.rounds = options.rounds or options.sizes.rounds

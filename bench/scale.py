@@ -3,8 +3,8 @@
     python -m bench.scale                       32 worker processes, then two databases
     python -m bench.scale --workers 1,8,32 --jobs 100000
 
-docs/scale.md says what follows from it. All processes share this machine: with two cores, more
-workers cannot do more work; what is shown is what they cost each other.
+docs/scale.md draws the conclusions. All processes share this machine: with two cores, more workers
+cannot do more work; the figures show what they cost each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ CONCURRENCY = 100
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.scale")
-    parser.add_argument("--workers", default="1,2,8,32", help="so many processes, in turn")
+    parser.add_argument(
+        "--workers", default="1,2,8,32", help="Numbers of processes to try, one after the other."
+    )
     parser.add_argument("--jobs", type=int, default=50_000)
     options = parser.parse_args(arguments)
     for fact, value in machine.describe().items():
@@ -81,7 +83,7 @@ class Drained:
 
 
 def _drain(databases: Sequence[Database], function: str, jobs: int) -> Drained:
-    """Enqueue as many in each of them; until none is left."""
+    """Enqueue the same number in each of them. Returns when none is left."""
     server = Server(databases[0])
     with ExitStack() as stack:
         apps = [stack.enter_context(database.app()) for database in databases]
@@ -100,7 +102,7 @@ def _drain(databases: Sequence[Database], function: str, jobs: int) -> Drained:
 
 @contextmanager
 def _workers(databases: Sequence[Database], count: int) -> Iterator[list[Worker]]:
-    """So many processes for each database."""
+    """This many processes for each database."""
     with ExitStack() as stack:
         found = [
             stack.enter_context(worker(database, CONCURRENCY))
@@ -113,14 +115,14 @@ def _workers(databases: Sequence[Database], count: int) -> Iterator[list[Worker]
 
 @dataclass(frozen=True)
 class Idle:
-    """What idle workers ask for in a second, and the share of one core it costs the server."""
+    """Commits per second of idle workers, and the share of one core they cost the server."""
 
     commits: float
     cpu: float
 
 
 class Server:
-    """What the server itself says of its load."""
+    """What the server itself reports about its load."""
 
     def __init__(self, database: Database) -> None:
         self._url = database.url
@@ -128,7 +130,7 @@ class Server:
             self._pid = _stat(connection.info.backend_pid)[1]
 
     def connections(self) -> int:
-        """Those of the workers."""
+        """The connections of the workers."""
         asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
         return self._ask(asked) - 1
 
@@ -140,7 +142,7 @@ class Server:
         return Idle((self._ask(ask) - commits) / took, (self.cpu_seconds() - cpu) / took)
 
     def cpu_seconds(self) -> float:
-        """Of the server and all its processes, those that have ended too."""
+        """Processor time of the server and all its processes, including those that have ended."""
         everybody = (_stat(int(each.name)) for each in Path("/proc").glob("[0-9]*"))
         children = [stat for stat in everybody if stat[1] == self._pid]
         ticks = sum(_stat(self._pid)[11:15]) + sum(sum(stat[11:13]) for stat in children)
@@ -154,7 +156,7 @@ class Server:
 
 
 def _stat(pid: int) -> list[int]:
-    """The fields of a process behind its name and state: parent first, then many others."""
+    """The fields of a process after its name and state: parent first, then many others."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -169,7 +171,7 @@ HEAD_OF_TWO = """| databases | workers | no-ops/s | mutations/s | naps/s |
 
 
 def _databases(fresh: Fresh, count: int, jobs: int) -> str:
-    """As many workers for one database as for both: two of each."""
+    """The same number of workers for one database as for both: two of each."""
     with ExitStack() as stack:
         databases = [stack.enter_context(fresh()) for _ in range(count)]
         stack.enter_context(_workers(databases, 4 // count))

@@ -1,8 +1,8 @@
 """Measures how fast due schedules are decided, compared with the same statements in a bare loop.
 
 A million schedules wait; ten thousand of them are due, and every second one of these has a calendar
-and a condition, both of which let it pass. The bare loop locks the same pages, asks for the same
-facts and writes the same rows, but decides nothing: what it writes was made before.
+and a condition, both of which let it pass. The bare loop locks the same pages, reads the same facts
+and writes the same rows, but decides nothing: its rows were prepared before.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DAY_MS = 86_400_000
 EMPTY_PASSES = 200
 ZONE = "America/New_York"
 
-# Every schedule ticks once a day, at a minute of its own and not within the next hours. The times
-# are made up and must not be computed anew for newer zone data: so none is marked as zoned.
+# Every schedule ticks once a day, each at a different minute, and not within the next hours. The
+# times are made up and must not be recomputed for newer zone data: so none is marked as zoned.
 _LOAD = f"""INSERT INTO @schedules (id, app, owner, key, function, args, options, trigger, zoned,
         policies, enabled, next_tick_at, due_at, created_at, updated_at)
     SELECT {{id}}, '', '', 'schedule ' || i, 'async_noop', '{{{{"n":1}}}}', '{{{{}}}}',
@@ -58,7 +58,7 @@ _CALENDAR = ScheduleRecord.__struct_fields__.index("calendar")
 def schedule_trials(
     store: str, fresh: Fresh, rows: int, due: int, stack: ExitStack
 ) -> Iterator[list[Trial]]:
-    """Both rows, on one database that holds so many schedules."""
+    """Both rows, on one database that holds this many schedules."""
     scale = stack.enter_context(_loaded(fresh, rows, due))
     setting = f"{due:,} of {rows:,}"
 
@@ -121,10 +121,10 @@ class Scale:
         return sorted(times)[EMPTY_PASSES // 2]
 
     def _make_due(self) -> None:
-        """So many schedules have a tick behind them that nobody has looked at."""
+        """Give this many schedules a past tick that was not decided."""
         for table in ("@ticks", "@jobs"):
             self._database.run(f"DELETE FROM {table}")
-        # A minute ago: what comes next for each is still to come.
+        # A minute ago: the next tick of each is still in the future.
         self._database.make_due(self._due, now_ms() - 1000)
         self._database.tidy()
 

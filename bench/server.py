@@ -1,6 +1,7 @@
 """Measures how soon a server answers over a connection that is kept open.
 
-A real socket: what the operating system adds between two writes is seen by no test client.
+Uses a real socket: a test client does not see delays that the operating system adds between two
+writes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ gateway = Gateway("crons.db")
 
 
 def server_trials() -> Iterator[list[Trial]]:
-    """The middle one of some answers, by the servers of both commands."""
+    """The median of some answers, by the servers of both commands."""
     for row, command, path in (
         (ANSWER, ["--app", "served:app", "serve"], "/api/v1/queues"),
         (GATEWAY_ANSWER, ["gateways", "serve", "served:gateway"], "/cron"),

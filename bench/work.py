@@ -1,6 +1,7 @@
 """A worker process as `duly worker` runs it: `python -m bench.work URL MARKS CONCURRENCY`.
 
-It says when it is ready and ends when its standard input does, so it never outlives its parent.
+It prints a line when it is ready and ends when its standard input does, so it never outlives its
+parent.
 """
 
 from __future__ import annotations
