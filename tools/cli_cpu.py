@@ -1,4 +1,4 @@
-"""The CPU that commands take, user and system: medians of seven, beside `duly --version`."""
+"""The user and system CPU time of commands, compared with `duly --version`; medians of seven."""
 
 from __future__ import annotations
 

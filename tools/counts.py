@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def figures(root: Path) -> Iterator[str]:
-    """What the files say, without running anything."""
+    """Figures read from the files, without running anything."""
     package = root / "src" / "duly"
     entries = [entry for entry in package.iterdir() if entry.name != "__pycache__"]
     yield f"src/duly: {len(entries)} entries"

@@ -77,7 +77,7 @@ def _headings(lines: Sequence[tuple[int, str]]) -> Iterator[Heading]:
 
 
 def slugify(heading: str) -> str:
-    """The anchor that GitHub gives to a heading."""
+    """The anchor that GitHub gives a heading."""
     words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
 
@@ -92,7 +92,7 @@ def _links(lines: Sequence[tuple[int, str]]) -> Iterator[Link]:
 
 
 def find_faults(root: Path, pages: Sequence[Page]) -> Iterator[str]:
-    """Every link that leads nowhere, with its place and what is missing."""
+    """Every broken link, with its place and what is missing."""
     known = {page.path.resolve(): page for page in pages}
     for page in pages:
         for link in page.links:
@@ -130,7 +130,7 @@ def print_index(root: Path, pages: Sequence[Page]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the documentation and print its index.")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the project's top folder")
+    parser.add_argument("--root", type=Path, default=ROOT, help="The project's root folder.")
     root: Path = parser.parse_args(arguments).root
     try:
         pages = find_pages(root)

@@ -1,4 +1,4 @@
-"""Print the awaited methods that only hand their arguments on to something sync, and how many.
+"""Print the async methods that only pass their arguments on to sync code, and how many there are.
 
 Each could be a line of `awaited(…)`; see src/duly/calls/twins.py.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "duly"
 WAYS = {"call", "read", "look", "ask", "_call", "_do"}
-"""What takes something sync to where it is done, and is awaited."""
+"""Functions that run sync code elsewhere, and are awaited."""
 DECIDES = ast.If | ast.IfExp | ast.For | ast.While | ast.Try
 
 
 def forwarders(source: str) -> Iterator[tuple[int, str]]:
-    """The line and the name of each."""
+    """The line and name of each."""
     for kind in ast.walk(ast.parse(source)):
         if isinstance(kind, ast.ClassDef):
             for method in kind.body:
@@ -24,7 +24,7 @@ def forwarders(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _only_hands_on(method: ast.AsyncFunctionDef) -> bool:
-    """Whether it awaits one way, decides nothing, and uses each of its parameters once."""
+    """Whether it awaits one of these, decides nothing, and uses each of its parameters once."""
     nodes = [node for statement in method.body for node in ast.walk(statement)]
     waits = [node.value for node in nodes if isinstance(node, ast.Await)]
     if len(waits) != 1 or not _is_way(waits[0]) or _is_super(waits[0]):
@@ -45,7 +45,7 @@ def _is_super(waited: ast.expr) -> bool:
 
 
 def find(folder: Path) -> list[str]:
-    """Those in a folder, each with its place."""
+    """All of them in a folder, each with its place."""
     return [
         f"{path.relative_to(folder)}:{line} {name}"
         for path in sorted(folder.rglob("*.py"))

@@ -1,10 +1,10 @@
-"""Print the places at which an option's name is written, and how many.
+"""Print the places in the code that name an option, and how many there are.
 
 python tools/option_places.py debounce
 python tools/option_places.py expires src/duly/functions src/duly/model
 
-A place is a class, a function, or what a module says outside of both: what has to be touched for
-the option to exist there. Comments and docstrings are not places.
+A place is a class, a function, or a module's code outside of both: code that has to change for the
+option to exist there. Comments and docstrings are not places.
 """
 
 import ast
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 def places(option: str, *paths: Path) -> list[Place]:
-    """Where the name is written below these files and folders; in the package if none is given."""
+    """Where the name occurs in these files and folders, or in the package if none is given."""
     files = [file for path in paths or (PACKAGE,) for file in _modules(path)]
     return [place for file in files for place in sorted(_in_module(option, file))]
 
@@ -45,7 +45,7 @@ def _in_module(option: str, file: Path) -> Iterator[Place]:
 
 
 def _lines(option: str, scope: ast.AST, name: str) -> dict[tuple[int, str], int]:
-    """The first line of each definition that writes it itself, without those inside of it."""
+    """The first line of each definition that names it itself, without those nested inside."""
     found: dict[tuple[int, str], int] = {}
     inside = list(ast.iter_child_nodes(scope))
     for node in inside:

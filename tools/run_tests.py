@@ -1,4 +1,4 @@
-"""Run the parts of `make test` one after the other and say how long each took.
+"""Run the parts of `make test` one after the other and print how long each took.
 
 Runs before the environment exists, so it needs only the standard library.
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-# More only fight over the one disk.
+# More would only compete for the one disk.
 MOST_WORKERS = 8
 
 
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     name: str
     commands: list[list[str]]
     beside: list[str] | None = None
-    """Runs meanwhile; what it prints comes afterwards."""
+    """Runs in parallel; its output is printed afterwards."""
 
 
 class Timing(NamedTuple):
@@ -37,17 +37,17 @@ class Timing(NamedTuple):
 
 def parts(venv: str, python: str) -> list[Part]:
     make = ["make", "--no-print-directory", f"VENV={venv}", f"PYTHON={python}"]
-    # Two for each core, as most tests wait for something.
+    # Two per core, as most tests wait for something.
     workers = min(2 * (os.cpu_count() or 1), MOST_WORKERS)
     pytest = [f"{venv}/bin/python", "-m", "pytest"]
     slowest = ["--durations=10", "--durations-min=1"]
     return [
         Part("set-up", [[*make, "setup"]]),
-        # In a new tree every test has to be compiled: here once, and not by all workers at once.
+        # In a new tree every test has to be compiled: once here, instead of by all workers at once.
         Part(
             "check", [[*make, "check", "docs"]], beside=[*pytest, "--collect-only", "-qq", "tests"]
         ),
-        # In one run, tests that wait leave their core to tests that compute.
+        # In a single run, tests that wait leave their core to tests that compute.
         Part(
             "tests",
             [[*pytest, "-n", str(workers), "--dist=worksteal", *slowest, "tests"]],
@@ -71,7 +71,7 @@ def run(part: Part, prefix: str = "") -> Timing:
 
 @contextmanager
 def running(command: Sequence[str] | None) -> Iterator[Callable[[], bool]]:
-    """Run a command beside the block, which gets a function that waits for its success."""
+    """Run a command in parallel to the block, which gets a function that waits for its success."""
     if command is None:
         yield lambda: True
         return
@@ -121,14 +121,14 @@ def run_on_every_python() -> list[Timing]:
         python = interpreter(version)
         if python is None:
             continue
-        # Lint and types ask the same question whatever interpreter asks it.
+        # The result of lint and types does not depend on the interpreter that runs them.
         planned = [part for part in parts(f".venv-{version}", python) if part.name != "check"]
         timings += run_until_failure(planned, f"{version} ")
     return timings
 
 
 def interpreter(version: str) -> str | None:
-    """One in the PATH, or else the newest that pyenv keeps."""
+    """One in the PATH, or otherwise the newest that pyenv has."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     kept = [found for found in (pyenv / "versions").glob(f"{version}.*") if _patch(found) >= 0]
     newest_first = sorted(kept, key=_patch, reverse=True)
@@ -137,13 +137,13 @@ def interpreter(version: str) -> str | None:
 
 
 def _patch(folder: Path) -> int:
-    """The last number of 3.13.7; -1 for 3.13-dev and its like."""
+    """The last number of 3.13.7; -1 for 3.13-dev and similar names."""
     last = folder.name.rpartition(".")[2]
     return int(last) if last.isdigit() else -1
 
 
 def works(python: str) -> bool:
-    # A name in PATH may be a stand-in for a version that is not installed.
+    # A name in PATH may be a placeholder for a version that is not installed.
     try:
         return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

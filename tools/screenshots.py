@@ -1,4 +1,4 @@
-"""Make docs/images/*.png: the main views of the dashboard, with data that looks like life.
+"""Make docs/images/*.png: the main views of the dashboard, with realistic data.
 
 make screenshots
 """
@@ -115,7 +115,7 @@ def make_schedules(app: Duly) -> dict[str, str]:
 
 
 class Past(NamedTuple):
-    """How a schedule has done: a run each `every`, so many of a hundred failed, skipped."""
+    """The past of a schedule: a run each `every`; how many of a hundred failed or were skipped."""
 
     key: str
     function: str

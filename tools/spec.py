@@ -1,4 +1,4 @@
-"""Say which lines of docs/spec.md no test proves.
+"""List the lines of docs/spec.md that no test proves.
 
 A test proves a line by `@pytest.mark.spec("R37")`, on itself, on its class, in `pytestmark`, or
 in the `marks` of a `pytest.param`. A test marked skip or xfail proves nothing. (One marked skipif
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 
 
 def read_lines(text: str) -> dict[str, str]:
-    """The specification's lines by id, in its order."""
+    """The specification's lines by id, in order."""
     lines: dict[str, str] = {}
     for line, words in LINE.findall(text):
         if line in lines:
@@ -132,7 +132,7 @@ def _is_test(node: ast.AST) -> TypeGuard[TestFunction]:
 
 
 def _has_tests(scope: ast.Module | ast.ClassDef) -> bool:
-    """Whether a mark on the scope reaches a test; a subclass has those of its base."""
+    """Whether a mark on the scope reaches a test; a subclass inherits those of its base."""
     if isinstance(scope, ast.ClassDef) and scope.bases:
         return True
     return any(
@@ -205,9 +205,11 @@ def _shortened(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Say which lines of docs/spec.md no test proves.")
-    parser.add_argument("scope", nargs="?", help="lines that must be proven, e.g. R53-R94,N14")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the project's top folder")
+    parser = argparse.ArgumentParser(
+        description="List the lines of docs/spec.md that no test proves."
+    )
+    parser.add_argument("scope", nargs="?", help="Lines that must be proven, e.g. R53-R94,N14.")
+    parser.add_argument("--root", type=Path, default=ROOT, help="The project's root folder.")
     options = parser.parse_args(arguments)
     try:
         return report(options.root, options.scope)

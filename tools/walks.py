@@ -1,12 +1,12 @@
-"""Run the walks of docs/architecture.md for real and print their hops:  tools/walks.py [--write]
+"""Run the walks of docs/architecture.md and print their hops:  tools/walks.py [--write]
 
 A walk has milestones: a statement runs, a function is entered, the user's code is called. Its hops
 are duly's functions on the call stack at each milestone, the outermost first, each of them once.
-`(from 4)` says who calls a hop, if it is not the one before. Functions without a name are left out;
-hops that every write has are listed once for all walks.
+`(from 4)` names the caller of a hop, if it is not the one before. Functions without a name are left
+out; hops that are part of every write are listed once for all walks.
 
-`--write` brings the lists on the page up to date. Hops that stayed keep their words; new ones get
-the first sentence of their docstring.
+`--write` updates the lists on the page. Existing hops keep their description; new ones get the
+first sentence of their docstring.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TRIES = 20
 NO_WORDS = "?"
 WRITE = "store/sqlite/store.py: SqliteStore.write"
 SHARED = "store/sqlite/commits.py: together"
-"""On the stack when a write shares its transaction with others, maybe in their thread."""
+"""On the stack when a write shares its transaction with others, possibly in another's thread."""
 
 HEADING = re.compile(r"#+ (?:\d+\. )?(.+)")
 ITEM = re.compile(r"\d+\. |    - ")
@@ -55,18 +55,18 @@ HOP = re.compile(r"\d+\. `([^`]+)`(?: \(from \w+\))?: (.+)")
 
 @dataclass(frozen=True)
 class Walk:
-    """What to play, and what to wait for."""
+    """What to run, and which milestones to wait for."""
 
     heading: str
     play: Callable[[Recorder, Duly], None]
     milestones: Mapping[str, str]
-    """How its event begins, and what the page says of it."""
+    """How its event starts, and how the page describes it."""
     since: str | None = None
-    """The first hop that is listed, if it is not the outermost."""
+    """The first hop to list, if it is not the outermost."""
 
 
 class Hop(NamedTuple):
-    """A function, and the hop that calls it; None: a thread or a library does."""
+    """A function, and the hop that calls it; None if a thread or a library does."""
 
     place: str
     caller: str | None
@@ -80,7 +80,7 @@ class Leg(NamedTuple):
 
 
 class Recorder:
-    """Waits for the milestones, in their order, and keeps the stack at each."""
+    """Waits for the milestones, in order, and records the stack at each."""
 
     def __init__(self, events: Iterable[str]) -> None:
         self._events = list(events)
@@ -93,7 +93,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """From here, with this thread too, until the last milestone is reached."""
+        """Record, including this thread, until the last milestone is reached."""
         self._listens = True
         sys.setprofile(self._profile)
         try:
@@ -102,10 +102,10 @@ class Recorder:
             sys.setprofile(None)
         if not self._complete.wait(PATIENCE):
             missing = self._events[len(self.stacks)]
-            raise RuntimeError(f"the walk never came to {missing!r}; change its milestones here")
+            raise RuntimeError(f"the walk never reached {missing!r}; change its milestones here")
 
     def see(self, event: str, frame: FrameType | None = None) -> None:
-        """Something happens, in that frame or where this is called."""
+        """An event happens, in that frame or where this is called."""
         with self._lock:
             if not self._listens or self._complete.is_set():
                 return
@@ -122,7 +122,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """See what connections and threads do that are made in this block."""
+        """Record the activity of connections and threads that are created in this block."""
         connect = sqlite3.connect
 
         def traced(*args: Any, **kwargs: Any) -> sqlite3.Connection:
@@ -253,7 +253,7 @@ def receive(recorder: Recorder, app: Duly) -> None:
 
 
 def seen(recorder: Recorder, asgi: Any) -> Any:
-    """The same ASGI application; its answers are seen."""
+    """The same ASGI application, with its responses recorded."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         async def answer(message: Any) -> None:
@@ -379,7 +379,7 @@ def run_all() -> dict[str, list[Leg]]:
 
 @cache
 def every_write() -> set[str]:
-    """The hops that are listed once, but for the first, which stands for them."""
+    """The hops that are listed once, except the first, which stands for them."""
     return {hop.place for leg in legs_of(EVERY_WRITE) for hop in leg.hops} - {WRITE}
 
 
@@ -422,12 +422,12 @@ def items(legs: Sequence[Leg], words: Mapping[str, str]) -> list[str]:
 
 
 def words_on(page: str) -> dict[str, str]:
-    """What the page says of each hop."""
+    """The page's description of each hop."""
     return {found[1]: found[2] for line in page.splitlines() if (found := HOP.fullmatch(line))}
 
 
 def rewritten(page: str, walks: Mapping[str, Sequence[Leg]]) -> str:
-    """The page with these lists, by their headings."""
+    """The page with these lists, by heading."""
     words, due = words_on(page), dict(walks)
     lines: list[str] = []
     for heading, line in _lines(page):
@@ -450,7 +450,7 @@ def _lines(page: str) -> Iterator[tuple[str, str]]:
 
 
 def first_sentence(hop: str) -> str:
-    """The beginning of a function's docstring."""
+    """The first sentence of a function's docstring."""
     file, _, name = hop.partition(": ")
     node: Any = ast.parse((SOURCE / file).read_text(encoding="utf-8"))
     for part in name.split("."):
@@ -461,7 +461,7 @@ def first_sentence(hop: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the walks of docs/architecture.md.")
-    parser.add_argument("--write", action="store_true", help="bring the lists there up to date")
+    parser.add_argument("--write", action="store_true", help="Update the lists on the page.")
     write = parser.parse_args(arguments).write
     page = PAGE.read_text(encoding="utf-8")
     words = words_on(page)
@@ -474,7 +474,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         PAGE.write_text(page, encoding="utf-8")
     wordless = [hop for hop, words in words_on(page).items() if words == NO_WORDS]
     for hop in wordless:
-        print(f"{PAGE.name}: say in a few words what {hop} does", file=sys.stderr)
+        print(f"{PAGE.name}: describe in a few words what {hop} does", file=sys.stderr)
     return 1 if wordless else 0
 
 
