@@ -1,7 +1,7 @@
 #!/bin/sh
-# Ask a public service which installed versions have known weaknesses:  tools/audit.sh VENV PYTHON
-# The tool, pip-audit, goes into a folder of its own that is removed afterwards.
-# A version that the service does not know is a failure too: it was not looked at.
+# Check the installed versions for known vulnerabilities with a public service:  tools/audit.sh VENV PYTHON
+# The tool, pip-audit, is installed into a separate folder that is removed afterwards.
+# A version that the service does not know is a failure too: it was not checked.
 set -eu
 venv=$1
 python=$2
@@ -14,7 +14,7 @@ trap 'exit 143' TERM
 "$python" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check pip-audit
 packages=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-# duly itself is installed from this folder and is in no list.
+# duly itself is installed from this folder and not checked.
 "$venv/bin/python" -m pip freeze --disable-pip-version-check --exclude-editable --path "$packages" \
     >"$folder/installed.txt"
 "$folder/bin/pip-audit" --strict --progress-spinner off --disable-pip --no-deps \

