@@ -172,7 +172,7 @@ class Claims:
     def _claim(self) -> float | None:
         """The milliseconds of one claim; None if it found nothing."""
         worker = self._worker
-        worker.has_proved_life()
+        worker.heartbeat_succeeded()
         began = time.perf_counter()
         worker.one_pass()
         took = (time.perf_counter() - began) * 1000

@@ -35,7 +35,7 @@ class AloneRun:
     def __init__(self, process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
         self.process = process
         self.lifeline = lifeline
-        self.told_to_stop = False
+        self.stopped = False
         self.seen_dead_at: float | None = None
 
     @property
@@ -48,7 +48,7 @@ class AloneRun:
 
         A process killed as stuck has crashed too: its job never returned.
         """
-        return not self.is_running and self.process.returncode != 0 and not self.told_to_stop
+        return not self.is_running and self.process.returncode != 0 and not self.stopped
 
     def is_witnessed(self) -> bool:
         """Whether this process has outlived it for long enough to know why it died."""
@@ -58,7 +58,7 @@ class AloneRun:
         return now - self.seen_dead_at >= GRACE
 
     def stop(self) -> None:
-        self.told_to_stop = True
+        self.stopped = True
         self.process.terminate()
 
 

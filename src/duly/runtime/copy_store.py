@@ -82,7 +82,7 @@ class CopyPlan(msgspec.Struct, frozen=True):
 Tell = Callable[[CopyProgress], None]
 
 
-def _tell_nobody(progress: CopyProgress) -> None: ...
+def _ignore_progress(progress: CopyProgress) -> None: ...
 
 
 # What may be asked of two stores -----------------------------------------------------------------
@@ -94,7 +94,7 @@ def copy_store(
     clock: Clock,
     *,
     wait: float = WAIT_SECONDS,
-    tell: Tell = _tell_nobody,
+    tell: Tell = _ignore_progress,
 ) -> CopyReport:
     """Move all of duly's data from one store to another, which must be empty.
 
@@ -142,13 +142,13 @@ def _open(store: Store, clock: Clock) -> None:
 
 def _prepare(source: Store, target: Store, clock: Clock) -> None:
     _open(source, clock)
-    _demand_its_target(source.copy_end().mark(), target)
+    _require_its_target(source.copy_end().mark(), target)
     target.migrate(clock.now())
     if _id(source.copy_end()) == _id(target.copy_end()):
         raise CopyRefused("source and target are the same store")
 
 
-def _demand_its_target(mark: Mark | None, target: Store) -> None:
+def _require_its_target(mark: Mark | None, target: Store) -> None:
     """A store that is closed for a copy can only be copied to the target of that copy."""
     if mark is None:
         return
@@ -273,7 +273,7 @@ class _Copy:
         while busy := self._try_to_close(copy_id):
             self._tell(CopyProgress("wait", "", busy.jobs, busy.jobs))
             if self._clock.monotonic() >= give_up_at:
-                raise CopyRefused(_still_runs(busy, wait))
+                raise CopyRefused(_still_running(busy, wait))
             self._rescue_the_dead()
             self._clock.wait(threading.Event(), LOOK_SECONDS)
 
@@ -383,7 +383,7 @@ def _next_limit(rows: list[Row], limit: int) -> int:
     return max(1, min(limit * PAGE_BYTES // max(size, 1), limit * 4, MAX_ROWS))
 
 
-def _still_runs(busy: BusyCounts, wait: float) -> str:
+def _still_running(busy: BusyCounts, wait: float) -> str:
     what = f"{busy.jobs} jobs are still running" if busy.jobs else "a write is still in progress"
     what = "1 job is still running" if busy.jobs == 1 else what
     return (

@@ -74,17 +74,17 @@ class Demand:
 
         After a wrong guess, queues are checked first until something was claimed again.
         """
-        if not self._notified or self.backlog or self._has_not_looked_for_long():
+        if not self._notified or self.backlog or self._must_poll():
             return []
         queues, self._recent = self._recent, []
         self.guessed = self._must_look = bool(queues)
         return queues
 
-    def _has_not_looked_for_long(self) -> bool:
+    def _must_poll(self) -> bool:
         return self._clock.monotonic() - self._lanes_at >= POLL_SECONDS
 
     def _due_queues(self) -> list[str]:
-        if self._must_look or not self.backlog or self._has_not_looked_for_long():
+        if self._must_look or not self.backlog or self._must_poll():
             self._must_look = False
             self._lanes_at = self._clock.monotonic()
             self._lanes = self._store.lanes()

@@ -53,7 +53,7 @@ class Heartbeat:
             self._observer.reset()
             log.warning("could not send a heartbeat: %s", error)
             return self._every
-        worker.has_proved_life()
+        worker.heartbeat_succeeded()
         if worker.id not in present:
             worker.was_declared_dead()
             return self._every

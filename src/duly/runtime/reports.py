@@ -44,7 +44,16 @@ Scrub = Callable[[str, str], str]
 class Report:
     """The reports of one attempt, until they are written."""
 
-    __slots__ = ("_scrub", "claim", "dropped", "ended", "lines", "progress", "said", "updates")
+    __slots__ = (
+        "_scrub",
+        "claim",
+        "dropped",
+        "ended",
+        "line_count",
+        "lines",
+        "progress",
+        "updates",
+    )
 
     def __init__(self, claim: Claim, scrub: Scrub) -> None:
         self.claim = claim
@@ -52,7 +61,7 @@ class Report:
         self.progress: tuple[int, float, str | None, int] | None = None
         self.updates = 0
         self.lines: list[LogEntry] = []
-        self.said = 0
+        self.line_count = 0
         self.dropped = 0
         self.ended = False
 
@@ -65,7 +74,7 @@ class Report:
         self.progress = (self.updates, value, note, now)
 
     def say(self, level: str, text: str, now: int) -> None:
-        if self.said < MAX_LINES:
+        if self.line_count < MAX_LINES:
             self._add(level, self._for_people(text, MAX_LINE), now)
         else:
             self.dropped += 1
@@ -78,8 +87,8 @@ class Report:
                 self._add("warning", f"{self.dropped:,} more lines were not stored", now)
 
     def _add(self, level: str, text: str, now: int) -> None:
-        self.said += 1
-        seq = seq_of(self.claim.token, self.said)
+        self.line_count += 1
+        seq = seq_of(self.claim.token, self.line_count)
         self.lines.append(LogEntry(self.claim.id, seq, now, level, text))
 
     def stored_progress(self) -> ProgressReport | None:

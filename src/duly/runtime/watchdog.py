@@ -46,21 +46,21 @@ class Watchdog:
         self._next_pass = now + IDLE_SECONDS
         with self._guard:
             watched = list(self._watched.items())
-        delay = self._tell_the_overdue(watched, now)
+        delay = self._time_out_overdue(watched, now)
         self._next_pass = now + delay
         return delay
 
-    def _tell_the_overdue(self, watched: Sequence[tuple[Attempt, float]], now: float) -> float:
+    def _time_out_overdue(self, watched: Sequence[tuple[Attempt, float]], now: float) -> float:
         # A body that ends meanwhile clears its deadline.
         times = [(a, max(d, again)) for a, again in watched if (d := a.deadline) is not None]
         overdue = [attempt for attempt, at in times if at <= now]
         for attempt in overdue:
             attempt.time_out()
-        delays = [self._tell_again_after(attempt, now) for attempt in overdue]
+        delays = [self._reminder_delay(attempt, now) for attempt in overdue]
         delays += [at - now for _, at in times if at > now]
         return min(delays, default=IDLE_SECONDS)
 
-    def _tell_again_after(self, attempt: Attempt, now: float) -> float:
+    def _reminder_delay(self, attempt: Attempt, now: float) -> float:
         if attempt.claim.kind == Kind.MUTATION:
             return INSIST_EVERY
         with self._guard:

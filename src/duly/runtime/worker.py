@@ -210,7 +210,7 @@ class Worker:
             self._give_back_queued()
         self._give_back_waiting()
         self._wait_until_quiet(drain)
-        self._give_up_on_the_rest()
+        self._interrupt_the_rest()
         self._flush()
         self._processes.wait()
         self._end_threads()
@@ -249,7 +249,7 @@ class Worker:
         with self._quiet:
             self._quiet.wait_for(lambda: self._busy <= 0, seconds)
 
-    def _give_up_on_the_rest(self) -> None:
+    def _interrupt_the_rest(self) -> None:
         """Interrupt everything that is still running."""
         for attempt in list(self._held.values()):
             attempt.resolve(Interrupted())
@@ -388,7 +388,7 @@ class Worker:
         """Whether too many outcomes are unwritten, and must be written before the next claim."""
         return len(self._outcomes) > 2 * self.concurrency
 
-    def has_proved_life(self) -> None:
+    def heartbeat_succeeded(self) -> None:
         """A heartbeat has succeeded: a worker that was silent may claim again immediately."""
         was_silent = self._is_silent()
         self.last_beat = self.clock.monotonic()

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Ticket(Generic[W]):
     """One caller's write, and later its answer."""
 
-    __slots__ = ("_signal", "answered", "error", "followers", "heir", "leads", "value", "work")
+    __slots__ = ("_signal", "answered", "error", "followers", "leads", "successor", "value", "work")
 
     def __init__(self, work: W) -> None:
         self.work = work
@@ -31,7 +31,7 @@ class Ticket(Generic[W]):
         # next.
         self.followers: list[Ticket[W]] = []
         self.answered = False
-        self.heir: Ticket[W] | None = None
+        self.successor: Ticket[W] | None = None
         self._signal = threading.Lock()
         self._signal.acquire()
 
@@ -103,10 +103,10 @@ class GroupCommit(Generic[W]):
                 self._hand_over(ticket)
             elif ticket in self._waiting:
                 self._waiting.remove(ticket)
-        if ticket.heir is not None:
-            ticket.heir.wake()
+        if ticket.successor is not None:
+            ticket.successor.wake()
             # A caller that keeps an error must not keep every later ticket alive.
-            ticket.heir = None
+            ticket.successor = None
         for follower in ticket.followers:
             if not ticket.answered:
                 follower.error = StoreUnavailable("the write was interrupted; it may have happened")
@@ -115,8 +115,8 @@ class GroupCommit(Generic[W]):
     def _hand_over(self, ticket: Ticket[W]) -> None:
         # Nothing is called here either.
         if self._waiting:
-            ticket.heir, *self._waiting = self._waiting
-            ticket.heir.leads = True
+            ticket.successor, *self._waiting = self._waiting
+            ticket.successor.leads = True
         else:
             self._busy = False
         ticket.leads = False

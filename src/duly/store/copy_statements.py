@@ -128,7 +128,7 @@ def sizes(dialect: Dialect, table: str, types: Types, *, beyond: bool) -> str:
 def _in_order(dialect: Dialect, table: str, types: Types, read: str, beyond: bool) -> str:
     names = KEYS[table]
     key = ", ".join(f't."{column}"' for column in names)
-    given = ", ".join(_given(dialect, column, types[column]) for column in names)
+    given = ", ".join(_parameter(dialect, column, types[column]) for column in names)
     where = f" WHERE ({key}) > ({given})" if beyond else ""
     return f"SELECT {read} FROM @{table} t{where} ORDER BY {key} LIMIT :limit"
 
@@ -137,7 +137,7 @@ def _read(dialect: Dialect, column: str, kind: str) -> str:
     return f't."{column}"::text' if (dialect, kind) == ("postgres", "uuid") else f't."{column}"'
 
 
-def _given(dialect: Dialect, column: str, kind: str) -> str:
+def _parameter(dialect: Dialect, column: str, kind: str) -> str:
     return f":{column}::{kind}" if dialect == "postgres" else f":{column}"
 
 

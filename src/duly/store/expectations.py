@@ -80,18 +80,18 @@ def check(session: Session, now: int, make_alert: MakeAlert) -> int:
     for row in rows:
         record = schedule_of(row)
         try:
-            finding = _look(session, record, now)
+            finding = _evaluate(session, record, now)
         except StoreError:
             raise
         except Exception as error:  # a broken schedule must not stop the others
             log.error("schedule %s: its expectation cannot be checked: %s", record.id, error)
-            finding = _as_before(record, now + AGAIN_MS)
-        _write_down(session, record, finding, now, make_alert)
+            finding = _unchanged(record, now + AGAIN_MS)
+        _store_finding(session, record, finding, now, make_alert)
     fault.point("expect.checked")
     return len(rows)
 
 
-def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
+def _unchanged(record: ScheduleRecord, check_at: int) -> Finding:
     """Nothing new was found; check again later."""
     late = read_late(record.late)
     return Finding(
@@ -103,13 +103,13 @@ def _as_before(record: ScheduleRecord, check_at: int) -> Finding:
     )
 
 
-def _look(session: Session, record: ScheduleRecord, now: int) -> Finding:
+def _evaluate(session: Session, record: ScheduleRecord, now: int) -> Finding:
     assert record.expect is not None
     promise = Expectation(plan_of(record), read_expect(record.expect))
-    return promise.look(_known(session, promise), now, read_late(record.late))
+    return promise.look(_gather(session, promise), now, read_late(record.late))
 
 
-def _known(session: Session, promise: Expectation) -> ExpectFacts:
+def _gather(session: Session, promise: Expectation) -> ExpectFacts:
     plan = promise.plan
     # This comes first: a job that is unfinished here is no longer looked up among the successes.
     unfinished = [] if promise.expect.every is None else _in_flight_since(session, plan.id)
@@ -146,20 +146,22 @@ def _ends_of_others(session: Session, job_ids: Collection[str]) -> dict[str | No
     return dict(session.run(SUCCESSES_AMONG, {"ids": session.array(sorted(job_ids))}))
 
 
-def _write_down(
+def _store_finding(
     session: Session, record: ScheduleRecord, finding: Finding, now: int, make_alert: MakeAlert
 ) -> None:
     before = read_late(record.late)
     late = None if finding.problem is None else before
     check_at = finding.check_at
     if finding.problem is not None and (finding.is_new or before is None):
-        _note(session, record, finding.problem, now)
+        _record_late(session, record, finding.problem, now)
         late = Late(
-            now, finding.problem, alerted=_tell(session, record, finding.problem, now, make_alert)
+            now,
+            finding.problem,
+            alerted=_enqueue_alert(session, record, finding.problem, now, make_alert),
         )
     elif before is not None and not before.alerted:
         # The problem may be over by now, but no alert has been sent.
-        alerted = _tell(session, record, before.problem, now, make_alert)
+        alerted = _enqueue_alert(session, record, before.problem, now, make_alert)
         late = (
             None
             if alerted and finding.problem is None
@@ -177,13 +179,13 @@ def _write_down(
     session.run(CHECKED, values)
 
 
-def _note(session: Session, record: ScheduleRecord, problem: str, now: int) -> None:
+def _record_late(session: Session, record: ScheduleRecord, problem: str, now: int) -> None:
     log.warning("schedule %s (%s) is late: %s", record.key, record.id, problem)
     detail = {"problem": problem, "checked_at": record.expect_at}
     audit(session, "schedule.late", f"schedule:{record.id}", None, detail, now)
 
 
-def _tell(
+def _enqueue_alert(
     session: Session, record: ScheduleRecord, problem: str, now: int, make_alert: MakeAlert
 ) -> bool:
     """Store the alert jobs. Return False if they cannot be created."""

@@ -25,7 +25,7 @@ def page_of(table: str, dialect: str, *, beyond: bool) -> str:
     shown = TABLES[table]
     columns = ", ".join(_read(column, dialect) for column in shown.columns)
     key = ", ".join(f"t.{column}" for column in shown.key)
-    given = ", ".join(_given(column, dialect) for column in shown.key)
+    given = ", ".join(_parameter(column, dialect) for column in shown.key)
     where = f" WHERE ({key}) > ({given})" if beyond else ""
     return f"SELECT {columns} FROM @{table} t{where} ORDER BY {key} LIMIT :limit"
 
@@ -36,7 +36,7 @@ def _read(column: str, dialect: str) -> str:
     return f"t.{column}::text" if column in _READ_AS_TEXT else f"t.{column}"
 
 
-def _given(column: str, dialect: str) -> str:
+def _parameter(column: str, dialect: str) -> str:
     if dialect == "sqlite":
         return f":{column}"
     kind = "uuid" if is_id_column(column) else "int8" if kind_of(column) is int else "text"

@@ -99,9 +99,9 @@ class Turnstile:
                 fcntl.flock(self._write_file, fcntl.LOCK_UN)
                 os_sleep(seconds)
                 self._pass_files(until)
-            self._breathe()
+            self._pause_if_due()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self.begun()
 
@@ -124,7 +124,7 @@ class Turnstile:
             stamps = stamps._replace(unbroken_since=now + GAP_LENGTH_NS)
         held = now - self._entered_at
         self._stamp(stamps._replace(released_at=now, held=held, log=self._written(), log_of=now))
-        self._let_go()
+        self._release()
 
     def _written(self) -> int:
         """When the log was last written; 0 if it is empty."""
@@ -145,7 +145,7 @@ class Turnstile:
     def _stamp(self, stamps: _Stamps) -> None:
         _FORM.pack_into(self._memory, 0, *stamps)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         fcntl.flock(self._write_file, fcntl.LOCK_UN)
         self._holder = None
         self._write.release()
@@ -176,7 +176,7 @@ class Turnstile:
         room = FREE_SHARE * min(stamps.held, GAP_LENGTH_NS) - (now - stamps.released_at)
         return max(0.0, room) / 1e9
 
-    def _breathe(self) -> None:
+    def _pause_if_due(self) -> None:
         # Times in the future are from before a restart of the machine.
         now = os_monotonic_ns()
         stamps = self._stamps()

@@ -41,7 +41,7 @@ class Bell:
 
     def ring(self) -> None:
         if self._is_alone:
-            self._tell()
+            self._notify_safely()
         elif not self._rung.is_set():
             self._rung.set()
 
@@ -56,11 +56,11 @@ class Bell:
         while self._rung.wait() and not self._stopped.is_set():
             self._rung.clear()
             self._rung_at = os_monotonic()
-            self._tell()
+            self._notify_safely()
             if self._stopped.wait(RING_EVERY):
                 return
 
-    def _tell(self) -> None:
+    def _notify_safely(self) -> None:
         try:
             self._notify()
         except Exception as error:

@@ -110,10 +110,10 @@ class Pool:
                 if loan in self._waiting:
                     self._waiting.remove(loan)
             elif self._waiting:
-                heir = self._waiting[0]
-                loan.is_counted, heir.is_counted = False, True
+                successor = self._waiting[0]
+                loan.is_counted, successor.is_counted = False, True
                 self._waiting.popleft()
-                heir.turn.release()
+                successor.turn.release()
             else:
                 self._in_use -= 1
                 loan.is_counted = False

@@ -224,7 +224,7 @@ def _is_within(instant: int, filter: TickFilter) -> bool:
     return after and (filter.before is None or instant < filter.before)
 
 
-def _given(filter: ScheduleFilter | TickFilter) -> dict[str, object]:
+def _set_fields(filter: ScheduleFilter | TickFilter) -> dict[str, object]:
     return {name: value for name, value in filter._asdict().items() if value is not None}
 
 
@@ -235,7 +235,7 @@ def find_schedules(store: Engine, filter: ScheduleFilter) -> list[ScheduleRecord
 
 
 def _find(session: Session, filter: ScheduleFilter) -> list[ScheduleRecord]:
-    given = _given(filter)
+    given = _set_fields(filter)
     statement = list_schedules(given)
     text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
     return [schedule_of(row) for row in session.run_text(text, given)]
@@ -249,7 +249,7 @@ def ticks(session: Session, schedule_id: str, filter: TickFilter) -> list[TickRe
         # The slot has its own row in the ledger; refused dispatches are in the audit log.
         refused = refused_slots(session, schedule_id) if filter.outcome in (None, "skipped") else []
         return [tick for tick in refused if _is_within(tick.tick_at, filter)][: filter.limit]
-    given = _given(filter)
+    given = _set_fields(filter)
     statement = list_ticks(given)
     text = statement.sqlite if session.dialect == "sqlite" else statement.postgres
     return [tick_of(row) for row in session.run_text(text, given | {"id": schedule_id})]
