@@ -149,7 +149,7 @@ def test_an_exception_that_nobody_understands_fails_its_job_and_nothing_else(
 
     assert states == [(State.FAILED, 2), (State.FAILED, 1), (State.SUCCEEDED, 1)]
     assert "cannot be shown in full" in caplog.text
-    assert "cannot be decided; it fails" in caplog.text
+    assert "could not be processed; the job fails" in caplog.text
 
 
 def test_retry_after_without_a_policy_is_a_failure(app: Duly, hire: Hire):

@@ -163,7 +163,7 @@ def test_the_audit_sees_every_broken_promise(fleet):
         "revived 1, unexplained 3, crowded 1, unfinished 0, leaked 1, orphans 0"
     )
     assert cut_off(fleet.trace.lines("keys")) == [
-        f"solo-1: {body} has not ended, and nobody killed its process"
+        f"solo-1: {body} has not ended, although its process was not killed"
         for body in ("a/1@5", "b/1@6")
     ]
 
