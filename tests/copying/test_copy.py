@@ -481,7 +481,10 @@ def test_two_at_a_time_do_not_fill_a_target_twice(house, postgres_url):
             passed.append(point)
             move(house, postgres_url)
 
-    with fault.inject(overtake), pytest.raises(CopyRefused, match="aborted or taken over by another process"):
+    with (
+        fault.inject(overtake),
+        pytest.raises(CopyRefused, match="aborted or taken over by another process"),
+    ):
         move(house, postgres_url)
     there = Database(postgres_url)
     assert rows(there, "jobs") == rows(house.db, "jobs")
@@ -561,6 +564,9 @@ def test_who_has_been_overtaken_in_part_stops(house, postgres_url):
             with cut_at("copy.paged"), pytest.raises(Cut):
                 move(house, postgres_url)
 
-    with fault.inject(overtake), pytest.raises(CopyRefused, match="another copy to the same target is running"):
+    with (
+        fault.inject(overtake),
+        pytest.raises(CopyRefused, match="another copy to the same target is running"),
+    ):
         move(house, postgres_url)
     assert move(house, postgres_url).resumed
