@@ -114,10 +114,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-if not TYPE_CHECKING:  # for type checkers the names are plain imports, and others are errors
+if not TYPE_CHECKING:  # type checkers see plain imports, and report unknown names as errors
 
     def __getattr__(name: str) -> object:
-        """Load everything when the first name is asked for: the command line starts without it."""
+        """Load everything when the first name is used, so that the command line starts quickly."""
         if name == "errors":  # duly.errors.JobNotFound after a plain `import duly`
             from importlib import import_module
 

@@ -1,7 +1,7 @@
 """The only source of "now".
 
-Instants are integer milliseconds since 1970 UTC. `monotonic` measures lengths of time: timeouts,
-polls and beats use it, so that a wall clock that jumps neither hurries nor delays them.
+Instants are integer milliseconds since 1970 UTC. `monotonic` measures durations: timeouts, polls
+and heartbeats use it, so that a jump of the wall clock does not speed them up or delay them.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
-    """What the rest of duly may ask about time."""
+    """What the rest of duly can ask about time."""
 
     def now(self) -> int:
         """Milliseconds since 1970 UTC.
 
-        Smaller than an earlier answer only if a clock was set back and has stayed there for long
-        enough to be believed.
+        Smaller than an earlier answer only if a clock was set back and has stayed there long enough
+        to be trusted.
         """
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only grow; the zero is arbitrary."""
+        """Seconds that never decrease; the zero is arbitrary."""
         ...
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until the event is set, at most so many seconds of this clock."""
+        """Wait until the event is set, for at most `seconds` of this clock."""
         ...
 
 
 STEP_SECONDS = 5.0
-"""A clock that steps by more seconds than this, against the monotonic clock, is doubted."""
+"""A step of more seconds than this, against the monotonic clock, is not trusted at first."""
 STEP_LASTS_SECONDS = 30.0
-"""How many seconds a step must last to be believed."""
+"""How many seconds a step must last to be trusted."""
 NO_READING = (float("-inf"), 0.0)
 
 
 class ClockOffset(NamedTuple):
-    """The offset of a clock to the monotonic one that is believed, and the one it has shown since.
+    """The trusted offset of a clock to the monotonic clock, and the offset it has shown since.
 
-    Both are the same unless the clock has stepped. They are taken anew every
-    `STEP_LASTS_SECONDS` seconds, so a clock that drifts is followed and one that runs away is not.
+    Both are the same unless the clock has stepped. They are updated every `STEP_LASTS_SECONDS`
+    seconds, so slow drift is followed and a step is not.
     """
 
     offset: float
@@ -52,7 +52,7 @@ class ClockOffset(NamedTuple):
     since: float
 
     def after(self, shown: float, at: float) -> ClockOffset:
-        """What is believed once the clock has shown this offset at a monotonic instant."""
+        """The offset to trust after the clock has shown this offset at a monotonic instant."""
         if abs(shown - self.shown) > STEP_SECONDS:
             return ClockOffset(self.offset, shown, at)
         if at - self.since >= STEP_LASTS_SECONDS:
@@ -64,10 +64,10 @@ class ClockOffset(NamedTuple):
 
 
 class SystemClock:
-    """The machine's clock, or the database server's once that was asked.
+    """The machine's clock, or the database server's once that has been read.
 
-    A step of either by more than 5 seconds against the monotonic clock, in either direction, is
-    believed after it has lasted 30 seconds. Until then time goes on as if it had not happened.
+    If either steps by more than 5 seconds against the monotonic clock, in either direction, the
+    step is trusted only after it has lasted 30 seconds. Until then time continues without it.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SystemClock:
         self._monotonic = monotonic
         self._belief: ClockOffset | None = None
         self._server_offset: float | None = None
-        # What was answered last, and when: one value, so that threads see both or neither.
+        # The last answer and its time: one value, so that threads see both or neither.
         self._latest = NO_READING
 
     def now(self) -> int:
@@ -93,7 +93,7 @@ class SystemClock:
         else:
             truth = monotonic + offset
         latest, asked_at = self._latest
-        # A little ahead of the truth, time goes on at half its pace until that has caught up.
+        # If it is a little ahead of the truth, time runs at half speed until the truth catches up.
         ahead = latest + max(0.0, monotonic - asked_at) / 2 - truth
         if 0 < ahead <= 2 * STEP_SECONDS:
             truth += ahead
@@ -107,17 +107,17 @@ class SystemClock:
         return event.wait(seconds)
 
     def ahead_of_server(self) -> float | None:
-        """By how many seconds the machine's own clock is ahead; None if no server was asked."""
+        """How many seconds the machine's clock is ahead; None if no server clock was read."""
         offset = self._server_offset
         return None if offset is None else self._wall() - self._monotonic() - offset
 
     def follow_server(self, server_seconds: float, asked_at: float, answered_at: float) -> None:
-        """Take the server's clock as the truth: it answered between two monotonic instants.
+        """Follow the server's clock, which was read between two monotonic instants.
 
-        When, it does not say: a held interpreter delays questions and answers by seconds. So
-        what is known stays as long as it can be true; otherwise rather late than early. The first
-        answer has nothing that it could be compared with but the machine's own clock, which may be
-        wrong by hours: it is believed.
+        The exact instant is not known: a busy interpreter can delay question and answer by seconds.
+        So the known offset is kept as long as it can be right; otherwise time is rather late than
+        early. The first answer can only be compared with the machine's own clock, which may be
+        wrong by hours, so it is trusted.
         """
         least, most = server_seconds - answered_at, server_seconds - asked_at
         known = self._server_offset
@@ -132,7 +132,7 @@ class SystemClock:
             self._server_offset = shown
 
     def _look(self, shown: float, at: float) -> ClockOffset:
-        """Take in what the clock shows, without a lock: a thread that is overtaken here makes the
+        """Record what the clock shows, without a lock: a thread that is overtaken here makes the
         others look again."""
         before = self._belief
         if before is None:
@@ -145,27 +145,30 @@ class SystemClock:
 
 
 def _tell(before: ClockOffset, belief: ClockOffset) -> None:
-    # Hardly ever needed, and `duly --help` would wait for it.
+    # Rarely needed, and importing it would slow down `duly --help`.
     import logging
 
     log = logging.getLogger(__name__)
     step = belief.shown - before.offset
     if belief.offset != before.offset and abs(step) > STEP_SECONDS:
         log.warning(
-            "the clock has been off by %+.1f s for %g s: it is believed now",
+            "the clock has been off by %+.1f s for %g s: the new time is now trusted",
             step,
             STEP_LASTS_SECONDS,
         )
     elif belief.doubts(belief.shown):
         log.warning(
-            "the clock is off by %+.1f s: not believed unless it lasts %g s",
+            "the clock is off by %+.1f s: ignored unless it lasts %g s",
             step,
             STEP_LASTS_SECONDS,
         )
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that stands still until a test moves it.
+
+    Pass it as `Duly(clock=...)`. `advance` moves time forward; `jump` changes only the wall clock.
+    """
 
     def __init__(self, start: datetime | int = 1_767_225_600_000) -> None:
         self._now = start if isinstance(start, int) else to_ms(start)
@@ -185,10 +188,10 @@ class ManualClock:
             return self._monotonic
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event, or until the clock was moved past the time limit.
+        """Wait for the event, or until the clock has been moved past the timeout.
 
-        Does not wait at all if the clock has moved since this thread looked at it: whatever it
-        concluded from the old time has to be looked at again.
+        Returns immediately if the clock has moved since this thread last looked at it, so that the
+        thread reconsiders whatever it concluded from the old time.
         """
         with self._guard:
             until = self._monotonic + (seconds if self._look() == self._moves else 0)
@@ -198,20 +201,20 @@ class ManualClock:
         return event.is_set()
 
     def _look(self) -> int:
-        """How often the clock had moved when this thread first looked after its last wait."""
+        """The number of moves of the clock when this thread first looked after its last wait."""
         if getattr(self._seen, "moves", None) is None:
             self._seen.moves = self._moves
         moves: int = self._seen.moves
         return moves
 
     def advance(self, seconds: float) -> None:
-        """Move time forward: every deadline in between has passed afterwards."""
+        """Move time forward; all deadlines in between have then passed."""
         if seconds < 0:
-            raise ValueError("advance() takes a positive number of seconds; jump() goes back")
+            raise ValueError("advance() takes a positive number of seconds; use jump() to go back")
         self._move(seconds, seconds)
 
     def jump(self, seconds: float) -> None:
-        """Step only the wall clock, in either direction. It is believed at once."""
+        """Move only the wall clock, in either direction. The new time is trusted immediately."""
         self._move(seconds, 0)
 
     def _move(self, wall: float, monotonic: float) -> None:
@@ -222,17 +225,17 @@ class ManualClock:
 
 
 def to_ms(instant: datetime) -> int:
-    """Milliseconds since 1970 of an aware datetime."""
+    """An aware datetime as milliseconds since 1970 UTC."""
     return int((instant - _EPOCH).total_seconds() * 1000 + 0.5)
 
 
 def from_ms(ms: int) -> datetime:
-    """The aware UTC datetime of a stored instant, or of the nearest that there is."""
+    """A stored instant as an aware UTC datetime, or the nearest one that exists."""
     return datetime.fromtimestamp(nearest_ms(ms) / 1000, UTC)
 
 
 def nearest_ms(ms: int) -> int:
-    """The instant; for one that no calendar reaches, the first or the last of every zone's."""
+    """The instant, limited to the range that datetimes in every zone can represent."""
     return min(max(ms, _FIRST), _LAST)
 
 
@@ -240,7 +243,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = to_ms(datetime(1, 1, 2, tzinfo=UTC))
 _LAST = to_ms(datetime(9999, 12, 30, tzinfo=UTC))
 
-# For waits on the operating system (locks, sockets, other processes), which no virtual clock moves.
+# For waits on the operating system (locks, sockets, other processes), unaffected by virtual clocks.
 os_monotonic = time.monotonic
 os_monotonic_ns = time.monotonic_ns
 os_sleep = time.sleep

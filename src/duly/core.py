@@ -1,4 +1,4 @@
-"""The core that all parts of an app share: settings, functions, store, clock, threads, waking.
+"""The core that all parts of an app share: settings, functions, store, clock, threads, wake-ups.
 
 Nothing here is public; users meet it through `Duly`, `Tx`, `Ctx` and `Job`.
 """
@@ -42,35 +42,35 @@ from duly.store.table import Store
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `Duly(...)` was given, apart from its database and its clock."""
+    """The arguments of `Duly(...)`, apart from its database and its clock."""
 
     name: str
     imports: tuple[str, ...] = ()
     """Modules that define functions and declare schedules."""
     auto_migrate: bool = False
     apply: str = "start"
-    """When declared schedules are brought into the store: "start" or "manual"."""
+    """When declared schedules are applied to the store: "start" or "manual"."""
     capture_logs: bool = True
     keep: RetentionOptions = {}
     """How long finished jobs, dead letters and ticks are kept."""
     idempotency_ms: int = IDEMPOTENCY_MS
     interval_floor_ms: int = FLOOR_MS
     signal: Callable[[Any], Any] | None = None
-    """The user's hook, which is given a `Schedule`."""
+    """The user's signal hook; it receives a `Schedule`."""
     signal_seconds: float = SIGNAL_SECONDS
     transactions: int | None = None
     """How many transactions of async code may be open at the same time."""
 
 
 class Core(ABC):
-    """One application as its own parts see it; `duly.app.program` has the whole of it."""
+    """One application as its own parts see it; `duly.app.program` has the complete class."""
 
     def __init__(self, settings: Settings, store: Store, clock: Clock) -> None:
         self.settings = settings
         self.store = store
         self.clock = clock
         self.client = Client()
-        """How this process sends to addresses that users have written."""
+        """How this process sends requests to addresses that users entered."""
         self.on_dispatch: list[Callable[[Dispatch], object]] = []
         self.functions = KnownFunctions(self, self.builtins())
         self.redaction = Redaction(self.functions, self.ready)
@@ -93,15 +93,15 @@ class Core(ABC):
 
     @abstractmethod
     def builtins(self) -> Mapping[str, Function[..., Any]]:
-        """Functions of duly's own, which every worker has."""
+        """duly's own functions, which every worker has."""
 
     @abstractmethod
     def signal(self, schedule: ScheduleRecord) -> Any:
-        """What the user's hook says for the condition of a schedule; None without one."""
+        """What the user's signal hook returns for a schedule; None if there is no hook."""
 
     @property
     def signal_seconds(self) -> float:
-        """How long its answer is waited for."""
+        """The timeout of the signal hook, in seconds."""
         return self.settings.signal_seconds
 
     def import_modules(self) -> None:
@@ -132,12 +132,12 @@ class Core(ABC):
         return self._ready_in == os.getpid()
 
     def now(self) -> int:
-        """The time, asked after connecting: a database server's clock is better than ours."""
+        """The current time, after connecting: a database server's clock is better than ours."""
         self.ready()
         return self.clock.now()
 
     def exchange(self, store: Store, clock: Clock) -> tuple[Store, Clock]:
-        """Use another store and another clock from now on; those used until now. For tests."""
+        """Use another store and another clock from now on; returns the previous ones. For tests."""
         before = self.store, self.clock
         self.counts.forget()
         self.end_streams()
@@ -148,7 +148,7 @@ class Core(ABC):
         return before
 
     def end_streams(self) -> None:
-        """Let everybody go who watches jobs or follows what happens."""
+        """End all streams that watch jobs or follow changes."""
         self.watchers.close()
         self.feed.close()
 
@@ -160,13 +160,13 @@ class Core(ABC):
         self._ready_in = None
 
     def tell_counts(self) -> None:
-        """Tell the store what was counted here, if it can be told."""
+        """Write the counts made in this process to the store, if it can be written."""
         if self.is_ready:
             with contextlib.suppress(StoreError):
                 self.counts.flush(self.store)
 
     def tell_counts_in_time(self) -> None:
-        """The same, now and then, for processes in which no loop does so."""
+        """The same, from time to time, for processes in which no loop does it."""
         if os_monotonic() >= self._tell_at:
             self._tell_at = os_monotonic() + FLUSH_SECONDS
             self.tell_counts()
@@ -174,7 +174,7 @@ class Core(ABC):
     def insert(
         self, jobs: Sequence[NewJob], audit_entry: NewAuditEntry | None = None
     ) -> Mapping[str, str]:
-        """Store jobs in a transaction of their own; by id, who holds the keys of the others."""
+        """Store jobs in one transaction; returns, by id, the jobs that hold the keys of others."""
         found, notified = self._store_jobs(jobs, audit_entry)
         self._wake_for(jobs, notified=notified)
         return found
@@ -182,7 +182,7 @@ class Core(ABC):
     def _store_jobs(
         self, jobs: Sequence[NewJob], audit_entry: NewAuditEntry | None = None
     ) -> tuple[Mapping[str, str], bool]:
-        """Who holds the keys of the others; and whether other processes were told."""
+        """Also returns whether other processes were notified."""
         refuse_inside_mutation("run")
         store = self.ready()
         if audit_entry is not None:
@@ -191,15 +191,15 @@ class Core(ABC):
         return store.enqueue(jobs, ring=due), due
 
     def insert_each(self, batches: list[Sequence[NewJob]]) -> list[Outcome]:
-        """Store what several callers ask for in one commit; one by one if that is refused.
+        """Store what several callers enqueue in one commit; one by one if that is refused.
 
-        Only for jobs without keys: they wait for nobody.
+        Only for jobs without keys, which never wait for another transaction.
         """
         every = [job for jobs in batches for job in jobs]
         try:
             _, notified = self._store_jobs(every)
         except Exception as error:
-            # The answer may have got lost: to repeat would double.
+            # The answer may have been lost: repeating could store the jobs twice.
             if len(batches) == 1 or isinstance(error, StoreUnavailable):
                 return [(None, error)] * len(batches)
             return outcomes_of([partial(self.insert, jobs) for jobs in batches])
@@ -209,35 +209,35 @@ class Core(ABC):
     def insert_children(
         self, parent: tuple[str, int], jobs: Sequence[NewJob]
     ) -> Mapping[str, str] | None:
-        """Store jobs of a running action; None if it was canceled, and so are they."""
+        """Store jobs of a running action; None if that was canceled: they are stored canceled."""
         refuse_inside_mutation("run")
         found = self.ready().enqueue_child(parent, jobs, f"parent:{parent[0]}", self.clock.now())
         self._wake_for(jobs)
         return found
 
     def get(self, job_id: str) -> JobRecord | None:
-        """The job as it is committed."""
+        """The job as committed."""
         record = self.ready().get(job_id)
         return None if record is None else self.redaction.shown(record)
 
     def find(self, filter: JobFilter) -> Sequence[JobRecord]:
-        """Jobs as they are committed."""
+        """Jobs as committed."""
         return self.redaction.shown_all(self.ready().find(filter))
 
     def find_by_any_name(self, filter: JobFilter) -> Sequence[JobRecord]:
-        """The same, with jobs that are stored under older names of the function."""
+        """The same, including jobs that are stored under older names of the function."""
         found = [self.find(each) for each in self.functions.for_each_name(filter)]
         return newest_first(found, filter.limit)
 
     def wake_ticker(self) -> None:
-        """A schedule has changed: tell the tickers here and elsewhere."""
+        """A schedule has changed: wake the tickers here and elsewhere."""
         service = self._service_here()
         if service is not None:
             service.wake_ticker()
         self.store.ring()
 
     def cancel(self, job_id: str, by: str, audit_entry: NewAuditEntry | None = None) -> bool | None:
-        """Cancel in somebody's name; None if there is no such job."""
+        """Cancel a job on behalf of `by`; None if there is no such job."""
         refuse_inside_mutation("cancel")
         won = self.ready().cancel(job_id, by, self.now(), audit_entry)
         if won:
@@ -245,7 +245,7 @@ class Core(ABC):
         return won
 
     def tell_bodies(self) -> None:
-        """Jobs were canceled: what runs here is told now, elsewhere with the next beat."""
+        """Jobs were canceled: bodies here learn of it now, elsewhere with the next heartbeat."""
         service = self._service_here()
         if service is not None:
             service.look()
@@ -253,7 +253,7 @@ class Core(ABC):
     # Waking
 
     def wake(self) -> None:
-        """There may be something to do: tell the workers here and elsewhere."""
+        """There may be work: wake the workers here and elsewhere."""
         self._wake_here()
         self.store.ring()
 
@@ -265,16 +265,16 @@ class Core(ABC):
     def _service_here(self) -> Service | None:
         # Read once: another thread may stop it meanwhile.
         service = self.service
-        # In a forked child the parent's loop is only a memory, and its lock may be held for ever.
+        # In a forked child the parent's loop is not running, and its lock may be held forever.
         return service if service is not None and service.is_here else None
 
     def is_due_soon(self, jobs: Iterable[NewJob]) -> bool:
-        """Whoever sleeps looks again after a poll; only what is due earlier has to wake it."""
+        """Sleeping workers look again after a poll; only jobs due before that need to wake them."""
         before = self.clock.now() + POLL_SECONDS * 1000
         return any(job.run_at < before for job in jobs)
 
     def _wake_for(self, jobs: Iterable[NewJob], *, notified: bool = False) -> None:
-        """`told`: those in other processes know already."""
+        """`notified`: other processes have been notified already."""
         if notified:
             self._wake_here()
         elif self.is_due_soon(jobs):
@@ -285,7 +285,7 @@ _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child, where the lock may be held by a thread that is gone."""
+    """In a forked child, the lock may be held by a thread that does not exist there."""
     for core in _cores:
         core.lock = threading.RLock()
         core.counts.forget()

@@ -1,79 +1,79 @@
-"""Every error that duly raises, in one tree.
+"""All exceptions that duly raises, in one tree.
 
 DulyError
-├── BadInput (ValueError)           refused at the edge, nothing was written
-│   ├── InvalidArgument             an argument of a job; names it
-│   ├── ArgumentsTooLarge           a job's arguments pass the size limit
-│   ├── InvalidOption               an option of a function, call, worker or app
+├── BadInput (ValueError)           invalid input was refused; nothing was written
+│   ├── InvalidArgument             an argument of a job is invalid; names it
+│   ├── ArgumentsTooLarge           a job's arguments exceed the size limit
+│   ├── InvalidOption               an option of a function, call, worker or app is invalid
 │   ├── InvalidTime                 naive, negative, or more than five years away
-│   ├── InvalidCron                 a cron expression; names the field and what is wrong in it
-│   ├── UnknownZone                 no time zone has that name
+│   ├── InvalidCron                 a cron expression is invalid; names the field and the problem
+│   ├── UnknownZone                 there is no time zone with that name
 │   ├── InvalidCalendar             a calendar's name, kind, zone or dates; names the field
 │   ├── InvalidCondition            a condition of a schedule; names the pointer
 │   ├── InvalidRotation             a schedule's rotation; names the entry
-│   ├── InvalidFunction             what was decorated cannot be a function
-│   ├── FunctionConflict            two functions want one name
-│   ├── ScheduleExists              its owner, or the code, has a schedule of that key
-│   ├── CalendarExists              its owner has a calendar of that name
-│   ├── EndpointExists              its owner has an endpoint of that name
-│   ├── ReadOnlyCalendar            a calendar that comes with duly cannot be changed
-│   ├── GatewayExists               its owner has a gateway of that name
-│   ├── CronExists                  the gateway has a cron of that name
-│   ├── StaleVersion                somebody has changed it since it was read
-│   ├── WrongStatus                 a function's status does not allow that change
-│   ├── WrongDatabase               a handle leads to another database than the app's
-│   └── InvalidURL                  the database URL makes no sense
+│   ├── InvalidFunction             the decorated object cannot be a duly function
+│   ├── FunctionConflict            two functions have the same name
+│   ├── ScheduleExists              the owner, or the code, already has a schedule with that key
+│   ├── CalendarExists              the owner already has a calendar with that name
+│   ├── EndpointExists              the owner already has an endpoint with that name
+│   ├── ReadOnlyCalendar            a built-in calendar cannot be changed
+│   ├── GatewayExists               the owner already has a gateway with that name
+│   ├── CronExists                  the gateway already has a cron with that name
+│   ├── StaleVersion                the object was changed after it was read
+│   ├── WrongStatus                 the function's status does not allow that change
+│   ├── WrongDatabase               a handle points to another database than the app's
+│   └── InvalidURL                  the database URL is invalid
 ├── UnknownFunction (LookupError)   no function is registered under that name
 ├── FunctionDeleted (LookupError)   an operator deleted the function
-├── JobNotFound (LookupError)       no job has that id
-├── WebhookEventNotFound (LookupError)  the inbox holds no event with that id
-├── SecretMissing (LookupError)     a reference to a secret leads to nothing
-├── TokenNotFound (LookupError)     no token has that id
-├── ScheduleNotFound (LookupError)  no schedule has that key or id
-├── CalendarNotFound (LookupError)  no calendar has that name or id
-├── GatewayNotFound (LookupError)   no gateway has that name or id
+├── JobNotFound (LookupError)       there is no job with that id
+├── WebhookEventNotFound (LookupError)  the inbox has no event with that id
+├── SecretMissing (LookupError)     a secret reference points to nothing
+├── TokenNotFound (LookupError)     there is no token with that id
+├── ScheduleNotFound (LookupError)  there is no schedule with that key or id
+├── CalendarNotFound (LookupError)  there is no calendar with that name or id
+├── GatewayNotFound (LookupError)   there is no gateway with that name or id
 ├── CronNotFound (LookupError)      the gateway has no cron with that id
 ├── GatewayError
-│   ├── GatewayUnavailable          it gave no answer, or none that makes sense
-│   └── GatewayRefused              it answered that it will not; carries why
-├── EndpointNotFound (LookupError)  no endpoint has that name or id
+│   ├── GatewayUnavailable          it did not answer, or the answer was unusable
+│   └── GatewayRefused              it refused the request; carries the reason
+├── EndpointNotFound (LookupError)  there is no endpoint with that name or id
 ├── TransactionError
-│   ├── TooManyJobs                 a mutation scheduled more than it may
-│   ├── TransactionEnded            the transaction of a `tx` is over
-│   ├── NotInTransaction            a handle is in autocommit, so nothing would be atomic
-│   ├── IsolationTooHigh            a handle's isolation level hides what a cancel has to see
-│   ├── CannotBegin                 a handle of a schedule index can begin no transaction
+│   ├── TooManyJobs                 a mutation enqueued more jobs than allowed
+│   ├── TransactionEnded            the transaction of a `tx` has ended
+│   ├── NotInTransaction            a handle is in autocommit mode, so nothing would be atomic
+│   ├── IsolationTooHigh            a handle's isolation level hides rows that a cancel must see
+│   ├── CannotBegin                 a schedule index cannot begin a transaction on its handle
 │   ├── NotCommittedYet (LookupError)   a job of `app.on(…)` whose transaction is not committed
-│   ├── UseTx                       inside a mutation only `tx` may touch the store
+│   ├── UseTx                       the app was used inside a mutation; use `tx`
 │   ├── WouldWaitForItself          waiting for a job that cannot start before you return
 │   └── CannotCancelSelf            a mutation tried to cancel its own job
 ├── JobError                        what `job.result()` raises
-│   ├── JobFailed                   the job failed; carries kind, message, traceback
+│   ├── JobFailed                   the job failed; has kind, message, traceback
 │   ├── JobCanceled                 the job was canceled; says by whom
 │   └── ResultTimeout (TimeoutError)
-├── NonRetryable                    raised by a function: fail at once, whatever its retry policy
-│   └── AddressRefused              an address that nothing may be sent to
-├── DeliveryFailed                  an address has not answered, or not with success
-├── RetryAfter                      raised by a function: fail, and try again after so long
-├── Canceled                        raised inside a job whose row was taken away
-├── UnstorableResult                a return value that is no strict JSON
+├── NonRetryable                    raised by a function: fail without retrying
+│   └── AddressRefused              requests to that address are not allowed
+├── DeliveryFailed                  no answer from an address, or not a success
+├── RetryAfter                      raised by a function: fail, retry after the given time
+├── Canceled                        raised inside a job that was canceled or taken away
+├── UnstorableResult                a return value that is not valid JSON
 ├── SignatureMismatch               stored arguments no longer fit the function
 ├── StoreError
-│   ├── StoreUnavailable            no connection; the operation may be repeated
-│   │   └── StoreMoved              it is being copied to another database, or was moved there
+│   ├── StoreUnavailable            no connection; the operation can be retried
+│   │   └── StoreMoved              the store is being copied to another database, or was moved
 │   ├── StoreMissing                the database file does not exist
-│   ├── StoreReadOnly               the database cannot be written
+│   ├── StoreReadOnly               the database is read-only
 │   ├── StoreFull                   the disk is full
-│   ├── NotMigrated                 duly's tables are missing or old
-│   ├── NoScheduleTable             the table of a schedule index is missing; carries its DDL
-│   ├── StoreTooNew                 the store needs newer code than this
+│   ├── NotMigrated                 duly's tables are missing or outdated
+│   ├── NoScheduleTable             a schedule index's table is missing; has its DDL
+│   ├── StoreTooNew                 the store requires a newer version of duly
 │   ├── StoreTooOld                 the database engine is too old
-│   ├── QueryTooBroad               no index serves the filter
-│   ├── CopyRefused                 a store cannot be copied there, or not now
-│   └── CopyDiffers                 what arrived is not what was sent; nothing was handed over
+│   ├── QueryTooBroad               no index supports the filter, and the scan took too long
+│   ├── CopyRefused                 the store cannot be copied there, or not now
+│   └── CopyDiffers                 the copy does not match the source, so nothing was switched
 └── MissingExtra                    an optional dependency is not installed
 
-CalendarEnds (UserWarning)          no error: a calendar was attached whose last date comes soon
+CalendarEnds (UserWarning)          a warning: the attached calendar's last date is close
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ from urllib.parse import urlsplit
 
 
 class DulyError(Exception):
-    """The root of everything that duly raises on purpose."""
+    """Base class of all exceptions that duly raises on purpose."""
 
 
 # Bad input ---------------------------------------------------------------------------------------
 
 
 class BadInput(DulyError, ValueError):
-    """Something given to duly was refused; nothing was written."""
+    """Invalid input was refused; nothing was written."""
 
 
 class InvalidArgument(BadInput):
-    """An argument of a job does not fit the function's signature."""
+    """An argument of a job does not match the function's signature."""
 
     def __init__(self, function: str, argument: str, reason: str) -> None:
         self.function = function
@@ -107,7 +107,7 @@ class InvalidArgument(BadInput):
 
 
 class ArgumentsTooLarge(BadInput):
-    """The arguments of one job are larger than the store takes."""
+    """The arguments of one job are larger than the store accepts."""
 
     def __init__(self, function: str, size: int, limit: int) -> None:
         self.function = function
@@ -120,7 +120,7 @@ class ArgumentsTooLarge(BadInput):
 
 
 class InvalidOption(BadInput):
-    """An option has a value that makes no sense."""
+    """An option has an invalid value."""
 
     def __init__(self, option: str, reason: str, hint: str = "") -> None:
         self.option = self.field = option
@@ -130,7 +130,7 @@ class InvalidOption(BadInput):
 
 
 class InvalidTime(BadInput):
-    """A time or delay that a job or schedule cannot have; `field` names it where it has a name."""
+    """A time or delay is not valid for a job or schedule; `field` names the option, if known."""
 
     def __init__(self, reason: str, field: str = "", hint: str = "") -> None:
         self.field = field
@@ -140,7 +140,7 @@ class InvalidTime(BadInput):
 
 
 class InvalidCalendar(BadInput):
-    """A calendar that cannot be stored: a bad name, kind, zone, date or iCal line."""
+    """A calendar is not valid: a bad name, kind, zone, date or iCal line."""
 
     def __init__(self, field: str, reason: str, hint: str = "") -> None:
         self.field = field
@@ -150,7 +150,7 @@ class InvalidCalendar(BadInput):
 
 
 class InvalidCondition(BadInput):
-    """A condition that cannot be judged; `pointer` names the key that is wrong, if it is one."""
+    """A condition is not valid; `pointer` is the key with the problem, if there is one."""
 
     def __init__(self, pointer: str | None, reason: str, hint: str = "") -> None:
         self.field = "condition"
@@ -162,7 +162,7 @@ class InvalidCondition(BadInput):
 
 
 class InvalidRotation(BadInput):
-    """A rotation that cannot be used; `index` is the entry that is wrong, if it is one."""
+    """A rotation is not valid; `index` is the entry with the problem, if there is one."""
 
     def __init__(self, index: int | None, reason: str, hint: str = "") -> None:
         self.field = "rotation"
@@ -178,7 +178,7 @@ def _with_hint(message: str, hint: str) -> str:
 
 
 class InvalidCron(BadInput):
-    """A cron expression makes no sense, or would never fire."""
+    """A cron expression is not valid, or would never fire."""
 
     def __init__(
         self, expression: str, field: str, text: str, position: int, reason: str, hint: str
@@ -194,27 +194,27 @@ class InvalidCron(BadInput):
 
 
 class UnknownZone(BadInput):
-    """No time zone has that name."""
+    """There is no time zone with that name."""
 
     def __init__(self, name: str, nearest: str | None = None) -> None:
         self.name = name
         self.field = "tz"
-        self.reason: str = f"no time zone is called {name!r}"
+        self.reason: str = f"there is no time zone {name!r}"
         self.hint: str = (
             f"did you mean {nearest!r}?" if nearest else 'write a name such as "Europe/Istanbul"'
         )
         if not name.strip():
             self.reason = "an empty string is not a time zone"
-            self.hint = 'leave it out for UTC, or write a name such as "Europe/Istanbul"'
+            self.hint = 'omit it for UTC, or write a name such as "Europe/Istanbul"'
         super().__init__(f"{self.reason}; {self.hint}")
 
 
 class InvalidFunction(BadInput):
-    """What was decorated cannot become a duly function."""
+    """The decorated object cannot be a duly function."""
 
 
 class FunctionConflict(BadInput):
-    """Two different functions want the same name."""
+    """Two different functions have the same name."""
 
     def __init__(self, name: str, first: str, second: str) -> None:
         self.name = name
@@ -224,13 +224,13 @@ class FunctionConflict(BadInput):
 
 
 class ScheduleExists(BadInput):
-    """The owner has a schedule of that key; or code declares it in two places."""
+    """The owner already has a schedule with that key, or code declares the key in two places."""
 
     def __init__(self, key: str, places: tuple[str, str] | None = None) -> None:
         self.key = key
         self.field = "key"
         self.places = places
-        self.reason: str = f"there is a schedule {key!r} already"
+        self.reason: str = f"schedule {key!r} already exists"
         self.hint: str = "update it, or choose another key"
         if places is not None:
             self.reason = f"schedule {key!r} is declared twice: {places[0]} and {places[1]}"
@@ -239,69 +239,67 @@ class ScheduleExists(BadInput):
 
 
 class CalendarExists(BadInput):
-    """The owner has a calendar of that name."""
+    """The owner already has a calendar with that name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.field = "name"
-        super().__init__(f"there is a calendar {name!r} already; update it, or choose another name")
+        super().__init__(f"calendar {name!r} already exists; update it, or choose another name")
 
 
 class EndpointExists(BadInput):
-    """The owner has an endpoint of that name."""
+    """The owner already has an endpoint with that name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.field = "name"
-        super().__init__(
-            f"there is an endpoint {name!r} already; update it, or choose another name"
-        )
+        super().__init__(f"endpoint {name!r} already exists; update it, or choose another name")
 
 
 class ReadOnlyCalendar(BadInput):
-    """A calendar that comes with duly cannot be changed."""
+    """A built-in calendar cannot be changed; clone it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"calendar {name!r} comes with duly and cannot be changed; clone it")
+        super().__init__(f"calendar {name!r} is built in and cannot be changed; clone it")
 
 
 class GatewayExists(BadInput):
-    """The owner has a gateway of that name."""
+    """The owner already has a gateway with that name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.field = "name"
-        super().__init__(f"there is a gateway {name!r} already; remove it, or choose another name")
+        super().__init__(f"gateway {name!r} already exists; remove it, or choose another name")
 
 
 class CronExists(BadInput):
-    """The gateway has a cron of that name."""
+    """The gateway already has a cron with that name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.field = "name"
-        super().__init__(f"there is a cron {name!r} already; update it, or choose another name")
+        super().__init__(f"cron {name!r} already exists; update it, or choose another name")
 
 
 class CalendarEnds(UserWarning):
-    """A calendar was attached whose last date comes soon; after it, it says nothing any more."""
+    """The last date of an attached calendar is close; after it, the calendar has no effect."""
 
 
 class StaleVersion(BadInput):
-    """Somebody has changed it since it was read."""
+    """The object was changed after it was read."""
 
     def __init__(self, name: str, expected: int, found: int) -> None:
         self.name = name
         self.expected = expected
         self.found = found
         super().__init__(
-            f"{name!r} is at version {found}, not {expected}: it was changed since; read it again"
+            f"{name!r} is at version {found}, not {expected}: it was changed; read it again"
         )
 
 
 class WrongStatus(BadInput):
-    """The function has a status that does not allow this change."""
+    """The function's status does not allow this change."""
 
     def __init__(self, name: str, current: str, wanted: str) -> None:
         self.name = name
@@ -309,7 +307,7 @@ class WrongStatus(BadInput):
 
 
 class WrongDatabase(BadInput):
-    """The handle given to `app.on` leads to another database than the app's."""
+    """The handle passed to `app.on` points to another database than the app's."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(f"{found}; the app's store is in {wanted}")
@@ -333,7 +331,7 @@ class UnknownFunction(DulyError, LookupError):
         elif name in known:
             message = (
                 f"another function is registered as {name!r}; "
-                "this one belongs to another app, or was defined again since"
+                "this one belongs to another app or has been redefined"
             )
         else:
             near = difflib.get_close_matches(name, known, n=1)
@@ -343,7 +341,7 @@ class UnknownFunction(DulyError, LookupError):
 
 
 class FunctionDeleted(DulyError, LookupError):
-    """An operator deleted the function: nothing can be scheduled until it is restored."""
+    """An operator deleted the function; it cannot be called until it is restored."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -351,42 +349,38 @@ class FunctionDeleted(DulyError, LookupError):
 
 
 class ScheduleNotFound(DulyError, LookupError):
-    """No schedule of that owner has that key or id."""
+    """The owner has no schedule with that key or id."""
 
     def __init__(self, key: str) -> None:
         self.key = key
-        super().__init__(
-            f"there is no schedule {key!r}; app.schedules.list() shows those there are"
-        )
+        super().__init__(f"there is no schedule {key!r}; list them with app.schedules.list()")
 
 
 class CalendarNotFound(DulyError, LookupError):
-    """No calendar of that owner has that name or id."""
+    """The owner has no calendar with that name or id."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.field = "calendar"
         self.reason: str = f"there is no calendar {name!r}"
-        self.hint: str = "app.calendars.list() shows those there are"
+        self.hint: str = "list them with app.calendars.list()"
         super().__init__(f"{self.reason}; {self.hint}")
 
 
 class EndpointNotFound(DulyError, LookupError):
-    """No endpoint of that owner has that name or id."""
+    """The owner has no endpoint with that name or id."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(
-            f"there is no endpoint {name!r}; app.endpoints.list() shows those there are"
-        )
+        super().__init__(f"there is no endpoint {name!r}; list them with app.endpoints.list()")
 
 
 class GatewayNotFound(DulyError, LookupError):
-    """No gateway of that owner has that name or id."""
+    """There is no gateway with that name or id."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"there is no gateway {name!r}; app.gateways.list() shows those there are")
+        super().__init__(f"there is no gateway {name!r}; list them with app.gateways.list()")
 
 
 class CronNotFound(DulyError, LookupError):
@@ -394,41 +388,41 @@ class CronNotFound(DulyError, LookupError):
 
     def __init__(self, cron_id: str) -> None:
         self.cron_id = cron_id
-        super().__init__(f"the gateway has no cron {cron_id!r}; cron_list() shows those it has")
+        super().__init__(f"the gateway has no cron {cron_id!r}; list them with cron_list()")
 
 
 class JobNotFound(DulyError, LookupError):
-    """No job has that id: it never existed, was rolled back, or retention removed it."""
+    """There is no job with that id: it never existed, was rolled back, or retention removed it."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(f"no job has the id {job_id!r}")
+        super().__init__(f"there is no job {job_id!r}")
 
 
 class WebhookEventNotFound(DulyError, LookupError):
-    """The inbox holds no event with that id: none was received, or retention removed it."""
+    """The inbox has no event with that id: it was never received, or was removed by retention."""
 
     def __init__(self, event_id: str) -> None:
         self.event_id = event_id
-        super().__init__(f"no webhook event has the id {event_id!r}")
+        super().__init__(f"there is no webhook event {event_id!r}")
 
 
 class SecretMissing(DulyError, LookupError):
-    """The variable or file that a reference to a secret names is not there, or is empty."""
+    """The variable or file that a secret reference names does not exist or is empty."""
 
     def __init__(self, reference: str) -> None:
         self.reference = reference
         super().__init__(
-            f"there is no secret at {reference!r}; set the variable, or write the file"
+            f"there is no secret at {reference!r}; set the variable, or create the file"
         )
 
 
 class TokenNotFound(DulyError, LookupError):
-    """No token of the server has that id."""
+    """There is no API token with that id."""
 
     def __init__(self, token_id: str) -> None:
         self.token_id = token_id
-        super().__init__(f"no token has the id {token_id!r}")
+        super().__init__(f"there is no token {token_id!r}")
 
 
 # Transactions ------------------------------------------------------------------------------------
@@ -439,28 +433,28 @@ class TransactionError(DulyError):
 
 
 class TooManyJobs(TransactionError):
-    """One mutation scheduled more jobs, or more bytes of arguments, than it may."""
+    """One mutation enqueued more jobs, or more bytes of arguments, than allowed."""
 
 
 class TransactionEnded(TransactionError):
-    """The transaction behind a `tx` is over, so nothing can be done in it any more."""
+    """The transaction of a `tx` has ended, so the `tx` can no longer be used."""
 
 
 class NotInTransaction(TransactionError):
-    """The handle given to `app.on` is in autocommit, so what is done with it is not atomic."""
+    """The handle passed to `app.on` is in autocommit mode, so changes would not be atomic."""
 
     def __init__(self, handle: object, instead: str) -> None:
         self.handle = handle
         super().__init__(
-            f"this {type(handle).__name__} is in autocommit and in no transaction, so nothing was "
-            f"written; {instead}"
+            f"this {type(handle).__name__} is in autocommit mode and outside a transaction, so "
+            f"nothing was written; {instead}"
         )
 
 
 class IsolationTooHigh(TransactionError):
-    """The transaction given to `app.on` reads an old snapshot, in which a cancel may miss jobs.
+    """The transaction passed to `app.on` reads an old snapshot, in which a cancel can miss jobs.
 
-    Only a job that has never started and belongs to no batch can be canceled in it.
+    In such a transaction only jobs that never started and belong to no batch can be canceled.
     """
 
     def __init__(self, job_id: str, level: str) -> None:
@@ -475,7 +469,7 @@ class IsolationTooHigh(TransactionError):
 
 
 class CannotBegin(TransactionError):
-    """A schedule index needs a transaction of its own, which this handle cannot begin."""
+    """A schedule index needs its own transaction, which it cannot begin on this handle."""
 
     def __init__(self, handle: object, instead: str) -> None:
         self.handle = handle
@@ -486,15 +480,15 @@ class CannotBegin(TransactionError):
 
 
 class NotCommittedYet(TransactionError, LookupError):
-    """The job was made in a transaction of the caller's that others cannot see yet."""
+    """The job was created in a transaction of yours that has not been committed yet."""
 
     def __init__(self, job_id: str, noun: str = "job") -> None:
         self.job_id = job_id
-        super().__init__(f"{noun} {job_id} is not committed yet, or rolled back")
+        super().__init__(f"{noun} {job_id} is not committed yet, or was rolled back")
 
 
 class UseTx(TransactionError):
-    """Inside a mutation the app itself may not touch the store: the effect would not be atomic."""
+    """The app was used inside a mutation, where its changes would not be atomic; use `tx`."""
 
     def __init__(self, verb: str) -> None:
         words = {"run": "use tx.run", "cancel": "use tx.cancel", "on": "use the verbs of tx"}
@@ -505,14 +499,16 @@ class UseTx(TransactionError):
 
 
 class WouldWaitForItself(TransactionError):
-    """A mutation waits for a job that cannot start before the mutation has returned."""
+    """A mutation waits for a job that cannot start until the mutation has returned."""
 
     def __init__(self) -> None:
-        super().__init__("a mutation cannot wait for a job; schedule a function that continues")
+        super().__init__(
+            "a mutation cannot wait for a job; enqueue another function to continue after it"
+        )
 
 
 class CannotCancelSelf(TransactionError):
-    """A mutation tried to cancel the job that it is."""
+    """A mutation tried to cancel its own job."""
 
     def __init__(self) -> None:
         super().__init__("a mutation cannot cancel itself; raise an exception instead")
@@ -522,7 +518,7 @@ class CannotCancelSelf(TransactionError):
 
 
 class JobError(DulyError):
-    """The job has no result to give."""
+    """The job has no result to return."""
 
 
 class JobFailed(JobError):
@@ -542,13 +538,13 @@ class JobCanceled(JobError):
     def __init__(self, job_id: str, canceled_by: str | None) -> None:
         self.job_id = job_id
         self.canceled_by = canceled_by
-        # Nobody cancels a job that expires.
+        # A job that expires has no canceler.
         reason = f"was canceled by {canceled_by}" if canceled_by else "expired before it started"
         super().__init__(f"job {job_id} {reason}")
 
 
 class ResultTimeout(JobError, TimeoutError):
-    """The job was not finished in the time that the caller was ready to wait."""
+    """The job did not finish within the timeout."""
 
     def __init__(self, job_id: str, state: str, seconds: float) -> None:
         self.job_id = job_id
@@ -556,27 +552,28 @@ class ResultTimeout(JobError, TimeoutError):
 
 
 class NonRetryable(DulyError):
-    """Raise it, or an exception derived from it, where another attempt would be of no use."""
+    """Raise it, or a subclass, from a function to fail the job without another attempt."""
 
 
 class AddressRefused(NonRetryable):
-    """Nothing may be sent there: no plain address of HTTP, or one that is not public."""
+    """Requests to this address are not allowed: it is not plain HTTP(S), or not public."""
 
 
 class DeliveryFailed(DulyError):
-    """Something was sent, or should have been, and no answer came, or not one of success."""
+    """A request could not be sent, got no answer, or got an answer that is not a success."""
 
 
 class RetryAfter(DulyError):
-    """Raise it where the next attempt should come after so many seconds: a service said when.
+    """Raise it from a function to delay the next attempt, for example when a service says how long.
 
-    The retry policy decides whether there is a next attempt, and how long it may be put off. The
-    seconds may be text, as a header has them; what is no number is refused with InvalidOption.
+    The retry policy still decides whether there is another attempt, and how far it can be delayed.
+    `seconds` can also be text, as in a `Retry-After` header; text that is not a number raises
+    InvalidOption.
     """
 
     def __init__(self, seconds: float | str, message: str = "") -> None:
         self.seconds: float = _seconds(seconds)
-        super().__init__(message or f"to be tried again after {self.seconds:g} s")
+        super().__init__(message or f"retry after {self.seconds:g} s")
 
 
 def _seconds(given: float | str) -> float:
@@ -590,35 +587,35 @@ def _seconds(given: float | str) -> float:
 
 
 class Canceled(DulyError):
-    """Raised inside a job that was canceled, timed out or taken over: its result is dropped."""
+    """Raised inside a job that was canceled, timed out or taken over; its result is discarded."""
 
 
 class UnstorableResult(DulyError):
-    """A function returned something that cannot be stored as strict JSON."""
+    """A function returned a value that cannot be stored as strict JSON."""
 
 
 class SignatureMismatch(DulyError):
-    """The stored arguments of a job no longer fit the function's signature."""
+    """The stored arguments of a job no longer match the function's signature."""
 
 
 # Gateways ----------------------------------------------------------------------------------------
 
 
 class GatewayError(DulyError):
-    """A gateway did not do what it was asked."""
+    """A gateway did not do what was requested."""
 
 
 class GatewayUnavailable(GatewayError):
-    """A gateway gave no answer, or none that makes sense; what was asked may be done, or not."""
+    """A gateway did not answer, or not usefully; it may or may not have done what was asked."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         self.reason = reason
-        super().__init__(f"the gateway at {url} cannot be asked: {reason}")
+        super().__init__(f"the gateway at {url} is not available: {reason}")
 
 
 class GatewayRefused(GatewayError):
-    """A gateway answered that it will not do what was asked; nothing was changed."""
+    """A gateway refused the request; nothing was changed."""
 
     def __init__(
         self, status: int, code: str, message: str, field: str | None = None, hint: str = ""
@@ -634,19 +631,19 @@ class GatewayRefused(GatewayError):
 
 
 class StoreError(DulyError):
-    """The database could not do what was asked."""
+    """The database could not carry out an operation."""
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached, or answered that it is busy; trying again may help."""
+    """The database cannot be reached, or reported that it is busy; retrying may help."""
 
 
 class StoreRefused(StoreUnavailable):
-    """The database answered and refused the connection: a wrong password, an unknown name."""
+    """The database refused the connection: for example a wrong password or an unknown name."""
 
 
 class StoreMoved(StoreUnavailable):
-    """The store is being copied to another database, or was moved there: nothing can be written."""
+    """The store is being copied to another database, or was moved there; it rejects writes."""
 
 
 class StoreMissing(StoreError):
@@ -654,19 +651,19 @@ class StoreMissing(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The database cannot be written."""
+    """The database is read-only."""
 
 
 class StoreFull(StoreError):
-    """The disk, or the database's own limit, is full."""
+    """The disk is full, or the database has reached its size limit."""
 
 
 class NotMigrated(StoreError):
-    """duly's tables are missing, or older than this code needs."""
+    """duly's tables are missing, or older than this version needs."""
 
 
 class NoScheduleTable(StoreError):
-    """The table of a schedule index, or of a collection of schedules, is missing."""
+    """The table of a schedule index or of a schedule collection is missing."""
 
     def __init__(self, table: str, ddl: str) -> None:
         self.table = table
@@ -677,37 +674,37 @@ class NoScheduleTable(StoreError):
 
 
 class StoreTooNew(StoreError):
-    """The store was migrated by newer code, and this code may no longer use it."""
+    """The store was migrated by a newer version of duly, and this version can no longer use it."""
 
     def __init__(self, code: int, min_code: int) -> None:
         self.code = code
         self.min_code = min_code
         super().__init__(
-            f"the store needs code of schema version {min_code} or newer, this code has {code}; "
+            f"the store requires code of schema version {min_code} or newer, this code has {code}; "
             "upgrade duly"
         )
 
 
 class StoreTooOld(StoreError):
-    """The database engine is older than duly supports."""
+    """The database server or library is older than duly supports."""
 
 
 class QueryTooBroad(StoreError):
-    """No index serves the filter, and scanning took too long."""
+    """No index supports the filter, and the scan took too long."""
 
 
 class CopyRefused(StoreError):
-    """A store cannot be copied to that place, or not now; the source goes on as before."""
+    """A store cannot be copied there, or not now; the source continues to work as before."""
 
 
 class CopyDiffers(StoreError):
-    """What has arrived is not what was sent, so that nothing was handed over."""
+    """The copy does not match the source, so nothing was switched over."""
 
     def __init__(self, tables: Iterable[str]) -> None:
         self.tables = list(tables)
         super().__init__(
             f"the copy differs from the source in {', '.join(self.tables)}; the source is closed "
-            "and whole: give the copy up with `duly copy --abort`, then begin again"
+            "and intact: abandon the copy with `duly copy --abort`, then start again"
         )
 
 
@@ -723,12 +720,12 @@ class MissingExtra(DulyError):
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """The URL with its password hidden."""
     with contextlib.suppress(ValueError):
         password = urlsplit(url).password
         if password:
             return url.replace(f":{password}@", ":***@")
-    # No URL, and yet with something before the @ that may be a password.
+    # Not a URL, but the part before the @ may still be a password.
     before, at, after = url.rpartition("@")
     name, colon, _ = before.rpartition("/")[2].partition(":")
     if not at or not colon:

@@ -1,8 +1,8 @@
 """Named points where tests can kill, pause or fail the running code; free when off.
 
-Production code calls `fault.point("worker.claimed")`. A test sets a handler with `fault.inject`, a
-child process is armed through the environment: `DULY_FAULT=worker.claimed:3` kills the process
-with SIGKILL the third time it passes there.
+Production code calls `fault.point("worker.claimed")`. A test sets a handler with `fault.inject`. A
+child process is armed through the environment: `DULY_FAULT=worker.claimed:3` kills it with SIGKILL
+the third time it reaches that point.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _handler: Handler | None = None
 
 
 def point(name: str) -> None:
-    """Pass a named point; does nothing unless a test armed it."""
+    """Reach a named point; does nothing unless a test has armed it."""
     if _handler is not None:
         _handler(name)
 
@@ -79,7 +79,7 @@ def inject(handler: Handler) -> Generator[None]:
 
 
 def kill_at(name: str, nth: int) -> Handler:
-    """A handler that ends this process, without any clean-up, at the nth pass of a point."""
+    """A handler that kills this process, without clean-up, when it reaches a point the nth time."""
     passes = 0
 
     def handler(at: str) -> None:
@@ -98,7 +98,7 @@ def _arm_from_environment() -> None:
     if spec:
         name, _, nth = spec.partition(":")
         if name not in POINTS:
-            raise ValueError(f"DULY_FAULT names no fault point: {name!r}")
+            raise ValueError(f"DULY_FAULT names an unknown fault point: {name!r}")
         _handler = kill_at(name, int(nth or 1))
 
 

@@ -2,8 +2,8 @@
 
     48 bits of milliseconds | version | 12 bits of counter | variant | 62 random bits
 
-Time and counter are one number that only ever grows: to the given millisecond when that is ahead,
-else by one. So ids stay in order when the clock stands still or goes back, and a full counter
+Time and counter form one number that only increases: to the given millisecond when that is ahead,
+otherwise by one. So ids stay in order when the clock stands still or goes back, and a full counter
 carries into the milliseconds. The random bits keep processes apart.
 """
 
@@ -15,24 +15,24 @@ import sys
 import threading
 from random import Random
 
-# Twice as fast as an f-string, which formats each part by itself.
+# Twice as fast as an f-string, which formats each part separately.
 _TEMPLATE = "%08x-%04x-7%03x-%04x-%012x"
 
 FIRST_ID = "00000000-0000-0000-0000-000000000000"
-"""Smaller than every id."""
+"""Sorts before every id."""
 
 _is_canonical = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 class _Source:
-    """The last stamp given out in this process, and its random bits."""
+    """The last stamp issued in this process, and its random bits."""
 
     def __init__(self) -> None:
         self._last = 0
         self.reset()
 
     def reset(self) -> None:
-        """Start afresh in a forked child, where the lock may be held by a thread that is gone."""
+        """Start again in a forked child, where the thread that holds the lock may not exist."""
         self._lock = threading.Lock()
         self.bits = Random(os.urandom(32)).getrandbits
 
@@ -64,7 +64,7 @@ if sys.platform != "win32":
 
 
 def new_id(now_ms: int) -> str:
-    """A new id, greater than every id that this process made before."""
+    """A new id, greater than every id that this process generated before."""
     return _format(_source.take(now_ms, 1), _source.bits(62))
 
 
@@ -75,7 +75,7 @@ def new_ids(now_ms: int, n: int) -> list[str]:
 
 
 def go_past(known: str) -> None:
-    """Let every id that this process makes from now on be greater than one of another process."""
+    """Make every id that this process generates from now on greater than the given one."""
     _source.take(int(known[:8] + known[9:13], 16) + 1, 1)
 
 

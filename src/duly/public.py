@@ -1,4 +1,4 @@
-"""The module of each public name. `duly` imports this when a name is first used."""
+"""The module of each public name; `duly` imports it when the name is first used."""
 
 from duly.app import Duly as Duly
 from duly.app.aio import AsyncApp as AsyncApp

@@ -1,7 +1,7 @@
 """Time zones: the local time at an instant, and the instants of a local time.
 
-The zone data is the newer of the system's and that of the `tzdata` package: common images carry
-system data that is a year old and wrong for several zones. The host's search path is only read.
+The newer of the system's zone data and the `tzdata` package is used: common images have system
+data that is a year old and wrong for several zones. The host's search path is only read.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from zoneinfo import ZoneInfo
 
 from duly.errors import UnknownZone
 
-# A path in the zone data: no dots, so it leads nowhere else.
+# A path in the zone data: without dots, so it cannot point anywhere else.
 _NAME = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
 _LONGEST_NAME = 64
 _VERSION = re.compile(r"\d{4}[a-z]*")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400
-# How far apart offsets are asked for: real transitions are a week apart or more.
+# The distance at which offsets are sampled: real transitions are a week apart or more.
 _STRIDE = 3 * _DAY
-# Transitions are looked for, and kept, in parts of 2**25 seconds: a bit more than a year.
+# Transitions are looked for, and cached, in parts of 2**25 seconds: a bit more than a year.
 _PART = 25
 
 
 class Span(NamedTuple):
-    """A stretch of time, in seconds since 1970 UTC, during which the offset stays the same."""
+    """A period, in seconds since 1970 UTC, during which the offset stays the same."""
 
     start: int
     end: int
     offset: int
     before: int
-    """The offset until `start`: larger, and clocks were set back; smaller, and forward."""
+    """The offset before `start`: if larger, clocks were set back; if smaller, forward."""
 
 
 class Zone:
-    """A zone's clock, in whole seconds."""
+    """The local time of a zone, in whole seconds."""
 
     __slots__ = ("_info", "_parts", "name")
 
     @property
     def info(self) -> ZoneInfo:
-        """The same for datetimes."""
+        """The zone as a `tzinfo` for datetimes."""
         return self._info
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
@@ -61,7 +61,7 @@ class Zone:
         return f"Zone({self.name!r})"
 
     def span(self, second: int) -> Span:
-        """The span of the zone around that second since 1970 UTC."""
+        """The span of the zone that contains that second since 1970 UTC."""
         part = second >> _PART
         spans = self._parts.get(part) or self._load(part)
         for span in spans:
@@ -70,13 +70,13 @@ class Zone:
         raise AssertionError("the spans of a part cover it")
 
     def offset(self, second: int) -> int:
-        """How many seconds local time is ahead of UTC then."""
+        """How many seconds local time is ahead of UTC at that second."""
         return self.span(second).offset
 
     def resolve(self, local: int) -> tuple[int, ...]:
-        """When clocks show a local time (in seconds, as if it were UTC).
+        """The instants at which clocks show a local time (in seconds, as if it were UTC).
 
-        Once as a rule; never if clocks were set forward over it; twice if they were set back.
+        Normally one; none if clocks were set forward over it; two if they were set back.
         """
         found: list[int] = []
         second = local - _DAY
@@ -88,7 +88,7 @@ class Zone:
         return tuple(found)
 
     def _load(self, part: int) -> tuple[Span, ...]:
-        # Two threads may do the same work; they come to the same result.
+        # Two threads may do the same work; they get the same result.
         spans = self._parts[part] = tuple(self._spans(part << _PART, (part + 1) << _PART))
         return spans
 
@@ -104,7 +104,7 @@ class Zone:
         yield Span(began, end, offset, before)
 
     def _change(self, low: int, high: int, offset: int) -> int:
-        """The first second after `low`, at most `high`, that no longer has this offset."""
+        """The first second after `low`, at most `high`, with another offset."""
         while high - low > 1:
             middle = (low + high) // 2
             if self._ask(middle) == offset:
@@ -123,7 +123,7 @@ class Zone:
 
 
 class _Source:
-    """A folder of zone files, and the version of the zone data that it holds."""
+    """A folder of zone files and the version of its zone data."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -138,12 +138,12 @@ class _Source:
 
 
 class _Package:
-    """The zone files of the `tzdata` package, which need not be files."""
+    """The zone files of the `tzdata` package, which may not be on disk."""
 
     def __init__(self) -> None:
         package = import_module("tzdata")
         self.version: str = package.IANA_VERSION
-        from importlib import resources  # with much that most programs do not need
+        from importlib import resources  # imports a lot that most programs do not need
 
         self.root = resources.files(package)
         self.names = frozenset((self.root / "zones").read_text(encoding="utf-8").split())
@@ -156,7 +156,7 @@ class _Package:
 
 
 def _version_in(folder: Path) -> str:
-    """Such as "2026a"; the empty string, older than all, where the folder does not say."""
+    """Such as "2026a"; the empty string, which sorts first, if the folder does not say."""
     for file, begin in (("tzdata.zi", "# version "), ("+VERSION", "")):
         try:
             with (folder / file).open(encoding="utf-8", errors="replace") as lines:
@@ -169,12 +169,12 @@ def _version_in(folder: Path) -> str:
 
 
 class _Data:
-    """Everything read so far."""
+    """All zone data read so far."""
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]]) -> None:
         self.package = _Package()
         system = [_Source(Path(folder)) for folder in folders if Path(folder).is_dir()]
-        # The sort is stable, and at the same version the package is the same on every machine.
+        # The sort is stable: at the same version the package wins, as on every machine.
         self.sources: list[_Package | _Source] = [self.package, *system]
         self.sources.sort(key=lambda source: source.version, reverse=True)
         self.zones: dict[str | None, Zone] = {}
@@ -197,7 +197,7 @@ class _Data:
         raise UnknownZone(name, _nearest(name, self.names()))
 
     def _read(self, name: str) -> ZoneInfo | None:
-        # The system's data may be newer and yet lack names that are only aliases.
+        # The system's data may be newer but lack names that are only aliases.
         return next((info for source in self.sources if (info := source.read(name))), None)
 
 
@@ -216,7 +216,7 @@ _zones: dict[str | None, Zone] = {}
 
 
 def zone(name: str | None) -> Zone:
-    """The zone with that name; UTC for None. `UnknownZone` if there is none."""
+    """The zone with that name; UTC for None. Raises `UnknownZone` if there is none."""
     if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownZone(str(name)[:_LONGEST_NAME])
     return _zones.get(name) or _find(name)
@@ -228,7 +228,7 @@ def version() -> str:
 
 
 def forget(folders: Sequence[str | os.PathLike[str]] | None = None) -> None:
-    """Read zone data anew when it is next needed, from these folders instead of the system's."""
+    """Drop cached zone data; from then on, read these folders instead of the system's."""
     global _data
     _data = None if folders is None else _Data(folders)
     _zones.clear()

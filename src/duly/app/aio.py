@@ -1,7 +1,7 @@
 """`app.aio`: the app's verbs for async code, without blocking the event loop.
 
-The drivers are synchronous, so every question to the store is asked in a thread of duly's own. A
-transaction lives on one thread from its beginning to its end.
+The drivers are synchronous, so each store operation runs in one of duly's threads. A transaction
+stays on one thread from beginning to end.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ CANCELED = "a statement was canceled, so the transaction is rolled back"
 
 
 class AsyncApp(AsyncVerbs):
-    """`app.aio`: what an app does, awaited. The event loop goes on meanwhile.
+    """`app.aio`: the app's verbs, awaited, so that the event loop is not blocked.
 
-    A call whose task is canceled may have happened or not, as with any other database.
+    If the task of a call is canceled, the call may or may not have taken effect, as with any other
+    database.
     """
 
     def __init__(self, app: Duly) -> None:
@@ -58,7 +59,7 @@ class AsyncApp(AsyncVerbs):
         self.observe: AsyncObserve = AsyncObserve(app.core, app.observe)
 
     async def function(self, name: str) -> Function[..., Any]:
-        """The function of that name: registered here, or published by the workers that have it."""
+        """Return the function with that name, registered here or published by its workers."""
         return await self._core.threads.read(partial(self._core.functions.function, name))
 
     async def cancel_all(
@@ -70,7 +71,7 @@ class AsyncApp(AsyncVerbs):
         after: Instant | None = None,
         before: Instant | None = None,
     ) -> int:
-        """Cancel every unfinished job of a function, due in [after, before); how many were."""
+        """Cancel every unfinished job of a function, due in [after, before); returns how many."""
         return await self._core.threads.call(
             lambda: self._app.cancel_all(
                 function, queue=queue, owner=owner, after=after, before=before
@@ -78,30 +79,30 @@ class AsyncApp(AsyncVerbs):
         )
 
     async def workers(self) -> Sequence[WorkerInfo]:
-        """The workers that are registered now."""
+        """The workers that are currently registered."""
         return await self._core.threads.read(self._app.workers)
 
     async def held(self) -> Sequence[HeldJobs]:
-        """Jobs that cannot start for a reason of their own, by reason and function."""
+        """Due jobs that cannot start, counted by reason and function."""
         return await self._core.threads.read(self._app.held)
 
     def watch(self, job_id: str, timeout: float | None = None) -> AsyncGenerator[Event]:
-        """The state of a job now, then every newer one, until its last: `async for event in …`.
+        """Yield the state of a job now, then each newer one, until it ends: `async for event in …`.
 
-        JobNotFound if there is no such job.
+        Raises JobNotFound if there is no such job.
         """
         return watch_async(self._core, job_id, timeout)
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncTx]:
-        """A transaction outside any job: `async with app.aio.transaction() as tx: …`.
+        """Open a transaction outside any job: `async with app.aio.transaction() as tx: …`.
 
-        It commits at the end of the block. Any exception, also that the task is canceled, rolls it
-        back; it is over when the block has been left.
+        It commits at the end of the block. Any exception, including cancellation of the task, rolls
+        it back. The `tx` cannot be used after the block.
         """
         return _Transaction(self._core)
 
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        # Here, in the context of the caller.
+        # Here, so that it runs in the caller's context.
         refuse_inside_mutation("run")
         if any(isinstance(job, KeyedJob) for job in jobs):
             return await self._core.threads.call(partial(self._core.insert, jobs))
@@ -121,8 +122,8 @@ class AsyncApp(AsyncVerbs):
 class AsyncTx(AsyncVerbs):
     """A `Tx` for async code: its statements and verbs are awaited.
 
-    A statement whose task is canceled is interrupted, and the transaction is rolled back, even if
-    the cancellation is caught.
+    If the task of a statement is canceled, the statement is interrupted and the transaction is
+    rolled back, even if the cancellation is caught.
     """
 
     _commits_later = True
@@ -138,7 +139,7 @@ class AsyncTx(AsyncVerbs):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncGenerator[None]:
-        """What happens inside is undone, alone, when the block raises."""
+        """Undo what the block does, and only that, if it raises."""
         point = self._tx.savepoint()
         await self._do(point.__enter__)
         try:
@@ -178,7 +179,7 @@ class AsyncTx(AsyncVerbs):
 
 
 class _Transaction(AbstractAsyncContextManager[AsyncTx]):
-    """Opens a transaction on a thread of its own, and ends both."""
+    """Opens a transaction on its own thread, and ends both."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -191,7 +192,7 @@ class _Transaction(AbstractAsyncContextManager[AsyncTx]):
         try:
             tx = await asyncio.wrap_future(self._lane.submit(self._begin))
         except BaseException as error:
-            # If the task was canceled, the thread may still wait for the database.
+            # If the task was canceled, the thread may still be waiting for the database.
             self._close(error)
             raise
         self._block = enter()
@@ -217,7 +218,7 @@ class _Transaction(AbstractAsyncContextManager[AsyncTx]):
         return self._stack.enter_context(open_tx(self._core))
 
     def _close(self, error: BaseException | None) -> Future[None]:
-        """Let the thread commit, or roll back, and end."""
+        """Let the thread commit or roll back, then end."""
         ended = self._lane.submit(partial(self._end, error))
         ended.add_done_callback(lambda _: self._release())
         self._lane.close()
@@ -231,14 +232,14 @@ class _Transaction(AbstractAsyncContextManager[AsyncTx]):
 
 
 async def _undone(undoing: Future[Any], error: BaseException) -> None:
-    """Wait until the thread has undone what the error ended."""
-    # An abandoned coroutine is collected: there is nothing left to wait in.
+    """Wait until the thread has undone the work that failed."""
+    # An abandoned coroutine is being collected: there is no event loop left to wait in.
     if isinstance(error, GeneratorExit):
         return
     try:
         await to_the_end(asyncio.wrap_future(undoing))
     except Exception:
-        # A task that was canceled has to end as canceled, whatever else goes wrong.
+        # A canceled task must end as canceled, whatever other errors occur.
         if not isinstance(error, asyncio.CancelledError):
             raise
 
@@ -255,9 +256,11 @@ class _Lane:
         self.ended = False
 
     def check(self) -> None:
-        """Refuse to go on with what is over, or will be rolled back."""
+        """Refuse work on a transaction that has ended or will be rolled back."""
         if self.ended:
-            raise TransactionEnded("the transaction of this tx is over; do not keep it")
+            raise TransactionEnded(
+                "the transaction of this tx has ended; do not use it after its block"
+            )
         if self.broken:
             raise TransactionEnded(CANCELED)
 
@@ -265,7 +268,7 @@ class _Lane:
         return submit(self._executor, work)
 
     def statement(self, work: Callable[[], T]) -> Future[T]:
-        """As `submit`, for what may be interrupted."""
+        """As `submit`, for statements that can be interrupted."""
         return self.submit(partial(self._do, work))
 
     def _do(self, work: Callable[[], T]) -> T:
@@ -281,15 +284,15 @@ class _Lane:
                 self._change.notify()
 
     def interrupt(self, tx: Tx) -> None:
-        """Called in another thread: end the statement that runs now, never the rollback after."""
+        """Called in another thread: end the running statement, but never the rollback after it."""
         with self._change:
             self._interrupted = True
             while self._in_statement:
                 tx._open().interrupt()  # pyright: ignore[reportPrivateUsage]
-                # Whatever comes before the driver has begun its statement is lost.
+                # An interrupt that comes before the driver has started its statement has no effect.
                 self._change.wait(INTERRUPT_AGAIN)
 
     def close(self) -> None:
-        """The thread ends after what it was given."""
+        """End the thread after the work it already has."""
         self.ended = True
         self._executor.shutdown(wait=False)

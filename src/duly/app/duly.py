@@ -1,4 +1,4 @@
-"""The application: functions, a store and a clock, and the verbs over them."""
+"""The application: functions, a store, a clock, and the verbs over them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ from duly.webhooks.sources import Source
 log = logging.getLogger(__name__)
 
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
-"""What ASGI servers run and web frameworks mount."""
+"""The type that ASGI servers run and web frameworks mount."""
 
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
@@ -93,16 +93,17 @@ SIGNAL_TIMEOUT = timedelta(seconds=SIGNAL_SECONDS)
 
 
 class Duly(Verbs, Registry):
-    """An application: register functions on it, call them later through it.
+    """An application: register functions on it, then call them later through it.
 
-    Nothing touches the database before it is needed; after a fork a process reconnects by itself.
+    The database is not touched until it is needed. After a fork, the child process reconnects by
+    itself.
     """
 
-    # What an app that lives inside a framework has of its own.
+    # Attributes of an app that runs inside a framework.
     _store_maker = staticmethod(make_store)
     _program_type: type[AppProgram] = AppProgram
     owns_logging: bool = False
-    """Whether the process's logging is configured already, so that the CLI leaves it alone."""
+    """Whether the process's logging is already configured, so that the CLI leaves it alone."""
 
     def __init__(
         self,
@@ -127,21 +128,21 @@ class Duly(Verbs, Registry):
         signal: Callable[[Schedule], Any] | None = None,
         signal_timeout: timedelta = SIGNAL_TIMEOUT,
     ) -> None:
-        """Describe the application.
+        """Configure the application.
 
-        `url`: sqlite:///shop.db, sqlite:///:memory: or postgresql://…; else DULY_DATABASE_URL.
+        `url`: sqlite:///shop.db, sqlite:///:memory: or postgresql://…; default: DULY_DATABASE_URL.
         `imports`: modules that define functions, imported when a worker starts.
-        `apply`: "start" brings a new set of declared schedules into the store when the app, or a
+        `apply`: "start" applies changed schedule declarations to the store when the app, or a
         worker, starts; "manual" leaves that to `app.schedules.apply()`.
-        `capture_logs`: keep what `logging` records in a job as log lines of that job.
-        `ledger_retention`: how long the ticks of schedules are kept, beside the last hundred.
+        `capture_logs`: store what a job logs with `logging` as log lines of that job.
+        `ledger_retention`: how long ticks are kept; each schedule's last hundred are always kept.
         `idempotency`: how long an `idempotency_key` is remembered.
         `min_interval`: the shortest interval of a schedule that is not declared in code.
-        `signal`: asked for `signal_rpc_result` when the condition of a schedule looks at it; what
-        it returns must be JSON. If it raises, or takes longer than `signal_timeout`, the condition
-        has failed.
+        `signal`: the signal hook. It is called for `signal_rpc_result` when the condition of a
+        schedule uses it, and must return JSON. If it raises, or takes longer than `signal_timeout`,
+        the condition is not met.
         `pool`: how many connections the callers in this process share; a call that finds all of
-        them in use waits for 10 s, then raises StoreUnavailable.
+        them in use waits up to 10 s, then raises StoreUnavailable.
         `schema`, `pooler`, `pool`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
@@ -167,7 +168,7 @@ class Duly(Verbs, Registry):
             interval_floor_ms=round(min_interval.total_seconds() * 1000),
             signal=signal,
             signal_seconds=signal_timeout.total_seconds(),
-            # What async code asks while its transactions are open has connections left.
+            # Reads of async code need connections while its transactions are open.
             transactions=max(1, pool - READS),
         )
         self._core = self._program = self._program_type(settings, store, clock, self.command)
@@ -195,7 +196,7 @@ class Duly(Verbs, Registry):
         return self._core.functions.register(function)
 
     def include(self, group: Group) -> None:
-        """Bring in the functions of a group, now and later, under its name."""
+        """Add the functions of a group to the app, including those registered on it later."""
         group.join(self._core.functions.register)
 
     @overload
@@ -216,8 +217,9 @@ class Duly(Verbs, Registry):
     ) -> Declared[P, R] | Callable[[Callable[P, R]], Declared[P, R]]:
         """Declare a function of another service by its signature, to call it from here.
 
-        The stub has no context and no body. Queue, retries and the rest are what the workers that
-        have the code published; `kind` lets it be called before any of them has started.
+        The stub has no context parameter and no body. The queue, the retries and the other options
+        are those that the function's workers have published. Pass `kind` to call it before any of
+        them has started.
         """
 
         chosen = _kind(kind)
@@ -233,13 +235,13 @@ class Duly(Verbs, Registry):
         return register if stub is None else register(stub)
 
     def function(self, name: str) -> Function[..., Any]:
-        """The function of that name: registered here, or published by the workers that have it."""
+        """Return the function with that name, registered here or published by its workers."""
         return self._core.functions.function(name)
 
     def endpoint(self, name: str, owner: str | None = None) -> EndpointTarget:
-        """An endpoint as something to call: `app.run(app.endpoint("billing"), {"id": 7})`.
+        """Return an endpoint to call like a function: `app.run(app.endpoint("mail"), {"id": 7})`.
 
-        The database is not touched; whether there is one of that name shows when it is called.
+        The database is not touched; if there is no endpoint with that name, calling it raises.
         """
         check_text("name", name)
         return EndpointTarget(self._core.functions.builtins[POST], name, owner or "")
@@ -250,9 +252,9 @@ class Duly(Verbs, Registry):
         call: Call[Any] | Function[..., Any],
         **options: Unpack[ScheduleOptions],
     ) -> DeclaredSchedule:
-        """Declare a schedule: whenever it ticks, the function is called with those arguments.
+        """Declare a schedule: it calls the function with these arguments at each tick.
 
-        The database is not touched; the set of all declarations is applied when the app starts.
+        The database is not touched; all declarations are applied together when the app starts.
         """
         caller = _frame(1)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
@@ -271,14 +273,14 @@ class Duly(Verbs, Registry):
         owner: str | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> Webhook:
-        """Declare a webhook: what `source` sends to `POST /hooks/{name}`, or to `path`, is
+        """Declare a webhook: requests of `source` to `POST /hooks/{name}`, or to `path`, are
         verified, stored and then processed by a job.
 
-        `process` gets the `event_id` of every event, unless `routes` has a function for its type.
-        `filter`: the types that are processed, or a function that says so of an event; others are
-        stored as filtered, and so are those that no function is for. `entity`: what an event is
-        about, a JSON pointer or a function of the event; events about the same are processed one
-        after the other, in the order of their arrival.
+        `process` is called with the `event_id` of every event, unless `routes` has a function for
+        its type. `filter`: the types to process, or a function that decides for each event; other
+        events are stored as filtered, and so are events without a function. `entity`: what an event
+        is about, as a JSON pointer or a function of the event; events about the same entity are
+        processed one after the other, in the order of their arrival.
         """
         declared = Webhook(
             name, source, process, dict(routes or {}), filter, path, entity, owner, max_bytes
@@ -302,21 +304,21 @@ class Duly(Verbs, Registry):
 
     @property
     def core(self) -> AppProgram:
-        """What the runtime works with; not for users."""
+        """The app's internals, for the runtime; not part of the public API."""
         return self._program
 
     def migrate(self) -> list[str]:
-        """Create duly's tables, or bring them up to date, also in a new file; the steps taken."""
+        """Create duly's tables, and a missing file, or update them; returns the steps taken."""
         return self._core.migrate()
 
     def ready(self) -> Store:
-        """Connect now, and make sure that this code may use the store."""
+        """Connect now, and check that this code can use the store."""
         return self._core.ready()
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        """A transaction outside any job: `with app.transaction() as tx: …`.
+        """Open a transaction outside any job: `with app.transaction() as tx: …`.
 
-        What is scheduled in it commits or vanishes with the rest.
+        Jobs enqueued in it are committed or rolled back together with the rest.
         """
         return open_tx(self._core)
 
@@ -327,10 +329,10 @@ class Duly(Verbs, Registry):
     def on(self, handle: SyncHandle | DjangoProxy, *, notify: bool = ...) -> On: ...
 
     def on(self, handle: Any, *, notify: bool = True) -> On | AsyncOn:
-        """The verbs inside a transaction of your own, on whatever handle you have for it.
+        """Return the verbs inside a transaction of yours, on the handle that you use for it.
 
-        What is scheduled commits or vanishes with it. `notify=False`: do not wake workers on
-        PostgreSQL; they find the job within a second.
+        Jobs enqueued there are committed or rolled back with it. `notify=False`: do not wake
+        workers on PostgreSQL; they find the job within a second.
         """
         refuse_handles_inside_mutation()
         borrowed = borrow(handle)
@@ -339,7 +341,7 @@ class Duly(Verbs, Registry):
         return AsyncOn(self._core, borrowed, notify=notify)
 
     def close(self) -> None:
-        """Stop what runs and let go of every connection."""
+        """Stop the workers of this process and close all connections."""
         self.stop()
         self._core.close()
 
@@ -366,9 +368,9 @@ class Duly(Verbs, Registry):
         after: Instant | None = None,
         before: Instant | None = None,
     ) -> int:
-        """Cancel every unfinished job of a function, due in [after, before); how many were.
+        """Cancel every unfinished job of a function, due in [after, before); returns how many.
 
-        Works in batches, each a transaction of its own.
+        Works in batches, each in its own transaction.
         """
         refuse_inside_mutation("cancel_all")
         if all(chosen is None for chosen in (function, queue, owner, after, before)):
@@ -391,7 +393,7 @@ class Duly(Verbs, Registry):
         return canceled
 
     def batch_of(self, batch_id: str) -> Batch:
-        """The batch with that id, as its hook gets it."""
+        """Return the batch with that id, as its hook receives it."""
         return Batch(self._core, batch_id)
 
     def dead(
@@ -403,15 +405,15 @@ class Duly(Verbs, Registry):
         before: str | None = None,
         limit: int = 100,
     ) -> list[Job[Any]]:
-        """Dead letters: jobs that have used up their attempts, newest first."""
+        """Return dead letters: jobs that have used up their attempts, newest first."""
         chosen = job_filter(None, function, queue, owner, before, limit)
         found = self._core.find_by_any_name(msgspec.structs.replace(chosen, exhausted=True))
         return [job_from(self._core, record, self._core.get) for record in found]
 
     def retry(self, job: Job[Any] | AsyncJob[Any] | str) -> Job[Any]:
-        """Run a job that failed or was canceled again: the new one, which links to it.
+        """Run a failed or canceled job again; returns the new job, which links to the old one.
 
-        A job is run again once; asked a second time, the answer is the same.
+        A job can be retried once; further calls return the same new job.
         """
         refuse_inside_mutation("retry")
         return replay_one(self._core, id_of(job))
@@ -424,43 +426,43 @@ class Duly(Verbs, Registry):
         owner: str | None = None,
         dry_run: bool = False,
     ) -> Replay:
-        """Run every dead letter that matches again; with `dry_run`, only say what would happen."""
+        """Retry every dead letter that matches; with `dry_run`, only report what would happen."""
         refuse_inside_mutation("retry_dead")
         return replay_all(
             self._core, job_filter(None, function, queue, owner, None, 1), dry_run=dry_run
         )
 
     def why(self, job: Job[Any] | AsyncJob[Any] | str) -> Why:
-        """Why a job has not run yet: the reasons in order, as data and as a sentence."""
+        """Explain why a job has not run yet: the reasons in order, as data and as a sentence."""
         return explain(self._core, id_of(job))
 
     def workers(self) -> Sequence[WorkerInfo]:
-        """The workers that are registered now."""
+        """The workers that are currently registered."""
         return [_without_builtins(worker) for worker in self.ready().workers()]
 
     def held(self) -> Sequence[HeldJobs]:
-        """Jobs that cannot start for a reason of their own, by reason and function."""
+        """Due jobs that cannot start, counted by reason and function."""
         return self.ready().held()
 
     def health(self, *, depths: bool = True) -> HealthReport:
-        """How duly does: whether it reaches its database, and how late jobs and schedules are.
+        """Report duly's health: whether its database answers, and how late jobs and schedules are.
 
-        Costs a few look-ups; `depths=False` does not count what waits in the queues.
+        Takes a few lookups; `depths=False` does not count the jobs waiting in the queues.
         """
         return look_at_health(self._core, depths=depths)
 
-    # Everything at once
+    # Pausing everything
 
     def pause(self, note: str | None = None, *, by: str | None = None) -> None:
-        """Start no more jobs at all, of any queue, and dispatch no tick of any schedule.
+        """Stop starting jobs, in any queue, and stop dispatching ticks, of any schedule.
 
-        Running jobs go on and new ones are accepted; ticks are skipped with `kill_switch`.
+        Running jobs continue and new ones are accepted; ticks are skipped with `kill_switch`.
         """
         refuse_inside_mutation("pause")
         self.ready().pause_everything(by, note, self._core.now())
 
     def resume(self, *, by: str | None = None) -> bool:
-        """Start jobs again, and dispatch ticks; False if nothing was paused."""
+        """Start jobs and dispatch ticks again; False if nothing was paused."""
         refuse_inside_mutation("resume")
         resumed = self.ready().resume_everything(by, self._core.now())
         self._core.wake()
@@ -468,7 +470,7 @@ class Duly(Verbs, Registry):
 
     @property
     def paused(self) -> QueuePause | None:
-        """By whom, when and why everything was paused; None if it is not."""
+        """By whom, when and why everything was paused; None if it is not paused."""
         return self.ready().kill_switch()
 
     # Running
@@ -481,7 +483,7 @@ class Duly(Verbs, Registry):
         beat_every: float = HEARTBEAT_SECONDS,
         ticker: bool = True,
     ) -> None:
-        """Run jobs in threads of this process, beside whatever it does.
+        """Run jobs in background threads of this process.
 
         `ticker=False`: leave schedules to other processes.
         """
@@ -499,14 +501,14 @@ class Duly(Verbs, Registry):
             self._core.service = service
 
     def _apply_declared(self) -> None:
-        """Bring in what code declares, so that it is there when `start` returns."""
+        """Apply declared schedules, so that they exist when `start` returns."""
         try:
             self._program.apply_declared()
         except StoreError as error:
             log.warning("declared schedules: %s; the ticker will try again", error)
 
     def stop(self, drain: Delay = DRAIN_SECONDS) -> None:
-        """Stop running jobs: those that run may end, those that never started are given back."""
+        """Stop running jobs: running ones may finish, those that never started are given back."""
         with self._core.lock:
             service, self._core.service = self._core.service, None
         if service is not None and service.is_here:
@@ -524,7 +526,7 @@ class Duly(Verbs, Registry):
         try:
             await self._core.threads.call(self.start)
         except asyncio.CancelledError:
-            # It may be starting still: stopping waits for that.
+            # It may still be starting: stopping waits for that.
             await self.__aexit__()
             raise
         return self
@@ -534,14 +536,14 @@ class Duly(Verbs, Registry):
 
     @asynccontextmanager
     async def lifespan(self, web: object) -> AsyncGenerator[None]:
-        """For `FastAPI(lifespan=app.lifespan)` and Starlette: run jobs as long as it serves."""
+        """For `FastAPI(lifespan=app.lifespan)` and Starlette: run jobs while the server runs."""
         async with self:
             yield
 
     def service(self, *, drain: float = DRAIN_SECONDS, **settings: Any) -> Service:
         """The loops of a worker process, not started; `duly worker` runs them.
 
-        `drain`: what a job in a process of its own gets to end in.
+        `drain`: how many seconds a job in a separate process has to finish.
         """
         refuse_while_importing()
         self.ready()
@@ -568,13 +570,13 @@ class Duly(Verbs, Registry):
         metrics_open: bool = False,
         read_only: bool = False,
     ) -> ASGIApp:
-        """The server as an ASGI application: `api.mount("/ops", app.asgi(auth=who))`.
+        """Return the server as an ASGI application: `api.mount("/ops", app.asgi(auth=who))`.
 
-        `auth`: "tokens"; or a function that is given the request and gives a
-        `duly.server.Principal`, or None, for those who show no token; or "open" for everybody.
-        `only`: some of dashboard, api, hooks, health. `hosts`: the names it answers for.
-        `metrics_open`: show metrics also to those who show no token. `read_only`: whoever asks may
-        look, and nothing else.
+        `auth`: "tokens"; or a function that receives the request and returns a
+        `duly.server.Principal`, or None, for requests without a token; or "open" to allow everyone.
+        `only`: some of dashboard, api, hooks, health. `hosts`: the host names that are accepted.
+        `metrics_open`: serve metrics without a token too. `read_only`: limit every principal to
+        reading.
         """
         if find_spec("fastapi") is None:
             raise MissingExtra("server", "app.asgi")
@@ -590,7 +592,7 @@ class Duly(Verbs, Registry):
         return made
 
     def import_path(self) -> str | None:
-        """`module:name`, or `file.py:name`, under which another process finds this app."""
+        """`module:name`, or `file.py:name`, where another process finds this app."""
         return self.found_at or _find_in_modules(self)
 
     def command(self) -> list[str] | None:
@@ -608,7 +610,7 @@ class Duly(Verbs, Registry):
         return lambda job_id, file: [*worker, f"--alone={job_id}", f"--child={file}"]
 
     def main(self, args: Sequence[str] | None = None, *, program: str | None = None) -> None:
-        """The command line, bound to this app; without `args`, those of the process."""
+        """Run the command line, bound to this app, with `args` or the arguments of the process."""
         cli = importlib.import_module("duly.cli")
         cli.main(obj=self, args=args, program=program)
 
@@ -624,7 +626,7 @@ def _check_options(
     synchronous: str,
     pool: int,
 ) -> None:
-    """Every fault at once, so that one start shows them all."""
+    """Report every invalid option at once, so that a single start shows them all."""
     faults: list[BadInput] = []
     if not url:
         faults.append(InvalidURL(f"give a database URL, or set {ENVIRONMENT_URL}"))
@@ -645,7 +647,7 @@ def _check_options(
 
 
 def _frame(depth: int) -> FrameType:
-    """The caller of the caller, and so on; `inspect.stack` reads all of them, for milliseconds."""
+    """The caller of the caller, and so on. `inspect.stack` is slow: it reads all frames."""
     frame = inspect.currentframe()
     for _ in range(depth + 1):
         assert frame is not None
@@ -655,7 +657,7 @@ def _frame(depth: int) -> FrameType:
 
 
 def _folder_of_caller() -> Path:
-    """The folder of the module that makes the app, so that every process finds the same file."""
+    """The folder of the module that creates the app, so that every process uses the same file."""
     file = _frame(2).f_globals.get("__file__")
     return Path(file).resolve().parent if file else Path.cwd()
 
@@ -686,4 +688,4 @@ def _kind(kind: Kind | str | None) -> Kind | None:
     try:
         return None if kind is None else Kind(kind)
     except ValueError:
-        raise InvalidOption("kind", f"{kind!r} is none of {', '.join(Kind)}") from None
+        raise InvalidOption("kind", f"must be one of {', '.join(Kind)}, not {kind!r}") from None

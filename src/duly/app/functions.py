@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Functions(Mapping[str, Function[..., Any]]):
-    """Every function registered here, by name; and the status of any function in the database.
+    """The functions of the app, by name, and the status of every function in the database.
 
-    A status outlives the code: what an operator deleted stays deleted until it is restored.
+    A status outlives the code: a deleted function stays deleted until it is restored.
     """
 
     def __init__(self, core: Core) -> None:
@@ -39,24 +39,24 @@ class Functions(Mapping[str, Function[..., Any]]):
         return f"<functions {', '.join(self)}>"
 
     def published(self) -> Sequence[FunctionInfo]:
-        """Every function in the database, of whichever service, with its status."""
+        """Every function in the database, of any service, with its status."""
         store = self._core.ready()
         infos, scheduled = store.functions(), store.scheduled_functions()
         scheduled |= {info.alias_of or info.name for info in infos if info.name in scheduled}
         return [_with_trigger(info, info.name in scheduled) for info in infos]
 
     def publish(self) -> None:
-        """Describe the functions registered here as they are now, whatever was published before.
+        """Publish the functions registered here as they are now, replacing earlier versions.
 
-        Workers do this by themselves when they start; only what was published before and replaced,
-        or what another app has published, has to be forced: after a roll-back, for example.
+        Workers publish by themselves when they start. Call this only to restore an earlier version,
+        or one that another app has replaced: after a rollback, for example.
         """
         refuse_inside_mutation("functions.publish")
         store = self._core.ready()
         store.publish(self._core.functions.published(), self._core.now(), force=True)
 
     def info(self, function: Function[..., Any] | str) -> FunctionInfo:
-        """One of them; UnknownFunction if it is neither registered here nor published."""
+        """Return one function; UnknownFunction if it is neither registered here nor published."""
         name = function.name if isinstance(function, Function) else function
         here = self._core.functions.by_any_name(name)
         info = self._info_of(here) if here is not None else self._info_elsewhere(name)
@@ -66,7 +66,7 @@ class Functions(Mapping[str, Function[..., Any]]):
         return _with_trigger(info, store.is_scheduled(self._names_of(info.name)))
 
     def _names_of(self, name: str) -> list[str]:
-        """A function's name, and its older ones."""
+        """A function's name and its older ones."""
         known = self._core.ready().functions()
         here = [each for each in self._core.functions.names_of(name) if each is not None]
         return [*here, *(info.name for info in known if info.alias_of == name)]
@@ -78,13 +78,13 @@ class Functions(Mapping[str, Function[..., Any]]):
             return info
         described, now = self._core.functions.published([function.name]), self._core.now()
         if is_inside():
-            # To publish it here would wait for the transaction that this code is in.
+            # Publishing it here would wait for the transaction that this code runs in.
             return _unpublished(described[0], now)
         store.publish(described, now)
         return store.function(function.name)
 
     def _info_elsewhere(self, name: str) -> FunctionInfo | None:
-        """What is decided about an old name holds for the function that answers to it."""
+        """A status set under an old name applies to the function that has it as an alias."""
         store = self._core.ready()
         info = store.function(name)
         if info is None or info.alias_of is None:
@@ -92,30 +92,31 @@ class Functions(Mapping[str, Function[..., Any]]):
         return store.function(info.alias_of)
 
     def status(self, function: Function[..., Any] | str) -> Status:
+        """Return the status of a function: active, deprecated, paused or deleted."""
         return self.info(function).status
 
     def pause(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
-        """Start no more of its jobs; new ones are accepted and wait."""
+        """Stop starting its jobs; new ones are accepted and wait."""
         self._set("pause", function, Status.PAUSED, by, note)
 
     def resume(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
-        """Start jobs of a paused function again."""
+        """Start the jobs of a paused function again."""
         self._set("resume", function, Status.ACTIVE, by, note)
 
     def deprecate(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> None:
-        """Let pending jobs finish, and warn whoever calls it."""
+        """Warn callers of the function; its pending jobs still run."""
         self._set("deprecate", function, Status.DEPRECATED, by, note)
 
     def delete(
         self, function: Function[..., Any] | str, *, by: str | None = None, note: str | None = None
     ) -> int:
-        """Accept no more calls, and cancel those that wait; how many there were."""
+        """Refuse new calls and cancel pending jobs; returns how many were canceled."""
         name = self._set("delete", function, Status.DELETED, by, note)
         store = self._core.ready()
         names = [name, *(info.name for info in store.functions() if info.alias_of == name)]
@@ -151,7 +152,7 @@ class Functions(Mapping[str, Function[..., Any]]):
 
 
 def _unpublished(described: Published, now: int) -> FunctionInfo:
-    """The function as it is the moment it is published."""
+    """The function as it will be once it is published."""
     fields = msgspec.structs.asdict(described)
     return FunctionInfo(
         **fields,
@@ -170,4 +171,4 @@ def _with_trigger(info: FunctionInfo, scheduled: bool) -> FunctionInfo:
 def _refuse_builtin(function: Function[..., Any] | str) -> None:
     name = function.name if isinstance(function, Function) else function
     if is_reserved(name):
-        raise InvalidOption("function", f"{name} is duly's own; cancel its jobs instead")
+        raise InvalidOption("function", f"{name} is internal to duly; cancel its jobs instead")

@@ -1,6 +1,6 @@
-"""What the server and the command line ask of an app beyond its public verbs.
+"""What the server and the command line need from an app beyond its public verbs.
 
-They know the app and these functions; the core and the store behind it are not theirs.
+They use the app and these functions, and do not touch the core or the store behind it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AppVerb = Callable[Concatenate[Duly, P], T]
 
 
 def _of(verb: Callable[[Core], Callable[P, T]]) -> AppVerb[P, T]:
-    """A verb of the core, or of its store, as one over the app."""
+    """Turn a verb of the core, or of its store, into one that takes the app."""
 
     def ask(app: Duly, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return verb(app.core)(*args, **kwargs)
@@ -46,7 +46,7 @@ def _of(verb: Callable[[Core], Callable[P, T]]) -> AppVerb[P, T]:
 
 
 def _over(function: Callable[Concatenate[Core, P], T]) -> AppVerb[P, T]:
-    """A function over the core as one over the app."""
+    """Turn a function of the core into one that takes the app."""
 
     @wraps(function)
     def ask(app: Duly, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,18 +69,18 @@ holdings = _of(lambda core: core.ready().holdings)
 
 
 async def in_thread(app: Duly, work: Callable[[], T]) -> T:
-    """Do what may wait for the database, in a thread of the app's."""
+    """Run work that may wait for the database in one of the app's threads."""
     return await app.core.threads.call(work)
 
 
 def follow(
     app: Duly, wanted: NewsFilter, cursor: Cursor | None, *, idle: float
 ) -> AsyncGenerator[NewsBatch]:
-    """What happens, from the cursor or from now on; an empty piece if nothing did for a while."""
+    """Changes since the cursor, or from now on; an empty page if there were none for a while."""
     return app.core.feed.follow(wanted, cursor, idle=idle)
 
 
-# Requests that may be repeated -------------------------------------------------------------------
+# Repeatable requests -----------------------------------------------------------------------------
 
 claim_request = _of(lambda core: core.ready().claim_request)
 give_up_request = _of(lambda core: core.ready().give_up_request)
@@ -88,7 +88,7 @@ request_done = _of(lambda core: core.ready().request_done)
 
 
 def new_claim(app: Duly, actor: str, key: str, fingerprint: str) -> RequestClaim:
-    """What a request would claim; it is remembered as long as any idempotency key."""
+    """The claim of a request; it is remembered as long as an idempotency key."""
     at = app.clock.now()
     until = at + app.core.settings.idempotency_ms
     return RequestClaim(actor, key, fingerprint, new_id(at), until)
@@ -106,7 +106,7 @@ def published(app: Duly) -> list[Published]:
 
 
 def publish(app: Duly) -> None:
-    """Import the modules of the app and publish its functions, as a worker does at its start."""
+    """Import the modules of the app and publish its functions, as a worker does when it starts."""
     app.core.import_modules()
     app.ready().publish(published(app), app.core.now())
 
@@ -131,10 +131,10 @@ def run(
     by: str,
     audit_entry: Callable[[str], NewAuditEntry] | None = None,
 ) -> Job[Any] | None:
-    """The call as a job that says who asked for it over HTTP.
+    """Enqueue the call as a job that records who requested it over HTTP.
 
-    `deed`: what the audit log says of the job with that id. None if the key of the call leads to
-    a job that is not kept any more.
+    `audit_entry`: makes the audit entry from the id of the job. None if the key of the call belongs
+    to a job that is no longer kept.
     """
     core = app.core
     admitted = core.functions.admitted(call)
@@ -153,18 +153,18 @@ def run(
 
 
 def cancel(app: Duly, job_id: str, by: str) -> bool:
-    """Cancel a job, and say so in the audit log; False if it was finished, or is not there."""
+    """Cancel a job with an audit entry; False if it has finished or does not exist."""
     audit_entry = NewAuditEntry("job.cancel", f"job:{job_id}", by, None, app.clock.now())
     return bool(app.core.cancel(job_id, by, audit_entry))
 
 
 def retry(app: Duly, job_id: str, by: str) -> Job[Any]:
-    """Run a failed or canceled job again, and say so in the audit log."""
+    """Retry a failed or canceled job, with an audit entry."""
     return replay_one(app.core, job_id, audited_as=by)
 
 
 def job_states(app: Duly, job_ids: Iterable[str | None]) -> dict[str, str]:
-    """How jobs stand, by their ids; without those that are not there."""
+    """The states of jobs, by their ids; without those that do not exist."""
     known = [job_id for job_id in job_ids if job_id is not None]
     return {look.job_id: str(look.state) for look in app.ready().look(known)}
 
@@ -195,9 +195,9 @@ def endpoint_of(app: Duly, schedule: Schedule) -> EndpointTarget:
 
 
 def days(app: Duly, schedule_id: str) -> list[Day]:
-    """What became of the ticks and jobs of a schedule, day by day (UTC); a day may come twice.
+    """The outcomes of a schedule's ticks and jobs, day by day (UTC); a day can appear twice.
 
-    Once for what is gone, and once for what the ledger still has.
+    Once for rows that were removed, and once for those that the ledger still has.
     """
     store = app.ready()
     return [*store.days(schedule_id), *store.ledger_days(schedule_id)]

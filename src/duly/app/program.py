@@ -1,4 +1,4 @@
-"""An app as the runtime sees it: functions with their bodies, and the jobs of its schedules."""
+"""An app as the runtime uses it: functions with their bodies, and the jobs of its schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Command = Callable[[], Sequence[str] | None]
 
 
 class AppProgram(Core):
-    """The core of an app, and what the runtime has to know of it (`runtime.program.Program`)."""
+    """The core of an app, with what the runtime needs from it (`runtime.program.Program`)."""
 
     def __init__(self, settings: Settings, store: Store, clock: Clock, command: Command) -> None:
         super().__init__(settings, store, clock)
@@ -56,7 +56,7 @@ class AppProgram(Core):
         return self.functions.published()
 
     def runnables(self, *, with_faulty: bool = True) -> Mapping[str, Bound]:
-        """Every function as the worker calls it; modules imported, type hints resolved."""
+        """Every function as the worker calls it; imports modules and resolves type hints."""
         self.import_modules()
         functions = self.functions
         chosen = dict(functions.registered) if with_faulty else functions.without_faulty()
@@ -88,9 +88,9 @@ class AppProgram(Core):
 
     @property
     def signals_for(self) -> str | None:
-        """Without a hook, the one app that none means null for; None with one."""
+        """This app, if it has no signal hook (its signals are then null); otherwise None."""
         return self.name if self.settings.signal is None else None
 
     def apply_declared(self) -> None:
-        """Bring the schedules that code declares into the store, if they are new."""
+        """Apply the declared schedules to the store, if they have changed."""
         Declarations(self).apply_at_start()

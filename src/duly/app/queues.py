@@ -12,13 +12,13 @@ from duly.runtime.transaction_guard import refuse_inside_mutation
 
 
 class Queues:
-    """Named queues: a paused one starts nothing, and loses nothing."""
+    """Queues by name: pause and limit them. A paused queue starts no jobs, and loses none."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def pause(self, name: str, *, by: str | None = None, note: str | None = None) -> None:
-        """Start no more jobs of this queue; running ones go on."""
+        """Start no more jobs of this queue; running ones continue."""
         refuse_inside_mutation("queues.pause")
         check_queue(name)
         self._core.ready().pause_queue(name, by, note, self._core.clock.now())
@@ -31,7 +31,7 @@ class Queues:
         self._core.wake()
 
     def limit(self, name: str, at_once: int | None, *, by: str | None = None) -> None:
-        """Run at most so many jobs of this queue at once, over all workers; None: any number."""
+        """Run at most `at_once` jobs of this queue at once, across all workers; None: no limit."""
         refuse_inside_mutation("queues.limit")
         check_queue(name)
         if at_once is not None:
@@ -40,7 +40,7 @@ class Queues:
         self._core.wake()
 
     def limits(self) -> Mapping[str, int]:
-        """The queues that have a limit, and how many of their jobs run at once."""
+        """The queues that have a limit, and how many of their jobs may run at once."""
         return self._core.ready().queue_limits()
 
     def paused(self) -> Sequence[QueuePause]:

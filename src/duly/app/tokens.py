@@ -1,6 +1,6 @@
 """`app.tokens`: create, list, check and revoke API tokens."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duly.zones import zone
 log = logging.getLogger(__name__)
 
 PREFIX = "duly_"
-"""So that those who look for leaked secrets can tell one."""
+"""The prefix of all secrets, so that leak scanners can recognize them."""
 SECRET_BYTES = 32
 USE_NOTED_EVERY_MS = 60_000
 NOTED_AT_ONCE = 2
@@ -34,7 +34,7 @@ MAX_LISTED = 1_000
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token as it was when it was read; never the secret itself."""
+    """A token as it was when it was read, without its secret."""
 
     id: str
     name: str
@@ -49,11 +49,11 @@ class Token(msgspec.Struct, frozen=True):
     status: str
     """active, expired or revoked."""
     tz: str | None
-    """In which zone the dashboard shows times to whoever has it."""
+    """The time zone in which the dashboard shows times to users of the token."""
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A token that was just made: the only time that its secret is shown."""
+    """A newly created token; its secret is only available here."""
 
     token: Token
     secret: str
@@ -63,7 +63,7 @@ class NewToken(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """The tokens of an app's server. Only a digest of each is stored."""
+    """The API tokens of an app's server. Only a digest of each is stored."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -80,10 +80,10 @@ class Tokens:
         by: str | None = None,
         id: str | None = None,
     ) -> NewToken:
-        """Make a token with scopes out of read, enqueue, operate and admin.
+        """Create a token with some of the scopes read, enqueue, operate and admin.
 
-        With an owner it is for that owner's things only. `tz`: the zone in which the dashboard
-        shows times to whoever has it and has not chosen another. `id`: the id of the new token.
+        With an owner, it is limited to that owner's objects. `tz`: the zone in which the dashboard
+        shows times, unless the user chooses another. `id`: the id of the new token.
         """
         refuse_inside_mutation("tokens.create")
         check_text("name", name)
@@ -105,11 +105,11 @@ class Tokens:
             tz=tz,
         )
         if not self._core.ready().add_token(record, by, now):
-            raise InvalidOption("id", "there is a token of that id already")
+            raise InvalidOption("id", "a token with that id already exists")
         return NewToken(_token(record, now), secret)
 
     def get(self, token_id: str) -> Token:
-        """The token with that id; TokenNotFound if none has it."""
+        """Return the token with that id; TokenNotFound if there is none."""
         record = self._core.ready().token(token_id)
         if record is None:
             raise TokenNotFound(token_id)
@@ -118,26 +118,26 @@ class Tokens:
     def list(
         self, *, owner: str | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Token]:
-        """Oldest first; `after` is the id of the last one of the page before."""
+        """Return tokens, oldest first; `after` is the id of the last one on the previous page."""
         if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
         now = self._core.now()
         return [_token(each, now) for each in self._core.ready().tokens(owner, after, limit)]
 
     def revoke(self, token_id: str, *, by: str | None = None) -> bool:
-        """Let nobody use it any more; False if that was so already."""
+        """Revoke a token, so that it is no longer accepted; False if it was revoked already."""
         refuse_inside_mutation("tokens.revoke")
         self.get(token_id)
         return self._core.ready().revoke_token(token_id, by, self._core.now())
 
     def exist(self) -> bool:
-        """Whether there is one that somebody could use."""
+        """Whether there is a usable token."""
         return self._core.ready().has_tokens(self._core.now())
 
     def check(self, secret: str) -> Principal | None:
-        """Who shows this secret; None if nobody may with it.
+        """Return the principal that this secret authenticates; None if it is not accepted.
 
-        The secret is looked up by its digest, so how long that takes says nothing about it.
+        The secret is looked up by its digest, so the time that takes reveals nothing about it.
         """
         store, now = self._core.ready(), self._core.now()
         record = store.token_by_digest(digest_of(secret))
@@ -149,8 +149,8 @@ class Tokens:
         return Principal(name, stored_scopes(record.scopes), record.owner, record.tz)
 
     def _note_use(self, token_id: str, now: int) -> None:
-        """Soon: who may read has not to wait for those who write, nor for room on the disk."""
-        # Whoever is not noted now is so with the next request: few threads wait for a lock.
+        """Record the use in the background: reads should not wait for writes or disk space."""
+        # A use that is skipped here is recorded with the next request; few threads wait for a lock.
         if token_id not in self._noting and len(self._noting) < NOTED_AT_ONCE:
             self._noting.add(token_id)
             self._core.threads.start(partial(self._write_use, token_id, now))
@@ -159,7 +159,7 @@ class Tokens:
         try:
             self._core.ready().use_token(token_id, now)
         except StoreError as error:
-            log.warning("that token %s was used cannot be noted now: %s", token_id, error)
+            log.warning("cannot record now that token %s was used: %s", token_id, error)
         finally:
             self._noting.discard(token_id)
 
@@ -182,7 +182,7 @@ def _expiry(expires: Instant | timedelta | None, now: int) -> int | None:
     until = now + length_ms("expires", expires) if isinstance(expires, timedelta) else expires
     instant = at(until, now)
     if instant <= now:
-        raise InvalidOption("expires", "has passed already")
+        raise InvalidOption("expires", "must be in the future")
     return instant
 
 
