@@ -258,9 +258,7 @@ class _Lane:
     def check(self) -> None:
         """Refuse work on a transaction that has ended or will be rolled back."""
         if self.ended:
-            raise TransactionEnded(
-                "the transaction of this tx has ended; do not use it after its block"
-            )
+            raise TransactionEnded("the transaction of this tx has ended; do not keep it")
         if self.broken:
             raise TransactionEnded(CANCELED)
 

@@ -26,7 +26,7 @@ _POLL_LAST = 0.100
 
 
 class BatchProgress(msgspec.Struct, frozen=True):
-    """How many members of a batch are in which state."""
+    """How many members of a batch are in each state."""
 
     pending: int = 0
     running: int = 0
@@ -48,18 +48,18 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> float:
-        """From 0 to 1."""
+        """The finished share, from 0 to 1."""
         return self.ended / self.total if self.total else 1.0
 
 
 class Batch:
-    """Jobs that were enqueued together. Whatever can change is read when it is asked for."""
+    """Jobs that were enqueued together. Properties that can change are read on each access."""
 
     def __init__(self, core: Core, batch_id: str, *, unseen: bool = False) -> None:
         self._core = core
         self._id = batch_id
         self._unseen = unseen
-        """Whether it has members that were not seen to be committed."""
+        """Whether some members may not be committed yet."""
 
     def __repr__(self) -> str:
         return f"<batch {self.id}>"
@@ -75,7 +75,7 @@ class Batch:
         return self._id
 
     def progress(self) -> BatchProgress:
-        """How many members are in which state, at one moment."""
+        """How many members are in each state, at one moment."""
         progress = BatchProgress(**self._core.ready().batch_counts(self._id))
         if self._unseen and not progress.total:
             raise NotCommittedYet(self._id, "batch")
@@ -90,7 +90,7 @@ class Batch:
         return [job_from(self._core, record, self._core.get) for record in found]
 
     def cancel(self) -> int:
-        """Cancel every member that has not ended; how many there were. The hook is called."""
+        """Cancel every unfinished member and return how many there were. The hook is called."""
         refuse_inside_mutation("batch.cancel")
         self._refuse_unseen()
         filter = JobFilter(batch_id=self._id)
@@ -100,7 +100,7 @@ class Batch:
         return canceled
 
     def wait(self, timeout: float | None = None) -> BatchProgress:
-        """Wait until every member has ended; ResultTimeout after so many seconds."""
+        """Wait until every member has ended; raises ResultTimeout after `timeout` seconds."""
         refuse_waiting_inside_mutation()
         until = None if timeout is None else os_monotonic() + timeout
         pause = _POLL_FIRST
@@ -117,7 +117,7 @@ class Batch:
 
 
 class AsyncBatch(Twin[Batch]):
-    """The same for async code."""
+    """A `Batch` for async code; its methods are awaited."""
 
     def __init__(self, core: Core, batch_id: str, *, unseen: bool = False) -> None:
         super().__init__(core, Batch(core, batch_id, unseen=unseen))
@@ -150,6 +150,6 @@ def batch_rows(
 
 
 def _hook_of_batch(hook: Function[..., Any], batch_id: str, *, held: bool, now: int) -> NewJob:
-    """The hook has the id of its batch; that of an empty batch waits for nobody."""
+    """The hook has the id of its batch; the hook of an empty batch starts immediately."""
     job = hook_job(hook, {"batch_id": batch_id}, now)
     return msgspec.structs.replace(job, id=batch_id, hold=job.hold if held else None)

@@ -1,12 +1,12 @@
 """Bulk changes: cancel, retry or reschedule all jobs that match a filter, in one job.
 
-`app.bulk` stores a job of a function of duly's own, which every worker has. It takes the jobs that
-match in the order of their ids, a page in a transaction, and with each page its own arguments are
-changed to say how far it is. So an attempt that dies is followed by one that goes on behind its
-last page, and no page is done twice.
+`app.bulk` stores a job of an internal function, which every worker has. The job processes the
+matching jobs in the order of their ids, one page per transaction. The same transaction updates the
+job's own arguments with its progress. So if an attempt dies, the next one continues after its last
+page, and no page is processed twice.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 NAME = "duly.bulk"
 QUEUE = "duly.bulk"
-"""Every worker serves it, so that a paused or full queue does not keep its own jobs from being
+"""Every worker serves it, so that a paused or full queue does not prevent its own jobs from being
 canceled."""
 RETRY = Retry(attempts=25, base=2, cap=60, jitter=1)
 PAGE = 500
@@ -56,11 +56,11 @@ CHANGEABLE_STATES: dict[Verb, tuple[State, ...]] = {
     "retry": (State.FAILED, State.CANCELED),
     "reschedule": (State.PENDING,),
 }
-"""In which states a verb finds its jobs."""
+"""The states that jobs must be in for each verb."""
 
 
 class BulkPreview(msgspec.Struct, frozen=True):
-    """What a bulk job would be about."""
+    """What a bulk job would change."""
 
     matched: int
     """How many jobs match now."""
@@ -69,7 +69,7 @@ class BulkPreview(msgspec.Struct, frozen=True):
 
 
 class JobSelection(TypedDict, total=False):
-    """The words of a filter, and who wants it done."""
+    """The filter of a bulk change, and who requested it."""
 
     function: Function[..., Any] | str | None
     queue: str | None
@@ -83,18 +83,18 @@ class JobSelection(TypedDict, total=False):
 
 
 class BulkOrder(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is to be done, as it is stored."""
+    """A bulk change, as it is stored."""
 
     verb: Verb
     parts: tuple[JobFilter, ...]
-    """The jobs of each in turn; none that is younger than the order itself."""
+    """Filters to process in turn; none matches jobs that are newer than the order itself."""
     run_at: int | None = None
     by: str | None = None
     note: str | None = None
 
 
 class BulkCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far it is, as it is stored."""
+    """The progress of a bulk change, as it is stored."""
 
     part: int = 0
     after: str = FIRST_ID
@@ -109,15 +109,16 @@ class BulkCheckpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 FIRST_CHECKPOINT = BulkCheckpoint()
 
-# For callers -------------------------------------------------------------------------------------
+# Public interface --------------------------------------------------------------------------------
 
 
 class Bulk:
-    """Many jobs at once, by filter: each verb stores one job that does it, and can be watched.
+    """Cancel, retry or reschedule many jobs by filter; each verb stores one job that does the work.
 
-    The words are `function`, `queue`, `owner`, `batch`, and `after` and `before` for jobs that are
-    due in [after, before); without any, `everything=True`. `by` and `note` say who wants it, and
-    why. Jobs that are stored later are left alone. `dry_run=True` only says what matches now.
+    Filters: `function`, `queue`, `owner`, `batch`, and `after` and `before` for jobs that are due
+    in [after, before). Without a filter, pass `everything=True`. `by` and `note` record who
+    requested the change, and why. Jobs that are stored later are not affected. `dry_run=True`
+    only returns what matches now.
     """
 
     def __init__(self, core: Core) -> None:
@@ -179,7 +180,7 @@ class Bulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
-        """Run every failed or canceled job that matches again, each once; as `app.retry`.
+        """Run every failed or canceled job that matches again, each once; see `app.retry`.
 
         `dead`: only dead letters.
         """
@@ -213,9 +214,9 @@ class Bulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
-        """Let every pending job that matches be due then, or so long from now.
+        """Make every pending job that matches due at another time, or after a delay from now.
 
-        Their `scheduled_at` stays as it is. What has started meanwhile is left alone.
+        Their `scheduled_at` does not change. Jobs that have started in the meantime are left alone.
         """
         return self._do(reschedule_order(self._core, run_at, run_after, which), dry_run)
 
@@ -227,7 +228,7 @@ class Bulk:
 
 
 class AsyncBulk:
-    """The same, awaited."""
+    """`Bulk` for async code; its methods are awaited."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -257,7 +258,7 @@ class AsyncBulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
-        """Cancel every unfinished job that matches; as Bulk.cancel."""
+        """Cancel every unfinished job that matches; see Bulk.cancel."""
         return await self._do(lambda: cancel_order(self._core, state, which), dry_run)
 
     @overload
@@ -288,7 +289,7 @@ class AsyncBulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
-        """Run every failed or canceled job that matches again; as Bulk.retry."""
+        """Run every failed or canceled job that matches again; see Bulk.retry."""
         return await self._do(lambda: retry_order(self._core, state, dead, which), dry_run)
 
     @overload
@@ -319,7 +320,7 @@ class AsyncBulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
-        """Let every pending job that matches be due at another time; as Bulk.reschedule."""
+        """Make every pending job that matches due at another time; see Bulk.reschedule."""
         return await self._do(
             lambda: reschedule_order(self._core, run_at, run_after, which), dry_run
         )
@@ -335,7 +336,7 @@ class AsyncBulk:
 
 
 def look(core: Core, order: BulkOrder) -> BulkPreview:
-    """What the order is about, as things are now."""
+    """What the order would change now."""
     store, live = core.ready(), order.verb != "retry"
     sample: list[str] = []
     for part in order.parts:
@@ -353,7 +354,7 @@ def count(core: Core, order: BulkOrder) -> int:
 def enqueue(
     core: Core, order: BulkOrder, *, id: str | None = None, audit_entry: NewAuditEntry | None = None
 ) -> str:
-    """Store the job that does it; its id. It belongs to whose jobs it is about."""
+    """Store the job that does it, with the owner of its jobs; returns its id."""
     function = core.functions.builtins[NAME]
     call = function.bind(order)
     now = core.now()
@@ -372,10 +373,10 @@ def _ids(records: Sequence[JobRecord]) -> list[str]:
     return [record.id for record in records]
 
 
-# Checking what was asked for ---------------------------------------------------------------------
+# Validation --------------------------------------------------------------------------------------
 
 NO_FILTER_MESSAGE = "say which jobs: a function, queue, owner, batch or time, or everything=True"
-ALL_AND_FILTER_MESSAGE = "everything=True is for no filter at all"
+ALL_AND_FILTER_MESSAGE = "everything=True cannot be combined with a filter"
 
 
 def cancel_order(core: Core, state: State | str | None, which: JobSelection) -> BulkOrder:
@@ -387,7 +388,7 @@ def retry_order(
     core: Core, state: State | str | None, dead: bool, which: JobSelection
 ) -> BulkOrder:
     chosen = _state("retry", state)
-    # One state after the other: that is what the index of finished jobs serves.
+    # One state after the other: the index of finished jobs supports that.
     states = CHANGEABLE_STATES["retry"] if chosen is None else (chosen,)
     filters = [JobFilter(state=each, exhausted=True if dead else None) for each in states]
     return _order(core, "retry", filters, which, dead or chosen is not None)
@@ -402,7 +403,7 @@ def reschedule_order(
     elif run_after is not None and run_at is None:
         due_at = after(run_after, now)
     else:
-        raise InvalidOption("reschedule", "say when: either run_at or run_after")
+        raise InvalidOption("reschedule", "say when: give either run_at or run_after")
     order = _order(core, "reschedule", [JobFilter(state=State.PENDING)], which, False)
     return msgspec.structs.replace(order, run_at=max(due_at, now))
 
@@ -428,7 +429,7 @@ def _order(
     for option in ("by", "note"):
         if which.get(option) is not None:
             check_text(option, which.get(option))
-    # What is stored from now on has a greater id, as the job itself has.
+    # Anything that is stored from now on has a greater id, as the job itself has.
     words |= {"before_id": new_id(core.now()), "limit": PAGE}
     parts = [
         msgspec.structs.replace(filter, **words | {"function": name})
@@ -439,7 +440,7 @@ def _order(
 
 
 def _words(which: JobSelection, now: int) -> dict[str, Any]:
-    """The filter as it is stored, but for the state."""
+    """The filter as it is stored, without the state."""
     function, batch = name_of_function(which.get("function")), _batch_id(which.get("batch"))
     for option, value in (
         ("function", function),
@@ -449,7 +450,7 @@ def _words(which: JobSelection, now: int) -> dict[str, Any]:
         if value is not None:
             check_text(option, value)
     if function is not None and is_reserved(function):
-        raise InvalidOption("function", f"{function} is duly's own; cancel or retry its job itself")
+        raise InvalidOption("function", f"{function} is internal to duly; cancel or retry its job")
     due_from, due_before = which.get("after"), which.get("before")
     return {
         "function": function,
@@ -464,7 +465,7 @@ def _words(which: JobSelection, now: int) -> dict[str, Any]:
 def _batch_id(batch: AnyBatch | None) -> str | None:
     batch_id = batch.id if isinstance(batch, Batch | AsyncBatch) else batch
     if batch_id is not None and not is_id(str(batch_id)):
-        raise InvalidOption("batch", f"{batch_id!r} is no batch id")
+        raise InvalidOption("batch", f"{batch_id!r} is not a batch id")
     return batch_id
 
 
@@ -472,15 +473,15 @@ def _batch_id(batch: AnyBatch | None) -> str | None:
 
 
 def bulk_function(core: Core) -> Action[[BulkOrder, BulkCheckpoint], Result]:
-    """The function of duly's own that does it."""
+    """The internal function that makes the changes."""
 
     def bulk(ctx: Ctx, order: BulkOrder, done: BulkCheckpoint = FIRST_CHECKPOINT) -> Result:
         run = _Run(core, ctx, order, done)
         try:
             return run.to_the_end()
         except QueryTooBroad as error:
-            # Time also runs while a machine or a disk stands still. Only where the first page was
-            # not found twice is it sure to be the filter.
+            # Time also passes while a machine or a disk hangs. The filter is surely the cause only
+            # if the first page was not found twice.
             if run.has_begun or ctx.attempt == 1:
                 raise
             raise NonRetryable(str(error)) from error
@@ -519,11 +520,11 @@ class _Run:
         try:
             return count(self._core, self._order)
         except QueryTooBroad:
-            # There are very many; a page of them may be found quickly all the same.
+            # There are very many; a single page of them may still be found quickly.
             return None
 
     def _next_page(self, now: int) -> tuple[Sequence[str], Change]:
-        """The next jobs, and what is to become of them."""
+        """The next jobs, and the change to make to them."""
         order, store = self._order, self._core.ready()
         part, after = order.parts[self._done.part], self._done.after
         if order.verb == "retry":
@@ -536,7 +537,7 @@ class _Run:
         return ids, CancelJobs(ids, f"job:{self._ctx.job_id}", part.state == State.PENDING)
 
     def _change(self, ids: Sequence[str], change: Change) -> None:
-        """One page, and the word that it is done, in one transaction."""
+        """Change one page and record that it is done, in one transaction."""
         before = self._done
 
         def with_page(changed: int) -> BulkCheckpoint:
@@ -552,19 +553,19 @@ class _Run:
             self._core.now(),
         )
         if changed is None:
-            raise Canceled("this job was canceled; what it has not come to is left as it is")
+            raise Canceled("this job was canceled; the jobs that it has not reached are unchanged")
         self._done = with_page(changed)
         self._tell(changed)
 
     def _args(self, done: BulkCheckpoint) -> str:
-        """The arguments of the next attempt, should there be one."""
+        """The arguments for the next attempt, if there is one."""
         return self._core.functions.builtins[NAME].signature.encode((self._order, done), {})
 
     def _set(self, **changes: Any) -> None:
         self._done = msgspec.structs.replace(self._done, **changes)
 
     def _tell(self, changed: int) -> None:
-        """Those whom it concerns hear of it at once."""
+        """Notify the workers that are affected immediately."""
         if changed and self._order.verb == "cancel":
             self._core.tell_bodies()
         elif changed:

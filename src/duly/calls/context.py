@@ -1,10 +1,10 @@
 """The contexts `Tx`, `Ctx` and `AsyncCtx` that functions receive as their first argument.
 
-`Tx` is the transaction of a mutation, `Ctx` and `AsyncCtx` belong to actions. All of them, and the
-app itself, share one set of verbs.
+`Tx` is the transaction of a mutation; `Ctx` and `AsyncCtx` belong to actions. All of them share one
+set of verbs with the app.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_BYTES_PER_MUTATION = 8 << 20
 
 
 class Tx(Verbs):
-    """One database transaction: everything done through it happens together or not at all.
+    """One database transaction: everything done through it commits or rolls back together.
 
     A mutation gets it as its first argument; `app.transaction()` opens one outside any job.
     """
@@ -86,7 +86,7 @@ class Tx(Verbs):
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._running.claim.attempt if self._running else 1
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -95,7 +95,7 @@ class Tx(Verbs):
 
     @property
     def connection(self) -> Any:
-        """The driver's own connection, inside the transaction. Do not commit it."""
+        """The driver's own connection, inside the transaction. Do not commit on it."""
         tx = self._open()
         if self._shared:
             self._needs_alone = True
@@ -106,7 +106,7 @@ class Tx(Verbs):
     def session(self) -> Session:
         """A SQLAlchemy Session inside the transaction; it is flushed when the body ends.
 
-        Its commit and rollback end nothing: they mark, and go back to, a point in the transaction.
+        Its commit and rollback do not end the transaction: they release, or return to, a savepoint.
         """
         if self._session is None:
             self._session = open_session(self._core.store, self.connection)
@@ -115,9 +115,9 @@ class Tx(Verbs):
 
     @contextmanager
     def savepoint(self) -> Generator[None]:
-        """What happens inside is undone, alone, when the block raises."""
+        """Undo what the block does, and only that, if it raises."""
         before = self._scheduled, self._bytes
-        # The session's savepoints and ours must not overlap.
+        # The session's savepoints and duly's must not overlap.
         self.settle()
         try:
             with self._open().savepoint():
@@ -132,19 +132,19 @@ class Tx(Verbs):
             raise
 
     def settle(self) -> None:
-        """Write what the session holds back, and release its savepoint."""
+        """Flush the session and release its savepoint."""
         if self._session is not None:
             self._session.commit()
 
     def _undo_session(self) -> None:
         if self._session is not None:
-            # It fails where the transaction has failed already.
+            # This fails if the transaction has already failed.
             with suppress(Exception):
                 self._session.rollback()
 
     def _open(self) -> StoreTx:
         if self._tx is None:
-            raise TransactionEnded("the transaction of this tx is over; do not keep it")
+            raise TransactionEnded("the transaction of this tx has ended; do not keep it")
         if self._running is not None and self._running.canceled:
             raise Canceled("this job was canceled or timed out; its transaction is rolled back")
         return self._tx
@@ -160,9 +160,11 @@ class Tx(Verbs):
         self._scheduled += len(jobs)
         self._bytes += sum(len(job.args.encode()) for job in jobs)
         if self._scheduled > MAX_JOBS_PER_MUTATION:
-            self._doom(f"a mutation may schedule {MAX_JOBS_PER_MUTATION:,} jobs, not more")
+            self._doom(f"at most {MAX_JOBS_PER_MUTATION:,} jobs per mutation are allowed")
         if self._bytes > MAX_BYTES_PER_MUTATION:
-            self._doom(f"a mutation may schedule {MAX_BYTES_PER_MUTATION:,} bytes of arguments")
+            self._doom(
+                f"at most {MAX_BYTES_PER_MUTATION:,} bytes of arguments per mutation are allowed"
+            )
 
     def _doom(self, message: str) -> None:
         self._doomed = TooManyJobs(message)
@@ -183,7 +185,7 @@ class Tx(Verbs):
         tx = self._open()
         caller = self.job_id or self._parent
         won = tx.cancel(job_id, f"job:{caller}" if caller else "operator", self._core.clock.now())
-        # An ancestor takes its descendants along, and this job may be one of them.
+        # An ancestor's cancellation includes its descendants, and this job may be one of them.
         if won and self._running is not None and not tx.lock_running(*_fence(self._running)):
             self._doomed = CannotCancelSelf()
             raise self._doomed
@@ -193,29 +195,29 @@ class Tx(Verbs):
         return self._parent
 
     def end(self) -> None:
-        """The transaction is about to end: nothing may be done with it any more."""
+        """End the tx just before its transaction ends: it can no longer be used."""
         self._tx = None
         if self._session is not None:
             close_session(self._session)
             self._session = None
 
     def raise_if_alone_is_needed(self) -> None:
-        """Whatever the body made of having been refused the connection, alone it gets it."""
+        """Run the mutation alone if it was refused the connection, even if it caught that error."""
         if self._needs_alone:
             raise NeedsAlone
 
     def raise_if_doomed(self) -> None:
-        """A limit was passed: swallowing the exception does not save the transaction."""
+        """Raise if a limit was exceeded, even if the body caught that exception."""
         if self._doomed is not None:
             raise self._doomed
 
 
 class Ctx(Verbs):
-    """What a sync action knows of its job, and how it calls other functions.
+    """The context of a sync action: information about its job, and verbs to enqueue others.
 
-    When the job is canceled or times out, the body continues to run, but the functions it schedules
-    do not: `run` and its like return a job that is already canceled. `check`, `progress` and `call`
-    raise Canceled.
+    When the job is canceled or times out, the body continues to run, but the jobs it enqueues do
+    not: `run` and the other verbs return jobs that are already canceled. `check`, `progress` and
+    `call` raise Canceled.
     """
 
     def __init__(self, core: Core, running: RunningAttempt) -> None:
@@ -231,49 +233,50 @@ class Ctx(Verbs):
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._running.claim.attempt
 
     @property
     def canceled(self) -> bool:
-        """Whether the job was canceled or timed out: its result will be dropped."""
+        """Whether the job was canceled or timed out; if so, its result will be discarded."""
         return self._running.canceled
 
     def check(self) -> None:
         """Raise Canceled if the job was canceled or timed out."""
         if self.canceled:
-            raise Canceled("this job was canceled or timed out; its result is dropped")
+            raise Canceled("this job was canceled or timed out; its result is discarded")
 
     def progress(self, value: float, note: str | None = None) -> None:
-        """Say how far the job is, from 0 to 1; raises Canceled as `check` does.
+        """Report how far the job is, from 0 to 1; raises Canceled as `check` does.
 
-        Costs next to nothing: what is said often is stored a few times a second, the last always.
+        Calls are cheap: frequent updates are stored a few times a second; the last one is always
+        stored.
         """
         checked = check_progress(value, note)
         self.check()
         self._running.progress(checked, note)
 
     def log(self, text: str, *, level: str = "info") -> None:
-        """Keep a line with the job; `job.logs()` reads them."""
+        """Store a log line with the job; read it with `job.logs()`."""
         check_line(text, level)
         self._running.say(level, text)
 
     def cost(self, amount: float) -> None:
-        """Say that the job has cost so much more, for the budget of its schedule.
+        """Add to the cost of the job, which counts against the budget of its schedule.
 
-        Stored at once and for good, whatever becomes of the job; of no effect in a job that no
-        schedule has called for.
+        Stored immediately and permanently, whatever the outcome of the job. It has no effect in a
+        job that was not called by a schedule.
         """
         checked = check_cost(amount)
         refuse_inside_mutation("cost")
         claim = self._running.claim
-        # The sum is stored, not the amount: a write that is repeated counts once.
+        # The sum is stored, not the amount, so a repeated write counts once.
         with self._spending:
             self._core.ready().set_cost(claim.id, claim.token, self._cost + checked)
             self._cost += checked
 
     def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a mutation now, in a transaction of its own, and return what it returns.
+        """Run a mutation now, in its own transaction, and return what it returns.
 
         Raises Canceled, and commits nothing, if the job was canceled or timed out.
         """
@@ -287,7 +290,7 @@ class Ctx(Verbs):
             with open_tx(self._core, (claim.id, claim.token)) as tx:
                 result: R = mutation.body(tx, **arguments)
         except BaseException:
-            # What it says may become the error of this job.
+            # Its error may become the error of this job.
             if mutation.signature.redacted:
                 self._running.failed_calls.add((mutation.signature.scrub, text))
             raise
@@ -295,7 +298,7 @@ class Ctx(Verbs):
 
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
         found = self._core.insert_children(_fence(self._running), jobs)
-        # None: this job was canceled, so they are stored canceled, and the body goes on.
+        # None: this job was canceled, so the new ones are stored as canceled; the body continues.
         return NO_EXISTING_JOBS if found is None else found
 
     def _get(self, job_id: str) -> JobRecord | None:
@@ -312,10 +315,10 @@ class Ctx(Verbs):
 
 
 class AsyncCtx(AsyncVerbs, Twin[Ctx]):
-    """What an async action knows of its job; the verbs are those of Ctx, awaited.
+    """The context of an async action: as `Ctx`, with verbs that are awaited.
 
-    When the job is canceled or times out, the body gets `CancelledError` where it awaits anything
-    but these verbs, which complete as on Ctx.
+    When the job is canceled or times out, `CancelledError` is raised in the body wherever it awaits
+    anything other than these verbs, which behave as on `Ctx`.
     """
 
     def __init__(self, core: Core, running: RunningAttempt) -> None:
@@ -329,12 +332,12 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._sync.attempt
 
     @property
     def canceled(self) -> bool:
-        """Whether the job was canceled or timed out: its result will be dropped."""
+        """Whether the job was canceled or timed out; if so, its result will be discarded."""
         return self._sync.canceled
 
     def check(self) -> None:
@@ -342,12 +345,12 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
         self._sync.check()
 
     async def progress(self, value: float, note: str | None = None) -> None:
-        """Say how far the job is, from 0 to 1, and let other tasks run; as Ctx.progress."""
+        """Report how far the job is, from 0 to 1, and let other tasks run; see Ctx.progress."""
         self._sync.progress(value, note)
         await asyncio.sleep(0)
 
     def log(self, text: str, *, level: str = "info") -> None:
-        """Keep a line with the job; `job.logs()` reads them."""
+        """Store a log line with the job; read it with `job.logs()`."""
         self._sync.log(text, level=level)
 
     cost: Final = awaited(Ctx.cost)
@@ -437,12 +440,12 @@ class Bound:
 
 @contextmanager
 def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
-    """A Tx outside any job; with a parent, its jobs are the children of a running action."""
+    """Open a Tx outside any job; with a parent, its jobs are children of a running action."""
     refuse_inside_mutation("transaction")
     core.functions.keep_fresh()
     with core.ready().transaction() as store_tx:
         if parent is not None and not store_tx.lock_running(*parent):
-            raise Canceled("this job was canceled; its result is dropped")
+            raise Canceled("this job was canceled; its result is discarded")
         tx = Tx(core, store_tx, parent_id=parent[0] if parent else None)
         try:
             with mutation_body() if parent else transaction_block():
@@ -456,7 +459,7 @@ def open_tx(core: Core, parent: tuple[str, int] | None = None) -> Generator[Tx]:
 
 
 def fence_of(ctx: Ctx) -> tuple[str, int]:
-    """What tells the attempt that runs from every other one: the job's id, and its token."""
+    """What distinguishes the running attempt from all others: the job's id and its token."""
     return _fence(ctx._running)  # pyright: ignore[reportPrivateUsage]
 
 

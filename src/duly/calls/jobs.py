@@ -1,4 +1,4 @@
-"""`Job` and `AsyncJob`: the handles that callers get on jobs."""
+"""`Job` and `AsyncJob`: handles on jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_CHILDREN = 10_000
 
 
 class JobFailure(msgspec.Struct, frozen=True):
-    """Why a job failed, or why its last attempt did."""
+    """Why a job, or its last attempt, failed."""
 
     kind: str | None
     message: str
@@ -36,7 +36,7 @@ class JobFailure(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a job is: what it said last."""
+    """The progress that a job last reported."""
 
     value: float
     """From 0 to 1."""
@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line of a job's log; `seq` grows, with gaps."""
+    """One line of a job's log; `seq` increases, with gaps."""
 
     seq: int
     at: datetime
@@ -54,9 +54,9 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Job(Generic[R_co]):
-    """One durable call. What can still change is read from the store when it is asked for.
+    """A handle on one job. Properties that can change are read from the store on each access.
 
-    Once the job is finished nothing changes any more, and nothing more is read.
+    Once the job has finished nothing changes any more, so nothing more is read.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Job(Generic[R_co]):
 
     @property
     def existed(self) -> bool:
-        """Whether the call that gave it found it there, under its key, and stored no other."""
+        """Whether the call found an existing job with its key, so that no new job was stored."""
         return self._existed
 
     @property
     def record(self) -> JobRecord:
-        """Everything the store knows, in one read."""
+        """Everything that the store has about the job, in one read."""
         if not _is_final(self._record):
             self._record = self._read(self._id)
         if self._record is None:
@@ -113,7 +113,7 @@ class Job(Generic[R_co]):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What it was called with, as plain JSON data; redacted ones show as ***."""
+        """The arguments of the call, as plain JSON data; redacted ones are shown as ***."""
         known = self._record
         if known is None or known.args == LEFT_OUT:
             known = self.record
@@ -129,12 +129,12 @@ class Job(Generic[R_co]):
 
     @property
     def scheduled_at(self) -> datetime:
-        """When the caller wanted it to run; never changes."""
+        """When the caller scheduled it to run; this never changes."""
         return from_ms((self._record or self.record).scheduled_at)
 
     @property
     def run_at(self) -> datetime:
-        """When it is due: later than scheduled after a failed attempt."""
+        """When it is due: later than `scheduled_at` after a failed attempt."""
         return from_ms(self.record.run_at)
 
     @property
@@ -143,17 +143,17 @@ class Job(Generic[R_co]):
 
     @property
     def completed_at(self) -> datetime | None:
-        """When it reached its final state; None until then."""
+        """When it reached its final state; None before that."""
         return _instant(self.record.completed_at)
 
     @property
     def error(self) -> JobFailure | None:
-        """Why it failed; while it waits for a retry, why the last attempt did."""
+        """Why it failed; while it waits for a retry, why the last attempt failed."""
         return failure_of(self.record)
 
     @property
     def canceled_by(self) -> str | None:
-        """`operator`, `job:<id>` of the job whose code did it, or `parent:<id>`."""
+        """Who canceled it: `operator`, `job:<id>` for a job's code, or `parent:<id>`."""
         return self.record.canceled_by
 
     @property
@@ -162,7 +162,7 @@ class Job(Generic[R_co]):
 
     @property
     def retry_of(self) -> str | None:
-        """The job that this one repeats, on request."""
+        """The id of the job that this one retries, if any."""
         return (self._record or self.record).retry_of
 
     @property
@@ -171,18 +171,18 @@ class Job(Generic[R_co]):
 
     @property
     def trigger(self) -> Trigger:
-        """What started it: a call, a schedule, a webhook, a workflow, the HTTP API."""
+        """What enqueued it: a call, a schedule, a webhook, a workflow or the HTTP API."""
         return word((self._record or self.record).trigger, Trigger, Trigger.MANUAL)
 
     @property
     def actor(self) -> str | None:
-        """Who or what did, if that is known: the id of the schedule, for example."""
+        """The id or name of what enqueued it, if known: for example the id of the schedule."""
         return (self._record or self.record).actor
 
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return what it returned.
 
-        Raises JobFailed, JobCanceled, or ResultTimeout after so many seconds.
+        Raises JobFailed or JobCanceled, or ResultTimeout after `timeout` seconds.
         """
         refuse_waiting_inside_mutation()
         until = None if timeout is None else os_monotonic() + timeout
@@ -197,35 +197,35 @@ class Job(Generic[R_co]):
 
     @property
     def progress(self) -> Progress | None:
-        """What the attempt that runs, or ran last, said of its progress; None if nothing."""
+        """The progress that the current or latest attempt reported; None if it reported none."""
         looks = self._core.ready().look([self._id])
         if not looks:
-            # There is no such job, or none that is committed: reading it tells them apart.
+            # The job does not exist or is not committed; reading it tells which.
             _ = self.record
         return _progress_in(looks)
 
     def logs(self, after: int = 0) -> list[LogLine]:
-        """What the job has logged, after the line with that `seq`."""
+        """Return the job's log lines after the one with that `seq`."""
         return _lines_of(self._core, self._id, after)
 
     def watch(self, timeout: float | None = None) -> Generator[Event]:
-        """The job's state now, then every newer one, until its last.
+        """Yield the job's state now, then each newer one, until it has ended.
 
-        States that follow each other fast may be merged; the last always comes. After so many
-        seconds it ends without.
+        States that follow each other quickly may be merged; the last one is always yielded, unless
+        `timeout` seconds have passed before.
         """
         refuse_waiting_inside_mutation()
         return self._core.watchers.watch(self._id, timeout)
 
     def cancel(self) -> bool:
-        """Cancel it and what it has scheduled; False if it was finished already."""
+        """Cancel the job and the jobs it has enqueued; False if it had finished already."""
         won = self._core.cancel(self._id, "operator")
         if won is None:
             raise JobNotFound(self._id)
         return won
 
     def children(self) -> list[Job[Any]]:
-        """The jobs that this one has scheduled, newest first."""
+        """Return the jobs that this one has enqueued, newest first."""
         found = self._core.find(JobFilter(parent_id=self._id, limit=MAX_CHILDREN))
         return [job_from(self._core, record, self._core.get) for record in found]
 
@@ -234,9 +234,9 @@ Read = Callable[[str], Awaitable[JobRecord | None]]
 
 
 class AsyncJob(Generic[R_co]):
-    """The same, for async code: whatever asks the store is awaited.
+    """A `Job` for async code: everything that queries the store is awaited.
 
-    However many tasks wait for results, no thread waits with them.
+    Any number of tasks can wait for results without occupying a thread each.
     """
 
     def __init__(
@@ -271,11 +271,11 @@ class AsyncJob(Generic[R_co]):
 
     @property
     def existed(self) -> bool:
-        """Whether the call that gave it found it there, under its key, and stored no other."""
+        """Whether the call found an existing job with its key, so that no new job was stored."""
         return self._existed
 
     async def record(self) -> JobRecord:
-        """Everything the store knows, in one read."""
+        """Everything that the store has about the job, in one read."""
         record = self._record
         if not _is_final(record):
             record = self._record = await self._read(self._id)
@@ -287,7 +287,7 @@ class AsyncJob(Generic[R_co]):
         return (await self.record()).state
 
     async def arguments(self) -> dict[str, Any]:
-        """What it was called with, as plain JSON data; redacted ones show as ***."""
+        """The arguments of the call, as plain JSON data; redacted ones are shown as ***."""
         known = self._record
         if known is None or known.args == LEFT_OUT:
             known = await self.record()
@@ -297,11 +297,11 @@ class AsyncJob(Generic[R_co]):
         return (await self.record()).attempt
 
     async def error(self) -> JobFailure | None:
-        """Why it failed; while it waits for a retry, why the last attempt did."""
+        """Why it failed; while it waits for a retry, why the last attempt failed."""
         return failure_of(await self.record())
 
     async def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the job to finish and return what it returned; as Job.result."""
+        """Wait for the job to finish and return what it returned; see Job.result."""
         refuse_waiting_inside_mutation()
         until = None if timeout is None else os_monotonic() + timeout
         pause = _POLL_FIRST
@@ -314,36 +314,36 @@ class AsyncJob(Generic[R_co]):
         return value
 
     async def progress(self) -> Progress | None:
-        """What the attempt that runs, or ran last, said of its progress; None if nothing."""
+        """The progress that the current or latest attempt reported; None if it reported none."""
         looks = await self._core.threads.look(lambda: self._core.ready().look([self._id]))
         if not looks:
             await self.record()
         return _progress_in(looks)
 
     async def logs(self, after: int = 0) -> list[LogLine]:
-        """What the job has logged, after the line with that `seq`."""
+        """Return the job's log lines after the one with that `seq`."""
         return await self._core.threads.read(partial(_lines_of, self._core, self._id, after))
 
     def watch(self, timeout: float | None = None) -> AsyncGenerator[Event]:
-        """The job's state now, then every newer one, until its last; as Job.watch."""
+        """Yield the job's state now, then each newer one, until it has ended; see Job.watch."""
         return watch_async(self._core, self._id, timeout)
 
     async def cancel(self) -> bool:
-        """Cancel it and what it has scheduled; False if it was finished already."""
+        """Cancel the job and the jobs it has enqueued; False if it had finished already."""
         won = await self._core.threads.call(partial(self._core.cancel, self._id, "operator"))
         if won is None:
             raise JobNotFound(self._id)
         return won
 
     async def children(self) -> list[AsyncJob[Any]]:
-        """The jobs that this one has scheduled, newest first."""
+        """Return the jobs that this one has enqueued, newest first."""
         which = JobFilter(parent_id=self._id, limit=MAX_CHILDREN)
         found = await self._core.threads.read(partial(self._core.find, which))
         return [async_job_from(self._core, record, committed(self._core)) for record in found]
 
 
 def _is_final(record: JobRecord | None) -> TypeGuard[JobRecord]:
-    """Whether the record is final and complete; what a list leaves out is read when asked for."""
+    """Whether the record is final and complete; lists leave out long values."""
     return (
         record is not None
         and record.state.is_terminal
@@ -365,12 +365,12 @@ def _result_of(record: JobRecord, decode: Callable[[str | None], Any]) -> Any:
 
 
 def arguments_of(record: JobRecord) -> dict[str, Any]:
-    """What a job was called with, as plain JSON data; nothing if that cannot be read."""
+    """The arguments of a job, as plain JSON data; empty if they cannot be read."""
     return read(record.args, dict[str, Any], {})
 
 
 def failure_of(record: JobRecord) -> JobFailure | None:
-    """Why it failed, or why its last attempt did."""
+    """Why the job, or its last attempt, failed."""
     if record.error_kind is None and record.error_message is None:
         return None
     return JobFailure(record.error_kind, record.error_message or "", record.error_traceback)
@@ -394,12 +394,12 @@ def watch_async(core: Core, job_id: str, timeout: float | None) -> AsyncGenerato
 
 
 def _until_next_look() -> float:
-    """Those who have waited for long look at the same moments, so that they share a read."""
+    """Callers that have waited for long look at the same moments, so that they share a read."""
     return _POLL_LAST - asyncio.get_running_loop().time() % _POLL_LAST
 
 
 def committed(core: Core) -> Read:
-    """How async code reads a job as it is committed."""
+    """How async code reads a committed job."""
     return lambda job_id: core.threads.look(lambda: core.get(job_id))
 
 
@@ -410,7 +410,7 @@ def job_from(
     *,
     existed: bool = False,
 ) -> Job[Any]:
-    """The job of a stored record."""
+    """The handle for a stored record."""
     return Job(
         core, record.id, core.functions.result_decoder(record), read, record, existed=existed
     )

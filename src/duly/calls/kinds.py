@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Mutation(Function[P, R_co]):
-    """A function that is one database transaction, run exactly once."""
+    """A function that runs as one database transaction, exactly once."""
 
     kind = Kind.MUTATION
 
@@ -24,7 +24,7 @@ class Mutation(Function[P, R_co]):
 
 
 class Action(Function[P, R_co]):
-    """A function with side effects, run at most once unless it asks for retries."""
+    """A function with side effects, run at most once unless it has `retry`."""
 
     kind = Kind.ACTION
 

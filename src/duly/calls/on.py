@@ -1,4 +1,4 @@
-"""`app.on(handle)`: the app's verbs inside a transaction that the caller manages."""
+"""`app.on(handle)`: the app's verbs inside a transaction that you manage."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ BY = "operator"
 
 
 class SyncHandle(Protocol):
-    """What sqlite3, psycopg, SQLAlchemy and Django have in common."""
+    """What sqlite3, psycopg, SQLAlchemy and Django handles have in common."""
 
     def commit(self) -> None: ...
 
 
 class DjangoProxy(Protocol):
-    """Django's `connection`, which looks for the thread's own at each use."""
+    """Django's `connection`, which looks up the thread's connection at each use."""
 
     def __getattr__(self, item: str) -> Any: ...
 
 
 class AsyncHandle(Protocol):
-    """What aiosqlite, psycopg's async connections and SQLAlchemy's have in common."""
+    """What aiosqlite, async psycopg and async SQLAlchemy handles have in common."""
 
     def commit(self) -> Awaitable[None]: ...
 
 
 class AsyncpgHandle(Protocol):
-    """A connection of asyncpg, which has no commit."""
+    """An asyncpg connection, which has no commit method."""
 
     def is_in_transaction(self) -> bool: ...
 
 
 class On(Verbs):
-    """The verbs inside the transaction of a handle: what they do commits or vanishes with it."""
+    """The verbs inside the transaction of a handle: they are committed or rolled back with it."""
 
     _commits_later = True
 
@@ -72,7 +72,7 @@ class On(Verbs):
         return found
 
     def records(self, filter: JobFilter) -> Sequence[JobRecord]:
-        """Jobs as they are stored, with what nobody is shown; for duly's own parts."""
+        """Jobs as they are stored, including redacted values; for internal use."""
         return self._take(lambda _: steps.find(filter))
 
     def _get(self, job_id: str) -> JobRecord | None:
@@ -104,7 +104,7 @@ class On(Verbs):
         )
 
     def _look(self, job_id: str) -> JobRecord:
-        """As it is committed; if it is not, as the open transaction sees it."""
+        """The job as committed, or else as the open transaction sees it."""
         record = self._core.get(job_id)
         if record is None and self._borrowed.is_open():
             record = self._get(job_id)
@@ -112,7 +112,7 @@ class On(Verbs):
 
 
 class AsyncOn(AsyncVerbs):
-    """The same for a handle that is awaited."""
+    """As `On`, for a handle whose methods are awaited."""
 
     _commits_later = True
 
@@ -142,7 +142,7 @@ class AsyncOn(AsyncVerbs):
         return await self._shown(await self._take(lambda _: steps.find(filter)))
 
     async def _shown(self, records: Sequence[JobRecord]) -> Sequence[JobRecord]:
-        # What is known of other services' functions has to be asked of the store.
+        # The store must be asked what functions of other services redact.
         if all(record.function in self._core.functions.registered for record in records):
             return self._core.redaction.shown_all(records)
         return await self._core.threads.read(partial(self._core.redaction.shown_all, records))
@@ -181,7 +181,7 @@ class AsyncOn(AsyncVerbs):
 
 
 class OnJob(Job[R_co]):
-    """A job that others see only when the caller has committed; until then nothing waits for it."""
+    """A job that others see, and that can be waited for, only after your transaction commits."""
 
     def result(self, timeout: float | None = None) -> R_co:
         committed(self._core, self._id)
@@ -205,7 +205,7 @@ class AsyncOnJob(AsyncJob[R_co]):
 
 
 def committed(core: Core, job_id: str) -> JobRecord:
-    # A read waits for no lock, so the caller's own transaction does not stand in its way.
+    # A read waits for no lock, so your open transaction does not block it.
     return present(job_id, core.get(job_id))
 
 

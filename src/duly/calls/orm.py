@@ -1,7 +1,7 @@
 """`tx.session`: a SQLAlchemy ORM session on the connection of a duly transaction.
 
-SQLAlchemy is given the driver's connection, but cannot end its transaction. The session lives in a
-savepoint: its commit releases that one, its rollback goes back to it, and either opens another.
+SQLAlchemy gets the driver's connection, but cannot end its transaction. The session runs in a
+savepoint: commit releases it, rollback returns to it, and either starts another one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _borrowing = threading.local()
 
 
 def open_session(store: Store, raw: Any) -> Session:
-    """A session inside the transaction that is open on the connection."""
+    """Open a session inside the transaction that is open on the connection."""
     try:
         from sqlalchemy.orm import Session
     except ImportError as missing:
         raise MissingExtra("sqlalchemy", "tx.session", package="SQLAlchemy") from missing
     engine = _engines.get(store)
     if engine is None:
-        # Two threads may make one each; the second is kept, and the first works as well.
+        # Two threads may create one each; the second is kept, and the first works as well.
         engine = _engines[store] = _engine(store)
     _borrowing.connection = BorrowedConnection(raw)
     try:
@@ -44,9 +44,9 @@ def open_session(store: Store, raw: Any) -> Session:
 
 
 def close_session(session: Session) -> None:
-    """Let go of the session; what becomes of its work is for the transaction to decide."""
+    """Close the session; the transaction decides whether its changes are kept."""
     connection: Any = session.bind
-    # The transaction may be broken, or the connection gone.
+    # The transaction may have failed, or the connection may be gone.
     with suppress(Exception):
         session.close()
     with suppress(Exception):
@@ -54,7 +54,7 @@ def close_session(session: Session) -> None:
 
 
 def _engine(store: Store) -> Engine:
-    """It learns the database's version and the like once, and makes no connection of its own."""
+    """An engine that reads the database's version once, and opens no connections itself."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 
@@ -70,7 +70,7 @@ def _engine(store: Store) -> Engine:
 
 
 class BorrowedConnection:
-    """A driver's connection whose transaction belongs to somebody else."""
+    """A driver's connection whose transaction is managed elsewhere."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -79,13 +79,13 @@ class BorrowedConnection:
         return getattr(self._raw, name)
 
     def commit(self) -> None:
-        """Not yet."""
+        """Does nothing: the transaction is not SQLAlchemy's to commit."""
 
     def rollback(self) -> None:
         """Neither."""
 
     def close(self) -> None:
-        """Its owner goes on using it."""
+        """Does nothing: the connection is still in use."""
 
     def add_notice_handler(self, callback: object) -> None:
-        """SQLAlchemy would add one more each time."""
+        """Does nothing: SQLAlchemy would add another handler each time."""

@@ -22,16 +22,16 @@ from duly.functions.options import ActionOptions, MutationOptions, decorated, re
 
 F = TypeVar("F", bound=Function[..., Any])
 MUTATION_NOT_ISOLATED = (
-    "a mutation runs in its worker's transaction; isolate an action, and use ctx.call"
+    "a mutation runs in its worker's transaction; isolate an action instead, and use ctx.call"
 )
 
 
 class Registry(ABC):
-    """The decorators."""
+    """The decorators that register functions."""
 
     @abstractmethod
     def _register(self, function: F) -> F:
-        """Take in a new function."""
+        """Add a new function."""
 
     def _full_name(self, name: str) -> str:
         return name
@@ -47,14 +47,15 @@ class Registry(ABC):
     def mutation(
         self, body: MutationBody[P, R] | None = None, /, **options: Any
     ) -> Mutation[P, R] | Callable[[MutationBody[P, R]], Mutation[P, R]]:
-        """Register a function that is one database transaction, run exactly once.
+        """Register a function that runs as one database transaction, exactly once.
 
-        `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
-        call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `aliases`: earlier names of the function; jobs stored under them run it. `internal`: only
+        code can call it. `retry_on`: exceptions to retry after; default: all.
         `on_complete`: a function that is called with `job_id` when the job has ended.
-        `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
-        `alone`: never share a commit with others. `group`: on PostgreSQL, do share one;
-        only for bodies that insert and do not update common rows.
+        `unique`, `debounce`: when a call returns an existing job instead of storing a new one.
+        `limit`: how many run at once, or start in a period.
+        `alone`: never share a commit with other jobs. `group`: on PostgreSQL, share a commit with
+        other jobs; only for bodies that insert and do not update common rows.
         """
         if options.pop("isolate", None) is not None:
             raise InvalidOption("isolate", MUTATION_NOT_ISOLATED)
@@ -84,11 +85,12 @@ class Registry(ABC):
     def action(self, body: Any = None, /, **options: Any) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given.
 
-        `aliases`: names it had before; jobs stored under them run it. `internal`: only code may
-        call it. `retry_on`: exceptions that are worth another attempt; any, if none are given.
+        `aliases`: earlier names of the function; jobs stored under them run it. `internal`: only
+        code can call it. `retry_on`: exceptions to retry after; default: all.
         `on_complete`: a function that is called with `job_id` when the job has ended.
-        `unique`, `debounce`: when a call is stored as no other job. `limit`: how many run at once.
-        `isolate="process"`: run every job in a process of its own, which can be stopped.
+        `unique`, `debounce`: when a call returns an existing job instead of storing a new one.
+        `limit`: how many run at once, or start in a period.
+        `isolate="process"`: run each job in a separate process, which can be killed.
         """
         refuse_unknown("action", options, ActionOptions)
         job_options, traits = decorated(options)
@@ -104,7 +106,7 @@ class Registry(ABC):
 
 
 class ActionDecorator(Protocol):
-    """What `@app.action(...)` gives: it keeps sync and async bodies apart for type checkers."""
+    """The type of `@app.action(...)`, which tells sync and async bodies apart for type checkers."""
 
     @overload
     def __call__(self, body: AsyncActionBody[P, R], /) -> AsyncAction[P, R]: ...
@@ -114,7 +116,7 @@ class ActionDecorator(Protocol):
 
 
 class Group(Registry):
-    """Functions of a module that does not know the app: `app.include(group)` brings them in.
+    """Functions of a module that does not import the app; `app.include(group)` adds them to it.
 
     A function `send` of `Group("billing")` is called `billing.send`.
     """
@@ -122,7 +124,7 @@ class Group(Registry):
     def __init__(self, name: str) -> None:
         check_text("name", name)
         if "." in name:
-            raise InvalidOption("name", f"the name of a group has no dot: {name!r}")
+            raise InvalidOption("name", f"the name of a group cannot contain a dot: {name!r}")
         self.name = name
         self._functions: list[Function[..., Any]] = []
         self._includers: list[Callable[[Function[..., Any]], object]] = []
@@ -140,7 +142,7 @@ class Group(Registry):
         return function
 
     def join(self, include: Callable[[Function[..., Any]], object]) -> None:
-        """Hand over every function, also those that come later."""
+        """Pass on every function, including those registered later."""
         for function in self._functions:
             include(function)
         if include not in self._includers:

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 PAGE = 500
 REMEMBERED_MS = 60 * 86_400_000
-"""How long a job is known to have been repeated: longer than any job is kept by default."""
+"""How long it is remembered that a job was retried: longer than any job is kept by default."""
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """What running jobs again comes to, or would come to."""
+    """The result of retrying jobs, or, with `dry_run`, what it would be."""
 
     jobs: tuple[str, ...]
-    """Those that are run again, by id."""
+    """The ids of the jobs that are retried."""
     repeated: tuple[str, ...]
-    """Left alone: they were run again before."""
+    """Skipped: these were retried before."""
     refused: dict[str, str]
-    """Left alone for another reason, which is said."""
+    """Skipped for another reason, by id."""
 
 
 def replay_one(core: Core, job_id: str, audited_as: str | None = None) -> Job[Any]:
@@ -65,7 +65,7 @@ def replay_one(core: Core, job_id: str, audited_as: str | None = None) -> Job[An
 
 
 def replay_all(core: Core, filter: JobFilter, *, dry_run: bool) -> Replay:
-    """Run every dead letter that matches again, a page at a time; or only say which."""
+    """Retry every dead letter that matches, in batches; or only report which."""
     total = Replay((), (), {})
     for each in core.functions.for_each_name(filter):
         before: str | None = filter.before_id
@@ -98,7 +98,7 @@ def _joined(one: Replay, other: Replay) -> Replay:
 
 
 def within_bytes(core: Core, listed: Sequence[JobRecord]) -> Sequence[JobRecord]:
-    """As many as one transaction should write, but always one; with arguments that are long."""
+    """The first records that one transaction should write, at least one, with long arguments."""
     records: list[JobRecord] = []
     left = CLAIM_BYTES
     for record in listed:
@@ -112,11 +112,11 @@ def within_bytes(core: Core, listed: Sequence[JobRecord]) -> Sequence[JobRecord]
 
 
 def why_not(core: Core, record: JobRecord) -> Exception | None:
-    """Why a job cannot be run again, if it cannot."""
+    """The reason why a job cannot be retried, if there is one."""
     if record.state not in (State.FAILED, State.CANCELED):
-        return InvalidOption("job", f"{record.id} is {record.state}; only what failed runs again")
+        return InvalidOption("job", f"{record.id} is {record.state}; retry failed or canceled jobs")
     if record.args == LEFT_OUT:
-        # It has gone since it was listed, and its arguments with it.
+        # It was removed after it was listed, and its arguments with it.
         return JobNotFound(record.id)
     if core.functions.status_of(record.function) == Status.DELETED:
         return FunctionDeleted(record.function)
@@ -126,7 +126,7 @@ def why_not(core: Core, record: JobRecord) -> Exception | None:
 def all_again(
     core: Core, records: Iterable[JobRecord], now: int
 ) -> tuple[list[TrackedJob], dict[str, str]]:
-    """New jobs for those that can be run again; of the others, by id, why not."""
+    """New jobs for those that can be retried; for the others, by id, the reason."""
     jobs: list[TrackedJob] = []
     refused: dict[str, str] = {}
     for record in records:
@@ -139,13 +139,13 @@ def all_again(
         except DulyError as error:
             refused[record.id] = str(error)
         except Exception as error:
-            # Users compute the key of a limit from arguments that may be older than their code.
-            refused[record.id] = f"the key of its limit: {type(error).__name__}"
+            # User code computes the limit key, from arguments that may be older than the code.
+            refused[record.id] = f"its limit key could not be computed: {type(error).__name__}"
     return jobs, refused
 
 
 def again(core: Core, record: JobRecord, now: int) -> TrackedJob:
-    """A new job for the same work."""
+    """A new job that repeats a record's work."""
     length = None if record.expires_at is None else record.expires_at - record.run_at
     fields: dict[str, Any] = {name: getattr(record, name) for name in NewJob.__struct_fields__}
     fields |= {
@@ -159,7 +159,7 @@ def again(core: Core, record: JobRecord, now: int) -> TrackedJob:
         "actor": record.actor,
     }
     if record.trigger == Trigger.WEBHOOK:
-        # It takes the place of the other one, in the inbox and in the line of its entity.
+        # It replaces the old job in the inbox and in the order of events of its entity.
         fields |= {"trigger": record.trigger, "batch_id": record.batch_id}
     job = TrackedJob(**fields)
     return core.functions.under_limit(job)

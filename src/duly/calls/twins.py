@@ -1,10 +1,10 @@
-"""Builds the class for async code from the sync one, with one line per verb.
+"""Derives the class for async code from the sync one, with one line per verb.
 
     class AsyncSchedules(Twin[Schedules]):
         create: Final = awaited(Schedules.create)
         list: Final = awaited(Schedules.list, reads=True)
 
-`Final` lets type checkers take the type from the line itself.
+`Final` lets type checkers infer the type from the line itself.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 class AsyncRunner(Protocol[S_co]):
-    """Whoever has a way to await what is done with an S."""
+    """An object that can await work done with an S."""
 
     async def _do(self, work: Callable[[S_co], R], reads: bool) -> R: ...
 
 
 class Twin(Generic[S_co]):
-    """What a sync object does, done in threads, so that the event loop goes on meanwhile."""
+    """Runs the methods of a sync object in threads, so that the event loop is not blocked."""
 
     def __init__(self, core: Core, sync: S_co) -> None:
         self._core = core
@@ -46,12 +46,12 @@ def awaited(
 ) -> Callable[Concatenate[AsyncRunner[S], P], Coroutine[Any, Any, R]]:
     """The verb, awaited, with its name, types and docstring.
 
-    `reads`: it only reads, and is done soon, so it does not wait behind writes.
+    `reads`: the verb only reads and is quick, so it does not wait behind writes.
     """
 
     @wraps(verb)
     async def twin(self: AsyncRunner[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        # By its name, since a subclass may have its own.
+        # By name, since a subclass may override it.
         work = methodcaller(verb.__name__, *args, **kwargs)
         return await self._do(work, reads)  # pyright: ignore[reportPrivateUsage]
 

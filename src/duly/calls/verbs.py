@@ -1,10 +1,10 @@
 """The verbs that enqueue, read and cancel jobs, shared by apps, contexts and handles.
 
 `Verbs` is what the app, `Tx`, `Ctx` and `app.on(...)` have in common; `AsyncVerbs` is the same,
-awaited. Each says only how jobs are stored, read and canceled in the transaction it stands for.
+awaited. Each class only defines how jobs are stored, read and canceled in its transaction.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ NO_EXISTING_JOBS: Mapping[str, str] = {}
 
 
 class Verbs(ABC):
-    """Calling functions later, and looking after the calls: the same on app, tx and ctx."""
+    """Enqueue, read and cancel jobs: the same methods on app, tx and ctx."""
 
     _core: Core
     _commits_later = False
-    """Whether what is stored here is part of a transaction that goes on."""
+    """Whether jobs stored here are part of a transaction that is still open."""
 
     @abstractmethod
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        """Store new jobs in whatever transaction this object stands for.
+        """Store new jobs in this object's transaction.
 
-        By the id of each whose key another job holds, that job's id.
+        Returns, by the id of each job whose key is taken, the id of the existing job.
         """
 
     @abstractmethod
@@ -62,11 +62,11 @@ class Verbs(ABC):
         return None
 
     def _reader(self) -> Callable[[str], JobRecord | None]:
-        """How the jobs made here are read later."""
+        """How the handles made here read their jobs later."""
         return self._get
 
     def run(self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Call the function as soon as a worker is free."""
+        """Enqueue a call that runs as soon as a worker is free."""
         call = bind(self._core, function, args, kwargs)
         now = self._core.now()
         return self._enqueue(call, now, now)
@@ -74,7 +74,7 @@ class Verbs(ABC):
     def run_after(
         self, delay: Delay, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
-        """Call the function so many seconds from now (or a timedelta)."""
+        """Enqueue a call that runs after a delay, in seconds or as a timedelta."""
         call = bind(self._core, function, args, kwargs)
         now = self._core.now()
         return self._enqueue(call, after(delay, now), now)
@@ -82,13 +82,13 @@ class Verbs(ABC):
     def run_at(
         self, when: Instant, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
-        """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
+        """Enqueue a call that runs at an aware datetime, or at milliseconds since 1970 UTC."""
         call = bind(self._core, function, args, kwargs)
         now = self._core.now()
         return self._enqueue(call, at(when, now), now)
 
     def run_many(self, calls: Iterable[Call[R]]) -> list[Job[R]]:
-        """Call many functions, all or none, in one statement: `run_many(f.bind(x) for x in xs)`."""
+        """Enqueue many calls, all or none, in one statement: `run_many(f.bind(x) for x in xs)`."""
         bound = admit_all(self._core, calls)
         now = self._core.now()
         parent_id = self._parent_id()
@@ -100,9 +100,9 @@ class Verbs(ABC):
     def batch(
         self, calls: Iterable[Call[Any]], *, on_complete: Function[..., Any] | None = None
     ) -> Batch:
-        """Call many functions as one batch, all or none.
+        """Enqueue many calls as one batch, all or none.
 
-        `on_complete` is called with `batch_id`, once, when the last of them has ended.
+        `on_complete` is called with `batch_id`, once, when all of them have ended.
         """
         bound = admit_all(self._core, calls)
         hook = (
@@ -117,7 +117,7 @@ class Verbs(ABC):
         return Batch(self._core, batch_id, unseen=stored and self._commits_later)
 
     def job(self, job_id: str) -> Job[Any]:
-        """The job with that id; JobNotFound if there is none."""
+        """Return the job with that id; JobNotFound if there is none."""
         record = self._get(job_id)
         if record is None:
             raise JobNotFound(job_id)
@@ -133,13 +133,13 @@ class Verbs(ABC):
         before: str | None = None,
         limit: int = 100,
     ) -> list[Job[Any]]:
-        """Jobs that match, newest first; `before` is the last id of the page before."""
+        """Return jobs that match, newest first; `before` is the last id on the previous page."""
         filter = job_filter(state, function, queue, owner, before, limit)
         found = [self._list(each) for each in self._core.functions.for_each_name(filter)]
         return [self._from_record(record) for record in newest_first(found, limit)]
 
     def cancel(self, job: Job[Any] | AsyncJob[Any] | str) -> bool:
-        """Cancel a job and what it has scheduled; False if it was finished already."""
+        """Cancel a job and the jobs it has enqueued; False if it had finished already."""
         job_id = id_of(job)
         won = self._cancel(job_id)
         if won is None:
@@ -161,15 +161,15 @@ class Verbs(ABC):
 
 
 class AsyncVerbs(ABC):
-    """The same verbs for async code: whatever asks the store is awaited, no loop is blocked."""
+    """The verbs for async code: everything that queries the store is awaited."""
 
     _core: Core
     _commits_later = False
-    """Whether what is stored here is part of a transaction that goes on."""
+    """Whether jobs stored here are part of a transaction that is still open."""
 
     @abstractmethod
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        """Store new jobs in whatever transaction this object stands for; as Verbs._insert."""
+        """Store new jobs in this object's transaction; see Verbs._insert."""
 
     @abstractmethod
     async def _get(self, job_id: str) -> JobRecord | None: ...
@@ -184,13 +184,13 @@ class AsyncVerbs(ABC):
         return None
 
     def _reader(self) -> Read:
-        """How the jobs made here are read later."""
+        """How the handles made here read their jobs later."""
         return committed(self._core)
 
     async def run(
         self, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncJob[R]:
-        """Call the function as soon as a worker is free."""
+        """Enqueue a call that runs as soon as a worker is free."""
         call = await self._bind(function, args, kwargs)
         now = self._core.clock.now()
         return await self._enqueue(call, now, now)
@@ -198,7 +198,7 @@ class AsyncVerbs(ABC):
     async def run_after(
         self, delay: Delay, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncJob[R]:
-        """Call the function so many seconds from now (or a timedelta)."""
+        """Enqueue a call that runs after a delay, in seconds or as a timedelta."""
         call = await self._bind(function, args, kwargs)
         now = self._core.clock.now()
         return await self._enqueue(call, after(delay, now), now)
@@ -206,13 +206,13 @@ class AsyncVerbs(ABC):
     async def run_at(
         self, when: Instant, function: Function[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncJob[R]:
-        """Call the function at an aware datetime, or at milliseconds since 1970 UTC."""
+        """Enqueue a call that runs at an aware datetime, or at milliseconds since 1970 UTC."""
         call = await self._bind(function, args, kwargs)
         now = self._core.clock.now()
         return await self._enqueue(call, at(when, now), now)
 
     async def run_many(self, calls: Iterable[Call[R]]) -> list[AsyncJob[R]]:
-        """Call many functions, all or none, in one statement."""
+        """Enqueue many calls, all or none, in one statement."""
         given = list(calls)
         work = partial(admit_all, self._core, given)
         functions = [getattr(call, "function", None) for call in given]
@@ -229,9 +229,9 @@ class AsyncVerbs(ABC):
     async def batch(
         self, calls: Iterable[Call[Any]], *, on_complete: Function[..., Any] | None = None
     ) -> AsyncBatch:
-        """Call many functions as one batch, all or none.
+        """Enqueue many calls as one batch, all or none.
 
-        `on_complete` is called with `batch_id`, once, when the last of them has ended.
+        `on_complete` is called with `batch_id`, once, when all of them have ended.
         """
         given = list(calls)
 
@@ -252,7 +252,7 @@ class AsyncVerbs(ABC):
         return AsyncBatch(self._core, batch_id, unseen=stored and self._commits_later)
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
-        """The job with that id; JobNotFound if there is none."""
+        """Return the job with that id; JobNotFound if there is none."""
         record = await self._get(job_id)
         if record is None:
             raise JobNotFound(job_id)
@@ -268,13 +268,13 @@ class AsyncVerbs(ABC):
         before: str | None = None,
         limit: int = 100,
     ) -> list[AsyncJob[Any]]:
-        """Jobs that match, newest first; `before` is the last id of the page before."""
+        """Return jobs that match, newest first; `before` is the last id on the previous page."""
         filter = job_filter(state, function, queue, owner, before, limit)
         found = [await self._list(each) for each in self._core.functions.for_each_name(filter)]
         return [self._from_record(record) for record in newest_first(found, limit)]
 
     async def cancel(self, job: AsyncJob[Any] | Job[Any] | str) -> bool:
-        """Cancel a job and what it has scheduled; False if it was finished already."""
+        """Cancel a job and the jobs it has enqueued; False if it had finished already."""
         job_id = id_of(job)
         won = await self._cancel(job_id)
         if won is None:
@@ -288,7 +288,7 @@ class AsyncVerbs(ABC):
         return await self._off_loop(work, [function])
 
     async def _off_loop(self, work: Callable[[], T], functions: Iterable[object]) -> T:
-        """Here and now, unless the store has to be asked about these functions."""
+        """Run work directly, or in a thread if the store must be queried about these functions."""
         if not self._core.functions.is_fresh():
             # A read, which waits for no lock: calls that do may all wait for this very transaction.
             await self._core.threads.read(self._core.functions.refresh)
@@ -310,13 +310,13 @@ class AsyncVerbs(ABC):
         return async_job_from(self._core, record, self._reader())
 
 
-# What both need ----------------------------------------------------------------------------------
+# Shared ------------------------------------------------------------------------------------------
 
 
 def bind(
     core: Core, function: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Call[Any]:
-    """The call, checked."""
+    """Check a call and bind its arguments."""
     known = _a_function(function)
     return core.functions.admit(Call(known, known.signature.encode(args, kwargs)))
 
@@ -324,8 +324,12 @@ def bind(
 def _a_function(function: Any) -> Function[..., Any]:
     if not isinstance(function, Function):
         name = getattr(function, "__name__", repr(function))
-        hint = "app.function(name) finds it" if isinstance(function, str) else "decorate it"
-        raise InvalidFunction(f"{name} is not a function of duly's; {hint}")
+        hint = (
+            "get it with app.function(name)"
+            if isinstance(function, str)
+            else "decorate it with @app.action or @app.mutation"
+        )
+        raise InvalidFunction(f"{name} is not a duly function; {hint}")
     return function  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -352,7 +356,7 @@ def job_filter(
     before: str | None,
     limit: int,
 ) -> JobFilter:
-    """The filter of a list, checked."""
+    """Check and build the filter of a list."""
     return JobFilter(
         state=_state(state),
         function=name_of_function(function),
@@ -371,12 +375,12 @@ def _state(state: State | str | None) -> State | None:
     try:
         return None if state is None else State(state)
     except ValueError:
-        raise InvalidOption("state", f"{state!r} is none of {', '.join(State)}") from None
+        raise InvalidOption("state", f"must be one of {', '.join(State)}, not {state!r}") from None
 
 
 def _page(before: str | None) -> str | None:
     if before is not None and not is_id(before):
-        raise InvalidOption("before", f"{before!r} is no job id")
+        raise InvalidOption("before", f"{before!r} is not a job id")
     return before
 
 

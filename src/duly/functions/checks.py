@@ -1,6 +1,6 @@
 """Checks which callables can be registered, and which names are valid."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MAX_NAME = 200
 
 
 def check_body(body: object, context: str, decorator: str) -> Callable[..., Any]:
-    """Refuse what cannot be named, found and called again later; say what to write instead."""
+    """Refuse functions that cannot be found again by name, and say what to write instead."""
     checked = check_def(body, decorator)
     _check_context(checked, context, decorator)
     return checked
 
 
 def check_def(body: object, decorator: str) -> Callable[..., Any]:
-    """Refuse what is not a def."""
+    """Refuse anything that is not a def."""
     if not inspect.isfunction(body):
         raise InvalidFunction(
             f"@{decorator} takes a plain function, not {body!r}; write a def in a module"
@@ -44,8 +44,8 @@ def _check_context(body: Callable[..., Any], context: str, decorator: str) -> No
         found = f"{parameters[0]}" if parameters else "no parameter"
         word = {"Tx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}[context]
         raise InvalidFunction(
-            f"{body.__qualname__}: the first parameter of a function under @{decorator} is "
-            f"`{word}: {context}`, found {found}"
+            f"{body.__qualname__}: the first parameter of a function under @{decorator} must be "
+            f"`{word}: {context}`, not {found}"
         )
 
 
@@ -56,7 +56,7 @@ def name_of(body: Callable[..., Any], name: str | None) -> str:
 
 
 def check_text(option: str, value: object) -> None:
-    """Refuse what cannot be a name."""
+    """Refuse values that cannot be a name."""
     if not isinstance(value, str):
         raise InvalidOption(option, f"must be text, not {value!r}")
     if not value or len(value) > MAX_NAME or not value.isprintable():
@@ -64,7 +64,7 @@ def check_text(option: str, value: object) -> None:
 
 
 def check_stored_text(option: str, value: object, what: str) -> None:
-    """Refuse what no database takes as text; `what` is to be given instead."""
+    """Refuse text that a database cannot store; `what` says what to give instead."""
     if not isinstance(value, str):
         raise InvalidOption(option, f"must be text, not {value!r}", f"give {what}")
     if wrong := strict_json.fault(str(value)):
@@ -72,14 +72,14 @@ def check_stored_text(option: str, value: object, what: str) -> None:
 
 
 def id_for(chosen: str | None, now: int) -> str:
-    """The id of something new: the one that was chosen for it, or any."""
+    """The id of a new object: the one that the caller chose, or a new one."""
     check_id(chosen)
     return new_id(now) if chosen is None else chosen
 
 
 def check_id(chosen: object) -> None:
     if chosen is not None and not (isinstance(chosen, str) and is_id(chosen)):
-        raise InvalidOption("id", f"must be an id as duly makes them, not {chosen!r}")
+        raise InvalidOption("id", f"must be an id as duly generates them, not {chosen!r}")
 
 
 def check_flag(option: str, value: object) -> None:
@@ -88,14 +88,14 @@ def check_flag(option: str, value: object) -> None:
 
 
 def check_queue(name: object) -> None:
-    """Refuse what cannot be the name of a queue."""
+    """Refuse values that cannot be the name of a queue."""
     check_text("queue", name)
     if name == "*":
-        raise InvalidOption("queue", "'*' stands for everything, see app.pause(); give a name")
+        raise InvalidOption("queue", "'*' means all queues, see app.pause(); give a name")
 
 
 def words_of(option: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Tags or aliases as they are kept."""
+    """Normalize tags or aliases."""
     if isinstance(words, str):
         raise InvalidOption(option, "give a list of words, not one string")
     return tuple(words)

@@ -1,6 +1,6 @@
-"""`Function`: a registered callable, its options, and how it is called later."""
+"""`Function`: a registered callable, its options, and calls to it."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Call(Generic[R_co]):
-    """A function with its arguments, not yet enqueued: what `bind` gives and `run_many` takes."""
+    """A function with its arguments, not yet enqueued: what `bind` returns."""
 
     __slots__ = ("args", "function")
 
@@ -47,7 +47,7 @@ class Call(Generic[R_co]):
 
 
 class Function(Generic[P, R_co]):
-    """A registered function. Hand it to `run`, `run_after` or `run_at` to call it later."""
+    """A registered function. Pass it to `run`, `run_after` or `run_at` to call it later."""
 
     kind: Kind
 
@@ -66,9 +66,9 @@ class Function(Generic[P, R_co]):
         self.signature: Signature = signature or Signature(body, name)
         hook = options.on_complete
         if hook is not None and not isinstance(hook, Function):
-            raise InvalidOption("on_complete", f"give a function of the app's: {hook!r}")
+            raise InvalidOption("on_complete", f"must be a function of the app, not {hook!r}")
         if name in traits.aliases:
-            raise InvalidOption("aliases", f"{name!r} is the name itself")
+            raise InvalidOption("aliases", f"{name!r} is the function's own name")
         self.__name__, self.__qualname__ = body.__name__, body.__qualname__
         self.__module__, self.__doc__ = body.__module__, body.__doc__
 
@@ -81,17 +81,17 @@ class Function(Generic[P, R_co]):
 
     @property
     def internal(self) -> bool:
-        """Whether only code may call it, and not the HTTP API."""
+        """Whether only code can call it, and not the HTTP API."""
         return self.traits.internal
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
-        """This function with these arguments, checked now, to be enqueued later."""
+        """Bind arguments, which are checked now, to a call that can be enqueued later."""
         return Call(self, self.signature.encode(args, kwargs))
 
     def using(self, **options: Unpack[CallOptions]) -> Function[P, R_co]:
-        """The same function with other options for the calls made through it.
+        """Return the same function with other options for the calls made through it.
 
-        What is not given stays as it was decorated; None takes an option away.
+        Options that are not given keep their value from the decorator; None removes an option.
         """
         refuse_unknown("using", options, CallOptions)
         return self._with(options)
@@ -101,7 +101,7 @@ class Function(Generic[P, R_co]):
         return type(self)(self.body, self.name, options, self.traits, self.signature)
 
     def published(self, app: str) -> list[Published]:
-        """How the function, and each of its aliases, is described to everybody."""
+        """How the function and each of its aliases are published."""
         schema = self.signature.schema_text
         options = msgspec.json.encode(published_options(self.options)).decode()
         names: list[tuple[str, str | None]] = [(self.name, None)]
@@ -112,18 +112,18 @@ class Function(Generic[P, R_co]):
         ]
 
     def source(self) -> str:
-        """Where the function is written, for messages."""
+        """Where the function is defined, for messages."""
         code = getattr(self.body, "__code__", None)
         return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(self.body)
 
     def is_redefinition_of(self, other: Function[..., Any]) -> bool:
-        """The same place in the same module, as when a notebook cell runs again."""
+        """Whether both have the same place in a module, as when a notebook cell runs again."""
         mine, theirs = self.body, other.body
         return (mine.__module__, mine.__qualname__) == (theirs.__module__, theirs.__qualname__)
 
 
 class StoredTarget(ABC):
-    """A function whose options are in the store: they are looked up whenever it is called."""
+    """A function whose options are in the store; they are looked up each time it is called."""
 
     @abstractmethod
     def looked_up(self, store: Store) -> Function[..., Any]:
@@ -131,7 +131,7 @@ class StoredTarget(ABC):
 
 
 def with_hook(function: Function[P, R], hook: Function[..., Any]) -> Function[P, R]:
-    """The function with its hook as that may be enqueued; all else is as the caller has it."""
+    """The function with an admitted hook; everything else stays as the caller set it."""
     same = copy.copy(function)
     same.options = msgspec.structs.replace(function.options, on_complete=hook)
     return same

@@ -1,7 +1,7 @@
 """The functions that an app knows, and which calls to them are allowed.
 
-They are registered here, declared here while their code is in another service, or published by the
-workers that have the code. Operators may have paused, deprecated or deleted any of them.
+They are registered here, declared here while their code is in another service, or published by
+workers that have the code. An operator may have paused, deprecated or deleted any of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from duly.store.table import Store
 
 SAMPLE_ID = "00000000-0000-0000-0000-000000000000"
 STATUS_SECONDS = 1.0
-"""How old what is known of the functions' status may be when a call is checked."""
+"""How old the known status of functions may be when a call is checked."""
 
 F = TypeVar("F", bound=Function[..., Any])
 P = ParamSpec("P")
@@ -41,38 +41,38 @@ R = TypeVar("R")
 
 
 class FunctionHost(Protocol):
-    """An app, as far as its functions need it."""
+    """The app, as far as its functions need it."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether this process is connected already."""
+        """Whether this process is already connected."""
         ...
 
     def ready(self) -> Store: ...
 
 
 class KnownFunctions:
-    """What can be called through one app."""
+    """The functions that can be called through one app."""
 
     def __init__(self, app: FunctionHost, builtins: Mapping[str, Function[..., Any]]) -> None:
         self._app = app
         self.builtins = dict(builtins)
-        """Functions of duly's own, which every worker has and nobody is told of."""
+        """duly's own functions, which every worker has and which are not published."""
         self.registered: dict[str, Function[..., Any]] = {}
         self.revision = 0
-        """Grows whenever a function is registered."""
+        """Increases whenever a function is registered."""
         self.aliases: dict[str, str] = {}
         self.declared: dict[str, Declared[..., Any]] = {}
         self._statuses: Mapping[str, Status] = {}
         self._elsewhere: dict[str, tuple[float, Function[..., Any]]] = {}
-        """Functions of other services, and until when what they have published is believed."""
+        """Functions of other services, and until when their published form is considered fresh."""
         self._fresh_until = 0.0
 
     def forget(self) -> None:
-        """Believe nothing any more that a store has said; for tests that exchange it."""
+        """Drop everything read from a store; for tests that replace the store."""
         self._fresh_until = 0.0
         self._elsewhere.clear()
 
@@ -91,16 +91,16 @@ class KnownFunctions:
         return self.registered.get(self.aliases.get(name, name))
 
     def known(self, name: str) -> Function[..., Any] | None:
-        """As by_any_name, with what nobody may call by name."""
+        """As by_any_name, including functions that cannot be called by name."""
         return self.builtins.get(name) or self.by_any_name(name)
 
     def names_of(self, name: str | None) -> list[str | None]:
-        """A function's name and those under which jobs of it may still be stored."""
+        """A function's name and the names under which its jobs may still be stored."""
         known = None if name is None else self.by_any_name(name)
         return [name] if known is None else [known.name, *known.traits.aliases]
 
     def for_each_name(self, filter: JobFilter) -> list[JobFilter]:
-        """The filter, once for each name that its function has and had."""
+        """The filter, once for each current or former name of its function."""
         names = self.names_of(filter.function)
         return [msgspec.structs.replace(filter, function=name) for name in names]
 
@@ -115,12 +115,12 @@ class KnownFunctions:
         return info
 
     def status_of(self, name: str) -> Status:
-        """What operators have decided about a function, as far as is known here."""
+        """The status that operators gave a function, as far as it is known here."""
         self._know_statuses()
         return self._statuses.get(name, Status.ACTIVE)
 
     def is_here(self, function: object) -> bool:
-        """Whether its code is in this process, so that a call is checked without the store."""
+        """Whether its code is in this process, so that a call can be checked without the store."""
         if not isinstance(function, Function):
             return True
         hook = function.options.on_complete
@@ -128,9 +128,9 @@ class KnownFunctions:
         return not is_elsewhere and (hook is None or self.is_here(hook))
 
     def admit(self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None) -> Call[R]:
-        """The call as it may be enqueued; a function of another app is refused.
+        """Check a call and return it ready to be enqueued; functions of another app are refused.
 
-        `seen`: what the store has said of functions elsewhere, for calls admitted together.
+        `seen`: published functions that were read from the store, for calls admitted together.
         """
         self._know_statuses()
         function = call.function
@@ -144,7 +144,7 @@ class KnownFunctions:
     def admitted(
         self, call: Call[R], seen: dict[str, FunctionInfo | None] | None = None
     ) -> Call[R]:
-        """The same, whatever operators have decided about the function."""
+        """The same, whatever the status of the function."""
         function = call.function
         if isinstance(function, Declared):
             return self._admit_declared(function, call.args, {} if seen is None else seen)
@@ -156,7 +156,7 @@ class KnownFunctions:
         return self._with_hook(call)
 
     def _with_hook(self, call: Call[R], argument: str = "job_id") -> Call[R]:
-        """The call with its hook as it may be enqueued."""
+        """The call, with its hook ready to be enqueued."""
         hook = call.function.options.on_complete
         if hook is None:
             return call
@@ -164,7 +164,7 @@ class KnownFunctions:
         return call if admitted is hook else Call(with_hook(call.function, admitted), call.args)
 
     def admit_hook(self, hook: Function[..., Any], argument: str) -> Function[..., Any]:
-        """The function as it may wait for the end of others; it must take that argument."""
+        """Check that a function can be a hook: it must take that argument."""
         return self.admit(Call(hook, hook.signature.encode((), {argument: SAMPLE_ID}))).function
 
     def _admit_declared(
@@ -179,9 +179,9 @@ class KnownFunctions:
         return self._with_hook(Call(self._as_published(function, info), args))
 
     def under_limit(self, job: TrackedJob) -> TrackedJob:
-        """A job that is stored again, with the limit that its function has here, or elsewhere."""
+        """A job that is stored again, with the limit that its function has now."""
         function = self.by_any_name(job.function) or self._published_elsewhere(job.function)
-        # Arguments that do not fit any more have no key, and are not run either.
+        # Jobs whose arguments no longer fit have no key, and do not run either.
         with contextlib.suppress(SignatureMismatch):
             return job if function is None else under_limit(Call(function, job.args), job)
         return job
@@ -193,7 +193,7 @@ class KnownFunctions:
         return function.as_published(info, self._hook_elsewhere(name))
 
     def _hook_elsewhere(self, name: str) -> Function[..., Any]:
-        """The hook of a function elsewhere, without one of its own: no hook is waited for."""
+        """The hook of a function elsewhere, without a hook itself: hooks of hooks do not run."""
         known = self.by_any_name(name)
         if known is not None:
             return known
@@ -201,7 +201,7 @@ class KnownFunctions:
         return by_name(info).as_published(info)
 
     def _published_elsewhere(self, name: str) -> Function[..., Any] | None:
-        """A function whose code is in other workers, as far as they have told."""
+        """A function whose code is in other workers, if they have published it."""
         known = self._elsewhere.get(name)
         if known is None or os_monotonic() >= known[0]:
             store = self._app.ready()
@@ -209,14 +209,14 @@ class KnownFunctions:
             if info is not None and info.alias_of is not None:
                 info = store.function(info.alias_of)
             if info is None:
-                # Nothing to remember: it may be published at any time.
+                # Do not cache this: it may be published at any time.
                 return None
             until = os_monotonic() + STATUS_SECONDS
             known = self._elsewhere[name] = until, self._as_published(by_name(info), info)
         return known[1]
 
     def published(self, names: Iterable[str] | None = None) -> list[Published]:
-        """The functions as they are described to everybody."""
+        """The functions as they are published."""
         chosen = self.without_faulty() if names is None else names
         return [row for name in chosen for row in self.registered[name].published(self._app.name)]
 
@@ -225,19 +225,19 @@ class KnownFunctions:
         return {name: f for name, f in dict(self.registered).items() if f.signature.is_sound()}
 
     def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
-        """How a stored result is read: by the function's annotation, if it is known here."""
+        """How a stored result is decoded: by the return annotation, if the function is known here."""
         function = self.known(record.function)
         return function.signature.decode_result if function else _plain_json
 
     def is_fresh(self) -> bool:
-        """Whether a call can be checked without asking the store."""
+        """Whether a call can be checked without a query."""
         return self._app.is_ready and os_monotonic() < self._fresh_until
 
     def keep_fresh(self) -> None:
-        """Before a transaction begins: in it, what is known at its beginning counts.
+        """Refresh before a transaction begins; during it, the state at its beginning counts.
 
-        To ask on another connection meanwhile could wait for ever, if all that a pooler has are
-        in transactions which do the same.
+        A query on another connection meanwhile could wait forever, if all of a pooler's connections
+        are in transactions that do the same.
         """
         if not self.is_fresh():
             self.refresh()
@@ -247,12 +247,12 @@ class KnownFunctions:
             self.keep_fresh()
 
     def refresh(self) -> None:
-        """Ask the store what operators have decided about functions."""
+        """Read the status of all functions from the store."""
         self._statuses = self._app.ready().statuses()
         self._fresh_until = os_monotonic() + STATUS_SECONDS
 
     def callable_now(self, name: str) -> Function[..., Any]:
-        """A function by its name; what others have published is believed for a second."""
+        """A function by its name; published functions are cached for a second."""
         known = self.by_any_name(name)
         if known is not None:
             return known
@@ -262,19 +262,19 @@ class KnownFunctions:
         return elsewhere
 
     def knows(self, name: str) -> bool:
-        """Whether a function and its hook are registered here, or described by who has them."""
+        """Whether a function and its hook are registered here, or published by other workers."""
         try:
             self.callable_now(name)
         except UnknownFunction:
             return False
         except StoreError:
             raise
-        except Exception:  # the tick that calls it will say what is wrong
+        except Exception:  # the tick that calls it will report the problem
             return True
         return True
 
     def declare(self, function: Declared[P, R]) -> Declared[P, R]:
-        """Remember what a declaration hides, for until a worker has published it."""
+        """Remember what a declaration redacts, until a worker has published the function."""
         _refuse_reserved(function.name)
         self.declared[function.name] = function
         return function
@@ -282,7 +282,7 @@ class KnownFunctions:
 
 def _refuse_reserved(name: str) -> None:
     if is_reserved(name):
-        raise InvalidOption("name", f"{name!r}: names that begin with {RESERVED!r} are duly's own")
+        raise InvalidOption("name", f"{name!r}: names that start with {RESERVED!r} are reserved")
 
 
 def _plain_json(text: str | None) -> Any:

@@ -22,7 +22,7 @@ IDEMPOTENCY_MS = 86_400_000
 
 
 def new_job(call: Call[Any], scheduled_at: int, now: int, parent_id: str | None) -> NewJob:
-    """The row of a call: due at its scheduled time, or now if that has passed."""
+    """The row of a call: due at its scheduled time, or now if that time has passed."""
     function, options = call.function, call.function.options
     run_at = max(scheduled_at, now)
     job = NewJob(
@@ -46,7 +46,7 @@ def new_job(call: Call[Any], scheduled_at: int, now: int, parent_id: str | None)
 
 
 def under_limit(call: Call[Any], job: TrackedJob) -> TrackedJob:
-    """The job with the key that it competes for, if its function has a limit."""
+    """The job with its limit key, if its function has a limit."""
     limit = call.function.options.limit
     if limit is None:
         return job
@@ -55,7 +55,7 @@ def under_limit(call: Call[Any], job: TrackedJob) -> TrackedJob:
 
 
 def _arguments_of(call: Call[Any]) -> dict[str, Any]:
-    """What the function gets, also by default."""
+    """All arguments of the call, including defaults."""
     parameters = inspect.signature(call.function.body).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     return defaults | call.function.signature.decode(call.args)
@@ -68,7 +68,7 @@ def new_jobs(
     parent_id: str | None,
     idempotency_ms: int = IDEMPOTENCY_MS,
 ) -> list[NewJob]:
-    """The row of a call, first; then that of the job which waits for its end, if there is one."""
+    """The row of a call, followed by the row of its hook job, if it has a hook."""
     debounce = call.function.options.debounce
     if debounce is not None:
         scheduled_at = max(scheduled_at, now) + length_ms("debounce", debounce)
@@ -83,22 +83,22 @@ def new_jobs(
 
 
 def hook_job(hook: Function[..., Any], arguments: Mapping[str, Any], now: int) -> TrackedJob:
-    """A job that waits, held, for the end of others, however long: it does not expire."""
+    """A held job that waits for other jobs to end; it does not expire."""
     call = Call(hook, hook.signature.encode((), arguments))
     return tracked(new_job(call, now, now, None), hold=Hold.BATCH, expires_at=None)
 
 
 def tracked(job: NewJob, **more: Any) -> TrackedJob:
-    """The same job with what most do not have."""
+    """The same job with additional fields that most jobs do not have."""
     kind = type(job) if isinstance(job, TrackedJob) else TrackedJob
     return kind(**msgspec.structs.asdict(job) | more)
 
 
 def keys_of_owner(job: TrackedJob, owner: str | None) -> TrackedJob:
-    """The job with keys that only jobs of this owner can hold: no other's job stands in its way."""
+    """The job with keys that only this owner's jobs can hold, so that owners cannot collide."""
     if not owner or not isinstance(job, KeyedJob):
         return job
-    # Keys have a fixed number of line breaks, so whatever the owner is called keeps them apart.
+    # Keys have a fixed number of line breaks, so they stay distinct whatever the owner is called.
     end = f"\nowner:{owner}"
     entries = [KeyEntry(entry.scope, entry.key + end, entry.expires_at) for entry in job.entries]
     return tracked(
@@ -110,7 +110,7 @@ def keys_of_owner(job: TrackedJob, owner: str | None) -> TrackedJob:
 
 
 def _with_keys(call: Call[Any], job: NewJob, now: int, idempotency_ms: int) -> NewJob:
-    """The job with the keys that keep others like it from being stored, if it has any."""
+    """The job with its unique and idempotency keys, if it has any."""
     options = call.function.options
     if options.unique is None and options.debounce is None and options.idempotency_key is None:
         return job

@@ -1,10 +1,10 @@
-"""The options of jobs and functions: what callers give, how it is checked, how it is published.
+"""The options of jobs and functions: their types, checks and published form.
 
-A new option of jobs is a line in `JobOptions`, `Options` and `PublishedOptions`, its use in
+To add an option for jobs, add a line to `JobOptions`, `Options` and `PublishedOptions`, its use in
 `new_job`, and a line in the body of a request. `tools/option_places.py` counts such places.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Isolate = Literal["process"]
 RetryOn = type[BaseException] | Sequence[type[BaseException]]
 
 
-# What callers give --------------------------------------------------------------------------------
+# Types -------------------------------------------------------------------------------------------
 
 
 class JobOptions(TypedDict, total=False):
-    """How jobs are run: the options of a function, and of calls through `using`."""
+    """How jobs run: the options of a function, and of calls through `using`."""
 
     queue: str
     priority: int
@@ -88,12 +88,12 @@ class ActionOptions(FunctionOptions, total=False):
 
 
 def refuse_unknown(verb: str, given: Mapping[str, object], known: type) -> None:
-    """Raise what Python raises for a keyword that a function does not have."""
+    """Raise the error that Python raises for an unexpected keyword argument."""
     for name in given.keys() - known.__annotations__.keys():
         raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}")
 
 
-# How they are checked and published ---------------------------------------------------------------
+# Checks and publication --------------------------------------------------------------------------
 
 
 def _same(value: Any) -> Any:
@@ -101,13 +101,13 @@ def _same(value: Any) -> Any:
 
 
 class Form(NamedTuple):
-    """How an option other than its default is checked, and how it is written as JSON."""
+    """How an option that differs from its default is checked, and how it is written as JSON."""
 
     check: Callable[[str, Any], object]
     publish: Callable[[Any], Any] = _same
     read: Callable[[Any], Any] = _same
     fixed: bool = False
-    """It goes with the function itself: a schedule cannot change it."""
+    """Whether it belongs to the function itself, so that a schedule cannot change it."""
 
 
 def _check_queue(_: str, queue: object) -> None:
@@ -146,7 +146,7 @@ def _is_a(kind: type) -> Callable[[str, object], None]:
 
 
 def _milliseconds(length: Delay | datetime) -> int | None:
-    # An instant is for calls of its own process; a length of time holds for everybody.
+    # An instant applies to calls in its own process only; a duration is published.
     return None if isinstance(length, datetime) else length_ms("length", length)
 
 
@@ -155,7 +155,7 @@ def _seconds(milliseconds: int) -> float:
 
 
 def _check_nothing(option: str, hook: object) -> None:
-    """Whether it is a function is checked by the one that has it."""
+    """Only the app that has the function can check it."""
 
 
 def _name_of(hook: Function[..., Any]) -> str:
@@ -163,7 +163,7 @@ def _name_of(hook: Function[..., Any]) -> str:
 
 
 def _rule_as_data(rule: Unique | Limit) -> Any:
-    """A key that is computed is known only where its code is."""
+    """A computed key is only known where its code is."""
     return None if callable(rule.key) else msgspec.to_builtins(rule)
 
 
@@ -182,7 +182,7 @@ HOOK = Form(_check_nothing, _name_of, fixed=True)
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How a job is run, apart from its arguments."""
+    """How a job runs, apart from its arguments."""
 
     queue: Annotated[str, Form(_check_queue)] = DEFAULT_QUEUE
     priority: Annotated[int, Form(_check_priority)] = DEFAULT_PRIORITY
@@ -192,7 +192,7 @@ class Options(msgspec.Struct, frozen=True):
     tags: Annotated[tuple[str, ...], Form(_check_tags)] = ()
     retry: Annotated[Retry | None, RETRY] = None
     on_complete: Annotated[Any, HOOK] = None
-    """A function that is called with the job's id when it has ended, however it ended."""
+    """A function that is called with the job's id when the job has ended, whatever its outcome."""
     unique: Annotated[Unique | None, _rule(Unique)] = None
     limit: Annotated[Limit | None, _rule(Limit)] = None
     debounce: Annotated[Delay | None, LENGTH._replace(fixed=True)] = None
@@ -210,7 +210,7 @@ class Options(msgspec.Struct, frozen=True):
 
 def _check_merge(unique: Unique) -> None:
     if unique.scope != "pending" or unique.period is not None:
-        raise InvalidOption("debounce", 'goes with unique=Unique(key) of scope "pending" only')
+        raise InvalidOption("debounce", 'requires unique=Unique(key) with scope "pending"')
 
 
 FORMS: dict[str, Form] = {
@@ -223,7 +223,7 @@ FIXED = tuple(name for name, form in FORMS.items() if form.fixed)
 
 
 def published_options(options: Options) -> PublishedOptions:
-    """The options as data."""
+    """The options as JSON data."""
     published: dict[str, Any] = {}
     for name in PublishedOptions.__struct_fields__:
         value = getattr(options, name)
@@ -232,7 +232,7 @@ def published_options(options: Options) -> PublishedOptions:
 
 
 def read_options(published: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were published, or some of them, as they are given to `using`."""
+    """Published options, or some of them, in the form in which `using` takes them."""
     return {
         name: value if value is None or name not in FORMS else FORMS[name].read(value)
         for name, value in published.items()
@@ -240,7 +240,7 @@ def read_options(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _classes(retry_on: RetryOn) -> tuple[type[BaseException], ...]:
-    """One class or several, as they are kept."""
+    """One class or several, as a tuple."""
     return (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
 
 
@@ -249,7 +249,7 @@ def _is_exception(kind: object) -> bool:
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What a function is by its decorator, the same for every call."""
+    """Properties that the decorator gives a function, the same for every call."""
 
     aliases: tuple[str, ...] = ()
     internal: bool = False
@@ -265,16 +265,16 @@ class Traits(msgspec.Struct, frozen=True):
             check_text("aliases", alias)
         for kind in self.retry_on:
             if not _is_exception(kind):
-                raise InvalidOption("retry_on", f"give classes of exceptions, not {kind!r}")
+                raise InvalidOption("retry_on", f"must be exception classes, not {kind!r}")
         if self.isolate not in (None, "process"):
-            raise InvalidOption("isolate", f'give "process" or None, not {self.isolate!r}')
+            raise InvalidOption("isolate", f'must be "process" or None, not {self.isolate!r}')
 
 
 DEFAULT_TRAITS = Traits()
 
 
 def decorated(given: Mapping[str, Any]) -> tuple[Options, Traits]:
-    """What a decorator was given, apart from the name."""
+    """The arguments of a decorator, without the name."""
     options = {name: given[name] for name in Options.__struct_fields__ if name in given}
     traits = {name: given[name] for name in Traits.__struct_fields__ if name in given}
     return Options(**options), Traits(**traits)

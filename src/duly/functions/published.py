@@ -22,13 +22,13 @@ from duly.model.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Kind
 from duly.model.signature import PublishedSignature, Signature
 from duly.model.stored_values import read
 
-NOT_PUBLISHED = "no worker has published it yet; start one, or give the declaration a kind"
+NOT_PUBLISHED = "no worker has published it yet; start one, or pass kind= to the declaration"
 
 
 class Declared(Function[P, R_co]):
-    """A function whose code is in another service: it can be called later, not run here.
+    """A function whose code is in another service: it can be called later, but not run here.
 
-    What its workers have published decides how its jobs are run.
+    Its jobs run with the options that its workers have published.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Declared(Function[P, R_co]):
     ) -> None:
         self._declared_kind = kind
         self.changes: dict[str, Any] = dict(changes or {})
-        """The options that callers have given; all others are as they are published."""
+        """The options that callers have set; all others are the published ones."""
         options = msgspec.structs.replace(Options(), **self.changes)
         super().__init__(stub, name, options, signature=signature)
         self.kind: Kind = kind or Kind.ACTION
@@ -54,14 +54,14 @@ class Declared(Function[P, R_co]):
         changed = Declared[P, R_co](
             self.body, self.name, self.signature, self._declared_kind, given
         )
-        # What is published of it may be known here already.
+        # Its published form may already be known here.
         changed.options = msgspec.structs.replace(self.options, **changes)
         return changed
 
     def as_published(
         self, info: FunctionInfo | None, hook: Function[..., Any] | None = None
     ) -> Declared[P, R_co]:
-        """The same with the kind, the options and the hook that its workers have given it."""
+        """The same with the kind, options and hook that its workers have published."""
         if info is None:
             if self._declared_kind is None:
                 raise UnknownFunction(self.name, because=NOT_PUBLISHED)
@@ -79,17 +79,17 @@ DEFAULT_OPTIONS = PublishedOptions(DEFAULT_QUEUE, DEFAULT_PRIORITY)
 
 
 def options_of(info: FunctionInfo) -> PublishedOptions:
-    """The options as they were published; the usual ones if they cannot be read."""
+    """The published options; the defaults if they cannot be read."""
     return read(info.options, PublishedOptions, DEFAULT_OPTIONS)
 
 
 def schema_of(info: FunctionInfo) -> dict[str, Any]:
-    """The schema of its arguments; one that lets everything through if it cannot be read."""
+    """The JSON Schema of its arguments; one that accepts everything if it cannot be read."""
     return read(info.schema, dict[str, Any], {})
 
 
 def by_name(info: FunctionInfo) -> Declared[..., Any]:
-    """A function that only its published form is known of."""
+    """A function of which only the published form is known."""
 
     def stub() -> None: ...
 
@@ -100,12 +100,12 @@ def by_name(info: FunctionInfo) -> Declared[..., Any]:
 def option_changes(
     function: Function[..., Any], known: Function[..., Any] | None
 ) -> dict[str, Any]:
-    """What the options of a call differ in from those of its function, as data."""
+    """The options of a call that differ from those of its function, as data."""
     published = msgspec.structs.asdict(published_options(function.options))
     changed = _changed(function, known, published)
     for name in FIXED:
         if name in changed:
-            raise InvalidOption(name, "goes with the function itself; a schedule cannot change it")
+            raise InvalidOption(name, "belongs to the function itself; a schedule cannot change it")
     return {name: published[name] for name in CHANGEABLE if name in changed}
 
 
@@ -113,7 +113,7 @@ def _changed(
     function: Function[..., Any], known: Function[..., Any] | None, published: Mapping[str, Any]
 ) -> set[str]:
     if isinstance(function, Declared):
-        # Not what differs from today's: when its workers publish other options, those hold.
+        # Not a comparison with today's options: if its workers publish others, those apply.
         return set(function.changes)
     usual = Options() if known is None else known.options
     before = msgspec.structs.asdict(published_options(usual))
@@ -124,7 +124,7 @@ def _changed(
 
 
 def with_changes(function: Function[..., Any], changes: Mapping[str, Any]) -> Function[..., Any]:
-    """The function with options that `option_changes` has written down."""
+    """The function with options that `option_changes` returned."""
     if not changes:
         return function
     return function.using(**cast(CallOptions, read_options(changes)))

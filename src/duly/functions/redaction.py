@@ -18,28 +18,28 @@ UNREADABLE: dict[str, Any] = {}
 
 
 class Redaction:
-    """Hides the arguments that a function redacts, wherever its code is."""
+    """Hides redacted arguments of a function, wherever its code is."""
 
     def __init__(self, functions: KnownFunctions, ready: Callable[[], Store]) -> None:
         self._functions = functions
         self._ready = ready
         self._elsewhere: dict[str, tuple[float, frozenset[str]]] = {}
-        """What functions of other services hide, and until when that is believed."""
+        """The redacted arguments of other services' functions, and until when they are fresh."""
 
     def forget(self) -> None:
         self._elsewhere.clear()
 
     def shown(self, record: JobRecord) -> JobRecord:
-        """The record without the arguments that nobody is shown."""
+        """The record without its redacted arguments."""
         return _masked(record, self._redacted(record.function))
 
     def shown_all(self, records: Sequence[JobRecord]) -> Sequence[JobRecord]:
-        """The same for a list; the store is asked about a function once, whatever it answers."""
+        """The same for a list; the store is queried once for each function."""
         hidden = {name: self._redacted(name) for name in {each.function for each in records}}
         return [_masked(record, hidden[record.function]) for record in records]
 
     def shown_arguments(self, function: str, args: str) -> dict[str, Any]:
-        """Arguments without those that nobody is shown."""
+        """Arguments without the redacted ones."""
         names = self._redacted(function)
         return read(mask(args, names), dict[str, Any], {})
 
@@ -61,7 +61,7 @@ class Redaction:
             return cached[1]
         info = self._ready().function(name)
         if info is None:
-            # Nothing to remember: it may be published at any time.
+            # Do not cache this: it may be published at any time.
             return frozenset()
         schema = read(info.schema, dict[str, Any], UNREADABLE)
         names = ALL_NAMES if schema is UNREADABLE else redacted_in(schema)

@@ -1,6 +1,6 @@
-"""Reads the instants and durations that callers pass."""
+"""Converts the instants and durations that callers pass."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from duly.model.job import FIVE_YEARS_MS
 Delay = float | timedelta
 Instant = datetime | int
 MAX_SECONDS = 1e12
-"""Seconds; whatever is longer would not fit into a stored instant."""
+"""Seconds; anything longer would not fit into a stored instant."""
 
 
 def seconds_of(option: str, delay: Delay) -> float:
-    """A length of time in seconds."""
+    """A duration in seconds."""
     if isinstance(delay, timedelta):
         return delay.total_seconds()
     if isinstance(delay, bool) or not isinstance(delay, int | float):
         raise InvalidTime(f"{option}: give seconds or a timedelta, not {delay!r}")
     # Comparing works for NaN, infinities and integers of any size; converting does not.
     if not -MAX_SECONDS <= delay <= MAX_SECONDS:
-        number = delay if type(delay) is float else "such a number"
-        raise InvalidTime(f"{option}: {number} is no length of time")
+        number = delay if type(delay) is float else "this number"
+        raise InvalidTime(f"{option}: {number} is not a valid duration")
     return float(delay)
 
 
 def after(delay: Delay, now: int) -> int:
-    """The instant so much later than now."""
+    """The instant that is `delay` later than now."""
     seconds = seconds_of("delay", delay)
     if seconds < 0:
         raise InvalidTime(f"delay: {seconds:g} s is negative; use run_at for a time in the past")
@@ -39,7 +39,7 @@ def after(delay: Delay, now: int) -> int:
 
 
 def at(when: Instant, now: int) -> int:
-    """The instant as stored."""
+    """The instant in milliseconds, as it is stored."""
     if isinstance(when, datetime):
         if when.utcoffset() is None:
             raise InvalidTime(f"{when!r} is naive; attach a zone, for example tzinfo=UTC")
@@ -51,7 +51,9 @@ def at(when: Instant, now: int) -> int:
 
 def within_five_years(instant: int, now: int) -> int:
     if abs(instant - now) > FIVE_YEARS_MS:
-        raise InvalidTime("the time is more than five years away; is it in milliseconds?")
+        raise InvalidTime(
+            "the time is more than five years away; integers are milliseconds since 1970"
+        )
     return instant
 
 
