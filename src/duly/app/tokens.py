@@ -118,7 +118,7 @@ class Tokens:
     def list(
         self, *, owner: str | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[Token]:
-        """Return tokens, oldest first; `after` is the id of the last one on the previous page."""
+        """Return tokens, oldest first; `after` is the last id on the previous page."""
         if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
         now = self._core.now()

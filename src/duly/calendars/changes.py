@@ -25,7 +25,7 @@ def changed(calendar: Calendar, changes: Mapping[str, Any]) -> Calendar:
     """The calendar with these changes; a zone that is not given is not looked up."""
     unknown = changes.keys() - {*CalendarContent.__annotations__, "name"}
     if unknown:
-        raise InvalidOption(min(unknown), "a calendar has nothing of that name")
+        raise InvalidOption(min(unknown), "a calendar has no such field")
     fields = {name: changes.get(name, getattr(calendar, name)) for name in _FIELDS}
     after = Calendar.decode(fields | {"dates": _dates(calendar, changes)})
     if "tz" in changes:
@@ -39,12 +39,12 @@ _FIELDS = ("name", "kind", "tz", "rules")
 def _dates(calendar: Calendar, changes: Mapping[str, Any]) -> dict[dt.date, str]:
     if "dates" in changes:
         if changes.keys() & {"add", "remove"}:
-            raise InvalidOption("dates", "are all of its dates; give them, or add and remove")
+            raise InvalidOption("dates", "replaces all dates; give either dates, or add and remove")
         return read_dates(changes["dates"])
     dates = dict(calendar.dates)
     for day in read_dates(changes.get("remove", ()), "remove"):
         if day not in dates:
-            hint = "days that come from a rule cannot be removed" if calendar.rules else ""
+            hint = "dates that come from a rule cannot be removed" if calendar.rules else ""
             raise InvalidCalendar("remove", f"{day} is not among its dates", hint)
         del dates[day]
     for day, label in read_dates(changes.get("add", ()), "add").items():
@@ -58,7 +58,7 @@ def _dates(calendar: Calendar, changes: Mapping[str, Any]) -> dict[dt.date, str]
 def compare(
     schedule: ScheduleRecord, before: Calendar, after: Calendar, n: int, now: int
 ) -> Iterator[TickChange]:
-    """The next ticks that the one calendar would treat in another way than the other."""
+    """The next ticks that the two calendars treat differently."""
     if schedule.next_tick_at is None:
         return
     plan = plan_of(schedule)
@@ -82,7 +82,7 @@ def compare(
 
 
 def _foreseen(plan: Plan, calendar: Calendar, n: int, now: int) -> dict[int, Decided]:
-    """The next ticks, as if nothing but the calendar could stop them."""
+    """The next ticks, as if only the calendar could stop them."""
     assert plan.record.calendar is not None
     policies = msgspec.structs.replace(plan.policies, budget=None, overlap=Overlap.ALLOW)
     free = msgspec.structs.replace(plan, condition=None, policies=policies)

@@ -1,6 +1,6 @@
 """Looks up the public holidays of a country with the optional `holidays` package."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_YEARS = 100
 def holidays(
     country: str, years: int | Iterable[int], subdivision: str | None = None
 ) -> list[tuple[dt.date, str]]:
-    """The public holidays of a country ("TR"), or of a part of it ("DE", subdivision="BY").
+    """Return the public holidays of a country ("TR"), or of a part of it ("DE", subdivision="BY").
 
-    In order, with their names in English where the package has them; days on which a holiday is
-    observed are included. Raises InvalidCalendar, and MissingExtra without the package.
+    They are sorted by date, with English names where the package has them, and include days on
+    which a holiday is observed. Raises InvalidCalendar, or MissingExtra without the package.
     """
     try:
         import holidays as package
@@ -56,12 +56,12 @@ def _years(years: int | Iterable[int]) -> list[int]:
         raise InvalidCalendar("years", f"must be 1 to {MAX_YEARS} years")
     for year in wanted:
         if type(year) is not int or not dt.MINYEAR <= year <= dt.MAXYEAR:
-            raise InvalidCalendar("years", f"{year!r} is none", "write 2026, or [2026, 2027]")
+            raise InvalidCalendar("years", f"{year!r} is not a year", "write 2026, or [2026, 2027]")
     return wanted
 
 
 def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidCalendar:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"[:200]
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"[:200]
     return InvalidCalendar(field, f"{name!r} is not known to the holidays package", hint)

@@ -9,10 +9,10 @@ from duly.calls.twins import Twin, awaited
 
 
 class AsyncCalendars(Twin[Calendars]):
-    """`app.aio.calendars`: the verbs of `app.calendars`, awaited."""
+    """`app.calendars` for async code: the same verbs, awaited; see `Calendars`."""
 
     def of(self, owner: str) -> AsyncCalendars:
-        """The calendars of one owner."""
+        """Return the calendars of one owner."""
         return AsyncCalendars(self._core, self._sync.of(owner))
 
     get: Final = awaited(Calendars.get, reads=True)

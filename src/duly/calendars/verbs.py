@@ -1,6 +1,6 @@
 """`app.calendars`: create, change and attach calendars, each shared by any number of schedules."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from duly.zones import zone
 MAX_LISTED = 1_000
 MAX_COMPARED = 1_000
 IMPORTED_YEARS = 5
-"""An import without an end reaches so many years beyond the present one."""
+"""How many years beyond this one an import without an end covers."""
 
 
 class Calendars:
-    """The calendars of an app, and those that come with duly, which nobody can change.
+    """Create, change and attach the calendars of an app, and read the built-in ones.
 
-    A calendar is named by its name, which is unique for its owner, or by its id. `of(owner)` gives
-    the same verbs for one owner, who sees and changes nothing of others.
+    A calendar is identified by its name, which is unique for its owner, or by its id. `of(owner)`
+    returns the same verbs limited to one owner's calendars. Built-in calendars cannot be changed.
     """
 
     def __init__(self, core: Core, owner: str | None = None) -> None:
@@ -67,34 +67,35 @@ class Calendars:
         self._owner = owner
 
     def of(self, owner: str) -> Calendars:
-        """The calendars of one owner."""
+        """Return the calendars of one owner."""
         check_text("owner", owner)
         return Calendars(self._core, owner)
 
     # Reading
 
     def get(self, calendar: str | StoredCalendar) -> StoredCalendar:
-        """The calendar as it is now; CalendarNotFound if there is none."""
+        """Return the calendar as it is now; CalendarNotFound if there is none."""
         name = name_of(calendar)
         if name in SEEDS:
             return seed(name)
         return as_stored(self._record(name))
 
     def list(self, *, after: str | None = None, limit: int = 100) -> list[StoredCalendar]:
-        """Those that come with duly, then the others, oldest first.
+        """Return the built-in calendars, then the others, oldest first.
 
-        `after` is the id of the last one of the page before; the first `limit` after it are given.
+        `after` is the last id on the previous page; at most `limit` calendars after it are
+        returned.
         """
         if type(limit) is not int or not 1 <= limit <= MAX_LISTED:
             raise InvalidOption("limit", f"must be 1 to {MAX_LISTED:,}, not {limit!r}")
-        # Whoever goes on after a seed has seen all of them.
+        # A page that ends with a built-in calendar has shown all of them.
         seeds = [seed(name) for name in SEEDS] if after is None else []
         after = None if after in tuple(SEEDS) else after
         check_after(after, "calendar")
         found = self._core.ready().calendars(self._owner, after, limit)
         return seeds + [as_stored(record) for record in found if read_calendar(record.definition)]
 
-    # Making and changing
+    # Creating and changing
 
     def create(
         self,
@@ -107,7 +108,7 @@ class Calendars:
         by: str | None = None,
         id: str | None = None,
     ) -> StoredCalendar:
-        """Make a calendar: `create("plant closed", "skip_dates", dates=[…])`, or of a Calendar.
+        """Create a calendar: `create("plant closed", "skip_dates", dates=[…])`, or from a Calendar.
 
         `id`: the id of the new calendar.
         """
@@ -116,7 +117,7 @@ class Calendars:
         if not isinstance(calendar, Calendar):
             calendar = Calendar(calendar, cast(str, kind), tz=tz, dates=dates, rules=rules)
         elif kind is not None or (tz, dates, rules) != ("UTC", (), ()):
-            raise InvalidOption("calendar", "give a Calendar, or what it is made of, not both")
+            raise InvalidOption("calendar", "give either a Calendar or its fields, not both")
         check_name(calendar.name)
         now = self._core.now()
         definition, made_id = to_json(calendar.encode()), id_for(id, now)
@@ -133,7 +134,7 @@ class Calendars:
         by: str | None = None,
         **changes: Unpack[CalendarContent],
     ) -> StoredCalendar:
-        """Make a calendar of another name out of one, changed where something is given."""
+        """Copy a calendar under another name, with the given changes."""
         known = cast("Mapping[str, Any]", changes)
         return self.create(changed(self.get(source).calendar, {**known, "name": name}), by=by)
 
@@ -146,9 +147,9 @@ class Calendars:
         by: str | None = None,
         **changes: Unpack[CalendarChanges],
     ) -> StoredCalendar:
-        """Change what is given, for all schedules that it is attached to, at once.
+        """Change the given fields, immediately and for all schedules that use the calendar.
 
-        `version`: refuse with StaleVersion if the calendar has changed since it was read.
+        `version`: raise StaleVersion if the calendar has changed since it was read.
         """
         refuse_inside_mutation("calendars.update")
         check_by(by)
@@ -174,14 +175,14 @@ class Calendars:
         return as_stored(record)
 
     def remove(self, calendar: str | StoredCalendar, *, by: str | None = None) -> None:
-        """Remove it; the schedules that it was attached to go on without it."""
+        """Remove a calendar; the schedules that use it continue without it."""
         refuse_inside_mutation("calendars.remove")
         check_by(by)
         found = self._changeable(calendar)
         self._core.ready().remove_calendar(found.id, by, self._core.now())
         self._core.wake_ticker()
 
-    # From elsewhere
+    # Imports
 
     def import_ical(
         self,
@@ -194,10 +195,10 @@ class Calendars:
         last: Day | None = None,
         by: str | None = None,
     ) -> StoredCalendar:
-        """Take the dates that the events of an iCalendar file touch: its text, or a `Path`.
+        """Import the dates of events in an iCalendar file, given as text or as a `Path`.
 
-        Makes the calendar, or replaces the dates of the one of that name. Repeating events are
-        followed from `first` to `last`: by default this year and the next five.
+        Creates the calendar, or replaces the dates of the one with that name. Repeating events are
+        expanded from `first` to `last`; default: this year and the next five.
         """
         refuse_inside_mutation("calendars.import_ical")
         text = _ical_text(source)
@@ -206,7 +207,7 @@ class Calendars:
             since, until = self._window(tz, first, last)
             found = dict(dates_of(text, since, until, tz))
             if not found:
-                raise InvalidCalendar("ical", f"no event touches a date from {since} to {until}")
+                raise InvalidCalendar("ical", f"there is no event from {since} to {until}")
             return found
 
         return self._put(name, kind, tz, dates, by, default_tz="UTC")
@@ -222,23 +223,24 @@ class Calendars:
         tz: str | None = None,
         by: str | None = None,
     ) -> StoredCalendar:
-        """Take the public holidays of a country, or of a part of it, from the `holidays` package.
+        """Import the public holidays of a country, or of a part of it, from the `holidays` package.
 
-        Makes the calendar, whose zone must be given, or replaces the dates of the one of that name.
+        Creates the calendar, whose zone must be given, or replaces the dates of the one with that
+        name.
         """
         refuse_inside_mutation("calendars.holidays")
         found = dict(holidays(country, years, subdivision))
         return self._put(name, kind, tz, lambda _: found, by)
 
-    # Looking ahead
+    # Previews
 
     def changes(
         self, calendar: str | StoredCalendar, /, n: int = 10, **changes: Unpack[CalendarChanges]
     ) -> Sequence[TickChange]:
-        """Which of the next `n` ticks of each attached schedule `update(…)` would change.
+        """Return which of the next `n` ticks of each attached schedule `update(…)` would change.
 
-        Only calendars are asked, neither conditions nor what else may stop a tick; nothing is
-        stored.
+        Only calendars are considered, not conditions or anything else that may stop a tick; nothing
+        is stored.
         """
         if type(n) is not int or not 1 <= n <= MAX_COMPARED:
             raise InvalidOption("n", f"must be 1 to {MAX_COMPARED:,}, not {n!r}")
@@ -253,7 +255,7 @@ class Calendars:
         ]
 
     def ending(self, days: int = WARN_DAYS) -> Sequence[EndingCalendar]:
-        """Calendars in use whose last date has passed, or comes within so many days."""
+        """Return calendars in use whose last date has passed, or comes within `days` days."""
         if type(days) is not int or days < 0:
             raise InvalidOption("days", f"must be a whole number from 0, not {days!r}")
         now = self._core.now()
@@ -300,15 +302,15 @@ class Calendars:
         *,
         default_tz: str | None = None,
     ) -> StoredCalendar:
-        """Make a calendar of these dates, or give them to the one that there is."""
+        """Create a calendar with these dates, or replace the dates of an existing one."""
         if name_of(name) in SEEDS:
             raise ReadOnlyCalendar(name)
         found = self._find(name)
         if found is None:
             zone_name = default_tz if tz is None else tz
             if zone_name is None:
-                hint = f'tz="Europe/Istanbul" makes them dates of Istanbul: {name!r} is new'
-                raise InvalidCalendar("tz", "give the zone whose dates these are", hint)
+                hint = f'{name!r} is new; for example tz="Europe/Istanbul"'
+                raise InvalidCalendar("tz", "give the time zone of the dates", hint)
             chosen = CalendarKind.SKIP_DATES if kind is None else kind
             return self.create(name, chosen, tz=zone_name, dates=dates(zone_name), by=by)
         changes: CalendarChanges = {"dates": dates(understood(found).tz if tz is None else tz)}
@@ -316,7 +318,7 @@ class Calendars:
             changes["kind"] = kind
         if tz is not None:
             changes["tz"] = tz
-        # The dates were worked out for its zone as it was read.
+        # The dates were computed for its zone as it was read.
         return self.update(found.id, version=found.version, by=by, **changes)
 
     def _window(self, tz: str, first: Day | None, last: Day | None) -> tuple[dt.date, dt.date]:
@@ -325,7 +327,7 @@ class Calendars:
         until = dt.date(year + IMPORTED_YEARS, 12, 31)
         until = until if last is None else read_date(last, "last")
         if until < since:
-            raise InvalidCalendar("last", f"{until} lies before the first date, {since}")
+            raise InvalidCalendar("last", f"{until} is before the first date, {since}")
         return since, until
 
     def _all(self) -> Iterator[StoredCalendar]:
@@ -347,14 +349,14 @@ class Calendars:
 
 
 def _ical_text(source: str | os.PathLike[str]) -> str:
-    # Text is never taken for the name of a file: it may come from a user of the user's.
+    # Text is never interpreted as a file name: it may come from an end user.
     if isinstance(source, str):
         return source
     if not isinstance(source, os.PathLike):
-        raise InvalidCalendar("ical", f"give its text, or a Path, not {source!r}")
+        raise InvalidCalendar("ical", f"must be text or a Path, not {source!r}")
     with Path(source).open("rb") as file:
         content = file.read(4 * MAX_TEXT + 1)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidCalendar("ical", f"{source} is not in UTF-8: {error}") from None
+        raise InvalidCalendar("ical", f"{source} is not UTF-8: {error}") from None

@@ -1,6 +1,6 @@
 """The calendar values that users read and write, converted from and to rows."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from duly.store.schedules.calendars import CalendarRecord, read_calendar
 
 
 class CalendarContent(TypedDict, total=False):
-    """What of a calendar is to be different."""
+    """The fields of a calendar that can be changed."""
 
     add: Dates
     remove: Iterable[Day]
     dates: Dates
-    """All of its dates, instead of those it has."""
+    """All of its dates, replacing the current ones."""
     rules: Iterable[str]
     kind: str
     tz: str
@@ -37,14 +37,14 @@ class CalendarChanges(CalendarContent, total=False):
 
 
 class StoredCalendar(msgspec.Struct, frozen=True):
-    """One calendar as it was when it was read."""
+    """One calendar, as it was when it was read."""
 
     id: str
-    """What schedules call it; of a read-only one its name."""
+    """The id that schedules refer to; for a built-in calendar, its name."""
     owner: str | None
     calendar: Calendar
     read_only: bool
-    """Whether it comes with duly."""
+    """Whether it is built in."""
     version: int
     created: dt.datetime | None = None
     updated: dt.datetime | None = None
@@ -71,7 +71,7 @@ class StoredCalendar(msgspec.Struct, frozen=True):
 
 
 class TickChange(msgspec.Struct, frozen=True):
-    """One coming tick that another calendar would treat in another way."""
+    """One upcoming tick that another calendar would treat differently."""
 
     schedule_id: str
     key: str
@@ -79,16 +79,16 @@ class TickChange(msgspec.Struct, frozen=True):
     at: dt.datetime
     """The nominal time."""
     before: str | None
-    """dispatch or skip; None if the schedule would be over by then."""
+    """dispatch or skip; None if the schedule would have ended by then."""
     after: str | None
     due_before: dt.datetime | None
     due_after: dt.datetime | None
     why: str = ""
-    """What the calendar says of the date where it is skipped."""
+    """The calendar's reason for skipping the date, if it does."""
 
 
 class EndingCalendar(msgspec.Struct, frozen=True):
-    """A calendar that has ended or soon will, and the schedules that it decides about."""
+    """A calendar that has ended or soon will, and the schedules that use it."""
 
     calendar: StoredCalendar
     last_date: dt.date
@@ -120,7 +120,7 @@ def as_stored(record: CalendarRecord) -> StoredCalendar:
 def understood(record: CalendarRecord) -> Calendar:
     calendar = read_calendar(record.definition)
     if calendar is None:
-        raise InvalidCalendar("calendar", f"what is stored of {record.name!r} cannot be read")
+        raise InvalidCalendar("calendar", f"the stored calendar {record.name!r} cannot be read")
     return calendar
 
 

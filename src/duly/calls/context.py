@@ -160,10 +160,10 @@ class Tx(Verbs):
         self._scheduled += len(jobs)
         self._bytes += sum(len(job.args.encode()) for job in jobs)
         if self._scheduled > MAX_JOBS_PER_MUTATION:
-            self._doom(f"at most {MAX_JOBS_PER_MUTATION:,} jobs per mutation are allowed")
+            self._doom(f"a mutation can enqueue at most {MAX_JOBS_PER_MUTATION:,} jobs")
         if self._bytes > MAX_BYTES_PER_MUTATION:
             self._doom(
-                f"at most {MAX_BYTES_PER_MUTATION:,} bytes of arguments per mutation are allowed"
+                f"a mutation can enqueue at most {MAX_BYTES_PER_MUTATION:,} bytes of arguments"
             )
 
     def _doom(self, message: str) -> None:

@@ -1,6 +1,6 @@
-"""Checks the arguments of schedule verbs before anything is done."""
+"""Checks the arguments of schedule verbs before anything is changed."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREVIEW_SECONDS = 5.0
 
 
 def read(record: ScheduleRecord) -> Plan:
-    """The schedule, understood; one that cannot be has to be changed first."""
+    """Parse a stored schedule; one that cannot be parsed must be changed first."""
     try:
         return plan_of(record)
     except Exception as error:
@@ -36,7 +36,7 @@ def read(record: ScheduleRecord) -> Plan:
 def check_key(key: object) -> None:
     check_text("key", key)
     if is_id(key):  # type: ignore[arg-type]
-        raise InvalidOption("key", "looks like the id of a schedule", "choose a word")
+        raise InvalidOption("key", "looks like a schedule id", "choose another word")
 
 
 def check_by(by: str | None) -> None:
@@ -45,15 +45,15 @@ def check_by(by: str | None) -> None:
 
 
 def check_after(after: object, what: str) -> None:
-    """Refuse to go on after what is no id."""
+    """Refuse to continue after a value that is not an id."""
     if after is not None and not (isinstance(after, str) and is_id(after)):
         raise InvalidOption(
-            "after", f"must be the id of a {what}, not {after!r}", "take that of the last one shown"
+            "after", f"must be the id of a {what}, not {after!r}", "pass the last id shown"
         )
 
 
 def check_result(result: Mapping[str, Any] | None) -> None:
-    """Refuse what no job can have returned for a condition to look at."""
+    """Refuse values that no job can return, for a condition to check."""
     if result is None:
         return
     if not isinstance(result, Mapping):
@@ -64,7 +64,7 @@ def check_result(result: Mapping[str, Any] | None) -> None:
 
 def check_word(option: str, value: str | None, words: type[StrEnum]) -> None:
     if value is not None and value not in tuple(words):
-        raise InvalidOption(option, f"{value!r} is none of {', '.join(words)}")
+        raise InvalidOption(option, f"must be one of {', '.join(words)}, not {value!r}")
 
 
 def check_limit(limit: int) -> None:
@@ -75,18 +75,18 @@ def check_limit(limit: int) -> None:
 def check_size(ticks: int) -> None:
     if ticks > MAX_BACKFILL:
         raise InvalidOption(
-            "backfill", f"{ticks:,} ticks, the most is {MAX_BACKFILL:,}", "take shorter ranges"
+            "backfill", f"{ticks:,} ticks, the limit is {MAX_BACKFILL:,}", "use shorter ranges"
         )
 
 
 def check_ledger(plan: Plan, facts: Facts, since: int, until: int) -> None:
-    """Refuse a range in which ticks may have been dispatched that the ledger no longer has."""
+    """Refuse a range that may include dispatched ticks which the ledger no longer has."""
     forgotten = facts.forgotten.get(plan.id)
     if forgotten is not None and plan.trigger.count_between(since, min(until, forgotten)):
         raise InvalidOption(
             "start",
             f"the ledger before {from_ms(forgotten)} was removed: ticks could run a second time",
-            "begin there, or say without_ledger=True",
+            "start there, or pass without_ledger=True",
         )
 
 
@@ -102,7 +102,7 @@ def in_time(walk: Iterator[Decided], n: int, after: int | None) -> list[Decided]
     if after is not None and not found and os_monotonic() >= until:
         raise InvalidOption(
             "after",
-            "lies too far ahead: there are too many ticks until then to look at them all",
+            "is too far ahead: there are too many ticks before it to check them all",
             "choose an earlier instant",
         )
     return found

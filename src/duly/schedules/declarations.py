@@ -1,11 +1,11 @@
 """Declared schedules: `app.schedule(…)`, and how a set of them is applied to the store.
 
-What code says is kept beside each schedule as it was applied last. The next set is compared with
-that and not with the schedule as it is, so only what has changed in the code changes in the store:
-where a schedule stands, and what an operator has decided about it, stays.
+Each schedule stores its declaration as it was last applied. The next set is compared with that
+declaration and not with the schedule itself, so only changes in the code change the store: the
+schedule's position and an operator's decisions about it are kept.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from duly.store.declarations import AppliedSet, ScheduleWrite, StoredDeclaration
 log = logging.getLogger(__name__)
 
 ScheduleSpec = dict[str, Any]
-"""What code says of a schedule, as data; what is left out is as usual."""
+"""The declaration of a schedule, as data; options that are left out have their defaults."""
 
 TIMES = frozenset({"trigger", "start_at", "end_at"})
 DEFAULT_SPEC: ScheduleSpec = {
@@ -73,7 +73,7 @@ DEFAULT_SPEC: ScheduleSpec = {
 
 
 class DeclaredSchedule:
-    """A schedule as code declares it. It may stand wherever a schedule's key may."""
+    """A schedule that is declared in code. Pass it wherever a schedule's key is accepted."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class DeclaredSchedule:
         self._definition: Definition | None = None
         self.key = key
         self.source = source
-        """Where it is written: file and line."""
+        """Where it is declared: file and line."""
         _check_flags(given)
         if _is_resolvable(call, given):
             self.definition()
@@ -111,14 +111,14 @@ class DeclaredSchedule:
         return call.function if isinstance(call, Call) else call
 
     def definition(self) -> Definition:
-        """What is declared, checked; not for users."""
+        """The declaration, checked; for internal use."""
         if self._definition is None:
             self._definition = define(self._core, self._call, self._given, look_up=False)
             _check_span(self._definition)
         return self._definition
 
     def admitted(self) -> bool:
-        """Whether there may be such a schedule: False if its function was deleted."""
+        """Whether the schedule may exist: False if its function was deleted."""
         if self._core.functions.status_of(self.function) == Status.DELETED:
             return False
         call = self._call
@@ -126,7 +126,7 @@ class DeclaredSchedule:
         return True
 
     def spec(self) -> ScheduleSpec:
-        """What is declared, as data."""
+        """The declaration, as data."""
         definition = self.definition()
         spec = msgspec.structs.asdict(definition)
         policies = msgspec.to_builtins(spec.pop("policies"))
@@ -144,7 +144,7 @@ def declare(
     given: Mapping[str, Any],
     source: str,
 ) -> DeclaredSchedule:
-    """Take in a declaration; the same one again, as when a module is imported anew, is fine."""
+    """Add a declaration; repeating the same one, as when a module is imported again, is allowed."""
     declared = DeclaredSchedule(core, key, call, given, source)
     known: DeclaredSchedule | None = core.declarations.get(key)
     if known is not None and not (known.source == source and _are_the_same(known, declared)):
@@ -166,12 +166,12 @@ def _check_flags(given: Mapping[str, Any]) -> None:
     if given.get("calendar") is not None:
         calendar_name(given["calendar"])
     if not isinstance(given.get("note"), str | None):
-        raise InvalidOption("note", f"give text, not {given['note']!r}")
+        raise InvalidOption("note", f"must be text, not {given['note']!r}")
 
 
 def _is_resolvable(call: Call[Any] | Function[..., Any], given: Mapping[str, Any]) -> bool:
-    """Whether every type hint that is needed can be resolved while modules are being imported."""
-    # Whatever was bound was resolved for that.
+    """Whether all required type hints can be resolved while modules are still being imported."""
+    # The hints of bound calls were already resolved when they were bound.
     wanted: list[Any] = [call, given.get("alert")]
     return all(f.signature.is_sound() for f in wanted if isinstance(f, Function))
 
@@ -179,7 +179,7 @@ def _is_resolvable(call: Call[Any] | Function[..., Any], given: Mapping[str, Any
 def _check_without_hints(
     core: Core, function: Function[..., Any], given: Mapping[str, Any]
 ) -> None:
-    """Check what needs no type hints; the rest is checked when the hints can be resolved."""
+    """Check everything that needs no type hints; the rest is checked when they can be resolved."""
     parse_rotation(given.get("rotation"))
     with_hints = ("rotation", "alert", "expect")
     rest = {name: value for name, value in given.items() if name not in with_hints}
@@ -189,7 +189,7 @@ def _check_without_hints(
 def _check_span(definition: Definition) -> None:
     start, end = definition.start_at, definition.end_at
     if start is not None and end is not None and end < start:
-        raise InvalidOption("end_at", "lies before start_at")
+        raise InvalidOption("end_at", "is before start_at")
 
 
 # The plan ----------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ SIGNS: Mapping[str, str] = {
 
 
 class PlanEntry(msgspec.Struct, frozen=True):
-    """What becomes of one declared schedule."""
+    """What applying does to one declared schedule."""
 
     kind: Kind
     """create, change, rename, revive, orphan, remove, blocked or unchanged."""
@@ -231,11 +231,11 @@ class PlanEntry(msgspec.Struct, frozen=True):
 
 
 class SchedulePlan(msgspec.Struct, frozen=True):
-    """What applying the declared schedules changes, or has changed."""
+    """The changes that applying the declared schedules makes, or has made."""
 
     entries: tuple[PlanEntry, ...]
     applied_before: bool = False
-    """Whether this set was applied before: then a start of the app does not apply it again."""
+    """Whether this set was applied before; if so, starting the app does not apply it again."""
 
     @property
     def changes(self) -> tuple[PlanEntry, ...]:
@@ -261,7 +261,7 @@ class SchedulePlan(msgspec.Struct, frozen=True):
 
 
 class DesiredSchedule(NamedTuple):
-    """A declaration, ready to be compared with what is stored."""
+    """A declaration, ready to be compared with the stored schedule."""
 
     key: str
     definition: Definition
@@ -270,7 +270,7 @@ class DesiredSchedule(NamedTuple):
 
 
 class PlanStep(NamedTuple):
-    """What becomes of one schedule; `before` and `after` are what code said and says of it."""
+    """What happens to one schedule; `before` and `after` are its old and new declarations."""
 
     kind: Kind
     key: str
@@ -281,7 +281,7 @@ class PlanStep(NamedTuple):
 
 
 class Declarations:
-    """The declared schedules of an app as a whole."""
+    """All declared schedules of an app."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -294,7 +294,7 @@ class Declarations:
         return self._shown(steps, applied_before=digest(wanted) in stored.sets)
 
     def apply(self, by: str | None = None, *, only_new: bool = False) -> SchedulePlan:
-        """Bring the set into the store; what that changed. `only_new`: unless it ever was there."""
+        """Apply the set and return the changes. `only_new`: only if it was never applied before."""
         refuse_inside_mutation("schedules.apply")
         check_by(by)
         wanted, names = self._wanted()
@@ -316,7 +316,7 @@ class Declarations:
         return self._shown(steps, applied_before=known)
 
     def _publish(self, wanted: Iterable[DesiredSchedule], now: int) -> None:
-        """Describe the functions to tickers that do not have their code."""
+        """Publish the functions for tickers that do not have their code."""
         names = {w.definition.function for w in wanted} | {w.definition.alert for w in wanted}
         functions = [f for f in self._core.functions.registered.values() if f.name in names]
         names |= {f.options.on_complete.name for f in functions if f.options.on_complete}
@@ -327,7 +327,7 @@ class Declarations:
             self._core.ready().publish(described, now)
 
     def prune(self, by: str | None = None, *, dry_run: bool = False) -> SchedulePlan:
-        """Remove the orphans that this code does not declare either; which they are."""
+        """Remove the orphans that this code does not declare either; returns which."""
         refuse_inside_mutation("schedules.prune")
         check_by(by)
         self._core.import_modules()
@@ -344,17 +344,17 @@ class Declarations:
         return self._shown(steps)
 
     def apply_at_start(self) -> None:
-        """Apply a new set. One that is faulty changes nothing, and stops nobody."""
+        """Apply a new set. A set with errors changes nothing, and does not stop the process."""
         try:
             if self._core.settings.apply == "start" and self._is_new():
                 plan = self.apply(only_new=True)
                 if plan:
-                    log.info("schedules of %s were applied:\n%s", self._core.name, plan)
+                    log.info("applied the schedules of %s:\n%s", self._core.name, plan)
         except StoreError:
             raise
         except Exception:
             log.exception(
-                "the schedules that %r declares were not applied; those stored go on as they are",
+                "the schedules that %r declares were not applied; the stored ones are unchanged",
                 self._core.name,
             )
 
@@ -363,25 +363,25 @@ class Declarations:
         stored = self._core.ready().declared(self._core.name)
         alive = any(is_of_code(record) for record in stored.schedules)
         if not wanted:
-            # A script that imports nothing must not take away what others have declared.
+            # A script that imports no declarations must not disable schedules that others declare.
             if alive:
                 log.warning(
-                    "%r declares no schedules here; those stored go on. If there are to be none, "
-                    "`duly schedules apply` or app.schedules.apply() disables them",
+                    "%r declares no schedules here; the stored ones continue. To disable them, run "
+                    "`duly schedules apply` or app.schedules.apply()",
                     self._core.name,
                 )
             return False
         chosen = digest(wanted)
         if chosen in stored.sets and chosen != stored.sets[-1]:
             log.warning(
-                "the schedules that %r declares here were replaced by others since; "
-                "`duly schedules apply` or app.schedules.apply() brings them back",
+                "the schedules that %r declares here were replaced by a newer set; to "
+                "bring them back, run `duly schedules apply` or app.schedules.apply()",
                 self._core.name,
             )
         return chosen not in stored.sets
 
     def _wanted(self) -> tuple[list[DesiredSchedule], list[str]]:
-        """The declarations, checked against the store, and the calendars that they name."""
+        """The declarations, checked against the store, and the calendars that they refer to."""
         self._core.import_modules()
         found: Iterable[DeclaredSchedule] = list(self._core.declarations.values())
         wanted = [
@@ -427,7 +427,7 @@ class Declarations:
         )
 
     def _value(self, spec: Mapping[str, Any], name: str) -> Any:
-        """One thing that code says, for people."""
+        """One declared value, in readable form."""
         value = spec.get(name, DEFAULT_SPEC.get(name))
         if not value:
             return value
@@ -447,7 +447,7 @@ class Declarations:
 def _for_people(option: Option, spec: Any) -> Any:
     if option.kind is OptionKind.INSTANT:
         return from_ms(spec)
-    # Some records are said as text, as they are stored.
+    # Some records are shown as text, in their stored form.
     return from_json(spec) if option.kind in JSON and isinstance(spec, str) else option.shown(spec)
 
 
@@ -459,7 +459,7 @@ def in_words(trigger: Trigger) -> str:
 
 
 def digest(wanted: Iterable[DesiredSchedule]) -> str:
-    """What tells one set of declarations from another."""
+    """A digest that distinguishes sets of declarations."""
     spec = {w.key: w.spec for w in wanted}
     text = msgspec.json.encode(spec, order="sorted")
     return hashlib.blake2b(text, digest_size=16).hexdigest()
@@ -470,7 +470,7 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
 
 
 class Comparison:
-    """One comparison of what is declared with what is stored; it asks nobody and writes nothing."""
+    """One comparison of declarations with the store; it neither reads nor writes the store."""
 
     def __init__(
         self,
@@ -497,7 +497,7 @@ class Comparison:
 
     def steps(self) -> list[PlanStep]:
         steps = [self._step(wanted) for wanted in self._wanted.values()]
-        # Those that are left were not renamed either.
+        # The remaining ones were not renamed either.
         return steps + [self._orphan(record) for record in self._undeclared]
 
     def _step(self, wanted: DesiredSchedule) -> PlanStep:
@@ -529,7 +529,7 @@ class Comparison:
             log.warning("calendar %r of schedule %r has no more dates", name, wanted.key)
 
     def _rename(self, wanted: DesiredSchedule) -> PlanStep | None:
-        """The same definition under another key: the same schedule."""
+        """The same declaration under another key is the same schedule."""
         for record in self._undeclared:
             if spec_of(record) == wanted.spec:
                 self._undeclared.remove(record)
@@ -570,7 +570,7 @@ class Comparison:
     def _changed(
         self, record: ScheduleRecord, wanted: DesiredSchedule, changed: set[str]
     ) -> ScheduleRecord:
-        """The schedule with what has changed in the code, and with nothing else."""
+        """The schedule, with the changes made in code and no others."""
         if _is_rezoned(spec_of(record), wanted.spec):
             record = _in_zone(record, wanted.definition.trigger.tz)
             changed = changed - {"trigger"}
@@ -589,7 +589,7 @@ class Comparison:
         return self._due_again(msgspec.structs.replace(after, enabled=True), changed)
 
     def _due_again(self, record: ScheduleRecord, changed: set[str]) -> ScheduleRecord:
-        """The schedule with the same next tick, looked at when its policies say so now."""
+        """The schedule with the same next tick, due when its policies now say."""
         plan = plan_of(record)
         more: dict[str, Any] = {}
         if record.next_tick_at is not None:
@@ -605,7 +605,7 @@ class Comparison:
         fresh = columns_of(definition, record.key, self._now, False)
         columns = {name: value for name, value in fresh.items() if name in changed}
         if changed & {"trigger", "start_at"}:
-            # An interval counts from its start.
+            # An interval is counted from its start.
             columns |= {name: fresh[name] for name in ("trigger", "zoned", "start_at")}
         if changed & POLICIES:
             spec = {name: getattr(definition.policies, name) for name in changed & POLICIES}
@@ -618,7 +618,7 @@ class Comparison:
         return columns
 
     def _resolved(self, wanted: DesiredSchedule) -> Definition:
-        """The definition with its calendar as schedules store it."""
+        """The definition, with its calendar in stored form."""
         name = wanted.definition.calendar
         if name is None:
             return wanted.definition
@@ -626,7 +626,7 @@ class Comparison:
 
 
 def _with_times(definition: Definition, record: ScheduleRecord, changed: set[str]) -> Definition:
-    """The definition with what is stored of trigger and start, where code has not changed it."""
+    """The definition, with the stored trigger and start where code has not changed them."""
     if "start_at" not in changed:
         return msgspec.structs.replace(definition, start_at=record.start_at)
     if "trigger" in changed:
@@ -639,14 +639,14 @@ def _with_times(definition: Definition, record: ScheduleRecord, changed: set[str
 
 
 def _is_rezoned(before: ScheduleSpec, after: ScheduleSpec) -> bool:
-    """Whether code gives an interval another zone, and nothing else that its ticks depend on."""
+    """Whether code changes the zone of an interval, and nothing else that affects its ticks."""
     if before.get("trigger") in (None, after["trigger"]):
         return False
     return is_same_time(decode_trigger(before["trigger"]), decode_trigger(after["trigger"]))
 
 
 def _in_zone(record: ScheduleRecord, tz: str) -> ScheduleRecord:
-    """The schedule with the same interval in another zone, unless it has no interval any more."""
+    """The schedule with the same interval in another zone, if it still has an interval."""
     trigger = plan_of(record).trigger
     if not isinstance(trigger, Every):
         return record
@@ -655,7 +655,7 @@ def _in_zone(record: ScheduleRecord, tz: str) -> ScheduleRecord:
 
 
 def spec_of(record: ScheduleRecord) -> ScheduleSpec:
-    """What code said of a schedule when that was applied last."""
+    """The declaration of a schedule as it was last applied."""
     return {
         name: value
         for name, value in _noted(record).items()
@@ -669,7 +669,7 @@ def was_held(orphan: ScheduleRecord) -> bool:
 
 
 def is_of_code(record: ScheduleRecord) -> bool:
-    """Whether code has declared it last: it is no orphan, and nobody has kept it since."""
+    """Whether code declares it: it is not an orphan, and no operator has kept it."""
     return record.orphaned_at is None and KEPT_BY_OPERATOR not in _noted(record)
 
 

@@ -1,6 +1,6 @@
-"""Reads and checks the options with which users define schedules."""
+"""Reads and checks the options that define schedules."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ ALERT_EXAMPLE = {"schedule_id": "00000000-0000-0000-0000-000000000000", "problem
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What a schedule can be given. `cron`, `every`, `at` or `trigger`: exactly one of them."""
+    """The options of a schedule. Give exactly one of `cron`, `every`, `at` and `trigger`."""
 
     cron: str
     every: Delay | Every
     at: Instant
     trigger: Trigger
     tz: str | None
-    """The zone of `cron`; UTC by default. With `every` it is kept and has no effect."""
+    """The zone of `cron`; default: UTC. With `every` it is stored but has no effect."""
     calendar: str | None
-    """The name of a calendar, whose dates forbid ticks or exclusively allow them."""
+    """The name of a calendar: its dates are skipped, or are the only dates with ticks."""
     shift: Shift | None
-    """Where a tick goes whose date the calendar forbids, instead of being skipped."""
+    """Where to move a tick on a date that the calendar forbids, instead of skipping it."""
     condition: Mapping[str, Any] | None
     rotation: Sequence[Mapping[str, Any]] | None
     overlap: str
@@ -80,23 +80,23 @@ class ScheduleOptions(TypedDict, total=False):
     start_at: Instant | None
     end_at: Instant | None
     remaining: int | None
-    """After so many dispatches it ends; skipped ticks do not count."""
+    """The schedule ends after this many dispatches; skipped ticks do not count."""
     expect: Expect | None
-    """What must be true of it, or `alert` is called."""
+    """What the schedule promises; `alert` is sent when that is missed."""
     alert: Function[..., Any] | str | None
-    """A function that takes `schedule_id` and `problem`, run as a job when it is late; or an
-    address to which the same is sent."""
+    """A function that takes `schedule_id` and `problem`, run as a job when the schedule is late; or
+    an address to which the same data is POSTed."""
     fire_at_once: bool
-    """An interval ticks first when it is made, and not one interval later."""
+    """Whether an interval ticks as soon as the schedule is created, not one interval later."""
     enabled: bool
     note: str | None
 
 
-# What a user has written, checked ----------------------------------------------------------------
+# Definitions -------------------------------------------------------------------------------------
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """A schedule as it is written down: everything but where it stands."""
+    """A schedule's definition: everything except its current position."""
 
     function: str
     args: str
@@ -124,11 +124,10 @@ def define(
     attached: str | None = None,
     kept_alert: str | None = None,
 ) -> Definition:
-    """What a user has written, checked; whatever makes no sense is refused by its name.
+    """Check a user's options; an invalid option is refused by its name.
 
-    Without `look_up` the store is not asked: calendars of one's own are looked for later. The
-    calendar that is `attached` already, and who is `told` already, stay so, whatever has become of
-    them.
+    Without `look_up` the store is not queried: user calendars are looked up later. The calendar
+    that is already `attached`, and the `kept_alert`, are kept even if they no longer exist.
     """
     _check_plain(given)
     call = call if isinstance(call, Call) else bound(call)
@@ -161,7 +160,7 @@ def define(
 
 
 def _check_plain(given: Mapping[str, Any]) -> None:
-    """What is only stored, and not understood."""
+    """Options that are only stored, and not interpreted."""
     unknown = given.keys() - ScheduleOptions.__annotations__.keys()
     if unknown:
         raise InvalidOption(min(unknown), "a schedule has no such option")
@@ -175,9 +174,9 @@ def _check_at_once(given: Mapping[str, Any], trigger: Trigger) -> None:
     if not given.get("fire_at_once"):
         return
     if not isinstance(trigger, Every):
-        raise InvalidOption("fire_at_once", "goes with every", "run it by hand when it is made")
+        raise InvalidOption("fire_at_once", "requires every", "run it by hand after creating it")
     if trigger.anchor is not None:
-        raise InvalidOption("fire_at_once", "the interval has an anchor", "give one of them")
+        raise InvalidOption("fire_at_once", "the interval has an anchor", "give only one of them")
 
 
 def check_note(note: object) -> None:
@@ -188,12 +187,12 @@ def check_note(note: object) -> None:
 
 
 def _check_limit(call: Call[Any], policies: Policies) -> None:
-    """Jobs that wait for each other do so under a limit, and a job can be under one only."""
+    """Jobs that wait for each other share a limit, and a job can have only one limit."""
     if call.function.options.limit is not None and policies.overlap in ONE_BY_ONE:
         raise InvalidOption(
             "overlap",
-            f"{policies.overlap} needs a limit of its own, and {call.function.name}() has one",
-            "take skip or allow, or the limit away",
+            f"{policies.overlap} needs its own limit, and {call.function.name}() already has one",
+            "use skip or allow, or remove the function's limit",
         )
 
 
@@ -201,15 +200,15 @@ def _expect(given: Mapping[str, Any]) -> str | None:
     expect = given.get("expect")
     if expect is None:
         if given.get("alert") is not None:
-            raise InvalidOption("alert", "goes with expect")
+            raise InvalidOption("alert", "requires expect")
         return None
     if not isinstance(expect, Expect):
-        raise InvalidOption("expect", f"give an Expect(…), not {expect!r}")
+        raise InvalidOption("expect", f"must be an Expect(…), not {expect!r}")
     return to_json(expect)
 
 
 def _alert(function: object, kept_alert: str | None) -> str | None:
-    """An address, or the name of the function; that must take what it will be called with."""
+    """An address, or the name of a function, which must accept the arguments of an alert."""
     if function is None:
         return None
     if function == kept_alert:
@@ -217,7 +216,7 @@ def _alert(function: object, kept_alert: str | None) -> str | None:
     if isinstance(function, str):
         return check_address(function)
     if not isinstance(function, Function):
-        raise InvalidOption("alert", f"give a function of the app's, not {function!r}")
+        raise InvalidOption("alert", f"must be a function of the app, not {function!r}")
     known = cast(Function[..., Any], function)
     known.signature.encode((), ALERT_EXAMPLE)
     return known.name
@@ -226,7 +225,7 @@ def _alert(function: object, kept_alert: str | None) -> str | None:
 def bound(function: object) -> Call[Any]:
     if not isinstance(function, Function):
         raise InvalidOption(
-            "function", f"give a function of the app's, or its bind(…): {function!r}"
+            "function", f"must be a function of the app, or its bind(…), not {function!r}"
         )
     return cast(Function[..., Any], function).bind()
 
@@ -247,7 +246,7 @@ def _trigger(given: Mapping[str, Any], now: int) -> Trigger:
         every = value if isinstance(value, Every) else Every(_milliseconds("every", value))
         return every if tz is None else msgspec.structs.replace(every, tz=tz)
     if not isinstance(value, Cron | Every | At):
-        raise InvalidOption(name, f"give a Cron, Every or At, not {value!r}")
+        raise InvalidOption(name, f"must be a Cron, Every or At, not {value!r}")
     return value
 
 
@@ -262,16 +261,16 @@ def _milliseconds(option: str, length: Delay) -> int:
 
 
 def _options(core: Core, call: Call[Any]) -> str:
-    """What the call's options differ in from those of its function."""
+    """The call's options that differ from those of its function."""
     function = call.function
     if isinstance(function, EndpointTarget):
-        # What the endpoint itself says is asked for at every tick.
+        # The endpoint's own options are read at every tick.
         function = function.as_written()
     return to_json(option_changes(function, core.functions.known(function.name)))
 
 
 def _fitting(call: Call[Any], entries: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The entries as the function takes them."""
+    """The entries in the form that the function accepts."""
     fitting: list[Any] = []
     for index, entry in enumerate(entries):
         try:
@@ -288,7 +287,7 @@ def _policies(given: Mapping[str, Any], trigger: Trigger, now: int) -> Policies:
         if BY_NAME[name].kind is Kind.LENGTH:
             chosen[name] = _milliseconds(name, chosen[name])
     if "budget" in chosen and not isinstance(chosen["budget"], Budget):
-        raise InvalidOption("budget", f"give a Budget(…), not {chosen['budget']!r}")
+        raise InvalidOption("budget", f"must be a Budget(…), not {chosen['budget']!r}")
     if "shift" in chosen:
         _check_shift(given.get("calendar"), trigger, now)
     return Policies(**chosen)
@@ -296,14 +295,14 @@ def _policies(given: Mapping[str, Any], trigger: Trigger, now: int) -> Policies:
 
 def _check_shift(calendar: object, trigger: Trigger, now: int) -> None:
     if calendar is None:
-        raise InvalidOption("shift", "goes with a calendar")
-    # Ticks are decided in their order, and that would not be the one in which moved ones are due:
-    # the tick of Saturday evening, moved to Monday, would keep that of Monday morning waiting.
+        raise InvalidOption("shift", "requires a calendar")
+    # Ticks are decided in their order, and moved ticks would not be due in that order: the
+    # tick of Saturday evening, moved to Monday, would delay that of Monday morning.
     if not _ticks_at_one_time(trigger, now):
         raise InvalidOption(
             "shift",
             "the trigger must tick at most once a day, always at the same time",
-            "make a schedule for each time of the day",
+            "create a schedule for each time of day",
         )
 
 
@@ -312,7 +311,7 @@ def _ticks_at_one_time(trigger: Trigger, now: int) -> bool:
         return trigger.milliseconds % DAY_MS == 0
     if isinstance(trigger, At):
         return True
-    # Of three ticks two are on one day, if any day has two.
+    # If any day has two ticks, two of any three ticks are on one day.
     ticks = trigger.upcoming(3, now)
     return len({from_ms(t).astimezone(zone(trigger.tz).info).date() for t in ticks}) == len(ticks)
 
@@ -322,7 +321,7 @@ def _instant(option: str, value: Any, now: int) -> int | None:
 
 
 def instant(option: str, value: Any, now: int) -> int:
-    """An instant as it is stored; what is wrong with one is said of the option."""
+    """An instant as it is stored; errors name the option."""
     try:
         return at(value, now)
     except InvalidTime as error:
@@ -337,9 +336,9 @@ def _remaining(value: object) -> int | None:
 
 
 def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | None:
-    """What a schedule stores of its calendar: the name of a seed, or an id.
+    """What a schedule stores for its calendar: the name of a built-in one, or an id.
 
-    One that has ended is refused; of one that ends soon it is said.
+    Refuses a calendar that has ended; warns of one that ends soon.
     """
     if name is None:
         return None
@@ -348,7 +347,7 @@ def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | Non
         raise InvalidCalendar(
             "calendar",
             f"{calendar.name!r} has ended: its last date is {calendar.last_date()}",
-            "add dates to it, or attach one that goes on",
+            "add dates to it, or attach one with later dates",
         )
     if (last := calendar.runs_out(now)) is not None:
         warn_of_end(calendar.name, last)
@@ -356,7 +355,7 @@ def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | Non
 
 
 def calendar_name(name: object) -> str:
-    """The name, if a calendar could have it."""
+    """The name, if it is valid for a calendar."""
     check_stored_text("calendar", name, "the name of a calendar")
     return cast(str, name)
 
@@ -368,7 +367,7 @@ def warn_of_end(name: str, last: dt.date) -> None:
 
 
 def _level_of_user() -> int:
-    """How far above whoever asks the code is that called duly."""
+    """The stack level of the code that called duly, for warnings."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith("duly."):
         frame, level = frame.f_back, level + 1
@@ -376,7 +375,7 @@ def _level_of_user() -> int:
 
 
 def find_calendar(core: Core, name: object, owner: str) -> tuple[str, Calendar]:
-    """A calendar by its name, or its id; how schedules store it, and what it says."""
+    """A calendar by its name or id: the form that schedules store, and the calendar itself."""
     name = calendar_name(name)
     if name in SEEDS:
         return name, SEEDS[name]
@@ -400,5 +399,5 @@ def from_json(text: str) -> Any:
 
 
 def detail_of(text: str | None) -> dict[str, Any]:
-    """A stored object, such as the detail of a tick; an empty one if there is none to be read."""
+    """A stored object, such as the detail of a tick; empty if there is none or it cannot be read."""
     return {} if text is None else read(text, dict[str, Any], {})

@@ -23,7 +23,7 @@ class HealthState(StrEnum):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How one schedule does, and why that is."""
+    """The health of one schedule, and the reason for it."""
 
     id: str
     key: str
@@ -40,7 +40,7 @@ def health_of(
     newest: TickRecord | None,
     now: int,
 ) -> Health:
-    """How a schedule does, from its row, its function's status and its newest tick."""
+    """The health of a schedule, from its row, its function's status and its newest tick."""
     lag = 0 if record.due_at is None else max(0, now - record.due_at)
     state, why = _state(record, status, killed, newest, lag)
     return Health(record.id, record.key, state, why, lag)
@@ -64,7 +64,7 @@ def _state(
     if (late := read_late(record.late)) is not None:
         return HealthState.MISSED, late.problem
     if lag > GRACE_MS:
-        return HealthState.MISSED, f"overdue for {lag // 1000} s; does a ticker run?"
+        return HealthState.MISSED, f"overdue for {lag // 1000} s; is a ticker running?"
     if newest is None:
         return HealthState.NEVER_RAN, "no tick yet"
     if newest.outcome == Outcome.MISSED:
@@ -73,7 +73,7 @@ def _state(
 
 
 def understood(records: Iterable[ScheduleRecord]) -> Iterator[Plan]:
-    """Those that tick and make sense; the others will be parked."""
+    """The schedules that are active and can be parsed; the others will be parked."""
     for record in records:
         if record.parked_at is not None or record.next_tick_at is None:
             continue

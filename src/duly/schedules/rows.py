@@ -1,6 +1,6 @@
 """Converts definitions to rows, and rows to changed rows."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from duly.model.trigger import Cron, Every, Trigger, is_same_time
 from duly.schedules.define import Definition, detail_of, from_json, to_json
 
 WAS_DISABLED = "held"
-"""Noted with what code said of an orphan: it was disabled before it became one."""
+"""Stored with an orphan's declaration: it was disabled before it became one."""
 KEPT_BY_OPERATOR = "kept"
-"""Noted of one that was an orphan: somebody has enabled it, so it is no longer the code's."""
+"""Stored with the declaration of a former orphan that was enabled: an operator manages it now."""
 
 # From a definition to a row ----------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def new_record(
     declared: str | None = None,
     id: str | None = None,
 ) -> ScheduleRecord:
-    """The row of a new schedule; all its times count from one `now`."""
+    """The row of a new schedule; all its times are computed from one `now`."""
     fields: dict[str, Any] = dict.fromkeys(ScheduleRecord.__struct_fields__)
     fields |= {
         "id": id_for(id, now),
@@ -84,7 +84,8 @@ def columns_of(definition: Definition, key: str, now: int, fire_at_once: bool) -
     if isinstance(trigger, Every):
         if fire_at_once and start_at is None:
             start_at = now
-        # Its anchor is its first tick, so that no clock that is behind can see an earlier one.
+        # Its anchor is its first tick, so that a clock that is behind cannot compute an earlier
+        # one.
         trigger = trigger.anchored(now + trigger.milliseconds if start_at is None else start_at)
     if isinstance(trigger, Cron):
         trigger = trigger.spread_by(key)
@@ -100,7 +101,7 @@ def columns_of(definition: Definition, key: str, now: int, fire_at_once: bool) -
 def with_next_tick(
     core: Core, record: ScheduleRecord, now: int, *, fire_at_once: bool = False
 ) -> ScheduleRecord:
-    """The schedule with its next tick, counted from now."""
+    """The schedule with its next tick, computed from now."""
     plan = plan_of(record)
     calendars: Mapping[str, Calendar] = {}
     if record.calendar is not None and plan.policies.shift is not None:
@@ -115,7 +116,7 @@ def with_next_tick_under(
     *,
     fire_at_once: bool = False,
 ) -> ScheduleRecord:
-    """The same for whoever knows the calendars already."""
+    """The same for callers that have already read the calendars."""
     if not record.enabled or record.parked_at is not None:
         record = msgspec.structs.replace(record, override=None)
     plain = plan_of(msgspec.structs.replace(record, override=None))
@@ -131,7 +132,7 @@ def with_next_tick_under(
         error=None,
         parked_at=None,
         parked_tick=None,
-        # What an operator has said of a tick holds as long as that is the next one.
+        # An operator's override applies as long as its tick is the next one.
         override=override,
         awake_at=now,
         last_success_at=None,
@@ -150,7 +151,7 @@ def _is_overridden(plan: Plan, tick_at: int | None, now: int) -> bool:
 
 
 def checked(plan: Plan, now: int, calendars: Mapping[str, Calendar]) -> dict[str, int | None]:
-    """When what it promises is looked at next, and which tick that is about; as columns."""
+    """When its expectation is checked next, and which tick that is about; as columns."""
     columns: dict[str, int | None] = dict.fromkeys(("expect_at", "expect_tick"))
     if plan.record.expect is None or not plan.record.enabled:
         return columns
@@ -173,7 +174,7 @@ def without_next_tick(record: ScheduleRecord) -> ScheduleRecord:
 
 
 def adopted(record: ScheduleRecord) -> ScheduleRecord:
-    """No orphan any more: whoever enables one, keeps it."""
+    """The schedule, no longer an orphan: an orphan that is enabled is kept."""
     if record.orphaned_at is None:
         return record
     spec = detail_of(record.declared)
@@ -187,7 +188,7 @@ def adopted(record: ScheduleRecord) -> ScheduleRecord:
 
 
 NOT_GIVEN_AGAIN = ("remaining", "note")
-"""A change that does not name them leaves them as they are."""
+"""Changes that do not name these options leave them as they are."""
 TIMING = ("cron", "every", "at", "trigger", "tz", "start_at", "end_at", "remaining")
 
 
@@ -198,7 +199,7 @@ def changed(
     options: Mapping[str, Any],
     by: str | None,
 ) -> ScheduleRecord:
-    """A schedule with another definition; only what concerns its times counts from now."""
+    """The schedule with a new definition; only changes to its timing are computed from now."""
     now = core.clock.now()
     columns = columns_of(_in_phase(record, definition, options), record.key, now, False)
     if "remaining" not in options:
@@ -232,7 +233,7 @@ def changed(
 def _in_phase(
     record: ScheduleRecord, definition: Definition, options: Mapping[str, Any]
 ) -> Definition:
-    """The definition, whose interval goes on as before unless its length or its start is new."""
+    """The definition; its interval keeps its phase unless its length or its start is new."""
     before, trigger = _trigger_of(record), definition.trigger
     if not isinstance(trigger, Every):
         return definition
@@ -259,7 +260,7 @@ def _counts_anew(before: ScheduleRecord, after: ScheduleRecord) -> bool:
 
 
 def due_again(record: ScheduleRecord, calendars: Mapping[str, Calendar]) -> ScheduleRecord:
-    """The schedule with the same next tick, looked at when its policies say so now."""
+    """The schedule with the same next tick, due when its policies now say."""
     if record.next_tick_at is None:
         return record
     moved = due_at(plan_of(record), record.next_tick_at, calendars)
@@ -267,13 +268,13 @@ def due_again(record: ScheduleRecord, calendars: Mapping[str, Calendar]) -> Sche
 
 
 def as_given(record: ScheduleRecord, without: Collection[str] = ()) -> dict[str, Any]:
-    """A stored schedule as the options that would make it; `without` those that are given anew.
+    """A stored schedule as options that would recreate it, `without` those that are replaced.
 
-    What cannot be read is left out, so that giving it anew repairs the schedule.
+    Options that cannot be read are left out, so that setting them again repairs the schedule.
     """
     policies = policies_of(record)
     if record.calendar is None:
-        # A calendar that was removed has left it behind.
+        # The calendar was removed, and its reference is still here.
         policies = msgspec.structs.replace(policies, shift=None)
     stored = {
         option.name: value_of(option, record, policies)
@@ -284,7 +285,7 @@ def as_given(record: ScheduleRecord, without: Collection[str] = ()) -> dict[str,
 
 
 def value_of(option: Option, record: ScheduleRecord, policies: Policies) -> Any:
-    """An option of a stored schedule, as users give it; an error if it makes no sense."""
+    """An option of a stored schedule, in the form that users give; raises if it is invalid."""
     if option.name in POLICIES:
         return option.shown(getattr(policies, option.name))
     stored = getattr(record, option.name)
@@ -294,19 +295,19 @@ def value_of(option: Option, record: ScheduleRecord, policies: Policies) -> Any:
 
 
 def _trigger_of(record: ScheduleRecord) -> Trigger | None:
-    """Its trigger; None if it cannot be read, but it can be replaced."""
+    """Its trigger; None if it cannot be read, so that it can be replaced."""
     return attempt(lambda: read_trigger(record.trigger), None)
 
 
 def policies_of(record: ScheduleRecord) -> Policies:
-    """Its policies; the usual ones if they cannot be read."""
+    """Its policies; the defaults if they cannot be read."""
     return attempt(lambda: read_policies(record.policies), Policies())
 
 
 def with_zone(merged: dict[str, Any], tz: str | None) -> dict[str, Any]:
     trigger = merged.get("trigger")
     if not isinstance(trigger, Cron | Every):
-        raise InvalidOption("tz", "goes with cron or every; this schedule has neither")
+        raise InvalidOption("tz", "requires cron or every; this schedule has neither")
     zoned = msgspec.structs.replace(trigger, tz="UTC" if tz is None else tz)
     return {name: value for name, value in merged.items() if name != "tz"} | {"trigger": zoned}
 
@@ -325,14 +326,14 @@ def check_times(record: ScheduleRecord) -> None:
 def check_order(record: ScheduleRecord) -> None:
     start, end = record.start_at, record.end_at
     if start is not None and end is not None and end < start:
-        raise InvalidOption("end_at", "lies before start_at", "choose a later one")
+        raise InvalidOption("end_at", "is before start_at", "choose a later time")
 
 
 def check_coming(record: ScheduleRecord) -> None:
     if record.enabled and record.next_tick_at is None and record.remaining != 0:
         raise InvalidOption(
             "trigger",
-            "nothing is to come: there is no tick between now and its end",
+            "it would never run: there is no tick between now and its end",
             "choose a later time",
         )
 

@@ -40,7 +40,7 @@ def call_of_schedule(core: Core, record: ScheduleRecord, args: str | None = None
 
 
 def jobs_of_tick(core: Core, order: TickJobOrder, now: int) -> Sequence[NewJob]:
-    """The job that a tick calls for, as if somebody had called the function by hand."""
+    """The job of a tick, as if its function had been called by hand."""
     record = order.plan.record
     call = call_of_schedule(core, record, order.dispatch.args)
     first, *hooks = new_jobs(
@@ -48,22 +48,22 @@ def jobs_of_tick(core: Core, order: TickJobOrder, now: int) -> Sequence[NewJob]:
     )
     more: dict[str, Any] = {"trigger": Trigger.SCHEDULE, "actor": record.id}
     if call.function.options.debounce is None:
-        # An operator, or a calendar, may have moved the tick to an earlier time.
+        # An operator or a calendar may have moved the tick to an earlier time.
         more["run_at"] = now
     if record.owner:
         more["owner"] = record.owner
     limit = call.function.options.limit
     if limit is not None and order.plan.policies.overlap in ONE_BY_ONE:
-        reason = f"{call.function.name}() has got a limit of its own"
-        raise InvalidOption("overlap", reason, "take skip or allow")
+        reason = f"{call.function.name}() now has its own limit"
+        raise InvalidOption("overlap", reason, "use skip or allow")
     if order.serial and limit is None:
         more |= {"limit_key": f"schedule:{record.id}", "limits": ONE_AT_A_TIME}
-    # Owners make schedules of their own, and must not meet each other's jobs by them.
+    # Owners create their own schedules, whose jobs must not affect each other's.
     return [keys_of_owner(tracked(first, **more), record.owner), *hooks]
 
 
 def alert_jobs(core: Core, schedule: ScheduleRecord, problem: str, now: int) -> Sequence[NewJob]:
-    """The jobs that tell of a promise that a schedule has broken."""
+    """The jobs that report a missed expectation of a schedule."""
     assert schedule.alert is not None
     args = {"schedule_id": schedule.id, "problem": problem}
     if is_address(schedule.alert):

@@ -9,13 +9,13 @@ from duly.schedules.verbs import Schedules
 
 
 class AsyncSchedules(Twin[Schedules]):
-    """The schedules of an app for async code; see `Schedules`. The event loop goes on meanwhile."""
+    """`app.schedules` for async code: the same verbs, awaited; see `Schedules`."""
 
     def of(self, owner: str) -> AsyncSchedules:
         """The schedules of one owner."""
         return AsyncSchedules(self._core, self._sync.of(owner))
 
-    # Making and changing
+    # Creating and changing
     create: Final = awaited(Schedules.create)
     update: Final = awaited(Schedules.update)
     enable: Final = awaited(Schedules.enable)
@@ -27,7 +27,7 @@ class AsyncSchedules(Twin[Schedules]):
     list: Final = awaited(Schedules.list, reads=True)
     ticks: Final = awaited(Schedules.ticks, reads=True)
     health: Final = awaited(Schedules.health, reads=True)
-    # Not among the reads: they may take seconds, or wait for the signal hook.
+    # Not marked as reads: they may take seconds, or wait for the signal hook.
     preview: Final = awaited(Schedules.preview)
     forecast: Final = awaited(Schedules.forecast)
     explain: Final = awaited(Schedules.explain)
@@ -45,7 +45,7 @@ class AsyncSchedules(Twin[Schedules]):
     set_rotation: Final = awaited(Schedules.set_rotation)
     clear_rotation: Final = awaited(Schedules.clear_rotation)
 
-    # What code declares
+    # Declarations
     plan: Final = awaited(Schedules.plan)
     apply: Final = awaited(Schedules.apply)
     prune: Final = awaited(Schedules.prune)

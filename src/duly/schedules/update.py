@@ -25,7 +25,7 @@ def defined(
     call: Call[Any] | Function[..., Any] | None,
     options: ScheduleOptions,
 ) -> Definition:
-    """The definition of a schedule in which some options are others."""
+    """The definition of a schedule with some options changed."""
     merged = as_given(before, options.keys()) | dict(options)
     retimed = bool({"cron", "every", "at", "trigger"} & options.keys())
     if retimed and "trigger" not in options:
@@ -36,7 +36,7 @@ def defined(
         merged = with_zone(merged, options["tz"])
     chosen = call_of_schedule(core, before) if call is None else call
     admitted = core.functions.admit(chosen if isinstance(chosen, Call) else bound(chosen))
-    # What stands already was allowed when it was written.
+    # Existing options were allowed when they were set.
     floor = core.settings.interval_floor_ms if retimed and not before.app else CODE_FLOOR_MS
     definition = define(
         core,
@@ -47,12 +47,12 @@ def defined(
         attached=before.calendar,
         kept_alert=before.alert,
     )
-    # What its function says by now is not what was written for this schedule.
+    # The function's current options are not the ones stored for this schedule.
     return replace(definition, options=before.options) if call is None else definition
 
 
 def _takes_zone(options: ScheduleOptions) -> bool:
-    """Whether the new cron expression or interval has no zone of its own, and keeps the old one."""
+    """Whether a new cron expression or interval has no zone of its own and keeps the old one."""
     every = options.get("every")
     if isinstance(every, Every):
         return every.tz == "UTC"
@@ -67,7 +67,7 @@ def foresee_update(
     n: int,
     tz: str,
 ) -> list[Foreseen]:
-    """What its next ticks would come to after such a change; nothing is changed."""
+    """A preview of the schedule's next ticks after such an update; nothing is changed."""
     definition = defined(core, before, call, cast(ScheduleOptions, options))
     after = changed(core, before, definition, options, None)
     return ahead(core, read(after), n, tz=tz)

@@ -45,7 +45,7 @@ def drafted(
     by: str | None = None,
     id: str | None = None,
 ) -> ScheduleRecord:
-    """The row that a schedule would have, with everything checked; nothing is stored."""
+    """The row that a schedule would have, fully checked; nothing is stored."""
     check_key(key)
     definition = define(
         core,
@@ -71,18 +71,18 @@ def drafted(
 
 
 class Schedules(ReadVerbs, TickVerbs):
-    """The schedules of an app: made, changed, previewed and run as data.
+    """Create, change, preview and run the schedules of an app.
 
-    A schedule is named by its key, which is unique for its owner, or by its id. `of(owner)` gives
-    the same verbs for one owner, who sees and changes nothing of others.
+    A schedule is identified by its key, which is unique for its owner, or by its id. `of(owner)`
+    returns the same verbs limited to one owner's schedules.
     """
 
     def of(self, owner: str) -> Schedules:
-        """The schedules of one owner."""
+        """Return the schedules of one owner."""
         check_text("owner", owner)
         return Schedules(self._core, owner)
 
-    # Making and changing
+    # Creating and changing
 
     def create(
         self,
@@ -94,7 +94,7 @@ class Schedules(ReadVerbs, TickVerbs):
         id: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Make a schedule that calls a function, with the arguments that `bind` gave it.
+        """Create a schedule that calls a function, with arguments bound by `bind`.
 
         `id`: the id of the new schedule.
         """
@@ -116,14 +116,14 @@ class Schedules(ReadVerbs, TickVerbs):
         version: int | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Change what is given, and nothing else; None takes an option away.
+        """Change the given options and no others; None removes an option.
 
-        A changed trigger, zone, start or end counts from now. `version`: refuse with StaleVersion
-        if the schedule has changed since it was read.
+        If the trigger, zone, start or end changes, the next tick is computed from now. `version`:
+        raise StaleVersion if the schedule has changed since it was read.
         """
         refuse_inside_mutation("schedules.update")
         check_by(by)
-        # Without a version, whoever was faster is no reason not to go on from what is there then.
+        # Without a version, a concurrent change is not an error: continue from the new state.
         for _ in range(UPDATES if version is None else 0):
             with contextlib.suppress(StaleVersion):
                 return self._update(key, call, by, None, options)
@@ -139,7 +139,7 @@ class Schedules(ReadVerbs, TickVerbs):
     ) -> Schedule:
         if options.get("fire_at_once"):
             raise InvalidOption(
-                "fire_at_once", "is about a schedule that is made", "run it now, or give start_at"
+                "fire_at_once", "only applies to a new schedule", "run it now, or give start_at"
             )
         before = self._record(key)
         if version is not None:
@@ -154,7 +154,7 @@ class Schedules(ReadVerbs, TickVerbs):
         return self._edit(before.id, change, "update", by, {"changed": what})
 
     def enable(self, key: Key, *, note: str | None = None, by: str | None = None) -> Schedule:
-        """Let it tick again, from now: nothing that was due meanwhile is caught up."""
+        """Enable the schedule from now on; ticks that were due while it was disabled do not run."""
         refuse_inside_mutation("schedules.enable")
         check_note(note)
 
@@ -168,7 +168,7 @@ class Schedules(ReadVerbs, TickVerbs):
         return self._edit(self._record(key).id, change, "enable", by, {"note": note})
 
     def disable(self, key: Key, *, note: str | None = None, by: str | None = None) -> Schedule:
-        """Stop it at once; what is due now does not fire. Jobs that exist go on."""
+        """Disable the schedule immediately; a tick that is due now does not run. Jobs continue."""
         refuse_inside_mutation("schedules.disable")
         check_note(note)
 
@@ -178,7 +178,7 @@ class Schedules(ReadVerbs, TickVerbs):
         return self._edit(self._record(key).id, change, "disable", by, {"note": note})
 
     def remove(self, key: Key, *, by: str | None = None) -> None:
-        """Remove it; its unfinished jobs and its ledger stay."""
+        """Remove the schedule; its unfinished jobs and its ledger are kept."""
         refuse_inside_mutation("schedules.remove")
         check_by(by)
         record = self._record(key)
@@ -187,40 +187,40 @@ class Schedules(ReadVerbs, TickVerbs):
     # Calendar, condition, rotation
 
     def attach(self, key: Key, calendar: str, *, by: str | None = None) -> Schedule:
-        """Let a calendar decide on which dates it ticks."""
+        """Attach a calendar, which decides on which dates the schedule ticks."""
         return self.update(key, calendar=calendar, by=by)
 
     def detach(self, key: Key, *, by: str | None = None) -> Schedule:
-        """Let it tick on every date again."""
+        """Detach the calendar, so that the schedule ticks on every date."""
         return self.update(key, calendar=None, shift=None, by=by)
 
     def set_rotation(
         self, key: Key, rotation: Sequence[Mapping[str, Any]], *, by: str | None = None
     ) -> Schedule:
-        """Let successive dispatches take these inputs in turn, from the first."""
+        """Use these inputs in turn for successive dispatches, from the first."""
         return self.update(key, rotation=rotation, by=by)
 
     def clear_rotation(self, key: Key, *, by: str | None = None) -> Schedule:
-        """Let every dispatch take the bound arguments again."""
+        """Use the bound arguments for every dispatch again."""
         return self.update(key, rotation=None, by=by)
 
-    # What code declares
+    # Declarations
 
     def plan(self) -> SchedulePlan:
-        """What `apply` would change now; nothing is changed."""
+        """Return what `apply` would change now; nothing is changed."""
         return self._declarations().plan()
 
     def apply(self, *, by: str | None = None, dry_run: bool = False) -> SchedulePlan:
-        """Make the store say what this code declares, also if that was replaced since.
+        """Apply the schedules that this code declares, even if another set was applied since.
 
-        All of it or, if a function or a calendar is unknown, nothing; what that has changed.
+        If a function or a calendar is unknown, nothing is applied. Returns the changes.
         """
         check_flag("dry_run", dry_run)
         declared = self._declarations()
         return declared.plan() if dry_run else declared.apply(by)
 
     def prune(self, *, by: str | None = None, dry_run: bool = False) -> SchedulePlan:
-        """Remove those that code declares no longer; with `dry_run`, only say which they are."""
+        """Remove schedules that code no longer declares; with `dry_run`, only report them."""
         check_flag("dry_run", dry_run)
         return self._declarations().prune(by, dry_run=dry_run)
 
@@ -228,5 +228,5 @@ class Schedules(ReadVerbs, TickVerbs):
 
     def _declarations(self) -> Declarations:
         if self._owner is not None:
-            raise InvalidOption("owner", "what code declares belongs to the app", "ask the app")
+            raise InvalidOption("owner", "code declares schedules of the app", "use app.schedules")
         return Declarations(self._core)

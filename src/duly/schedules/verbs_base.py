@@ -1,6 +1,6 @@
 """Finds schedules by key and owner, and edits them in the store."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from duly.schedules.tick_jobs import call_of_schedule
 from duly.schedules.views import Schedule, Tick
 
 Key = str | Schedule | DeclaredSchedule
-"""A schedule: by its key or id, as it was read, or as code declares it."""
+"""A schedule: its key or id, a `Schedule` that was read, or its declaration in code."""
 
-# Named out here: in a class that has it as a verb, `list` is no type.
+# Defined outside the class, where `list` is a verb and not the type.
 Ticks = list[Tick]
 
 
@@ -37,7 +37,7 @@ def name_of(key: Key) -> str:
 
 
 class VerbsBase:
-    """What the verbs of schedules have in common: an app and, it may be, an owner."""
+    """What the schedule verbs have in common: an app and, optionally, an owner."""
 
     def __init__(self, core: Core, owner: str | None = None) -> None:
         self._core = core
@@ -51,7 +51,7 @@ class VerbsBase:
         return owner or self._owner or ""
 
     def _record(self, key: Key) -> ScheduleRecord:
-        """By id, or by key: of this owner, or declared by this app, or without an owner."""
+        """Find by id, or by key: this owner's, this app's declared one, or one without an owner."""
         name = name_of(key)
         store = self._core.ready()
         if isinstance(key, DeclaredSchedule):

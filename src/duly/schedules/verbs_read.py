@@ -1,6 +1,6 @@
 """The verbs of `app.schedules` that only read: lists, ledgers, previews, health."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from duly.zones import zone
 MAX_PREVIEW = 10_000
 MAX_FORECAST_DAYS = 92
 LOOK_AHEAD = 100
-"""So many ticks are looked at to find the first that would be dispatched."""
+"""How many ticks are checked to find the first that would be dispatched."""
 PAGE = 1_000
 
 
@@ -56,10 +56,10 @@ Decisions = list[Decided]
 
 
 class ReadVerbs(VerbsBase):
-    """Schedules and their ledgers, read and foreseen."""
+    """List, preview and explain schedules and their ledgers."""
 
     def get(self, key: Key) -> Schedule:
-        """The schedule as it is now; ScheduleNotFound if there is none."""
+        """Return the schedule as it is now; ScheduleNotFound if there is none."""
         return Schedule(self._core, self._record(key))
 
     def list(
@@ -73,7 +73,7 @@ class ReadVerbs(VerbsBase):
         after: str | None = None,
         limit: int = 100,
     ) -> list[Schedule]:
-        """Schedules, oldest first; `after` is the id of the last one of the page before."""
+        """Return schedules, oldest first; `after` is the last id on the previous page."""
         name = function.name if isinstance(function, Function) else function
         if name is not None:
             check_stored_text("function", name, "a function, or its name")
@@ -106,7 +106,7 @@ class ReadVerbs(VerbsBase):
         reason: str | None = None,
         limit: int = 100,
     ) -> Ticks:
-        """What became of its ticks, newest first, of those in [after, before)."""
+        """Return the schedule's ledger rows, newest first: its ticks in [after, before)."""
         now = self._core.clock.now()
         check_word("outcome", outcome, Outcome)
         check_word("reason", reason, Reason)
@@ -131,13 +131,13 @@ class ReadVerbs(VerbsBase):
         simulate: bool = False,
         result: Mapping[str, Any] | None = None,
     ) -> Preview:
-        """What the next `n` ticks would come to, as things stand now; nothing is changed.
+        """Return the decisions about the next `n` ticks, as of now; nothing is changed.
 
-        A schedule that is disabled or parked shows what would come if it were enabled now. `after`:
-        only those later than that. `tz`: the zone of whoever looks. With `simulate` each dispatch
-        counts as one that has succeeded with `result` when the following ticks are judged. It looks
-        ahead for a few seconds at most, and shows what it has found by then; an `after` that it has
-        not reached is refused.
+        For a disabled or parked schedule, they are those if it were enabled now. `after`: only
+        later ticks. `tz`: the time zone of the viewer. With `simulate`, each dispatch is assumed to
+        succeed with `result` when the following ticks are decided. The search is limited to a few
+        seconds and returns what it has found by then; an `after` that it has not reached is
+        refused.
         """
         if type(n) is not int or not 1 <= n <= MAX_PREVIEW:
             raise InvalidOption("n", f"must be 1 to {MAX_PREVIEW:,}, not {n!r}")
@@ -150,10 +150,10 @@ class ReadVerbs(VerbsBase):
     def forecast(
         self, *, days: int = 7, start: Instant | None = None, most_ticks: int = MAX_TICKS
     ) -> Forecast:
-        """Dispatches per hour for the next days, and the busiest minutes.
+        """Return the dispatches per hour of the next days, and the busiest minutes.
 
-        Triggers and calendars are asked; conditions, budgets and overlapping are not. After so
-        many ticks it looks no further, and says so.
+        Triggers and calendars are considered; conditions, budgets and overlap are not. The forecast
+        stops after `most_ticks` ticks, and says so.
         """
         if type(days) is not int or not 1 <= days <= MAX_FORECAST_DAYS:
             raise InvalidOption("days", f"must be 1 to {MAX_FORECAST_DAYS}, not {days!r}")
@@ -167,7 +167,7 @@ class ReadVerbs(VerbsBase):
         return forecast(plans, calendars, since, 24 * days, now, most_ticks)
 
     def explain(self, key: Key, condition: Mapping[str, Any] | None = None) -> Explanation:
-        """What its condition comes to now, or what another one would: each operator by itself."""
+        """Evaluate the schedule's condition, or another one, now: each operator separately."""
         plan = read(self._record(key))
         if condition is not None:
             plan = msgspec.structs.replace(plan, condition=parse_condition(condition))
@@ -180,28 +180,28 @@ class ReadVerbs(VerbsBase):
         return plan.condition.explain(context_of(plan, facts))
 
     def health(self, key: Key | None = None) -> Healths:
-        """How schedules do: ok, missed, paused or never ran; and since when, and why.
+        """Return the health of schedules: ok, missed, paused or never ran, with lag and reason.
 
-        Missed are those that are overdue, whose last tick was missed, that are parked, or that
-        have broken what they promise.
+        A schedule is missed if it is overdue, its last tick was missed, it is parked, or its
+        expectation is missed.
         """
         pages = self._pages() if key is None else [[self._record(key)]]
         return [health for page in pages for health in healths(self._core, page)]
 
     def why(self, key: Key) -> ScheduleWhy:
-        """Why it has not run: paused by whom, what its last tick came to, and when it is next."""
+        """Explain why it has not run: who paused it, its last tick's outcome and its next tick."""
         record = self._record(key)
         return explain_schedule(self._core, record, self._coming(record))
 
     # Inside
 
     def _coming(self, record: ScheduleRecord) -> Decisions:
-        """The next ticks of one that ticks and makes sense."""
+        """The next ticks of a schedule that is active and can be parsed."""
         plan = next(understood([record]), None)
         return [] if plan is None else in_time(_coming(self._core, plan), LOOK_AHEAD, None)
 
     def _pages(self, enabled: bool | None = None) -> Iterator[Sequence[ScheduleRecord]]:
-        """All schedules, a page at a time."""
+        """All schedules, in pages."""
         after: str | None = None
         while True:
             wanted = ScheduleFilter(owner=self._owner, enabled=enabled, after_id=after, limit=PAGE)
@@ -223,7 +223,7 @@ def ahead(
     simulate: bool = False,
     result: Mapping[str, Any] | None = None,
 ) -> list[Foreseen]:
-    """What the next ticks of a schedule would come to, stored as it is or not."""
+    """Preview the next ticks of a schedule, whether or not it is stored."""
     viewer = zone(plan.trigger.tz if tz is None else tz).info
     coming = _coming(core, plan, simulate=simulate, result=result)
     return [_foreseen(core, plan, tick, viewer) for tick in in_time(coming, n, after)]
@@ -236,7 +236,7 @@ def _coming(
     simulate: bool = False,
     result: Mapping[str, Any] | None = None,
 ) -> Iterator[Decided]:
-    """The coming ticks, each decided as things stand now."""
+    """The upcoming ticks, each decided as of now."""
     now = core.now()
     facts = core.ready().facts([plan], now, ask_for_signal(core, plan.record))
     return preview(plan, facts, now, simulate=simulate, result=result)
@@ -257,7 +257,7 @@ def _foreseen(core: Core, plan: Plan, tick: Decided, viewer: tzinfo) -> Foreseen
 
 def _decided(core: Core, plan: Plan, decision: Decision) -> dict[str, Any]:
     if isinstance(decision, Skip):
-        # As the ledger will have it.
+        # As the ledger would store it.
         detail = from_json(encode_detail(decision.detail))
         return {"decision": "skip", "reason": str(decision.reason), "detail": detail}
     return {
@@ -268,7 +268,7 @@ def _decided(core: Core, plan: Plan, decision: Decision) -> dict[str, Any]:
 
 
 def healths(core: Core, records: Sequence[ScheduleRecord]) -> list[Health]:
-    """How these schedules do."""
+    """The health of these schedules."""
     store = core.ready()
     now = core.now()
     statuses = store.statuses()

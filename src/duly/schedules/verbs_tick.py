@@ -1,6 +1,6 @@
 """The verbs of `app.schedules` for single ticks: run, backfill, skip, move."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_ANCESTORS = 100
 
 
 class TickVerbs(VerbsBase):
-    """Single ticks of a schedule, beside those that come by themselves."""
+    """Run, backfill, skip and move single ticks of a schedule."""
 
     def run(
         self,
@@ -44,11 +44,11 @@ class TickVerbs(VerbsBase):
         by: str | None = None,
         id: str | None = None,
     ) -> Tick:
-        """Run it now, beside its ticks, with other inputs if they are given.
+        """Run the schedule now, in addition to its ticks, optionally with other inputs.
 
-        Calendar and condition are not asked; the kill switch, the function's status, the budget,
-        cycles and overlapping are. What became of it stands in the ledger. `id`: the id of the run;
-        what was run under it before is not run again.
+        Calendar and condition are ignored; the kill switch, the function's status, the budget,
+        cycles and overlap are checked. The outcome is recorded in the ledger. `id`: the id of the
+        run; a run with the same id is not repeated.
         """
         refuse_inside_mutation("schedules.run")
         check_by(by)
@@ -83,10 +83,10 @@ class TickVerbs(VerbsBase):
     ) -> Ticks:
         """Run the ticks of [start, end) that have no row in the ledger yet, oldest first.
 
-        They run one after the other unless overlapping is allowed. The calendar is asked; what is
-        about the present is not: budget, overlapping, condition. At most 10,000 ticks. A range from
-        which retention has removed rows is refused, unless `without_ledger` says that its ticks may
-        run a second time.
+        They run one after the other unless overlap is allowed. The calendar is applied; budget,
+        overlap and condition, which are about the present, are not. At most 10,000 ticks. A range
+        from which retention has removed rows is refused, unless `without_ledger` accepts that its
+        ticks may run a second time.
         """
         refuse_inside_mutation("schedules.backfill")
         check_by(by)
@@ -99,7 +99,7 @@ class TickVerbs(VerbsBase):
         if first >= last:
             raise InvalidOption("end", "must be later than the start")
         if last > now:
-            raise InvalidOption("end", "lies in the future", "those ticks will come by themselves")
+            raise InvalidOption("end", "is in the future", "ticks until then run by themselves")
 
         def choose(plan: Plan, facts: Facts, _: int) -> Iterator[Decided]:
             since, until = within(plan, first, last)
@@ -124,7 +124,7 @@ class TickVerbs(VerbsBase):
         return [Tick(self._core, tick) for tick in ticks]
 
     def skip_next(self, key: Key, *, by: str | None = None) -> Schedule:
-        """Skip the next tick; the ledger will say that an operator did."""
+        """Skip the next tick; the ledger will record that an operator skipped it."""
 
         def change(record: ScheduleRecord) -> ScheduleRecord:
             tick_at = next_of(record)
@@ -141,7 +141,7 @@ class TickVerbs(VerbsBase):
         now = self._core.now()
         moved = instant("to", to, now)
         if moved < now:
-            raise InvalidOption("to", "lies in the past", "run the schedule now instead")
+            raise InvalidOption("to", "is in the past", "run the schedule now instead")
 
         def change(record: ScheduleRecord) -> ScheduleRecord:
             tick_at = next_of(record)
@@ -163,7 +163,7 @@ class TickVerbs(VerbsBase):
         call = self._call_of(record)
         given: object = inputs
         if not isinstance(given, Mapping) or not all(type(name) is str for name in inputs):
-            raise InvalidOption("inputs", "give arguments by their names")
+            raise InvalidOption("inputs", "must name the arguments")
         return call.function.signature.encode((), dict(inputs))
 
     def _calendars(self, plan: Plan) -> Mapping[str, Calendar]:
@@ -172,7 +172,7 @@ class TickVerbs(VerbsBase):
         return self._core.ready().calendars_of([plan])
 
     def _lineage(self) -> tuple[str | None, frozenset[str]]:
-        """The job that asks, if a job does, and the schedules that it descends from."""
+        """The job that makes the request, if any, and the schedules that it descends from."""
         parent = job_id = current_job()
         schedules: set[str] = set()
         store = self._core.ready()

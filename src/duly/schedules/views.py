@@ -1,6 +1,6 @@
 """The schedule and tick values that users read."""
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from duly.model.stored_values import read
 from duly.model.trigger import Trigger
 from duly.schedules.define import detail_of, from_json
 
-# What users hold ---------------------------------------------------------------------------------
+# Public values -----------------------------------------------------------------------------------
 
 
 class Schedule:
-    """One schedule as it was when it was read."""
+    """One schedule, as it was when it was read."""
 
     def __init__(self, core: Core, record: ScheduleRecord) -> None:
         self._core = core
@@ -40,7 +40,7 @@ class Schedule:
 
     @property
     def record(self) -> ScheduleRecord:
-        """The row itself; not for users."""
+        """The row itself; for internal use."""
         return self._record
 
     @property
@@ -66,7 +66,7 @@ class Schedule:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of its jobs, without those that nobody is shown."""
+        """The arguments of its jobs, without redacted ones."""
         return self._core.redaction.shown_arguments(self.function, self._record.args)
 
     @property
@@ -79,12 +79,12 @@ class Schedule:
 
     @property
     def tz(self) -> str:
-        """The zone of its cron expression; that of an interval has no effect."""
+        """The time zone of its cron expression; for an interval it has no effect."""
         return self.trigger.tz
 
     @property
     def calendar(self) -> str | None:
-        """The name of the calendar."""
+        """The name of its calendar."""
         name = self._record.calendar
         if name is None or name in SEEDS:
             return name
@@ -119,7 +119,7 @@ class Schedule:
 
     @property
     def changed_by(self) -> str | None:
-        """Who changed it last, if whoever it was has said so."""
+        """Who changed it last, if that was given."""
         return self._record.changed_by
 
     @property
@@ -146,7 +146,7 @@ class Schedule:
 
     @property
     def due(self) -> datetime | None:
-        """When that tick is looked at: jitter, a shift or an operator may have moved it."""
+        """When that tick is due: jitter, a shift or an operator may have moved it."""
         return time_of(self._record.due_at)
 
     @property
@@ -176,12 +176,12 @@ class Schedule:
 
     @property
     def alert(self) -> str | None:
-        """The function that is called when a promise is broken."""
+        """The function that is called, or the address that gets a POST, when it is late."""
         return self._record.alert
 
     @property
     def late(self) -> str | None:
-        """How it has broken its promise, if it had when that was last looked at."""
+        """How it missed its expectation, if it had when that was last checked."""
         late = read_late(self._record.late)
         return None if late is None else late.problem
 
@@ -199,7 +199,7 @@ def time_of(ms: int | None) -> datetime | None:
 
 
 class Tick:
-    """One tick as the ledger has it."""
+    """One tick, as recorded in the ledger."""
 
     def __init__(self, core: Core, record: TickRecord) -> None:
         self._core = core
@@ -213,7 +213,7 @@ class Tick:
         self.rotation_index: int | None = record.rotation_index
         self.dst_adjusted: bool = record.dst_adjusted
         self.count: int | None = record.count
-        """How many ticks a missed one stands for."""
+        """How many ticks a missed row stands for."""
 
     def __repr__(self) -> str:
         what = f"{self.outcome} {self.reason}" if self.reason else self.outcome
@@ -226,7 +226,7 @@ class Tick:
 
     @property
     def first(self) -> datetime | None:
-        """The first of the ticks that a missed one stands for."""
+        """The first of the ticks that a missed row stands for."""
         return time_of(self.record.first_at)
 
     @property
@@ -235,7 +235,7 @@ class Tick:
 
     @property
     def due(self) -> datetime:
-        """When it was to be looked at: jitter, a shift or an operator may have moved that."""
+        """When it was due: jitter, a shift or an operator may have moved it."""
         return from_ms(self.record.due_at)
 
     @property
@@ -245,25 +245,25 @@ class Tick:
 
     @property
     def detail(self) -> dict[str, Any]:
-        """The reason with names and values."""
+        """The reason as names and values."""
         return detail_of(self.record.detail)
 
     @property
     def job(self) -> Job[Any] | None:
-        """The job that it became, if that is still there."""
+        """The job that it became, if that still exists."""
         found = None if self.job_id is None else self._core.get(self.job_id)
         return None if found is None else job_from(self._core, found, self._core.get)
 
 
 class Foreseen(msgspec.Struct, frozen=True):
-    """One coming tick as a preview shows it."""
+    """One upcoming tick in a preview."""
 
     tick_ms: int
     utc: datetime
     local: datetime
-    """In the zone of the schedule."""
+    """In the schedule's time zone."""
     viewer: datetime
-    """In the zone of whoever looks."""
+    """In the viewer's time zone."""
     due: datetime
     decision: str
     """dispatch or skip."""

@@ -20,7 +20,7 @@ from duly.model.why_schedule import (
 from duly.schedules.define import detail_of
 
 MAX_LOOKED_AT = 100
-"""So many changes of a schedule are looked at to find out who has disabled it."""
+"""How many changes of a schedule are checked to find out who disabled it."""
 
 
 class ScheduleWhy(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ def _facts(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> Sch
 
 
 def _disabled_by(core: Core, record: ScheduleRecord) -> str | None:
-    """Whoever has changed it last may not have been the one."""
+    """Who disabled it, which may not be who changed it last."""
     for entry in core.ready().audit_of(f"schedule:{record.id}", MAX_LOOKED_AT):
         detail = detail_of(entry.detail)
         if entry.action in ("schedule.disable", "schedule.create") or (
