@@ -225,7 +225,7 @@ class KnownFunctions:
         return {name: f for name, f in dict(self.registered).items() if f.signature.is_sound()}
 
     def result_decoder(self, record: JobRecord) -> Callable[[str | None], Any]:
-        """How a stored result is decoded: by the return annotation if the function is known here."""
+        """How a stored result is decoded: by the return annotation if the function is known."""
         function = self.known(record.function)
         return function.signature.decode_result if function else _plain_json
 

@@ -1,1 +1,1 @@
-"""The pure part: values and decisions, without I/O, a clock or randomness."""
+"""The pure part: values and decisions, without I/O, clocks or randomness."""

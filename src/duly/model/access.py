@@ -8,19 +8,19 @@ from collections.abc import Collection
 import msgspec
 
 PARTS = ("dashboard", "api", "hooks", "health")
-"""What a server serves, all of it or some."""
+"""The parts of a server that can be enabled."""
 
 
 class Scope(enum.StrEnum):
-    """What a token allows."""
+    """What a token or principal may do."""
 
     READ = "read"
     ENQUEUE = "enqueue"
     OPERATE = "operate"
-    """Everything that operators do to jobs, schedules, calendars, functions and queues; reading
-    and calling too."""
+    """What operators do to jobs, schedules, calendars, functions and queues; includes reading and
+    calling."""
     ADMIN = "admin"
-    """Everything, also tokens, endpoints and gateways."""
+    """Everything, including tokens, endpoints and gateways."""
 
 
 _IMPLIED = {
@@ -32,57 +32,57 @@ _IMPLIED = {
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who asks: a name for the audit log, what is allowed, and whose things it is about."""
+    """Who makes a request: a name for the audit log, its scopes and, optionally, an owner."""
 
     name: str
-    """Unique: requests that may be repeated are remembered for it."""
+    """Unique: repeatable requests are remembered by it."""
     scopes: frozenset[Scope]
     owner: str | None = None
-    """Sees and changes only what is this owner's; None: everything."""
+    """Limits the principal to this owner's objects; None: no limit."""
     tz: str | None = None
-    """In which zone times are shown, unless another is chosen."""
+    """The time zone in which times are shown, unless another is chosen."""
 
     def __post_init__(self) -> None:
         if self.owner == "":
-            raise ValueError("an owner has a name; None stands for everybody")
+            raise ValueError("an owner must not be empty; use None for no owner")
 
     def may(self, scope: Scope) -> bool:
         return any(scope in _IMPLIED[held] for held in self.scopes)
 
     def reading(self) -> Principal:
-        """The same one, who may look and nothing else."""
+        """The same principal, limited to reading."""
         scopes = frozenset({Scope.READ}) if self.may(Scope.READ) else frozenset[Scope]()
         return msgspec.structs.replace(self, scopes=scopes)
 
 
 def scopes_of(names: Collection[str]) -> frozenset[Scope]:
-    """The scopes of these names; ValueError if one has no such name, or if there is none."""
+    """The scopes with these names; ValueError if a name is unknown or there are none."""
     scopes = frozenset(Scope(name) for name in names)
     if not scopes:
-        raise ValueError("no scope is given")
+        raise ValueError("give at least one scope")
     return scopes
 
 
 def stored_scopes(text: str) -> frozenset[Scope]:
-    """The scopes of a stored token; those that nobody knows allow nothing."""
+    """The scopes of a stored token; unknown ones are ignored."""
     return frozenset(Scope(name) for name in text.split() if name in set(Scope))
 
 
 class RequestClaim(msgspec.Struct, frozen=True):
-    """What is remembered of a request that may be repeated."""
+    """What is stored about a repeatable request."""
 
     actor: str
     key: str
     fingerprint: str
     target: str
-    """The id of what it makes."""
+    """The id of the object that it creates."""
     expires_at: int
     done: bool = False
-    """Whether that was made."""
+    """Whether that object was created."""
 
 
 class TokenRecord(msgspec.Struct, frozen=True):
-    """One row of the tokens."""
+    """One row of the tokens table."""
 
     id: str
     name: str

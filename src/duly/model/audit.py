@@ -1,4 +1,4 @@
-"""Who did what to what."""
+"""Audit entries: who did what to what."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 ROW = "row"
-"""Where the detail of a removal has the row that was removed. It may hold what `Redact` hides."""
+"""The key under which a removal's detail has the removed row, possibly with redacted values."""
 
 
 class AuditEntry(NamedTuple):
@@ -21,7 +21,7 @@ class AuditEntry(NamedTuple):
 
 
 class NewAuditEntry(NamedTuple):
-    """Who does what to what: written down in the transaction in which it is done."""
+    """A new audit entry; it is written in the transaction of the change."""
 
     action: str
     target: str

@@ -1,14 +1,14 @@
 """Calendars: the dates on which a schedule may fire.
 
-A calendar lists dates, in a zone of its own, on which ticks are skipped (`skip_dates`) or outside
-of which they are (`only_dates`). The date of a tick is the one in the calendar's zone, whatever
+A calendar lists dates, in its own zone, on which ticks are skipped (`skip_dates`) or outside of
+which they are skipped (`only_dates`). A tick's date is its date in the calendar's zone, whatever
 zone the schedule has.
 
-Dates are written down, or come from rules that are worked out for every year. A calendar of dates
-ends with the last of them; one whose rules hold for every year never does.
+Dates are listed, or come from rules that are computed for every year. A calendar of dates ends with
+the last of them; one whose rules hold for every year never ends.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FURTHEST_SHIFT = 31
 
 Day = str | dt.date
 Dates = Mapping[Any, str] | Iterable[Any]
-"""Days (`"2026-07-03"` or a date), or a mapping of them to labels."""
+"""Days (`"2026-07-03"` or a date), or a mapping of days to labels."""
 Direction = Literal["next", "previous", "nearest"]
 
 
@@ -43,7 +43,7 @@ class CalendarKind(StrEnum):
 
 
 class CalendarVerdict(NamedTuple):
-    """What a calendar says of an instant; `day` is None if its zone cannot be loaded."""
+    """What a calendar says about an instant; `day` is None if its zone cannot be loaded."""
 
     allowed: bool
     calendar: str
@@ -54,7 +54,7 @@ class CalendarVerdict(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """For people: `2026-07-03 is Independence Day (observed) in us-federal-holidays-2026`."""
+        """In words: `2026-07-03 is Independence Day (observed) in us-federal-holidays-2026`."""
         if self.day is None:
             return f"{self.calendar}: {self.error}"
         if not self.listed:
@@ -64,7 +64,8 @@ class CalendarVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Calendar:
-    """Named dates in a zone that forbid ticks (`skip_dates`) or exclusively allow them.
+    """Named dates in a time zone that forbid ticks (`skip_dates`) or are the only ones to allow
+    them.
 
     `dates` are days as `"2026-07-03"` or `datetime.date`, or a mapping of days to labels. `rules`
     are names of RULES, whose days are added for every year.
@@ -89,16 +90,16 @@ class Calendar:
         zone(self.tz)
 
     def allows(self, instant: int) -> bool:
-        """Whether a tick at this instant may fire; never if the zone cannot be loaded."""
+        """Whether a tick at this instant may run; always false if the zone cannot be loaded."""
         return self.verdict(instant).allowed
 
     def verdict(self, instant: int) -> CalendarVerdict:
-        """The same, with the date, and what is known of it."""
+        """The same, with the date and its label."""
         try:
             day = self.day(instant)
         except BadInput as error:
-            # The zone was known where the calendar was written. Who cannot tell the date does not
-            # know that the tick is allowed.
+            # The zone was known where the calendar was created. Without it the date is unknown, so
+            # the tick cannot be assumed to be allowed.
             return CalendarVerdict(False, self.name, None, error=str(error))
         label = self.label(day)
         listed = label is not None
@@ -112,7 +113,7 @@ class Calendar:
         return dt.date.fromordinal(_EPOCH_DAY + days)
 
     def label(self, day: dt.date) -> str | None:
-        """What a listed day is called, empty if it has no name; None if it is not listed."""
+        """The label of a listed day, empty if it has none; None if the day is not listed."""
         found = self.dates.get(day)
         if found is not None:
             return found
@@ -122,7 +123,7 @@ class Calendar:
     # Its end --------------------------------------------------------------------------------------
 
     def last_date(self) -> dt.date | None:
-        """The last day that the calendar knows of; None if it has no end, or lists nothing."""
+        """The last day that the calendar has; None if it never ends, or lists nothing."""
         ends = [RULES[rule].last_date for rule in self.rules]
         if self.dates:
             ends.append(max(self.dates))
@@ -139,7 +140,7 @@ class Calendar:
         return not self.covers(now)
 
     def runs_out(self, now: int, days: int = WARN_DAYS) -> dt.date | None:
-        """Its last date, if that is past or comes within so many days, as far as can be told."""
+        """Its last date, if that is past or within `days` days, as far as can be told."""
         last = self.last_date()
         try:
             return None if last is None or (last - self.day(now)).days > days else last
@@ -150,7 +151,7 @@ class Calendar:
     # As data --------------------------------------------------------------------------------------
 
     def encode(self) -> dict[str, Any]:
-        """As it is stored and shown: strict JSON, the dates in order, with their labels."""
+        """The calendar as it is stored and shown: strict JSON, with dates in order and labels."""
         return {
             "name": self.name,
             "kind": self.kind.value,
@@ -161,7 +162,7 @@ class Calendar:
 
     @classmethod
     def decode(cls, value: object) -> Calendar:
-        """What `encode` wrote. The zone is not looked up: this machine may not have it (any more).
+        """The reverse of `encode`. The zone is not looked up: this machine may not have it.
 
         Raises InvalidCalendar.
         """
@@ -180,7 +181,7 @@ class Calendar:
 def _fill(
     calendar: Calendar, name: object, kind: object, tz: object, dates: object, rules: object
 ) -> None:
-    """Check what is given, and set it."""
+    """Check the given fields and set them."""
     fields = {
         "name": _name(name),
         "kind": _kind(kind),
@@ -204,7 +205,7 @@ def _kind(kind: object) -> CalendarKind:
     except ValueError:
         raise InvalidCalendar(
             "kind",
-            f"{kind!r} is none",
+            f"{kind!r} is not a kind",
             "skip_dates skips the dates, only_dates skips all others",
         ) from None
 
@@ -221,7 +222,9 @@ def _rules(rules: object) -> tuple[str, ...]:
     names = tuple(cast("Iterable[object]", rules))
     for name in names:
         if not isinstance(name, str) or name not in RULES:
-            raise InvalidCalendar("rules", f"{name!r} is none", f"there are {', '.join(RULES)}")
+            raise InvalidCalendar(
+                "rules", f"{name!r} is not a rule", f"the rules are {', '.join(RULES)}"
+            )
     return tuple(dict.fromkeys(cast("tuple[str, ...]", names)))
 
 
@@ -231,7 +234,7 @@ _ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def read_dates(dates: object, field: str = "dates") -> dict[dt.date, str]:
-    """Days as users write them, in order, with their labels."""
+    """Dates as users give them, sorted, with their labels."""
     if isinstance(dates, str) or not isinstance(dates, Iterable):
         raise InvalidCalendar(field, f"must be a list of dates, not {dates!r}")
     labels = cast("Mapping[object, object]", dates) if isinstance(dates, Mapping) else None
@@ -246,13 +249,13 @@ def read_dates(dates: object, field: str = "dates") -> dict[dt.date, str]:
 
 
 def read_date(given: object, field: str) -> dt.date:
-    """One day as users write it."""
+    """One date as users give it."""
     if isinstance(given, dt.datetime):
         raise InvalidCalendar(field, f"{given} has a time of day", "give its date()")
     if isinstance(given, dt.date):
         return given
     if not isinstance(given, str) or not _ISO.fullmatch(given):
-        raise InvalidCalendar(field, f"{given!r} is no date", 'write "2026-07-03"')
+        raise InvalidCalendar(field, f"{given!r} is not a date", 'write "2026-07-03"')
     try:
         return dt.date.fromisoformat(given)
     except ValueError as error:
@@ -272,7 +275,7 @@ def _label(field: str, label: object) -> str:
 
 DAY = 86_400
 LONGEST_GAP = 3 * 3600
-"""A longer gap in local time is a lost calendar day, on which nothing fires."""
+"""A longer gap in local time is a lost calendar day, on which nothing runs."""
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 
 
@@ -283,7 +286,9 @@ def shift(instant: int, tz: str, calendar: Calendar, direction: Direction = "nex
     two dates that are equally near. None if none is allowed within 31 days.
     """
     if direction not in _SIGNS:
-        raise InvalidCalendar("shift", f"{direction!r} is none", f"there are {', '.join(_SIGNS)}")
+        raise InvalidCalendar(
+            "shift", f"{direction!r} is not a direction", f"use one of {', '.join(_SIGNS)}"
+        )
     verdict = calendar.verdict(instant)
     if verdict.allowed or verdict.day is None:
         return instant if verdict.allowed else None
@@ -302,7 +307,7 @@ _SIGNS: Mapping[str, tuple[int, ...]] = {"next": (1,), "previous": (-1,), "neare
 
 
 def second_of(local: int, clock: Zone) -> int | None:
-    """When clocks show a local time: the first of two times, the first after a gap.
+    """The instant at which clocks show a local time: the first of two, or the first after a gap.
 
     None on a lost day.
     """
@@ -316,7 +321,7 @@ def second_of(local: int, clock: Zone) -> int | None:
         second = span.end
 
 
-# Those that come with duly ------------------------------------------------------------------------
+# Built-in calendars -------------------------------------------------------------------------------
 
 
 def _seed(name: str, kind: str, tz: str, rule: str, year: int | None = None) -> Calendar:
@@ -324,7 +329,7 @@ def _seed(name: str, kind: str, tz: str, rule: str, year: int | None = None) -> 
         {} if year is None else {str(day): label for day, label in RULES[rule].days(year).items()}
     )
     rules = [rule] if year is None else []
-    # Decoded, for a zone that a machine lacks is no reason not to start.
+    # Decoded, since a missing zone on this machine must not prevent a start.
     return Calendar.decode({"name": name, "kind": kind, "tz": tz, "dates": days, "rules": rules})
 
 
@@ -342,4 +347,4 @@ def _seeds() -> Mapping[str, Calendar]:
 
 
 SEEDS: Mapping[str, Calendar] = _seeds()
-"""Read-only: three of the dates of 2026, and their twins that are worked out for every year."""
+"""Built in and read-only: three with the dates of 2026, and variants that hold for every year."""

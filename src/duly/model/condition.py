@@ -1,19 +1,19 @@
 """Conditions: whether a tick may dispatch, given the results of earlier jobs.
 
-A condition is an object: JSON Pointers into a context, each with one operator, all of which must
+A condition is an object: JSON Pointers into a context, each with one operator. All of them must
 hold.
 
     {"/prior_run_result/status": {"eq": "completed"}, "/last_24h_stats/failed": {"lt": 3}}
 
-Two rules are easily guessed wrong:
+Two rules that are easy to get wrong:
 
-- A path that leads nowhere is not null. It fails every operator but `neq`, also `eq: null`.
-- `gt` and `lt` order numbers, and texts that are ISO-8601 dates or times (`2026-07-03`,
-  `2026-07-03T09:00:00+03:00`), as instants: what names no offset is in UTC, a date is its midnight.
-  Everything else has no order, so both are false.
+- A missing path is not null. It fails every operator except `neq`, including `eq: null`.
+- `gt` and `lt` compare numbers, and compare ISO-8601 dates and times (`2026-07-03`,
+  `2026-07-03T09:00:00+03:00`) as instants: without an offset they are in UTC, and a date is its
+  midnight. All other values have no order, so both operators are false.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Missing:
 
 
 MISSING = _Missing()
-"""What a pointer that leads nowhere finds."""
+"""The value of a pointer whose path is missing."""
 
 
 class Check(NamedTuple):
-    """One operator of a condition and what it found; `found` is False where the path is missing."""
+    """The result of one operator of a condition; `found` is False if the path is missing."""
 
     pointer: str
     operator: str
@@ -56,16 +56,18 @@ class Check(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """For people: `/last_24h_stats/failed is 5: not lt 3`."""
+        """In words: `/last_24h_stats/failed is 5, expected < 3`."""
         verb = f"is {strict_json.shown(self.actual)}" if self.found else "is missing"
-        verdict = "" if self.passes else "not "
         where = self.pointer or "the context"
-        return f"{where} {verb}: {verdict}{self.operator} {strict_json.shown(self.expected)}"
+        verdict = "as expected:" if self.passes else "expected"
+        return (
+            f"{where} {verb}, {verdict} {IN_WORDS[self.operator]}{strict_json.shown(self.expected)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a condition passed or did not: every check, in the order in which they are written."""
+    """Why a condition was met or not: all its checks, in order."""
 
     checks: tuple[Check, ...]
 
@@ -79,7 +81,7 @@ class Explanation:
 
     @property
     def detail(self) -> str:
-        """The checks that failed, in words; empty if the condition passed."""
+        """The checks that failed, in words; empty if the condition is met."""
         return "; ".join(check.detail for check in self.failed)
 
 
@@ -101,28 +103,28 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A predicate over the context of a tick; see the module's text. Made by `parse`."""
+    """A parsed condition: a predicate over the context of a tick. Created by `parse`."""
 
     rules: tuple[Rule, ...] = ()
 
     def passes(self, context: object) -> bool:
-        """Whether every check holds."""
+        """Whether every check passes."""
         return all(rule.check(context).passes for rule in self.rules)
 
     def explain(self, context: object) -> Explanation:
-        """Every check with what it found."""
+        """The result of every check."""
         return Explanation(tuple(rule.check(context) for rule in self.rules))
 
     def encode(self) -> dict[str, dict[str, Any]]:
-        """As it is written and stored."""
+        """The condition in the form in which it is written and stored."""
         return {rule.pointer: {rule.operator: rule.expected} for rule in self.rules}
 
 
-# Reading one --------------------------------------------------------------------------------------
+# Parsing ------------------------------------------------------------------------------------------
 
 
 def parse(value: object) -> Condition:
-    """The condition that an object stands for; None and `{}` always pass.
+    """Parse a condition; None and `{}` always pass.
 
     Raises InvalidCondition, which names the pointer.
     """
@@ -139,7 +141,7 @@ def parse(value: object) -> Condition:
     size = len(strict_json.encoded(keys))
     if size > MAX_BYTES:
         raise InvalidCondition(None, f"{size:,} bytes as JSON, the limit is {MAX_BYTES:,}")
-    # Decoded anew: the caller may go on to change what was given.
+    # A copy, since the caller may change the original later.
     return Condition(tuple(rule._replace(expected=_copy(rule.expected)) for rule in rules))
 
 
@@ -168,7 +170,7 @@ def _rule(pointer: object, operators: object) -> Rule:
     if len(given) != 1:
         raise InvalidCondition(
             pointer,
-            f"{len(given) or 'no'} operators, where there must be one",
+            f"{len(given) or 'no'} operators; give exactly one",
             f"the operators are {WORDS}",
         )
     operator, expected = given[0]
@@ -188,7 +190,7 @@ _BAD_ESCAPE = re.compile(r"~(?![01])")
 
 
 def parse_pointer(pointer: object) -> tuple[str, ...]:
-    """The steps of a JSON Pointer (RFC 6901); the empty one has none and means the whole."""
+    """The steps of a JSON Pointer (RFC 6901); an empty one has none and means the whole value."""
     if not isinstance(pointer, str):
         raise InvalidCondition(None, f"a pointer must be text, not {type(pointer).__name__}")
     if fault := strict_json.fault(pointer):
@@ -197,7 +199,7 @@ def parse_pointer(pointer: object) -> tuple[str, ...]:
         return ()
     if not pointer.startswith("/"):
         raise InvalidCondition(
-            pointer, "a pointer begins with a slash", f'write "/{pointer.replace(".", "/")}"'
+            pointer, "a pointer must start with a slash", f'write "/{pointer.replace(".", "/")}"'
         )
     if _BAD_ESCAPE.search(pointer):
         raise InvalidCondition(pointer, "a lone ~", "write ~0 for ~ and ~1 for /")
@@ -206,7 +208,7 @@ def parse_pointer(pointer: object) -> tuple[str, ...]:
 
 
 def resolve(value: Any, path: tuple[str, ...]) -> Any:
-    """What the steps lead to, or MISSING."""
+    """The value at the path, or MISSING."""
     for step in path:
         if isinstance(value, dict):
             value = cast(dict[str, Any], value).get(step, MISSING)
@@ -227,9 +229,9 @@ def _item(items: list[Any], step: str) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality as JSON has it: 1 is 1.0, but neither is true, at any depth.
+    """Equality in JSON: 1 equals 1.0, but neither equals true, at any depth.
 
-    Every call but the first is for a part of `other`, so the depth is that of the condition.
+    Every call but the first compares a part of `other`, so the depth is limited by the condition.
     """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
@@ -274,6 +276,7 @@ OPERATORS: Mapping[object, Callable[[Any, Any], bool]] = {
     "contains": _contains,
 }
 WORDS = ", ".join(map(str, OPERATORS))
+IN_WORDS = {"eq": "", "neq": "not ", "gt": "> ", "lt": "< ", "contains": "to contain "}
 
 
 def _in_order(lower: Any, higher: Any) -> bool:
@@ -298,9 +301,9 @@ _ISO = re.compile(
 
 
 def instant(text: str) -> tuple[int, str] | None:
-    """Where an ISO-8601 text lies in time, as something to compare; None if it is none.
+    """The instant of an ISO-8601 text, as a comparable value; None if it is not one.
 
-    Not a datetime: those end with the microsecond, and with the year 1 once an offset is taken off.
+    Not a datetime: those are limited to microseconds, and to years from 1 in UTC.
     """
     match = _ISO.fullmatch(text)
     if match is None:
@@ -323,7 +326,7 @@ def _seconds(hours: str | None, minutes: str | None) -> int:
 
 
 class Stats(NamedTuple):
-    """How many jobs of the target were created in the last 24 hours, and what became of them."""
+    """How many jobs of the target were created in the last 24 hours, by outcome."""
 
     succeeded: int = 0
     failed: int = 0
@@ -338,11 +341,11 @@ STATUS: Mapping[str, str] = {
 
 
 def prior_run_result(state: str, result: str | None) -> dict[str, Any]:
-    """The latest finished job of a target as conditions see it, from its state and its JSON.
+    """The latest finished job of a target as conditions see it, from its state and result.
 
-    The result's own keys, or the result under `value`, and `status` unless the result has one. A
-    job that failed or was canceled has no result, so no `value` either. A result that cannot be
-    read is none.
+    It has the result's own keys, or the result as `value`, and `status` unless the result has one.
+    A job that failed or was canceled has no result and no `value`. A result that cannot be read
+    counts as null.
     """
     status = STATUS[state]
     if result is None and state != State.SUCCEEDED:
@@ -355,7 +358,7 @@ def prior_run_result(state: str, result: str | None) -> dict[str, Any]:
 
 
 def context(prior: Mapping[str, Any] | None, stats: Stats, signal: object = None) -> dict[str, Any]:
-    """What a condition is judged by: `prior` comes from `prior_run_result`, None if none ran."""
+    """The context of a condition; `prior` is from `prior_run_result`, None if no job has ended."""
     return {
         "prior_run_result": None if prior is None else dict(prior),
         "last_24h_stats": stats._asdict(),

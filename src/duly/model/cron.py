@@ -1,10 +1,11 @@
 """Cron expressions, and the local times that they match.
 
-An expression knows dates and times of day, no zones: it is asked in *local seconds*, the seconds
-since 1970 that a local clock shows, as if it showed UTC. `trigger.py` says which instants they are.
+An expression knows dates and times of day, but no time zones: it works with *local seconds*, the
+seconds since 1970 that a local clock shows, read as if they were UTC. `trigger.py` maps them to
+instants.
 
-Every field is a bit mask. Which days of a month match depends only on the weekday of its first day
-and on its length, so at most 28 masks say everything about the days of an expression.
+Every field is a bit mask. Which days of a month match depends only on the month's length and the
+weekday of its first day, so at most 28 masks describe all days of an expression.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from typing import NamedTuple, NoReturn
 from duly.errors import InvalidCron
 
 MAX_LENGTH = 1_000
-"""No expression is longer, even with every value written out."""
+"""No valid expression is longer, even with every value written out."""
 CACHED = 16_384
-"""How many parsed expressions are kept."""
+"""How many parsed expressions are cached."""
 
 _MONTHS = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()
 _DAYS = "SUN MON TUE WED THU FRI SAT".split()
 
 
 class Field(NamedTuple):
-    """One of the fields of an expression, and the values that it takes."""
+    """One field of an expression, and the values that it accepts."""
 
     name: str
     least: int
@@ -37,7 +38,7 @@ class Field(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last value of `*`: 7 is only another word for Sunday."""
+        """The last value of `*`: 7 is only an alias for Sunday."""
         return 6 if self.name == DAY_OF_WEEK else self.most
 
     @property
@@ -69,7 +70,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 _DAY = 86_400
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CENTURY = 1_200
-"""Months in which the next match must be: no expression that parses needs longer."""
+"""The number of months in which the next match must be: no valid expression needs more."""
 
 
 class Special(NamedTuple):
@@ -81,7 +82,7 @@ class Special(NamedTuple):
 
 
 class Expression:
-    """A parsed expression. It does not change, apart from what it remembers of its months."""
+    """A parsed expression. It is immutable, apart from a cache of its months."""
 
     __slots__ = (
         "_by_month",
@@ -106,13 +107,13 @@ class Expression:
         self.month_days, self.week_days = month_day.mask, week_day.mask
         self.specials = (*month_day.specials, *week_day.specials)
         self.follows_clock = minute.text[0] == "*" or hour.text[0] == "*"
-        """Whether it fires whenever the clock shows a matching time: the first rule for DST."""
+        """Whether it fires whenever the clock shows a matching time: the first DST rule."""
         self.resolved = tuple(part.text for part in parts)
-        """The six fields with values in the place of `H`."""
-        # A field that is exactly `*` or `?` leaves the days to the other one.
+        """The six fields, with values in place of `H`."""
+        # A field that is exactly `*` or `?` leaves the choice of days to the other one.
         free_month, free_week = month_day.text in ("*", "?"), week_day.text in ("*", "?")
         self.any_day = free_month and free_week
-        """Whether its days are all days."""
+        """Whether it matches every day."""
         if free_month:
             self.month_days = 0
         if free_week:
@@ -124,7 +125,7 @@ class Expression:
     # Search --------------------------------------------------------------------------------------
 
     def first_from(self, local: int) -> int | None:
-        """The first matching local second at or after this one; None if a century has none."""
+        """The first matching local second from this one on; None if a century has none."""
         day, second = divmod(local, _DAY)
         found = self._day_from(day)
         if found == day:
@@ -135,7 +136,7 @@ class Expression:
         return None if found is None else found * _DAY + self._first_time
 
     def last_until(self, local: int) -> int | None:
-        """The last matching local second at or before this one; None if a century has none."""
+        """The last matching local second up to this one; None if a century has none."""
         day, second = divmod(local, _DAY)
         found = self._day_until(day)
         if found == day:
@@ -190,7 +191,7 @@ class Expression:
         return -1
 
     def _times_before(self, second: int) -> int:
-        """How many times of a day are before that second of it."""
+        """How many matching times of day are before that second of the day."""
         hour, rest = divmod(second, 3600)
         minute, rest = divmod(rest, 60)
         a_minute = self.seconds.bit_count()
@@ -260,7 +261,7 @@ class Expression:
         return total
 
     def _days(self, first: int, length: int) -> int:
-        """The matching days of a month, bit by number: its first day says on which weekday."""
+        """The matching days of a month as bits; depends on its first weekday and its length."""
         weekday = (first + 4) % 7
         kind = weekday * 4 + length - 28
         days = self._by_month[kind]
@@ -290,7 +291,7 @@ class Expression:
 
 
 def _special_day(special: Special, weekday: int, length: int) -> int:
-    """The day of a month that begins on that weekday; 0 if it has none."""
+    """The day of a month whose first day is that weekday; 0 if the month has none."""
     kind, value, nth = special
     last = (weekday + length - 1) % 7
     if kind == "L":
@@ -306,7 +307,7 @@ def _special_day(special: Special, weekday: int, length: int) -> int:
 
 
 def _nearest_weekday(day: int, weekday: int, length: int) -> int:
-    """Monday to Friday, never in another month."""
+    """The nearest Monday to Friday in the same month."""
     that = (weekday + day - 1) % 7
     if that == 6:
         return day - 1 if day > 1 else day + 2
@@ -347,7 +348,7 @@ class _Part(NamedTuple):
 
 @lru_cache(maxsize=CACHED)
 def parse(expression: str, spread: str = "") -> Expression:
-    """Read an expression, with the values of `H` that belong to a seed; `InvalidCron` if wrong."""
+    """Parse an expression, with the values of `H` from a seed; InvalidCron if it is invalid."""
     return _Reader(expression, spread).read()
 
 
@@ -359,7 +360,7 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 
 
 class _Reader:
-    """Reads one expression, and knows where in it every piece stands."""
+    """Parses one expression, and tracks the position of each part."""
 
     def __init__(self, expression: str, spread: str) -> None:
         self.expression = expression
@@ -383,7 +384,7 @@ class _Reader:
                 FIELDS[3],
                 word,
                 position,
-                "no month that it names has such a day",
+                "no month in the expression has such a day",
                 "it would never fire",
             )
         return found
@@ -404,7 +405,7 @@ class _Reader:
         if len(words) in (5, 6):
             return
         reason = "it is empty" if not words else f"it has {_count(len(words), 'field')}"
-        hint = "write minute, hour, day of month, month, day of week; seconds may stand before them"
+        hint = "write minute, hour, day of month, month, day of week; seconds may come first"
         raise InvalidCron(self.expression, "expression", whole, 0, reason, hint)
 
     def _check_ascii(self, word: str, position: int, number: int) -> None:
@@ -415,7 +416,7 @@ class _Reader:
                     field,
                     character,
                     position + offset,
-                    f"{character!r} has no meaning here",
+                    f"{character!r} is not allowed here",
                     "write ASCII letters and digits, and spaces between fields",
                 )
 
@@ -423,16 +424,16 @@ class _Reader:
         known = ", ".join(sorted(name.lower() for name in MACROS))
         hint = f"write one of {known}"
         if text.upper() == "@REBOOT":
-            hint = "run what a start needs where the process starts"
+            hint = "run startup code where the process starts"
         elif text.upper().startswith("@EVERY"):
             hint = "use an interval"
-        raise InvalidCron(self.expression, "expression", text, 0, "no such name", hint)
+        raise InvalidCron(self.expression, "expression", text, 0, "unknown name", hint)
 
     def _refuse(
         self, field: Field | None, text: str, position: int, reason: str, hint: str
     ) -> NoReturn:
         name = field.name if field else "expression"
-        # As it was written, not as it was read.
+        # In the form in which it was written, not parsed.
         text = self.expression[position : position + len(text)] or text
         raise InvalidCron(self.expression, name, text, position, reason, hint)
 
@@ -440,7 +441,7 @@ class _Reader:
 
     def _known_field(self, number: int, text: str, position: int) -> _Part:
         if "H" not in text:
-            # What is wrong is said with its place in the whole.
+            # The error names the position in the whole expression.
             with suppress(InvalidCron):
                 return _read_field(number, text)
         return self.field(FIELDS[number], text, position)
@@ -449,7 +450,7 @@ class _Reader:
         if text == "?":
             if field.name in (DAY_OF_MONTH, DAY_OF_WEEK):
                 return _Part(text, _mask(range(field.least, field.last + 1)))
-            self._refuse(field, text, position, "? stands only in the day fields", "write *")
+            self._refuse(field, text, position, "? is only allowed in the day fields", "write *")
         mask, specials, texts = 0, list[Special](), list[str]()
         for item in text.split(","):
             spelled = self._spell_out(field, item, position)
@@ -465,7 +466,7 @@ class _Reader:
         return _Part(",".join(texts), mask, tuple(specials))
 
     def _spell_out(self, field: Field, item: str, position: int) -> str:
-        """The item with a value, or a range of them, in the place of `H`."""
+        """The item with a value, or a range of values, in place of `H`."""
         base, slash, step = item.partition("/")
         found = _HASH.fullmatch(base)
         if not found:
@@ -516,7 +517,7 @@ class _Reader:
         if not text:
             self._refuse(field, text, position, "a value is missing", _allowed(field))
         if not _NUMBER.fullmatch(text):
-            self._refuse(field, text, position, f"{_short(text)} is no value", _allowed(field))
+            self._refuse(field, text, position, f"{_short(text)} is not a value", _allowed(field))
         if not field.least <= int(text) <= field.most:
             reason = f"{text} is not in {field.least}-{field.most}"
             self._refuse(field, text, position, reason, _allowed(field))
@@ -525,7 +526,7 @@ class _Reader:
     def _step(self, field: Field, text: str, position: int) -> int:
         step = int(text) if _NUMBER.fullmatch(text) else 0
         if not 1 <= step <= field.size:
-            reason = f"{_short(text)} is no step" if text else "the step is missing"
+            reason = f"{_short(text)} is not a valid step" if text else "the step is missing"
             instead = ", or use an interval" if step else ""
             self._refuse(field, text, position, reason, f"write 1 to {field.size}{instead}")
         return step
@@ -561,7 +562,7 @@ class _Reader:
         return None
 
 
-# Expressions differ, but most of their fields are known from others.
+# Expressions differ, but they share most of their fields.
 @lru_cache(maxsize=4_096)
 def _read_field(number: int, text: str) -> _Part:
     return _Reader(text, "").field(FIELDS[number], text, 0)
@@ -572,7 +573,7 @@ def _mask(values: range) -> int:
 
 
 def _spread(seed: str, field: str) -> int:
-    """A number that is always the same for a seed, and different for its fields."""
+    """A number that is always the same for a seed and field, and differs between fields."""
     text = f"{seed}\0{field}".encode("utf-8", "backslashreplace")
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
 

@@ -1,7 +1,7 @@
-"""A cron expression in words, for people.
+"""Describes a cron expression in words.
 
 The words come from what an expression matches, not from how it is written: `*/7` in the minutes is
-no interval, for after minute 56 comes minute 0, and the words say so.
+not an interval, since minute 56 is followed by minute 0, and the words say so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MONTHS = (
 DAYS = "Sunday Monday Tuesday Wednesday Thursday Friday Saturday".split()
 ORDINALS = "first second third fourth fifth".split()
 MAX_TIMES = 6
-"""So many times of a day are listed; of more, the minutes and the hours are."""
+"""Up to this many times of day are listed; with more, the minutes and hours are."""
 MAX_LISTED = 6
-"""A sequence with equal steps that is longer than this is cut short."""
+"""A sequence with equal steps that is longer than this is abbreviated."""
 
 
 def in_words(expression: Expression) -> str:
@@ -67,7 +67,7 @@ def _once_an_hour(hours: list[int], minute: int, second: int) -> str:
 
 
 def _repeated(values: list[int], unit: str, where: str) -> str:
-    """Which of the sixty seconds or minutes: an interval only if there is one."""
+    """The matching seconds or minutes; as an interval only if they are one."""
     step = _step(values, 60)
     if step == 1:
         return f"Every {unit}"
@@ -92,7 +92,7 @@ def _clock(hour: int, minute: int, second: int) -> str:
 
 
 def _step(values: list[int], size: int) -> int:
-    """How far apart they are if that is the same all the way round; 0 if it is not."""
+    """The step between values if it is the same all the way around; otherwise 0."""
     step, rest = divmod(size, len(values))
     return step if not rest and values == [*range(values[0], size, step)] else 0
 
@@ -117,8 +117,8 @@ def _days(expression: Expression) -> Iterator[str]:
 
 
 def _week_days(days: list[int]) -> str:
-    """The week goes round: a range may lead over its end."""
-    # The day after a gap comes first, Monday if there is a choice.
+    """The week wraps around: a range may cross its end."""
+    # The day after a gap comes first; Monday if there is a choice.
     starts = [day for day in (1, 2, 3, 4, 5, 6, 0) if day in days and (day - 1) % 7 not in days]
     said: list[str] = []
     for start in starts:
@@ -162,7 +162,7 @@ def _values(mask: int) -> list[int]:
 
 
 def _runs(values: list[int]) -> list[tuple[int, int]]:
-    """The first and the last of those that follow each other."""
+    """The first and last value of each run of consecutive values."""
     starts = [value for value in values if value - 1 not in values]
     ends = [value for value in values if value + 1 not in values]
     return list(zip(starts, ends, strict=True))

@@ -1,8 +1,8 @@
 """Decides what happens to each tick of a schedule.
 
-`walk` decides all of them, for whatever purpose: ticker, preview, backfill, forecast and `why` take
-from it, so that what was foreseen is what happens. It decides from values: a Plan, and the Facts
-that were gathered for a whole page.
+`walk` makes all decisions, for every purpose: the ticker, previews, backfills, forecasts and `why`
+use it, so a preview matches what happens. It decides from values only: a Plan, and the Facts that
+were gathered for a whole page.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from duly.model.schedule import (
 from duly.model.schedule_options import Overlap
 from duly.model.text import storable
 
-# What is known ------------------------------------------------------------------------------------
+# Facts --------------------------------------------------------------------------------------------
 
 
 class InFlight(NamedTuple):
-    """A pending and a running job of a schedule, if there are any."""
+    """A pending and a running job of a schedule, if any."""
 
     pending: str | None = None
     running: str | None = None
@@ -46,24 +46,24 @@ NOTHING_IN_FLIGHT = InFlight()
 
 
 class Signal(NamedTuple):
-    """What the signal hook has answered, or how it failed."""
+    """The answer of the signal hook, or its error."""
 
     value: Any = None
     error: str | None = None
 
 
 class Prior(NamedTuple):
-    """The latest finished job of a target and its last day, as conditions see them."""
+    """The latest finished job of a target and its last 24 hours, as conditions see them."""
 
     result: Mapping[str, Any] | None = None
     stats: Stats = Stats()
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a page of ticks is decided by; gathered once for all of it."""
+    """The data from which a page of ticks is decided; gathered once for the whole page."""
 
     killed: str | None = None
-    """Who turned everything off, if it is off."""
+    """Who engaged the kill switch, if it is engaged."""
     statuses: Mapping[str, Status] = {}
     """The functions that are not active."""
     in_flight: Mapping[str, InFlight] = {}
@@ -72,18 +72,18 @@ class Facts(msgspec.Struct, frozen=True):
     """By function."""
     signals: Mapping[str, Signal] = {}
     dispatched: Mapping[str, Sequence[int]] = {}
-    """When a schedule with a budget was dispatched, as far as its window reaches."""
+    """When a schedule with a budget was dispatched, within its window."""
     costs: Mapping[str, Sequence[tuple[int, float]]] = {}
     slots: Mapping[str, frozenset[int]] = {}
     """Slots that a backfill has taken before their time."""
     forgotten: Mapping[str, int] = {}
-    """Up to when, not included, retention has removed ticks; only asked for a backfill."""
+    """The instant before which retention has removed ticks; only read for a backfill."""
     ancestors: frozenset[str] = frozenset()
-    """The schedules among whose jobs the caller's ancestors are."""
+    """The schedules whose jobs are ancestors of the caller."""
 
 
 class Standing(NamedTuple):
-    """What the ticks of a schedule leave behind for the next one."""
+    """The state that the ticks of a schedule leave for the next one."""
 
     rotation_index: int
     remaining: int | None
@@ -94,13 +94,13 @@ class Standing(NamedTuple):
         return self.remaining == 0
 
     def after_dispatch(self, now: int) -> Standing:
-        # An operator may run one that has ended.
+        # An operator can run a schedule that has ended.
         remaining = None if self.remaining is None else max(0, self.remaining - 1)
         return Standing(self.rotation_index + 1, remaining, now)
 
 
 def standing_of(plan: Plan, ticks: Sequence[Decided] = ()) -> Standing:
-    """How things stand, after these ticks."""
+    """The state after these ticks."""
     if ticks:
         return ticks[-1].standing
     record = plan.record
@@ -108,19 +108,19 @@ def standing_of(plan: Plan, ticks: Sequence[Decided] = ()) -> Standing:
 
 
 class Tick(NamedTuple):
-    """One tick, with all that it is decided by."""
+    """One tick, with everything that its decision depends on."""
 
     plan: Plan
     at: int
     facts: Facts
     standing: Standing
     dispatched: Sequence[int] = ()
-    """The ticks before it that were dispatched and are not among the facts."""
+    """Earlier ticks that were dispatched and are not included in the facts."""
     beside: int | None = None
-    """The last one of those that were dispatched in the same pass."""
+    """The last tick that was dispatched in the same pass."""
 
 
-# Whether ------------------------------------------------------------------------------------------
+# Guards -------------------------------------------------------------------------------------------
 
 
 class Dispatch(NamedTuple):
@@ -131,7 +131,7 @@ class Dispatch(NamedTuple):
 
 
 class Skip(NamedTuple):
-    """The tick does nothing, for this reason; the detail says it with names and values."""
+    """The tick is skipped for this reason; the detail has names and values."""
 
     reason: Reason
     detail: Mapping[str, Any] = {}
@@ -142,7 +142,7 @@ Guard = Callable[[Tick], Skip | None]
 
 
 class Purpose(Enum):
-    """What ticks are decided for."""
+    """The purpose of a decision."""
 
     TICK = auto()
     RUN = auto()
@@ -151,7 +151,7 @@ class Purpose(Enum):
 
 
 def decide(tick: Tick, guards: Sequence[Guard]) -> Decision:
-    """What becomes of one tick: the first guard that objects decides."""
+    """Decide one tick: the first guard that objects gives the reason."""
     for guard in guards:
         skip = guard(tick)
         if skip is not None:
@@ -200,8 +200,8 @@ def _budget(tick: Tick) -> Skip | None:
 
 
 def _budget_of_run(tick: Tick) -> Skip | None:
-    """A run comes after all that was dispatched, also after ticks whose time is still to come: an
-    operator or a calendar may have moved them."""
+    """A run comes after everything that was dispatched, including ticks whose nominal time is still
+    ahead because an operator or a calendar moved them."""
     return _within_budget(tick, FOREVER)
 
 
@@ -223,7 +223,7 @@ def _spent(tick: Tick, budget: Budget, until: int) -> float:
     if budget.runs is None:
         costs = tick.facts.costs.get(schedule_id, ())
         return sum(amount for at, amount in costs if since < at <= until)
-    # Two may have the same time: a run, and the slot beside it.
+    # Two can have the same time: a run, and a slot.
     ticks = (*tick.facts.dispatched.get(schedule_id, ()), *tick.dispatched)
     return sum(1 for at in ticks if since < at <= until)
 
@@ -267,7 +267,7 @@ def _calendar(tick: Tick) -> Skip | None:
 
 
 def context_of(plan: Plan, facts: Facts) -> dict[str, Any]:
-    """What the condition of a schedule is judged by."""
+    """The context in which a schedule's condition is evaluated."""
     prior = facts.priors.get(plan.record.function, Prior())
     signal = facts.signals.get(plan.id, Signal())
     return context(prior.result, prior.stats, signal.value)
@@ -300,21 +300,21 @@ GUARDS: Mapping[Purpose, Sequence[Guard]] = {
         _calendar,
         _condition,
     ),
-    # An operator who runs a schedule now has seen the calendar and the condition.
+    # An operator who runs a schedule by hand overrides the calendar and the condition.
     Purpose.RUN: (_kill_switch, _target, _budget_of_run, _cycle, _overlap),
-    # How things stand now says nothing about ticks of the past.
+    # The current state does not apply to past ticks.
     Purpose.BACKFILL: (_taken, _kill_switch, _target, _cycle, _calendar),
-    # What the others will say, nobody knows yet.
+    # The other guards depend on results that are not known yet.
     Purpose.FORECAST: (_operator, _calendar),
 }
 """The guards in their fixed order."""
 
 
-# One after the other ------------------------------------------------------------------------------
+# Walking ticks ------------------------------------------------------------------------------------
 
 
 class Decided(NamedTuple):
-    """One tick with what becomes of it, and how things stand after it."""
+    """One tick, its decision, and the state after it."""
 
     tick_at: int
     due_at: int
@@ -331,26 +331,26 @@ def walk(
     *,
     assume: Callable[[Tick], Facts] | None = None,
 ) -> Iterator[Decided]:
-    """Decide ticks of a schedule, each after what those before it leave behind.
+    """Decide ticks of a schedule in order, each with the state that the ones before it leave.
 
-    It ends when nothing remains. `assume`: the facts as they would be at a tick.
+    It ends when no dispatches remain. `assume`: returns the facts to assume at a tick.
     """
-    # What somebody asks for stands at its own time; ticks of the trigger may be moved, and are
-    # passed over if their slot was taken before.
+    # A requested tick is decided at its own time. Ticks of the trigger may be moved, and are
+    # passed over if their slot is already taken.
     asked_for = purpose in (Purpose.RUN, Purpose.BACKFILL)
     taken = frozenset[int]() if asked_for else taken_slots(plan, facts)
     guards, standing = GUARDS[purpose], standing_of(plan)
     dispatched: list[int] = []
     passed_at, beside = now, None
     for tick_at in ticks:
-        # An operator may run one that has ended.
+        # An operator can run a schedule that has ended.
         if standing.is_over and purpose is not Purpose.RUN:
             return
         if tick_at in taken:
             continue
         due = tick_at if asked_for else due_at(plan, tick_at, facts.calendars)
         if due > passed_at:
-            # All that is due when somebody looks is one pass.
+            # Everything that is due at the same time is one pass.
             passed_at, beside = due, None
         tick = Tick(plan, tick_at, facts, standing, dispatched, beside)
         if assume is not None:
@@ -363,18 +363,18 @@ def walk(
 
 
 def with_inputs(tick: Decided, args: str, plan: Plan) -> Decided:
-    """A run with inputs of its own: it takes no turn of the rotation."""
+    """A run with its own inputs; it does not advance the rotation."""
     if isinstance(tick.decision, Skip):
         return tick
     standing = tick.standing._replace(rotation_index=plan.record.rotation_index)
     return tick._replace(decision=Dispatch(args), standing=standing)
 
 
-# What is written down -----------------------------------------------------------------------------
+# Verdicts and ledger rows -------------------------------------------------------------------------
 
 
 class Verdict(NamedTuple):
-    """What a pass has decided about one schedule."""
+    """The decisions of a pass about one schedule."""
 
     plan: Plan
     ticks: tuple[Decided, ...] = ()
@@ -399,7 +399,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_serial(self) -> bool:
-        """Whether its jobs have to run one after the other."""
+        """Whether its jobs must run one after the other."""
         overlap = self.plan.policies.overlap
         if overlap in ONE_BY_ONE:
             return True
@@ -425,9 +425,9 @@ def judge(plan: Plan, facts: Facts, now: int) -> Verdict:
 
 
 def _really_missed(plan: Plan, missed: Missed, slots: frozenset[int]) -> Missed | None:
-    """Those of them that nobody has run in the meantime by a backfill."""
+    """The missed ticks, without those that a backfill has dispatched in the meantime."""
     inside = (tick_at for tick_at in slots if missed.first <= tick_at <= missed.last)
-    # Where a clock was set back, there may be slots of an earlier trigger too.
+    # If a clock was set back, there may be slots of an earlier trigger too.
     filled = {tick_at for tick_at in inside if plan.trigger.matches(tick_at)}
     count = missed.count - len(filled)
     if not filled or count <= 0:
@@ -441,7 +441,7 @@ def _really_missed(plan: Plan, missed: Missed, slots: frozenset[int]) -> Missed 
 
 
 def ledger_rows(verdict: Verdict, jobs: Mapping[int, str], now: int) -> Iterator[TickRecord]:
-    """The rows of a verdict; `jobs` are the ids of the dispatched ones by tick."""
+    """The ledger rows of a verdict; `jobs` has the ids of dispatched jobs by tick."""
     if verdict.missed is not None:
         missed = verdict.missed
         yield TickRecord(
@@ -459,7 +459,7 @@ def ledger_rows(verdict: Verdict, jobs: Mapping[int, str], now: int) -> Iterator
 
 
 def tick_row(plan: Plan, kind: TickKind, tick: Decided, job_id: str | None, now: int) -> TickRecord:
-    """One tick as the ledger has it."""
+    """The ledger row of one tick."""
     row = TickRecord(
         plan.id,
         kind,
@@ -482,7 +482,7 @@ MAX_DETAIL = 4_000
 def encode_detail(detail: Mapping[str, Any]) -> str:
     """The detail as it is stored.
 
-    What would be too long, or is no text to a database, is left out but for the words.
+    If it is too long, or not valid text for a database, only its words are kept.
     """
     with contextlib.suppress(UnicodeEncodeError):
         text = msgspec.json.encode(detail).decode()
@@ -493,7 +493,7 @@ def encode_detail(detail: Mapping[str, Any]) -> str:
 
 
 def needs_prior(plan: Plan) -> bool:
-    """Whether the condition looks at earlier jobs of the target."""
+    """Whether the condition depends on earlier jobs of the target."""
     return _mentions(plan, "prior_run_result", "last_24h_stats")
 
 

@@ -14,21 +14,21 @@ from duly.model.schedule import Plan
 from duly.model.schedule_options import DAY_MS, MAX_CATCH_UP
 
 GRACE_MS = 60_000
-"""A tick that is looked at no later than this is on time, also where nothing is caught up."""
+"""A tick that is processed within this time is on time, even if nothing is caught up."""
 FOREVER = 2**63 - 1
 FURTHEST_MS = (FURTHEST_SHIFT + 1) * DAY_MS
-"""Further is no tick moved to another day."""
+"""No tick is moved further than this to another day."""
 
 
 def due_at(plan: Plan, tick_at: int, calendars: Mapping[str, Calendar]) -> int:
-    """When a tick is looked at: an operator, a shift to another day or jitter may move it."""
+    """When a tick is due: an operator, a shift to another day or jitter may move it."""
     if plan.override is not None and plan.override.tick_at == tick_at and plan.override.to:
         return plan.override.to
     return shifted(plan, tick_at, calendars) + jitter_of(plan, tick_at)
 
 
 def shifted(plan: Plan, tick_at: int, calendars: Mapping[str, Calendar]) -> int:
-    """The tick on the nearest day that its calendar allows, if it is to be moved there."""
+    """The tick on the nearest day that its calendar allows, if it must be shifted."""
     direction, name = plan.policies.shift, plan.record.calendar
     if direction is None or name is None or name not in calendars:
         return tick_at
@@ -46,7 +46,7 @@ def jitter_of(plan: Plan, tick_at: int) -> int:
 
 
 def first_tick(plan: Plan, after: int) -> int | None:
-    """The first tick later than an instant that lies between start and end."""
+    """The first tick after an instant that is between the schedule's start and end."""
     start, end = plan.record.start_at, plan.record.end_at
     if start is not None and start > after:
         after = start - 1
@@ -55,9 +55,9 @@ def first_tick(plan: Plan, after: int) -> int | None:
 
 
 def first_coming(plan: Plan, after: int, calendars: Mapping[str, Calendar]) -> int | None:
-    """The first tick later than an instant that is also looked at later than that.
+    """The first tick after an instant that is also due after it.
 
-    One that a calendar moves to an earlier day may be past although its time is still to come.
+    A tick that a calendar moves to an earlier day may be over although its nominal time is ahead.
     """
     tick = first_tick(plan, after)
     while tick is not None and due_at(plan, tick, calendars) <= after:
@@ -68,10 +68,10 @@ def first_coming(plan: Plan, after: int, calendars: Mapping[str, Calendar]) -> i
 def re_aimed(
     plan: Plan, now: int, taken: Collection[int], calendars: Mapping[str, Calendar]
 ) -> int | None:
-    """The tick at which a schedule should stand that was moved on by a clock ahead of this one.
+    """The next tick of a schedule that was advanced by a clock ahead of this one.
 
-    The first that is still to come and has no row in the ledger (`taken`), unless it stands at an
-    earlier one.
+    It is the first upcoming tick without a row in the ledger (`taken`), unless the schedule's next
+    tick is earlier.
     """
     tick = first_coming(replace(plan, override=None), now, calendars)
     while tick is not None and tick in taken:
@@ -83,7 +83,7 @@ def re_aimed(
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """Ticks that nobody will dispatch any more."""
+    """Ticks that will never be dispatched."""
 
     first: int
     last: int
@@ -91,7 +91,7 @@ class Missed(msgspec.Struct, frozen=True):
 
 
 class Due(NamedTuple):
-    """The ticks to decide now, oldest first; those that are too many; and what comes next."""
+    """The ticks to decide now, oldest first; the ticks that are too many; and the next tick."""
 
     ticks: tuple[int, ...]
     missed: Missed | None
@@ -99,7 +99,7 @@ class Due(NamedTuple):
 
 
 def ticks_due(plan: Plan, now: int, calendars: Mapping[str, Calendar]) -> Due:
-    """The ticks that are due; only the newest ones of too many (`catch_up`)."""
+    """The ticks that are due; if there are too many (`catch_up`), only the newest ones."""
     first = plan.record.next_tick_at
     if first is None or due_at(plan, first, calendars) > now:
         return Due((), None, first)
@@ -115,10 +115,10 @@ def ticks_to_come(
     start: int = 0,
     end: int = FOREVER,
 ) -> Iterator[int]:
-    """The ticks that nobody has decided yet, oldest first, but for those that will be missed.
+    """The undecided ticks, oldest first, without those that will be missed.
 
-    Only those before an end, and where nothing is counted only those that may be due at `start` or
-    later; the next one in any case, for an operator may have moved it anywhere.
+    Only those before `end`, and if dispatches are not counted, only those that can be due at
+    `start` or later; the next one is always included, since an operator may have moved it anywhere.
     """
     due = ticks_due(plan, now, calendars)
     yield from due.ticks
@@ -135,7 +135,7 @@ def ticks_to_come(
 
 
 def within(plan: Plan, first: int, last: int) -> tuple[int, int]:
-    """The part of [first, last) that lies between the schedule's start and end."""
+    """The part of [first, last) that is between the schedule's start and end."""
     start, end = plan.record.start_at, plan.record.end_at
     return (
         first if start is None else max(first, start),
@@ -146,14 +146,14 @@ def within(plan: Plan, first: int, last: int) -> tuple[int, int]:
 def _reached(
     plan: Plan, first: int, now: int, calendars: Mapping[str, Calendar]
 ) -> tuple[int, int | None]:
-    """The last tick that has come, and the one after it, which has not.
+    """The last tick that is due, and the one after it, which is not.
 
-    Ticks are looked at in order: one that jitter makes late keeps back those behind it.
+    Ticks are processed in order: one that is delayed by jitter delays those after it.
     """
     last, following = first, first_tick(plan, first)
     if following is None or due_at(plan, following, calendars) > now:
         return last, following
-    # What lies further back than a tick can be moved has come, however much it is.
+    # Ticks further back than any tick can be moved are due, however many they are.
     certain = plan.trigger.prev_before(_certainly_due(plan, now) + 1)
     if certain is not None and certain > last:
         last, following = certain, first_tick(plan, certain)
@@ -177,7 +177,7 @@ def _certainly_due(plan: Plan, now: int) -> int:
 def _kept(
     plan: Plan, first: int, last: int, now: int, calendars: Mapping[str, Calendar]
 ) -> list[int]:
-    """The newest ticks, as many as still count, oldest first."""
+    """The newest ticks that still count, oldest first."""
     policies = plan.policies
     kept = _on_time(plan, first, last, now, calendars)
     since = None if policies.catch_up_window is None else now - policies.catch_up_window
@@ -193,9 +193,9 @@ def _kept(
 def _on_time(
     plan: Plan, first: int, last: int, now: int, calendars: Mapping[str, Calendar]
 ) -> list[int]:
-    """The ticks that nobody could have decided much earlier, newest first: these are not caught up.
+    """The ticks that could not have been decided much earlier, newest first: they need no catch-up.
 
-    Where ticks are moved, whatever stands behind one that has just become due is on time with it.
+    Where ticks are moved, all ticks after one that has just become due are on time with it.
     """
     policies = plan.policies
     late = now - GRACE_MS
@@ -208,7 +208,7 @@ def _on_time(
     seen: list[int] = []
     count = 0
     tick: int | None = last
-    # The last one may have been moved by hand, however far.
+    # The last one may have been moved by hand, by any distance.
     while tick is not None and (tick >= earliest or tick == last) and len(seen) < MAX_CATCH_UP:
         seen.append(tick)
         if due_at(plan, tick, calendars) >= late:
@@ -218,11 +218,11 @@ def _on_time(
 
 
 def _before(plan: Plan, tick: int, first: int) -> int | None:
-    """The tick before one, if it is not before the first of all."""
+    """The previous tick, but not before the first."""
     if tick <= first:
         return None
     before = plan.trigger.prev_before(tick)
-    # The first one stands as it is stored, even if its zone has other rules by now.
+    # The first one is kept as stored, even if its zone has other rules by now.
     return first if before is None else max(before, first)
 
 

@@ -9,7 +9,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[wdhms])")
 
 
 def read_length(text: str) -> int | None:
-    """The milliseconds of a length with its units, such as "5m" or "1h30m"; None if it is none."""
+    """Parse a duration with units, such as "5m" or "1h30m", to milliseconds; None if invalid."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
@@ -17,7 +17,7 @@ def read_length(text: str) -> int | None:
 
 
 def write_length(milliseconds: int) -> str:
-    """A length as `read_length` takes it, with days as the largest unit: "1h30m"."""
+    """A duration in the form that `read_length` accepts, with days as the largest unit: "1h30m"."""
     written = ""
     for unit in ("d", "h", "m", "s", "ms"):
         number, milliseconds = divmod(milliseconds, UNITS_MS[unit])

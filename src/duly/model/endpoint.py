@@ -6,14 +6,14 @@ import msgspec
 
 
 class EndpointRecord(msgspec.Struct, frozen=True):
-    """One endpoint as it stands in the store. The order of the fields is that of the columns."""
+    """One row of the endpoints table. The fields are in the order of the columns."""
 
     id: str
     owner: str
     name: str
     url: str
     secret: str | None
-    """Where the secret is, never the secret."""
+    """The secret reference, never the secret."""
     headers: str
     timeout_ms: int
     retry: str | None
@@ -23,22 +23,22 @@ class EndpointRecord(msgspec.Struct, frozen=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """One attempt to send something to an endpoint."""
+    """One attempt to send a request to an endpoint."""
 
     endpoint: str
     """Its name."""
     owner: str | None
     job_id: str
     schedule_id: str | None
-    """The schedule whose tick it is, if it is one."""
+    """The schedule whose tick it is, if any."""
     nominal: int | None
     """The nominal time of that tick, in milliseconds since 1970 UTC."""
     attempt: int
-    """From 1."""
+    """Starts at 1."""
     status: int
-    """Of the answer; 0 if there was none."""
+    """The HTTP status of the answer; 0 if there was none."""
     error: str | None
-    """Why it was no success."""
+    """Why it did not succeed."""
     ms: int
 
     @property

@@ -1,13 +1,13 @@
 """Expectations of schedules, and when they were missed.
 
-An `Expect` is looked at when it could have been broken, whether or not anything ticks. Ticks that
-a calendar forbids or an operator has skipped promise nothing; all others count, also those that
-nobody has decided yet. A tick has succeeded if its job has, or any later one of the schedule. It is
-due when it can be decided: ticks are decided in order, so one that jitter or a shift makes late
-holds back those behind it.
+An `Expect` is checked when it could have been missed, whether or not anything ticks. Ticks that a
+calendar forbids or an operator skipped do not count; all others do, including those that are not
+decided yet. A tick has succeeded if its job has, or any later job of the schedule. A tick is due
+when it can be decided: ticks are decided in order, so one that jitter or a shift delays also delays
+those after it.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from duly.model.trigger import Cron
 
 EXCUSED = frozenset({Reason.CALENDAR, Reason.OPERATOR})
 REFRESH_MS = 6 * 3_600_000
-"""What has succeeded is looked for at least so often: later it may have left the history."""
+"""Successes are read at least this often: later they may have left the history."""
 MAX_UNDECIDED = 10_000
 MAX_SKEW_MS = 60_000
-"""So much may the clock of whoever stores a job be behind that of whoever looks."""
+"""How far the clock of a process that stores a job may be behind that of the checking process."""
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What must be true of a schedule; otherwise its `alert` is called. One of the three:
+    """What a schedule promises; when that is missed, its `alert` is sent. Give one of:
 
-    `by="07:00"`: its last tick before that time of day, in its zone, has succeeded by then; one at
-    that time itself counts for the next day.
-    `within=900`: each tick has succeeded so many seconds after it was due.
-    `every=86400`: at no time is the last success older than so many seconds.
+    `by="07:00"`: its last tick before that time of day, in its zone, has succeeded by then; a tick
+    at exactly that time counts for the next day.
+    `within=900`: each tick has succeeded at most this many seconds after it was due.
+    `every=86400`: the last success is never older than this many seconds.
     """
 
     by: str | None = None
@@ -56,12 +56,14 @@ class Expect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if len(given) != 1:
             raise InvalidOption("expect", "give exactly one of by, within, every")
         if self.by is not None and not _TIME.fullmatch(str(self.by)):
-            raise InvalidOption("expect", f'by is a time of day such as "07:00", not {self.by!r}')
+            raise InvalidOption(
+                "expect", f'by must be a time of day such as "07:00", not {self.by!r}'
+            )
         for name in ("within", "every"):
             value = getattr(self, name)
             if value is not None and not is_number(value, 1, LONGEST_MS / 1000):
                 raise InvalidOption(
-                    "expect", f"{name} must be 1 s to a year, in seconds: {value!r}"
+                    "expect", f"{name} must be 1 s to a year, in seconds, not {value!r}"
                 )
 
 
@@ -71,12 +73,12 @@ def read_expect(text: str) -> Expect:
 
 
 def read_late(text: str | None) -> Late | None:
-    """How a promise was broken, as it is stored. Only a breach can be there, whatever it says."""
+    """How an expectation was missed, as stored. Text that cannot be read still counts as missed."""
     return None if text is None else read(text, Late, Late(0, "cannot be read", alerted=True))
 
 
 class Late(msgspec.Struct, frozen=True, rename={"alerted": "told"}):
-    """A promise that was broken, as it is stored."""
+    """A missed expectation, as it is stored."""
 
     at: int
     problem: str
@@ -85,38 +87,38 @@ class Late(msgspec.Struct, frozen=True, rename={"alerted": "told"}):
 
 
 class Success(NamedTuple):
-    """A job of the schedule that has succeeded: its nominal time, and when that was."""
+    """A succeeded job of the schedule: its nominal time, and when it succeeded."""
 
     scheduled_at: int
     completed_at: int
 
 
 class ExpectFacts(NamedTuple):
-    """What a promise is judged by."""
+    """The data from which an expectation is checked."""
 
     rows: Sequence[TickRecord]
-    """The ledger, as far back as `ledger_since` says."""
+    """The ledger, back to `ledger_since`."""
     successes: Sequence[Success]
     calendars: Mapping[str, Calendar]
     unfinished: int | None = None
-    """Since when the oldest unfinished job is there (`every`)."""
+    """When the oldest unfinished job was created (`every`)."""
 
 
 class Finding(NamedTuple):
-    """What a look has found, and when to look again."""
+    """The result of a check, and when to check again."""
 
     problem: str | None
     check_at: int | None
     tick: int | None = None
-    """The next tick whose success is waited for (`within`), or since when jobs are there that may
+    """The next tick that must succeed (`within`), or the creation time of the oldest job that may
     still succeed (`every`)."""
     last_success_at: int | None = None
     is_new: bool = True
-    """Whether somebody has to be told of the problem."""
+    """Whether an alert must be sent for the problem."""
 
 
 class Due(NamedTuple):
-    """A tick, when it was due, and whether it promises something."""
+    """A tick, when it was due, and whether it counts."""
 
     tick_at: int
     due_at: int
@@ -132,7 +134,7 @@ class Expectation(NamedTuple):
     # When
 
     def first_check(self, now: int, calendars: Mapping[str, Calendar]) -> Finding:
-        """When to look first, from now on."""
+        """When to check first, from now on."""
         if self.expect.by is not None:
             return Finding(None, self._daily.next_after(now))
         if self.expect.within is not None:
@@ -145,7 +147,7 @@ class Expectation(NamedTuple):
         return Finding(None, self._look_again(now, begin + round(self.expect.every * 1000)))
 
     def since(self) -> int:
-        """From where on it is judged, and the history has to be known."""
+        """The start of the period that is judged, for which the history must be known."""
         record = self.plan.record
         assert record.expect_at is not None
         if self.expect.by is not None:
@@ -155,17 +157,17 @@ class Expectation(NamedTuple):
         return self._unknown_since - MAX_SKEW_MS
 
     def ledger_since(self) -> int:
-        """From where on the ledger has to be known."""
+        """The start of the period for which the ledger must be known."""
         if self.expect.by is None:
             return self.since()
-        # A tick may be due long after its time; if an operator moves it, up to the next one.
+        # A tick can be due long after its nominal time, up to the next one if an operator moved it.
         first = self.since() - furthest(self.plan)
         return self.plan.trigger.prev_before(first) or first
 
     # Whether
 
     def look(self, known: ExpectFacts, now: int, late: Late | None) -> Finding:
-        """Whether the promise is kept now."""
+        """Whether the expectation is met now."""
         if self.expect.every is not None:
             return self._look_every(known, now, late)
         judge = self._look_by if self.expect.by is not None else self._look_within
@@ -185,7 +187,7 @@ class Expectation(NamedTuple):
             return Finding(None, following)
         before = [each for each in due if each.counts and since <= each.due_at < check_at]
         kept = not before or Record(known.successes).had(before[-1].tick_at, check_at)
-        problem = None if kept else f"its last tick has not succeeded by {self.expect.by}"
+        problem = None if kept else f"its last tick did not succeed by {self.expect.by}"
         return Finding(problem, following)
 
     def _look_within(self, known: ExpectFacts, due: Sequence[Due], now: int) -> Finding:
@@ -196,7 +198,7 @@ class Expectation(NamedTuple):
         record = Record(known.successes)
         passed = [d for d in due if d.due_at + within <= now]
         broken = [d for d in passed if d.counts and not record.had(d.tick_at, d.due_at + within)]
-        # One that promises nothing is waited for as well: what comes after it is not known yet.
+        # Ticks that do not count are waited for as well: those after them are not known yet.
         waiting = next((d for d in due if d.due_at + within > now), None)
         if waiting is None:
             after = max((d.tick_at for d in due), default=now)
@@ -205,9 +207,9 @@ class Expectation(NamedTuple):
             found = Finding(None, waiting.due_at + within, waiting.tick_at)
         problem = None
         if len(broken) == 1:
-            problem = f"a tick has not succeeded within {self.expect.within:g} s"
+            problem = f"a tick did not succeed within {self.expect.within:g} s"
         elif broken:
-            problem = f"{len(broken)} ticks have not succeeded within {self.expect.within:g} s"
+            problem = f"{len(broken)} ticks did not succeed within {self.expect.within:g} s"
         return found._replace(problem=problem)
 
     def _look_every(self, known: ExpectFacts, now: int, late: Late | None) -> Finding:
@@ -220,12 +222,12 @@ class Expectation(NamedTuple):
             return Finding(None, None, last_success_at=last)
         problem, is_new = None, now >= deadline
         if is_new:
-            problem = f"nothing has succeeded for {self.expect.every:g} s"
+            problem = f"no job has succeeded for {self.expect.every:g} s"
             deadline = now + round(self.expect.every * 1000)
         elif told_at is not None and late is not None:
             problem = late.problem
         check_at = self._look_again(now, deadline)
-        # A job that was there before the last success may still succeed after it.
+        # A job that was created before the last success may still succeed after it.
         unknown = [self._unknown_since if last is None else last]
         if known.unfinished is not None:
             unknown.append(known.unfinished)
@@ -234,8 +236,8 @@ class Expectation(NamedTuple):
     # Which ticks
 
     def _due(self, known: ExpectFacts, now: int) -> list[Due]:
-        """The ticks of the ledger and those nobody has decided, in order, and up to the first that
-        is still to come; each is due no earlier than those before it."""
+        """The ticks of the ledger and the undecided ones, in order, up to the first that is still
+        ahead; each is due no earlier than those before it."""
         found: list[Due] = []
         latest = 0
         for each in sorted([*self._decided(known, now), *self._undecided(known, now)]):
@@ -244,7 +246,7 @@ class Expectation(NamedTuple):
         return found
 
     def _held_back(self, due: Sequence[Due], calendars: Mapping[str, Calendar]) -> list[Due]:
-        """The same, held back also by ticks that came before all of these."""
+        """The same, also delayed by ticks that came before all of these."""
         if not due:
             return []
         earliest = max(due[0].due_at - furthest(self.plan), self._begin)
@@ -283,7 +285,7 @@ class Expectation(NamedTuple):
     def _missed(
         self, row: TickRecord, calendars: Mapping[str, Calendar], before: int
     ) -> Iterator[Due]:
-        """The newest of the missed ticks that is allowed, and due before then, stands for all."""
+        """The newest missed tick that is allowed, and due before then, represents them all."""
         latest = before + furthest(self.plan)
         newest = row.tick_at
         tick = newest if newest < latest else self.plan.trigger.prev_before(latest)
@@ -299,7 +301,7 @@ class Expectation(NamedTuple):
     def _is_excused(self, row: TickRecord, calendars: Mapping[str, Calendar]) -> bool:
         if row.outcome != Outcome.SKIPPED:
             return False
-        # The reason is that of the first guard; the calendar may have come after it.
+        # The reason is that of the first guard; the calendar may have objected too.
         return row.reason in EXCUSED or not self._is_allowed(row.tick_at, calendars)
 
     def _is_skipped(self, tick: int) -> bool:
@@ -314,11 +316,11 @@ class Expectation(NamedTuple):
         return calendar is not None and calendar.allows(shifted(self.plan, tick, calendars))
 
     def _coming(self, after: int) -> int | None:
-        """The first tick that is still to come, later than an instant."""
+        """The first upcoming tick after an instant."""
         if self._is_over:
             return None
         upcoming = self.plan.record.next_tick_at
-        # One that is parked goes on some day.
+        # A parked schedule will resume some day.
         is_later = upcoming is not None and upcoming > after
         return upcoming if is_later else first_tick(self.plan, after)
 
@@ -342,10 +344,10 @@ class Expectation(NamedTuple):
 
     @property
     def _unknown_since(self) -> int:
-        """No job that was there before can have succeeded since the last look (`every`)."""
+        """No job that existed before then can have succeeded since the last check (`every`)."""
         assert self.expect.every is not None
         known = self.plan.record.expect_tick
-        # At first it is not known what runs; a success from before that tells nothing wrong.
+        # At first it is not known what runs; counting an earlier success does no harm.
         return self._begin - round(self.expect.every * 1000) if known is None else known
 
     def _deadline(self, last_success: int | None, told_at: int | None) -> int:
@@ -364,7 +366,7 @@ class Expectation(NamedTuple):
 
 
 class Record:
-    """What has succeeded, ordered so that many ticks can be looked up."""
+    """Successes, ordered so that many ticks can be looked up."""
 
     def __init__(self, successes: Sequence[Success]) -> None:
         ordered = sorted(successes)

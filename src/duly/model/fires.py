@@ -12,19 +12,19 @@ from duly.zones import zone
 
 
 class Fire(NamedTuple):
-    """One instant at which it fires."""
+    """One instant at which an expression fires."""
 
     at_ms: int
     local: datetime
-    """The same in its zone."""
+    """The instant in its zone."""
     dst_adjusted: bool
-    """It stands for a time that does not exist that day."""
+    """Whether it replaces a time that does not exist that day."""
     note: str | None
-    """What there is to say of a fire near a change of clocks."""
+    """A note, if it is near a clock change."""
 
 
 def fires(trigger: Cron, n: int, since_ms: int) -> Iterator[Fire]:
-    """The next n after an instant."""
+    """The next n instants after another."""
     clock = zone(trigger.tz)
     before = clock.offset(since_ms // 1000)
     for tick in trigger.upcoming(n, since_ms):
@@ -37,7 +37,7 @@ def fires(trigger: Cron, n: int, since_ms: int) -> Iterator[Fire]:
 
 def _note(adjusted: bool, local: datetime, change: int) -> str | None:
     if adjusted:
-        return "clocks are set forward over its time; it fires when that is done"
+        return "clocks skip its time that day; it fires right after the change"
     other = local.replace(fold=1 - local.fold)
     if other.utcoffset() != local.utcoffset():
         which = "second" if local.fold else "first"

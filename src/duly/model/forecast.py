@@ -1,6 +1,6 @@
 """Forecasts: dispatches per hour, and the busiest minutes.
 
-Triggers and calendars are asked, conditions are not: what they will say nobody knows yet.
+Triggers and calendars are considered; conditions are not, since their results are not known yet.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 BUSIEST = 10
 MAX_TICKS = 1_000_000
-"""Looking further would take too long; the answer says so."""
+"""Checking more ticks would take too long; the forecast says that it is incomplete."""
 
 
 class Minute(NamedTuple):
-    """A minute (UTC, in milliseconds) and how many jobs it brings."""
+    """A minute (UTC, in milliseconds) and the number of its jobs."""
 
     at: int
     dispatches: int
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What is to come from one instant to before another."""
+    """The dispatches in [start, end)."""
 
     start: int
     end: int
     hours: tuple[int, ...]
-    """Dispatches in each hour, the first of which begins at `start`."""
+    """The number of dispatches in each hour, from `start`."""
     busiest: tuple[Minute, ...]
-    """The minutes with most dispatches, most first."""
+    """The minutes with the most dispatches, most first."""
     schedules: int
     complete: bool
-    """False if there was too much to look at: what came after that is not counted."""
+    """False if there were too many ticks to check; later ones are then not counted."""
 
     @property
     def total(self) -> int:
@@ -56,7 +56,7 @@ def forecast(
     now: int,
     most_ticks: int = MAX_TICKS,
 ) -> Forecast:
-    """The dispatches of these schedules in the hours from `start` on."""
+    """The dispatches of these schedules in each hour from `start` on."""
     start -= start % MINUTE_MS
     end = start + hours * HOUR_MS
     minutes: Counter[int] = Counter()
@@ -84,7 +84,7 @@ def forecast(
 def outlook(
     plan: Plan, calendars: Mapping[str, Calendar], start: int, end: int, now: int
 ) -> Iterator[Decided]:
-    """What becomes of the ticks of a schedule, as far as that is known; also of those before the
-    start, where they use up what remains."""
+    """The decisions about a schedule's ticks, as far as they are known; including those before the
+    start, which use up its remaining dispatches."""
     ticks = ticks_to_come(plan, now, calendars, start, end)
     return walk(plan, Facts(calendars=calendars), ticks, now, Purpose.FORECAST)

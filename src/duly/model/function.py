@@ -1,9 +1,9 @@
 """Functions beyond their code: their published form and their status.
 
-active ⇄ paused        paused: jobs wait, ticks skip
+active ⇄ paused        paused: jobs wait, ticks are skipped
 active → deprecated    deprecated: pending jobs finish, callers are warned
-any → deleted          deleted: pending jobs are canceled, nothing more is accepted
-any → active           by restore only; code that registers it again changes nothing
+any → deleted          deleted: pending jobs are canceled, new calls are refused
+any → active           only by restore; registering the function again changes nothing
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 RESERVED = "duly."
-"""Names that begin so are for functions and queues of duly's own."""
+"""Names with this prefix are reserved for duly's own functions and queues."""
 
 
 def is_reserved(name: str) -> bool:
@@ -30,7 +30,7 @@ class Status(StrEnum):
 
 
 CLOSED = (Status.PAUSED, Status.DELETED)
-"""No job of such a function is started."""
+"""Jobs of functions with these statuses are not started."""
 
 MAY_BECOME: dict[str, tuple[Status, ...]] = {
     "pause": (Status.ACTIVE, Status.PAUSED),
@@ -39,11 +39,11 @@ MAY_BECOME: dict[str, tuple[Status, ...]] = {
     "delete": tuple(Status),
     "restore": tuple(Status),
 }
-"""From which status a verb may lead to its own: none silently undoes another one."""
+"""The statuses from which each verb is allowed, so that no verb silently undoes another."""
 
 
 class PublishedOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How jobs of the function are run unless a call says otherwise; times in milliseconds."""
+    """How jobs of the function run, unless a call has other options; times in milliseconds."""
 
     queue: str
     priority: int
@@ -59,7 +59,7 @@ class PublishedOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """A function as its workers describe it to everybody else."""
+    """A function as its workers publish it."""
 
     name: str
     kind: str
@@ -70,14 +70,14 @@ class Published(msgspec.Struct, frozen=True):
     alias_of: str | None
 
     def digest(self) -> str:
-        """What tells one description from another."""
+        """A digest that distinguishes versions of the description."""
         described = (self.kind, self.schema, self.options, self.internal, self.alias_of)
         text = msgspec.json.encode(described)
         return hashlib.sha256(text).hexdigest()[:16]
 
 
 class FunctionInfo(msgspec.Struct, frozen=True):
-    """A row of the functions table: what was published, and what operators decided."""
+    """A row of the functions table: what was published, and the status that operators set."""
 
     name: str
     kind: str
@@ -92,4 +92,4 @@ class FunctionInfo(msgspec.Struct, frozen=True):
     status_note: str | None
     status_at: int | None
     trigger: str = "manual"
-    """"schedule" as long as at least one schedule calls it, under this or an older name."""
+    """"schedule" if at least one schedule calls it, under this or an older name."""

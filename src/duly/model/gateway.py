@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 MAX_ERROR = 1_000
 NOTE_EVERY_MS = 10_000
-"""An answer that says nothing new is written down so seldom."""
+"""An unchanged answer is written at most this often."""
 
 
 class GatewayRecord(msgspec.Struct, frozen=True):
-    """One gateway as it stands in the store. The order of the fields is that of the columns."""
+    """One row of the gateways table. The fields are in the order of the columns."""
 
     id: str
     owner: str
@@ -28,18 +28,18 @@ class GatewayRecord(msgspec.Struct, frozen=True):
 
 
 def answered(record: GatewayRecord, crons: str, now: int) -> GatewayRecord:
-    """The gateway after it has said what its crons are."""
+    """The gateway after an answer with its crons."""
     return replace(record, crons=crons, seen_at=now, error=None, stale_since=None)
 
 
 def silent(record: GatewayRecord, error: str, now: int) -> GatewayRecord:
-    """The gateway after it has given no answer; what it said last stays."""
+    """The gateway after a failed request; its last answer is kept."""
     since = now if record.stale_since is None else record.stale_since
     return replace(record, error=error[:MAX_ERROR], stale_since=since)
 
 
 def worth_noting(before: GatewayRecord, after: GatewayRecord) -> bool:
-    """Whether what was heard has to be written down: it is new, or the last note is old."""
+    """Whether an answer must be stored: it is new, or the stored one is old."""
     if replace(before, seen_at=after.seen_at) != after:
         return True
     return (after.seen_at or 0) - (before.seen_at or 0) >= NOTE_EVERY_MS

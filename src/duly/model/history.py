@@ -1,4 +1,4 @@
-"""What is known of jobs that have ended, one by one and by day."""
+"""Finished jobs, as single runs and by day."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Run(NamedTuple):
 
 
 class Day(NamedTuple):
-    """What is left of the ticks and jobs of a schedule and a day (UTC) when they are gone."""
+    """The totals of a schedule's ticks and jobs on one day (UTC), kept after those are removed."""
 
     day: int
     dispatched: int

@@ -1,8 +1,8 @@
 """Reads iCalendar files and lists the dates of their events.
 
-Events become the dates that they touch, in the zone of the calendar that they are imported into.
-Repeating events are expanded within a window that the caller gives. What this cannot expand
-exactly is refused with its line, instead of being imported wrong.
+Events become the dates that they touch, in the zone of the calendar that imports them. Repeating
+events are expanded within a given window. Anything that cannot be expanded exactly is refused with
+its line number, instead of being imported incorrectly.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from duly.zones import zone
 
 MAX_TEXT = 4 << 20
 MAX_STEPS = 200_000
-"""Repetitions and days that are looked at in one file, those before the window included."""
+"""Repetitions and days to process in one file, including those before the window."""
 MAX_DAYS = 3_660
-"""No event is longer than ten years."""
+"""Events must not be longer than ten years."""
 
 ONE_DAY = dt.timedelta(days=1)
 WEEKDAYS = {name: number for number, name in enumerate("MO TU WE TH FR SA SU".split())}
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 (local times are compared and moved here)
 EARLIEST, LATEST = dt.date(1583, 1, 1), dt.date(9900, 12, 31)
-"""Outside of these, arithmetic with zones may leave the years that Python has."""
+"""Outside of these years, time zone arithmetic may leave the range of Python's dates."""
 
 
 def dates_of(
@@ -66,7 +66,7 @@ def _cut(label: str) -> str:
 
 
 class Line(NamedTuple):
-    """A property, and the number of the line on which it begins."""
+    """A property, and the number of its first line."""
 
     number: int
     name: str
@@ -78,7 +78,7 @@ class Line(NamedTuple):
 
 
 def _unfolded(text: str) -> Iterator[tuple[int, str]]:
-    """Logical lines: one that begins with a blank continues the one before."""
+    """Logical lines: a line that starts with a blank continues the previous one."""
     start, parts = 0, list[str]()
     for number, line in enumerate(re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff")), 1):
         if line[:1] in (" ", "\t") and parts:
@@ -98,7 +98,7 @@ _PARAM = re.compile(r';([A-Za-z0-9-]+)=((?:"[^"]*"|[^";:])*)')
 def _line(number: int, text: str) -> Line:
     name = _NAME.match(text)
     if name is None:
-        raise InvalidCalendar("ical", f"line {number}: no property: {text[:40]!r}")
+        raise InvalidCalendar("ical", f"line {number}: not a property: {text[:40]!r}")
     at, params = name.end(), dict[str, str]()
     while match := _PARAM.match(text, at):
         params[match[1].upper()] = match[2].strip('"')
@@ -112,7 +112,7 @@ def _line(number: int, text: str) -> Line:
 
 
 class Moment(NamedTuple):
-    """A date, or a local time; `tz` None is the zone of whoever reads it."""
+    """A date, or a local time; if `tz` is None, it is in the reader's zone."""
 
     moment: dt.datetime
     is_date: bool
@@ -142,12 +142,12 @@ def _events(text: str) -> Iterator[Event]:
         if line.name == "BEGIN":
             inside.append(line.value.strip().upper())
             if inside[0] != "VCALENDAR":
-                raise line.refuse("a file begins with BEGIN:VCALENDAR")
+                raise line.refuse("a file must start with BEGIN:VCALENDAR")
             if inside[-1] == "VEVENT":
                 event = Event(line)
         elif line.name == "END":
             if not inside or inside.pop() != line.value.strip().upper():
-                raise line.refuse(f"{line.value.strip()[:40]!r} did not begin")
+                raise line.refuse(f"{line.value.strip()[:40]!r} has no BEGIN")
             if event is not None and inside == ["VCALENDAR"]:
                 yield _complete(event)
                 event = None
@@ -187,7 +187,7 @@ def _read_label(event: Event, line: Line) -> None:
 
 def _read_rule(event: Event, line: Line) -> None:
     if event.rule is not None:
-        raise line.refuse("an event has one")
+        raise line.refuse("an event can have only one")
     event.rule = line
 
 
@@ -247,10 +247,10 @@ def _moment(line: Line, value: str | None = None) -> Moment:
         raise line.refuse("periods are not supported")
     match = _MOMENT.fullmatch(text)
     if match is None:
-        raise line.refuse(f"{text[:40]!r} is no date", "write 20260703 or 20260703T090000Z")
+        raise line.refuse(f"{text[:40]!r} is not a date", "write 20260703 or 20260703T090000Z")
     is_date = match[4] is None
     try:
-        # A leap second is the second before it, for a date.
+        # As a date, a leap second is the same as the second before it.
         clock = (0, 0, 0) if is_date else (int(match[4]), int(match[5]), min(int(match[6]), 59))
         moment = dt.datetime(int(match[1]), int(match[2]), int(match[3]), *clock)  # noqa: DTZ001
     except ValueError as error:
@@ -267,7 +267,7 @@ def _zone_of(line: Line, mark: str | None) -> str | None:
     if name is None:
         return None
     try:
-        # Some writers prefix a slash, and their own name.
+        # Some programs write a slash and their own name before the zone.
         return zone(name.lstrip("/")).name
     except UnknownZone as error:
         raise line.refuse(f"TZID: {error}") from None
@@ -277,15 +277,15 @@ def _duration(line: Line) -> dt.timedelta:
     text = line.value.strip()
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
-        raise line.refuse(f"{text[:40]!r} is no length of time", "write P1D or PT2H")
+        raise line.refuse(f"{text[:40]!r} is not a duration", "write P1D or PT2H")
     weeks, days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
     return dt.timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
-# Which days an event touches ----------------------------------------------------------------------
+# The days of an event ----------------------------------------------------------------------------
 
 Key = tuple[bool, dt.datetime]
-"""What tells two starts of an event apart, however they are written."""
+"""Distinguishes two starts of an event, however they are written."""
 
 
 @dataclass(slots=True)
@@ -309,7 +309,7 @@ def _key(moment: Moment) -> Key:
 
 
 def _in_zone(moment: Moment, tz: str) -> dt.datetime:
-    """The local time there; a date, and a time that is local anywhere, stay what they are."""
+    """The local time there; a date, or a time that is local everywhere, does not change."""
     if moment.tz is None or moment.tz == tz:
         return moment.moment
     written = zone(moment.tz)
@@ -335,7 +335,7 @@ def _touched(event: Event, window: _Window, moved: set[tuple[str, Key]]) -> Iter
 
 def _days(start: Moment, length: dt.timedelta, window: _Window) -> Iterator[dt.date]:
     begin = _in_zone(start, window.tz)
-    # The end is excluded: what ends at midnight does not touch the day that begins then.
+    # The end is exclusive: an event that ends at midnight does not touch the next day.
     end = begin + max(length - dt.timedelta(microseconds=1), dt.timedelta(0))
     low = max(begin.date(), window.first).toordinal()
     high = min(end.date(), window.last).toordinal()
@@ -346,19 +346,19 @@ def _length(event: Event) -> dt.timedelta:
     start, line = _start(event), event.line
     if event.end is not None:
         if event.end.is_date != start.is_date:
-            raise line.refuse("the event begins as a date and ends as a time, or the reverse")
+            raise line.refuse("the event starts with a date and ends with a time, or the reverse")
         length = _between(start, event.end)
     else:
         length = event.length or dt.timedelta(0)
     if length < dt.timedelta(0):
-        raise line.refuse("the event ends before it begins")
+        raise line.refuse("the event ends before it starts")
     if length.days > MAX_DAYS:
         raise line.refuse(f"the event lasts more than {MAX_DAYS:,} days")
     return max(length, ONE_DAY) if start.is_date else length
 
 
 def _start(event: Event) -> Moment:
-    assert event.start is not None  # Else _complete has refused it.
+    assert event.start is not None  # Otherwise _complete has refused it.
     return event.start
 
 
@@ -401,7 +401,7 @@ class Repeat:
 
 _BY_DAY = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)")
 MAX_LISTED = 400
-"""Entries of one BY-list: enough for every day of a year."""
+"""The maximum number of entries of a BY-list: enough for every day of a year."""
 _KNOWN = {"FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "BYMONTH", "BYMONTHDAY", "WKST"}
 
 
@@ -410,18 +410,18 @@ def _repeat(line: Line) -> Repeat:
     for part in filter(None, line.value.strip().upper().split(";")):
         key, equals, value = part.partition("=")
         if not equals or key in parts:
-            raise line.refuse(f"{part[:40]!r} makes no sense")
+            raise line.refuse(f"{part[:40]!r} is not valid")
         if key not in _KNOWN:
             raise line.refuse(f"{key[:40]} is not supported", "write the dates out as RDATE")
         parts[key] = value
     freq = parts.get("FREQ", "")
     if freq not in _PERIODS:
-        raise line.refuse(f"FREQ={freq[:40]} is not supported", f"one of {', '.join(_PERIODS)} is")
+        raise line.refuse(f"FREQ={freq[:40]} is not supported", f"use one of {', '.join(_PERIODS)}")
     if "COUNT" in parts and "UNTIL" in parts:
-        raise line.refuse("COUNT and UNTIL exclude each other")
+        raise line.refuse("COUNT and UNTIL cannot be combined")
     by_day = tuple(_nth_day(line, freq, text) for text in _listed(line, parts, "BYDAY"))
     if "BYMONTHDAY" in parts and (freq == "WEEKLY" or any(day.nth for day in by_day)):
-        raise line.refuse("BYMONTHDAY does not go with FREQ=WEEKLY or a numbered BYDAY")
+        raise line.refuse("BYMONTHDAY cannot be combined with FREQ=WEEKLY or a numbered BYDAY")
     return Repeat(
         freq,
         _number(line, "INTERVAL", parts.get("INTERVAL", "1"), 1, 1000),
@@ -435,13 +435,13 @@ def _repeat(line: Line) -> Repeat:
 
 
 def _until(line: Line, text: str | None) -> Moment | None:
-    if text is None or text.startswith("9999"):  # As some say "for ever".
+    if text is None or text.startswith("9999"):  # Some programs mean "forever" by that.
         return None
     return _moment(line, text)
 
 
 def _listed(line: Line, parts: Mapping[str, str], key: str) -> list[str]:
-    """The entries of a list, each once."""
+    """The entries of a list, without duplicates."""
     if key not in parts:
         return []
     if parts[key].count(",") >= MAX_LISTED:
@@ -464,21 +464,21 @@ def _month_day(line: Line, text: str) -> int:
 
 def _weekday(line: Line, text: str) -> int:
     if text not in WEEKDAYS:
-        raise line.refuse(f"{text[:40]!r} is no weekday", f"one of {', '.join(WEEKDAYS)} is")
+        raise line.refuse(f"{text[:40]!r} is not a weekday", f"use one of {', '.join(WEEKDAYS)}")
     return WEEKDAYS[text]
 
 
 def _nth_day(line: Line, freq: str, text: str) -> NthDay:
     match = _BY_DAY.fullmatch(text)
     if match is None or (match[1] and int(match[1]) == 0):
-        raise line.refuse(f"BYDAY={text[:40]} makes no sense", "write MO, or 2MO, or -1MO")
+        raise line.refuse(f"BYDAY={text[:40]} is not valid", "write MO, or 2MO, or -1MO")
     if match[1] and freq not in ("MONTHLY", "YEARLY"):
         raise line.refuse(f"BYDAY={text} needs FREQ=MONTHLY or FREQ=YEARLY")
     return NthDay(WEEKDAYS[match[2]], int(match[1] or 0))
 
 
 def _repeated(start: Moment, line: Line, window: _Window) -> Iterator[Moment]:
-    """Every repetition until the window ends. The time of day stays, so only days are sought."""
+    """All repetitions up to the end of the window. The time of day is fixed, so only days vary."""
     rule = _repeat(line)
     first, clock = start.moment.date(), start.moment.time()
     found = 0
@@ -505,7 +505,7 @@ def _is_after(moment: Moment, until: Moment) -> bool:
     return _in_zone(moment, "UTC") > _in_zone(until, "UTC")
 
 
-# A period is the day with which it begins, and the days in it that a rule names.
+# A period is represented by its first day, and has the days that a rule selects in it.
 Periods = Iterator[tuple[dt.date, list[dt.date]]]
 
 
@@ -577,7 +577,7 @@ def _in_months(day: dt.date, rule: Repeat) -> bool:
 
 
 def _nth_of(begin: dt.date, end: dt.date, wanted: tuple[NthDay, ...]) -> list[dt.date]:
-    """The days of a month or year that are the nth such weekday in it."""
+    """The days of a month or year that are the nth weekday of their kind in it."""
     found: set[int] = set()
     for weekday, nth in wanted:
         start = begin.toordinal() + (weekday - begin.weekday()) % 7

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from duly.clock import from_ms
 
 LONGEST_LINE = 75
-"""Octets, without the end of the line."""
+"""Octets, without the line end."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[\ud800-\udfff]")
 
-# A file must hold something, also where nothing is to come.
+# A calendar must have a component, even if there are no events.
 _NOTHING = (
     "BEGIN:VTIMEZONE",
     "TZID:UTC",
@@ -26,7 +26,7 @@ _NOTHING = (
 
 
 class Event(NamedTuple):
-    """One coming tick."""
+    """One upcoming tick."""
 
     at: int
     uid: str
@@ -58,14 +58,14 @@ def _lines(name: str, events: Iterable[Event], now: int) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """A text as the value of a property."""
+    """Text, escaped as the value of a property."""
     text = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
     text = text.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,")
     return text.replace("\r\n", "\\n").replace("\r", "\\n").replace("\n", "\\n")
 
 
 def folded(line: str) -> Iterator[str]:
-    """A line in parts that are short enough; no character is torn apart."""
+    """A line in parts that are short enough; no character is split."""
     part, size = "", 0
     for character in line:
         width = len(character.encode())

@@ -13,7 +13,7 @@ MAX_TEXT = 500
 
 
 class EventState(StrEnum):
-    """What became of a received webhook: what became of its job."""
+    """The state of a received webhook, which follows that of its job."""
 
     PENDING = "pending"
     PROCESSING = "processing"
@@ -32,7 +32,7 @@ _OF_JOB = {
 
 
 class InboxRecord(msgspec.Struct, frozen=True):
-    """One row of the inbox; a list has it without the body."""
+    """One row of the inbox; lists have it without the body."""
 
     id: str
     webhook: str
@@ -47,7 +47,7 @@ class InboxRecord(msgspec.Struct, frozen=True):
 
 
 class JobOfEvent(msgspec.Struct, frozen=True):
-    """Where the job of an event stands."""
+    """The state of an event's job."""
 
     state: State
     attempt: int
@@ -56,7 +56,7 @@ class JobOfEvent(msgspec.Struct, frozen=True):
 
 
 class FoundEvent(msgspec.Struct, frozen=True):
-    """A row of the inbox with its job; one without was filtered."""
+    """A row of the inbox with its job; an event without a job was filtered."""
 
     record: InboxRecord
     job: JobOfEvent | None
@@ -67,7 +67,7 @@ class FoundEvent(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> str | None:
-        """Why it failed, or why its last attempt did."""
+        """Why its job, or its last attempt, failed."""
         if self.job is None:
             return None
         if self.job.state == State.CANCELED and self.job.error is None:
@@ -76,7 +76,7 @@ class FoundEvent(msgspec.Struct, frozen=True):
 
 
 class InboxFilter(msgspec.Struct, frozen=True):
-    """Which events a list is about; None means any."""
+    """Filters for a list of events; None means any."""
 
     webhook: str | None = None
     owner: str | None = None
@@ -86,10 +86,10 @@ class InboxFilter(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Part of a list; `next` asks for what comes after it, None at the end.
+    """One page of a list; `next` requests the following page, and is None at the end.
 
-    It may hold few, or nothing, and yet have a next one: of one state only so many events are
-    looked at for a page.
+    A page may have few events, or none, and still have a `next`: when filtering by state, only a
+    limited number of events is examined for each page.
     """
 
     events: list[FoundEvent]
@@ -97,14 +97,14 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 def line_of(webhook: str, entity: str) -> str:
-    """The batch to which the jobs of an entity belong; they run one after the other."""
+    """The batch of an entity's jobs, which run one after the other."""
     digest = hashlib.sha256(f"{webhook}\0{entity}".encode()).hexdigest()
-    # Version 8, for ids of one's own making.
+    # Version 8, for custom ids.
     return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
 
 
 def storable(text: str) -> str:
-    """What a sender says as both databases take it; long texts by their digest."""
+    """A sender's text in a form that both databases accept; long text as its digest."""
     clean = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
     if len(clean) <= MAX_TEXT:
         return clean

@@ -5,9 +5,9 @@
        └── retry, rescue,┘         pending ──cancel, expiry──▶ canceled
            give-back
 
-Three counters, never one. *token* fences every write: it grows at claim, rescue and give-back, is
-even while pending and odd while running. *attempt* counts for the retry policy. *crashes* counts
-worker deaths during the body.
+There are three separate counters. *token* fences every write: it grows at claim, rescue and
+give-back, is even while pending and odd while running. *attempt* counts for the retry policy.
+*crashes* counts worker deaths during the body.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ DEFAULT_QUEUE = "default"
 FIVE_YEARS_MS = 1826 * 86_400_000
 CRASHES_BEFORE_ALONE = 2
 CRASHES_UNTIL_CONVICTED = 4
-"""Two beside other jobs, and two in a process of its own, seen by a worker that lived on."""
+"""Two alongside other jobs, and two in a separate process, seen by a worker that survived."""
 LOCK_RETRIES = 10
 CLAIM_BYTES = 8 << 20
-"""So many bytes of arguments are claimed at a time, unless a single job has more."""
+"""Up to this many bytes of arguments are claimed at a time, unless a single job has more."""
 
 
 class State(StrEnum):
@@ -74,7 +74,7 @@ class ErrorKind(StrEnum):
 
 
 class Hold(StrEnum):
-    """Why a due job cannot start; a held job is in no claim index."""
+    """Why a due job cannot start; held jobs are in no claim index."""
 
     FUNCTION = "function"
     PAUSED = "paused"
@@ -85,7 +85,7 @@ class Hold(StrEnum):
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True):
-    """A job as it is inserted. The order of the fields is the order of the columns."""
+    """A job as it is inserted. The fields are in the order of the columns."""
 
     id: str
     function: str
@@ -105,7 +105,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrackedJob(NewJob, frozen=True, array_like=True):
-    """The same with what most jobs do not have, so that most inserts need not carry it."""
+    """A job with fields that most jobs do not need, so that most inserts are smaller."""
 
     hold: str | None = None
     trigger: str | None = None
@@ -120,7 +120,7 @@ class TrackedJob(NewJob, frozen=True, array_like=True):
 
 
 class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A key that a job holds until an instant, whatever becomes of the job."""
+    """A key that a job holds until an instant, whatever its outcome."""
 
     scope: str
     key: str
@@ -128,14 +128,14 @@ class KeyEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyedJob(TrackedJob, frozen=True, array_like=True):
-    """A job that is stored only if nobody holds its keys, or that belongs to a trace; these fields
-    are no columns."""
+    """A job that is stored only if its keys are free, or that belongs to a trace; these fields are
+    not columns."""
 
     entries: tuple[KeyEntry, ...] = ()
     debounced: bool = False
-    """Whether a job that holds the pending key takes over the arguments and the due time."""
+    """Whether a job that already holds the pending key gets these arguments and this due time."""
     trace: str | None = None
-    """The span in which it was called, as the header `traceparent` says it."""
+    """The span of the call, as a `traceparent` header."""
 
     @property
     def has_keys(self) -> bool:
@@ -143,7 +143,7 @@ class KeyedJob(TrackedJob, frozen=True, array_like=True):
 
 
 class Trigger(StrEnum):
-    """Who started a job."""
+    """What enqueued a job."""
 
     MANUAL = "manual"
     SCHEDULE = "schedule"
@@ -153,7 +153,7 @@ class Trigger(StrEnum):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A job that a worker has just made its own, with the token that fences its writes."""
+    """A job that a worker has just claimed, with the token that fences its writes."""
 
     id: str
     token: int
@@ -170,9 +170,9 @@ class Claim(msgspec.Struct, frozen=True):
     args: str
     lock_retries: int = 0
     holds_key: bool = False
-    """Whether calls with its key are still answered with this job: until its body starts."""
+    """Whether calls with its key still return this job, until its body starts."""
     holds_slot: bool = False
-    """Whether a limit counts it as running until the body has really ended."""
+    """Whether a limit counts it as running until its body has really ended."""
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,14 +202,14 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str | None = None
     error_traceback: str | None = None
     lock_failures: int = 0
-    """How many more of them the job has had."""
+    """The new counters of these retries."""
 
 
 Settlement = Finish | Again
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """What rescue has to know of a job whose worker died."""
+    """What rescue needs to know about a job whose worker died."""
 
     id: str
     token: int
@@ -222,7 +222,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class JobRecord(msgspec.Struct, frozen=True):
-    """One job as it stands in the store, live or finished."""
+    """One job as stored, live or finished."""
 
     id: str
     function: str
@@ -260,11 +260,11 @@ class JobRecord(msgspec.Struct, frozen=True):
 
 
 LEFT_OUT = '{"…":"too long to be listed"}'
-"""What lists have instead of arguments and results that are long, as JSON."""
+"""What lists show instead of long arguments and results, as JSON."""
 
 
 class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which jobs a list or a bulk verb is about; None means any."""
+    """Filters for lists and bulk changes of jobs; None means any."""
 
     state: State | None = None
     function: str | None = None
@@ -281,13 +281,13 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def newest_first(pages: Iterable[Iterable[JobRecord]], limit: int) -> list[JobRecord]:
-    """The newest of the jobs that several lists have found."""
+    """The newest of the jobs found by several queries."""
     every = (record for page in pages for record in page)
     return sorted(every, key=lambda record: record.id, reverse=True)[:limit]
 
 
 def serves(queues: tuple[str, ...] | None, queue: str) -> bool:
-    """Whether a worker for these queues runs jobs of that one; duly's own are everybody's."""
+    """Whether a worker for these queues serves that one; all workers serve duly's own queues."""
     return queues is None or queue in queues or is_reserved(queue)
 
 
@@ -299,31 +299,31 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """The function's own failure: an exception, a timeout, a result that cannot be stored."""
+    """The function's own failure: an exception, a timeout, or a result that cannot be stored."""
 
     kind: ErrorKind
     message: str
     traceback: str | None = None
     final: bool = False
-    """Another attempt would be of no use."""
+    """Whether another attempt is pointless."""
     after: float | None = None
-    """How long to wait before it, if the function has said so."""
+    """The delay before the next attempt, if the function gave one."""
 
 
 class Conflicted(msgspec.Struct, frozen=True):
-    """A mutation lost against another transaction: serialization, deadlock, busy."""
+    """A mutation lost a conflict with another transaction: serialization, deadlock, busy."""
 
     message: str
 
 
 class SystemFailed(msgspec.Struct, frozen=True):
-    """A mutation met an error of the system, such as a lost connection."""
+    """A mutation failed with a system error, such as a lost connection."""
 
     message: str
 
 
 class LockRefused(msgspec.Struct, frozen=True):
-    """A mutation asked for a lock that was not free: its own NOWAIT or `lock_timeout`."""
+    """A mutation could not get a lock: its own NOWAIT or `lock_timeout`."""
 
     failure: Raised
 
@@ -336,14 +336,14 @@ class NeverStarted(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker stopped before the body had ended; nobody knows how far it came."""
+    """The worker stopped before the body had ended; how far it got is unknown."""
 
 
 Outcome = Succeeded | Raised | Conflicted | LockRefused | SystemFailed | NeverStarted | Interrupted
 
 
 class Ending(TypedDict, total=False):
-    """What a terminal state may come with."""
+    """The fields that can accompany a terminal state."""
 
     result: str | None
     error_kind: str | None
@@ -353,7 +353,7 @@ class Ending(TypedDict, total=False):
 
 
 class Changes(TypedDict, total=False):
-    """In what a job that goes back to pending may differ from what it was when it was claimed."""
+    """The fields that can change when a job goes back to pending."""
 
     token: int
     run_at: int
@@ -368,12 +368,12 @@ class Changes(TypedDict, total=False):
 
 
 def finished(job: Claim | Lost, state: str, **ending: Unpack[Ending]) -> Finish:
-    """The end of an attempt and its job."""
+    """Finish the attempt and its job."""
     return Finish(id=job.id, token=job.token, state=state, **ending)
 
 
 def again(job: Claim | Lost | JobRecord, **changes: Unpack[Changes]) -> Again:
-    """The end of an attempt that was none, apart from the changes: its job is as it was before."""
+    """Return a job to pending as it was before the attempt, apart from the changes."""
     given: dict[str, Any] = {
         "token": job.token,
         "run_at": job.run_at,
@@ -387,7 +387,7 @@ def again(job: Claim | Lost | JobRecord, **changes: Unpack[Changes]) -> Again:
 
 
 def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlement:
-    """Say what an attempt's outcome means for its job. `chance` is drawn from [0, 1)."""
+    """Decide what an attempt's outcome means for its job. `chance` is drawn from [0, 1)."""
     match outcome:
         case Succeeded():
             return settle_success(claim, outcome)
@@ -408,35 +408,35 @@ def settle(claim: Claim, outcome: Outcome, now: int, chance: float) -> Settlemen
 
 
 def settle_success(claim: Claim, outcome: Succeeded) -> Finish:
-    """The same for most outcomes, which need neither the time nor chance."""
+    """The same for most outcomes, which depend on neither time nor chance."""
     return finished(claim, State.SUCCEEDED, result=outcome.result)
 
 
 def _after_interruption(claim: Claim, now: int) -> Settlement:
-    """A mutation left no trace; an action may run again only if it asked for that.
+    """A mutation left no trace; an action runs again only if its function has `retry`.
 
-    The stop was nobody's failure, so it costs no attempt.
+    A shutdown is not a failure, so it does not count as an attempt.
     """
     if claim.kind == Kind.ACTION and claim.retry is None:
         return finished(
             claim,
             State.FAILED,
             error_kind=ErrorKind.WORKER_LOST,
-            error_message="the worker stopped before the job had ended",
+            error_message="the worker stopped before the job finished",
         )
     return again(claim)
 
 
 def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) -> Settlement:
-    """Say what the death of its worker means for a job that was running there.
+    """Decide what the death of a worker means for a job that was running there.
 
-    A mutation's transaction is gone with the worker, so it simply runs again. An action may have
-    had effects, so it runs again only if its function asked for retries. The second crash sends
-    either into a process of its own.
+    A mutation's transaction died with the worker, so it simply runs again. An action may have had
+    effects, so it runs again only if its function has `retry`. After the second crash, either kind
+    runs in a separate process.
 
     There a death counts only if it was `witnessed` by the worker that started the process and
-    lived on. If that worker died too, something killed both, and nothing is known about the job:
-    it runs again, later each time in case it is the job that takes everything down.
+    survived it. If that worker died too, something killed both, which says nothing about the job:
+    it runs again, with increasing delays in case it is the job that kills them.
     """
     alone = job.crashes >= CRASHES_BEFORE_ALONE
     crashes = job.crashes + (witnessed or not alone)
@@ -445,7 +445,7 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
             job,
             State.FAILED,
             error_kind=ErrorKind.CRASH_LOOP,
-            error_message=f"its process died {crashes} times, at last with no other job in it",
+            error_message=f"its process died {crashes} times, the last time with no other job in it",
         )
     if job.kind == Kind.MUTATION:
         same = again(job, crashes=crashes)
@@ -472,13 +472,13 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
 
 
 def _later(same: Again, now: int, chance: float, witnessed: bool) -> Again:
-    """A process must not be started, and perhaps a machine taken down, again and again at once."""
-    with_whom = "" if witnessed else ", and with it the worker that watched it"
+    """Back off, so that processes, or a whole machine, are not brought down repeatedly."""
+    with_whom = "" if witnessed else ", together with the worker that started it"
     return msgspec.structs.replace(
         same,
         run_at=now + round(system_delay(same.system_retries, chance) * 1000),
         system_retries=same.system_retries + 1,
-        error_message=f"the process that it had for itself died{with_whom}",
+        error_message=f"its separate process died{with_whom}",
     )
 
 
@@ -513,7 +513,7 @@ def _after_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Se
 
 
 def _after_lock_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Settlement:
-    """The lock may be free soon, but a body that always asks in vain must not run forever."""
+    """The lock may be free soon, but a body that never gets it must not run forever."""
     if claim.lock_retries < LOCK_RETRIES:
         delay = conflict_delay(claim.lock_retries, chance)
         return _again_without_counting(claim, now, delay, failure.message, lock_failures=1)
@@ -524,7 +524,7 @@ def _after_lock_failure(claim: Claim, failure: Raised, now: int, chance: float) 
 def _again_without_counting(
     claim: Claim, now: int, delay: float, message: str, lock_failures: int = 0
 ) -> Again:
-    """A failure that is not the function's own costs it no attempt."""
+    """A failure that is not the function's own does not count as an attempt."""
     return again(
         claim,
         run_at=now + round(delay * 1000),
@@ -535,5 +535,5 @@ def _again_without_counting(
 
 
 def _hold_after(crashes: int) -> Hold | None:
-    """A job that crashed two workers stays in a process of its own."""
+    """A job that crashed two workers keeps running in a separate process."""
     return Hold.ALONE if crashes >= CRASHES_BEFORE_ALONE else None

@@ -1,11 +1,11 @@
-"""Unique keys and limits: which jobs exclude each other, and how many of a key may run or start.
+"""Unique keys and limits: which jobs exclude each other, and how many per key may run or start.
 
-`Unique` keeps a call from being stored twice, `Limit` keeps stored jobs from starting. Both go by
-keys. Nothing here asks a database: a store says who holds a key and who started when, and `KeyRoom`
-answers what that leaves.
+`Unique` prevents a call from being stored twice, `Limit` prevents stored jobs from starting. Both
+use keys. This module does not query the database: a store finds out who holds a key and what
+started when, and `KeyRoom` computes what that leaves.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ PENDING, UNFINISHED, PERIOD, IDEMPOTENCY = "pending", "unfinished", "period", "i
 
 
 class Unique(msgspec.Struct, frozen=True):
-    """One job for each key: another call gives back the job that is there.
+    """Store one job per key; another call with the same key returns the existing job.
 
     `scope` says for how long: until the job starts ("pending"), until it has ended
-    ("unfinished"), or, with `period`, for so many seconds after the call. The key belongs to the
-    function; a callable gets the call's arguments; None stands for the arguments themselves.
+    ("unfinished"), or, with `period`, for that many seconds after the call. Keys are separate for
+    each function. `key` can be a callable that gets the call's arguments; None uses the arguments
+    themselves as the key.
     """
 
     key: Key = None
@@ -45,18 +46,20 @@ class Unique(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         _check_key("unique", self.key)
         if self.scope not in (PENDING, UNFINISHED):
-            raise InvalidOption("unique", f'scope is "pending" or "unfinished", not {self.scope!r}')
+            raise InvalidOption(
+                "unique", f'scope must be "pending" or "unfinished", not {self.scope!r}'
+            )
         if self.period is not None:
             check_period("unique", "period", self.period)
             if self.scope != PENDING:
-                raise InvalidOption("unique", "give a scope or a period, not both")
+                raise InvalidOption("unique", "give either a scope or a period, not both")
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How many jobs of a key run at once, over all workers, and how many start in a time.
+    """How many jobs with a key run at once, across all workers, and how many start in a period.
 
-    `rate` jobs start at most in any `per` seconds. The key is common to all functions that name
-    it; a callable gets the call's arguments; None stands for the function.
+    At most `rate` jobs start in any `per` seconds. The key is shared by all functions that use it.
+    It can be a callable that gets the call's arguments; None stands for the function.
     """
 
     key: Key = None
@@ -71,7 +74,7 @@ class Limit(msgspec.Struct, frozen=True):
         if self.at_once is not None:
             check_at_once("limit", self.at_once)
         if (self.rate is None) != (self.per is None):
-            raise InvalidOption("limit", "give rate and per together")
+            raise InvalidOption("limit", "rate and per must be given together")
         if self.rate is not None:
             if type(self.rate) is not int or not 1 <= self.rate <= MAX_RATE:
                 raise InvalidOption("limit", f"rate must be 1 to {MAX_RATE:,}, not {self.rate!r}")
@@ -86,18 +89,20 @@ def check_at_once(option: str, at_once: object) -> None:
 def check_period(option: str, name: str, seconds: object) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0.001 <= seconds <= LONGEST_PERIOD:  # type: ignore[operator]
-        raise InvalidOption(option, f"{name} must be 0.001 s to a year, in seconds: {seconds!r}")
+        raise InvalidOption(
+            option, f"{name} must be 0.001 s to a year, in seconds, not {seconds!r}"
+        )
 
 
 def check_key(option: str, key: object) -> str:
-    """The key, if it can be one."""
+    """The key, if it is valid."""
     if not isinstance(key, str):
         raise InvalidOption(option, f"a key must be text, not {key!r}")
     if not key or len(key) > MAX_KEY or not key.isprintable():
         raise InvalidOption(option, f"a key must be 1 to {MAX_KEY} printable characters: {key!r}")
     if option == "limit" and key.startswith(RESERVED_PREFIXES):
         raise InvalidOption(
-            option, f"keys that begin with {' or '.join(RESERVED_PREFIXES)} are duly's own"
+            option, f"keys that start with {' or '.join(RESERVED_PREFIXES)} are reserved for duly"
         )
     return key
 
@@ -107,11 +112,11 @@ def _check_key(option: str, key: object) -> None:
         check_key(option, key)
 
 
-# What a job carries -------------------------------------------------------------------------------
+# Stored rules -------------------------------------------------------------------------------------
 
 
 class Rules(msgspec.Struct, frozen=True, array_like=True):
-    """A limit as its jobs carry it: the time in milliseconds."""
+    """A limit as it is stored with its jobs, with times in milliseconds."""
 
     at_once: int | None
     rate: int | None
@@ -135,7 +140,7 @@ Arguments = Callable[[], dict[str, Any]]
 
 def limit_key(limit: Limit, function: str, arguments: Arguments) -> str:
     if limit.key is None:
-        # No key of a user's has a line break in it.
+        # A user's key never contains a line break.
         return f"function\n{function}"
     return _chosen("limit", limit.key, arguments)
 
@@ -151,12 +156,12 @@ def keyed(
     idempotency_ms: int,
     now: int,
 ) -> dict[str, Any]:
-    """The keys that a call asks for, as fields of a KeyedJob; empty if it asks for none."""
+    """The keys of a call, as fields of a KeyedJob; empty if it has none."""
     entries: list[KeyEntry] = []
     pending: str | None = None
     unfinished: str | None = None
     if idempotency_key is not None:
-        # First of all: a repeat of a call is neither merged into another nor does it take a period.
+        # First of all: a repeated call is neither merged into another nor does it use up a period.
         key = f"{function}\nkey:{idempotency_key}"
         entries.append(KeyEntry(IDEMPOTENCY, key, now + idempotency_ms))
     if unique is not None and (unique.key is not None or not debounced):
@@ -180,7 +185,7 @@ def keyed(
 
 
 def _unique_key(unique: Unique, function: str, args: str, arguments: Arguments) -> str:
-    """Names and keys are printable, so the line break keeps them apart."""
+    """Names and keys are printable, so a line break separates them."""
     if unique.key is None:
         return f"{function}\nargs:{hashlib.sha256(args.encode()).hexdigest()}"
     return f"{function}\nkey:{_chosen('unique', unique.key, arguments)}"
@@ -190,11 +195,11 @@ def _chosen(option: str, key: str | Callable[..., str], arguments: Arguments) ->
     return key if isinstance(key, str) else check_key(option, key(**arguments()))
 
 
-# What a limit leaves ------------------------------------------------------------------------------
+# Free capacity ------------------------------------------------------------------------------------
 
 
 class KeyRoom:
-    """What is left of one key while its lock is held: slots, and starts in the window."""
+    """The free capacity of one key while its lock is held: slots, and starts in the window."""
 
     def __init__(self, slots: Iterable[int] = (), starts: Iterable[int] = ()) -> None:
         self._slots = set(slots)
@@ -204,13 +209,13 @@ class KeyRoom:
         return KeyRoom(self._slots, self._starts)
 
     def free_slots(self, rules: Rules) -> int | None:
-        """None: as many as one likes."""
+        """The number of free slots; None: no limit."""
         return None if rules.at_once is None else max(0, rules.at_once - len(self._slots))
 
     def starts_at(self, rules: Rules, now: int) -> int:
-        """The first instant, now or later, at which the rate lets another job start.
+        """The first instant, now or later, at which the rate allows another start.
 
-        A start at `s` counts until `s + per`, which is outside: the rate-th last one decides.
+        A start at `s` counts until `s + per`, exclusive: the rate-th last start decides.
         """
         if rules.rate is None or rules.per is None or len(self._starts) < rules.rate:
             return now
@@ -220,7 +225,7 @@ class KeyRoom:
         return self.free_slots(rules) != 0 and self.starts_at(rules, now) <= now
 
     def take(self, rules: Rules, now: int) -> int | None:
-        """Start one; the number of its slot, if it needs one."""
+        """Start one job; returns the number of its slot, if it needs one."""
         if rules.rate is not None:
             insort(self._starts, now)
         if rules.at_once is None:
@@ -230,7 +235,7 @@ class KeyRoom:
         return slot
 
     def startable(self, rules: Rules, now: int) -> int:
-        """How many could start now, at most a thousand."""
+        """How many jobs could start now, at most a thousand."""
         free = self.free_slots(rules)
         most = 1000 if free is None else min(free, 1000)
         if rules.rate is None or rules.per is None:
@@ -240,7 +245,7 @@ class KeyRoom:
 
 
 class WaitingLine(NamedTuple):
-    """Jobs that wait for a key in one queue, of one function, under one limit."""
+    """Jobs that wait for a key, in one queue, of one function, under one limit."""
 
     queue: str
     function: str
@@ -248,42 +253,42 @@ class WaitingLine(NamedTuple):
     closed: bool
     """Whether its queue or function is paused, or its function deleted."""
     next_at: int | None
-    """When the first job of the same key, queue and function is due that is not held."""
+    """When the first job with the same key, queue and function that is not held is due."""
 
     @property
     def rules(self) -> Rules:
         return decode_rules(self.limits)
 
     def is_offered(self, until: int) -> bool:
-        """Whether a job of this kind is free to take a slot, and has not done so."""
+        """Whether a job of this line is free to take a slot and has not taken it yet."""
         return self.next_at is not None and self.next_at <= until
 
 
 class KeyWait(NamedTuple):
-    """What a job waits for that is held for its key."""
+    """What a job that is held for its key waits for."""
 
     key: str
     holders: tuple[str, ...]
-    """The jobs that have its slots."""
+    """The jobs that occupy its slots."""
     starts_at: int | None = None
-    """When its rate lets another job start, if a slot is free."""
+    """When its rate allows another start, if a slot is free."""
     first: str | None = None
     """The job that gets the free slot next, if any can start."""
 
 
 class Waiter(NamedTuple):
-    """One of the first jobs in a line."""
+    """One of the first jobs in a waiting line."""
 
     id: str
     rules: Rules
     starts_here: bool
-    """Whether whoever asks can start it."""
+    """Whether the calling worker can start it."""
     queue_is_full: bool = False
-    """Its queue has a limit of its own, which leaves nothing."""
+    """Whether its queue has its own limit with no capacity left."""
 
 
 class NextStarts(NamedTuple):
-    """Who gets what a key leaves: those to start, and those to free for others, each due when."""
+    """The jobs that get a key's capacity: those to start, and those to release, with due times."""
 
     start: list[str]
     free: dict[str, int]
@@ -292,11 +297,11 @@ class NextStarts(NamedTuple):
 def startable(
     mine: Sequence[WaitingLine], others: Sequence[WaitingLine], room: KeyRoom, now: int
 ) -> list[WaitingLine]:
-    """The lines whose first job gets what a key leaves, or a time if only its rate is in the way.
+    """The lines whose first job gets the key's capacity, or a time if only the rate prevents it.
 
-    `mine` are those whose jobs whoever asks can start. One of the others that has a free job
-    already, and has not taken its turn, is passed over: its workers are busy, and nobody must wait
-    for them.
+    `mine` are the lines whose jobs the caller can start. If one of the `others` already has a free
+    job that has not started, it is passed over: its workers are busy, and other jobs should not
+    wait for them.
     """
     ready = [line for line in mine if room.may_start(line.rules, now)]
     ready += [
@@ -311,10 +316,10 @@ def startable(
 
 
 def next_of(waiters: Iterable[Waiter], room: KeyRoom, now: int, here: int) -> NextStarts:
-    """Share out what a key leaves, first come first served; `here`: how many can start here.
+    """Distribute a key's capacity, first come first served; `here`: how many can start here.
 
-    If only the rate stands in the way, one waiter gets the time at which it does not; when that one
-    starts, it sees to the next.
+    If only the rate prevents a start, one waiter gets the time at which it can start; when it
+    starts, it provides for the next.
     """
     following = NextStarts([], {})
     has_time = False
@@ -325,7 +330,7 @@ def next_of(waiters: Iterable[Waiter], room: KeyRoom, now: int, here: int) -> Ne
                 following.start.append(waiter.id)
             else:
                 following.free[waiter.id] = 0
-            # What waits for its queue leaves the slot to those behind it.
+            # Jobs that wait for their queue leave the slot to those behind them.
             if not waiter.queue_is_full:
                 room.take(rules, now)
         elif room.free_slots(rules) != 0 and not has_time:
@@ -335,8 +340,8 @@ def next_of(waiters: Iterable[Waiter], room: KeyRoom, now: int, here: int) -> Ne
 
 
 def lock_order(keys: Iterable[str]) -> Sequence[str]:
-    """Everybody locks keys in one order: those of queues first, which a claim needs before others.
+    """The order in which all processes lock keys; queues first, which a claim needs before others.
 
-    Otherwise two that need the same keys could wait for each other.
+    Without a common order, two processes that need the same keys could wait for each other.
     """
     return sorted(set(keys), key=lambda key: (not key.startswith("queue:"), key))

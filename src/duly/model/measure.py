@@ -1,11 +1,11 @@
-"""Measures: queue depths, and counters that only grow."""
+"""Measures: queue depths, and counters that only increase."""
 
 from __future__ import annotations
 
 import msgspec
 
 CAP = 10_000
-"""Nothing is counted beyond it: there are at least so many."""
+"""Counting stops here: the actual number may be higher."""
 
 DURATION = "duly_job_duration_seconds"
 DURATION_SUM = "duly_job_duration_seconds_sum"
@@ -14,23 +14,23 @@ RESCUED = "duly_jobs_rescued_total"
 WEBHOOKS = "duly_webhooks_total"
 
 LABELS: dict[str, tuple[str, ...]] = {
-    # How many fell between this bound and the one before it.
+    # The number of durations between this bound and the previous one.
     DURATION: ("function", "outcome", "le"),
-    # In milliseconds, as all that is stored.
+    # In milliseconds, as all stored times.
     DURATION_SUM: ("function", "outcome"),
     TICKS: ("outcome", "reason"),
     RESCUED: (),
     WEBHOOKS: ("webhook", "verdict"),
 }
-"""The counts that are stored, each with the names of its labels."""
+"""The stored counters, each with the names of its labels."""
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-"""The buckets of durations, in seconds; beyond the last one there is another."""
+"""The upper bounds of the duration buckets, in seconds; there is one more bucket above."""
 BOUND_LABELS = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
 
 
 class Count(msgspec.Struct, frozen=True):
-    """So many more of something; `labels` is a JSON object, its names in the order of LABELS."""
+    """An increment of a counter; `labels` is a JSON object with names in the order of LABELS."""
 
     name: str
     labels: str
@@ -38,7 +38,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How many jobs of a queue wait and run, each counted up to MOST."""
+    """How many jobs of a queue are waiting and running, each counted up to MOST."""
 
     queue: str
     due: int
@@ -46,7 +46,7 @@ class Depth(msgspec.Struct, frozen=True):
     running: int
     held: int
     due_since: int | None
-    """Since when the oldest one that could start is due."""
+    """When the oldest job that could start became due."""
 
     @property
     def capped(self) -> bool:
@@ -59,4 +59,4 @@ class ScheduleCounts(msgspec.Struct, frozen=True):
     active: int
     parked: int
     inactive: int
-    """Disabled, or over."""
+    """Disabled, or ended."""

@@ -6,12 +6,12 @@ import re
 
 MAX_DEPTH = 64
 
-# A string may lack its end: were it no match then, each of its quotes would be tried in turn.
+# The end of a string is optional: otherwise each quote of an unfinished one would be tried in turn.
 _BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
 
 
 def depth_of(text: bytes | bytearray, most: int = MAX_DEPTH) -> int:
-    """How deep the brackets outside of strings are nested; no further than one beyond `most`."""
+    """The nesting depth of brackets outside of strings, counted up to one more than `most`."""
     if text.count(b"[") + text.count(b"{") <= most:
         return 0
     deepest = depth = 0

@@ -11,19 +11,19 @@ from duly.model.progress import Look
 
 
 class Cursor(NamedTuple):
-    """Up to where one has seen everything; what comes after may be seen twice, never missed."""
+    """A position in the feed; changes after it may be seen twice, but are never missed."""
 
     since: int
-    """No change is older that one has not seen."""
+    """No change before this one is unseen."""
     ended: str = ""
-    """Where a store keeps ended jobs in order, the last one that one has seen."""
+    """If the store keeps ended jobs in order, the last one that was seen."""
 
     def __str__(self) -> str:
         return f"{self.since}-{self.ended or 0}"
 
 
 def read_cursor(text: str) -> Cursor | None:
-    """The cursor that was written like that; None for any other text."""
+    """Parse a cursor; None if the text is not one."""
     since, _, ended = text.partition("-")
     if not _is_number(since) or not (ended == "0" or is_id(ended)):
         return None
@@ -35,7 +35,7 @@ def _is_number(text: str) -> bool:
 
 
 class JobNews(NamedTuple):
-    """A job that was stored, has started, says how far it is, or has ended."""
+    """A job that was stored, has started, reported progress or has ended."""
 
     id: str
     function: str
@@ -72,7 +72,7 @@ class TickNews(NamedTuple):
 
 
 class AuditNews(NamedTuple):
-    """Something that an operator did."""
+    """An action of an operator."""
 
     id: str
     at: int
@@ -85,31 +85,31 @@ News = JobNews | TickNews | AuditNews
 
 
 class Changes(NamedTuple):
-    """What a look has shown, and where the next one begins."""
+    """The changes found by one read, and the cursor for the next."""
 
     news: list[News]
     next: Cursor
     whole: bool
-    """Whether that is everything; where it is not, one has to look at the things themselves."""
+    """Whether these are all changes; if not, the follower must read the objects themselves."""
 
 
 class Gap(NamedTuple):
-    """Something was left out: look at the things themselves."""
+    """Some changes were left out; the follower must read the objects themselves."""
 
 
 class NewsItem(NamedTuple):
-    """One piece of news, and from where one goes on who has seen it."""
+    """One change, and the cursor after it."""
 
     news: News | Gap
     cursor: Cursor | None
 
 
 class NewsBatch(NamedTuple):
-    """What is new for a follower, and from where one goes on who has seen all of it."""
+    """New changes for a follower, and the cursor after them."""
 
     items: list[NewsItem]
     cursor: Cursor | None
-    """None before it was let in."""
+    """None before the follower was admitted."""
 
 
 NewsFilter = Callable[[News], bool]

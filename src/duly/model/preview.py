@@ -1,4 +1,4 @@
-"""Previews the decisions about upcoming ticks, as things stand now."""
+"""Previews the decisions about upcoming ticks, as of now."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def preview(
     simulate: bool = False,
     result: Mapping[str, Any] | None = None,
 ) -> Iterator[Decided]:
-    """The coming ticks, each decided as the ticker would decide it.
+    """The upcoming ticks, each decided as the ticker would decide it.
 
-    Those of a schedule that does not tick are what would come if it were enabled now. What is due
-    already is as good as decided: it is not shown, but leaves behind what it will. One whose time
-    has passed may still be to come, if it waits for its jitter or was moved to later.
+    For a schedule that is not active, they are those if it were enabled now. Ticks that are already
+    due are not included, but their effects on later ticks are. A tick whose nominal time has passed
+    may still be upcoming, if it is delayed by jitter or was moved.
     """
     if facts.statuses.get(plan.record.function) == Status.DELETED:
         return iter(())
@@ -50,7 +50,7 @@ def preview(
 
 
 def simulated(tick: Tick, result: Mapping[str, Any] | None) -> Facts:
-    """The facts as they would be at a tick if every dispatch before it had succeeded."""
+    """The facts at a tick if every dispatch before it had succeeded."""
     facts, function = tick.facts, tick.plan.record.function
     prior = facts.priors.get(function, Prior())
     recent = sum(1 for dispatched in tick.dispatched if dispatched > tick.at - DAY_MS)

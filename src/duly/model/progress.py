@@ -1,8 +1,8 @@
 """Progress and log lines of jobs, and the revision that orders two views of a job.
 
-A *revision* is one number that grows with whatever a watcher is shown: the token, which moves on
-with every change of state, then the count of progress reports of that attempt; the end comes after
-all of them. It also fences progress: what an earlier attempt says has a smaller revision.
+A *revision* is a number that increases with every visible change: it combines the token, which
+changes with every state, and the number of progress reports of that attempt; the end sorts after
+all of them. It also fences progress: reports of an earlier attempt have a smaller revision.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _REPORTS = 32
 _END = (1 << _REPORTS) - 1
 
 MAX_LINES = 1_000
-"""Log lines that are kept of one attempt."""
+"""The maximum number of log lines kept for one attempt."""
 MAX_ATTEMPTS = 10
-"""Attempts of one job whose log lines are kept: the last ones."""
+"""The number of attempts of a job whose log lines are kept: the latest ones."""
 MAX_LINE = 4_000
-"""Characters of one log line."""
+"""The maximum length of a log line, in characters."""
 MAX_NOTE = 1_000
-"""Characters of a note."""
+"""The maximum length of a note, in characters."""
 _LINES_OF_AN_ATTEMPT = 1_024
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class ProgressReport(NamedTuple):
-    """What an attempt says of its progress, as it is stored."""
+    """The progress that an attempt reported, as it is stored."""
 
     job_id: str
     token: int
@@ -53,7 +53,7 @@ class LogEntry(NamedTuple):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What one look at a job has shown: where it stands, and the last that it said of itself."""
+    """The result of one read of a job: its state, and its latest progress."""
 
     job_id: str
     state: State
@@ -62,7 +62,7 @@ class Look(msgspec.Struct, frozen=True):
     value: float | None
     note: str | None
     reported: int | None
-    """The revision of the progress; None if it never said anything."""
+    """The revision of the progress; None if none was reported."""
     updated_at: int | None
 
     @property
@@ -73,19 +73,19 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def has_progress(self) -> bool:
-        """Whether the attempt that runs, or ran last, has said how far it is."""
+        """Whether the current or latest attempt has reported progress."""
         last_attempt = (self.token - 1) | 1
         return self.reported is not None and self.reported >> _REPORTS == last_attempt
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Where a job stands, as a watcher is shown it. A later one has a larger revision."""
+    """The state of a job, as a watcher receives it. A later event has a larger revision."""
 
     job_id: str
     state: State
     attempt: int
     progress: float | None
-    """Of the attempt that runs, or ran last; None until that has said something."""
+    """Of the current or latest attempt; None until it has reported progress."""
     note: str | None
     revision: int
 
@@ -96,26 +96,26 @@ def event_of(look: Look) -> Event:
 
 
 def revision_of(token: int, reports: int = 0) -> int:
-    """The revision after so many reports of the attempt with this token."""
+    """The revision after that many reports of the attempt with this token."""
     return token << _REPORTS | min(reports, _END)
 
 
 def seq_of(token: int, number: int) -> int:
-    """The place of an attempt's nth log line among all lines of its job."""
+    """The sequence number of an attempt's nth log line among all lines of its job."""
     return token * _LINES_OF_AN_ATTEMPT + number
 
 
 def oldest_seq_for(seq: int) -> int:
-    """Where the lines begin that are kept beside this one; older ones are dropped."""
+    """The first sequence number that is kept together with this one; older lines are dropped."""
     token = seq // _LINES_OF_AN_ATTEMPT
-    # A token is odd while running: there are two of them to an attempt.
+    # Each attempt uses two tokens, the odd one while it runs.
     return seq_of(max(token - 2 * (MAX_ATTEMPTS - 1), 0), 0)
 
 
 def check_progress(value: Any, note: Any) -> float:
-    """The value as it is stored."""
+    """The value in the form in which it is stored."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # What is no number is not between two others either.
+    # Values that are not numbers fail the comparison too.
     if not is_number or not 0 <= value <= 1:
         raise InvalidOption("progress", f"must be a number from 0 to 1, not {value!r}")
     if note is not None and not isinstance(note, str):
@@ -125,6 +125,6 @@ def check_progress(value: Any, note: Any) -> float:
 
 def check_line(text: object, level: object) -> None:
     if not isinstance(text, str):
-        raise InvalidOption("log", f"takes text, not {text!r}")
+        raise InvalidOption("log", f"must be text, not {text!r}")
     if level not in LEVELS:
-        raise InvalidOption("level", f"{level!r} is none of {', '.join(LEVELS)}")
+        raise InvalidOption("level", f"must be one of {', '.join(LEVELS)}, not {level!r}")

@@ -1,4 +1,4 @@
-"""What operators have decided about a queue."""
+"""The status that operators give a queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Redacted arguments: `Annotated[str, Redact]`.
 
-The store holds them, for the function needs them; whatever is made for people shows a mask. Workers
-mark them in the published schema (`writeOnly`), so that those without the code hide them too.
+The store has the values, since the function needs them; everything that is shown to people has a
+mask instead. Workers mark redacted arguments in the published schema (`writeOnly`), so that
+processes without the code hide them too.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from duly.model.stored_values import read
 
 MASK = "***"
 MIN_SCRUBBED = 3
-"""A shorter value is no secret, and would turn a text into stars."""
+"""A shorter value is not a secret, and masking it would turn text into stars."""
 
 
 class Redact:
-    """Marks an argument that is never shown: `token: Annotated[str, Redact]`."""
+    """Marks an argument whose value is never shown: `token: Annotated[str, Redact]`."""
 
 
 def is_redacted(hint: object) -> bool:
-    """Whether an argument is marked, as a whole or in one of the forms that it may have."""
+    """Whether an argument is marked, as a whole or in one of its alternatives."""
     if get_origin(hint) is Annotated:
         inner, *extras = get_args(hint)
         return any(map(_is_mark, extras)) or is_redacted(inner)
@@ -35,7 +36,7 @@ def is_redacted(hint: object) -> bool:
 
 
 def contains_mark(hint: object) -> bool:
-    """Whether there is a mark anywhere inside, also in the fields of a class."""
+    """Whether there is a mark anywhere inside, including in the fields of a class."""
     seen: dict[int, object] = {}
     stack = [hint]
     while stack:
@@ -53,9 +54,9 @@ def _is_mark(extra: object) -> bool:
 
 
 def _named_by(hint: object) -> Iterator[object]:
-    """What `type Token = ...` or NewType stands for."""
+    """The types behind `type Token = ...` or NewType."""
     for attribute in ("__value__", "__supertype__"):
-        # An alias is resolved when it is asked for; msgspec says so if it cannot be.
+        # An alias is resolved here; if that fails, msgspec reports it.
         with suppress(AttributeError, NameError):
             yield getattr(hint, attribute)
 
@@ -63,7 +64,7 @@ def _named_by(hint: object) -> Iterator[object]:
 def _fields(hint: object) -> Iterable[object]:
     try:
         return get_type_hints(hint, include_extras=True).values() if isinstance(hint, type) else ()
-    except Exception:  # Names that cannot be resolved: msgspec says so, if it needs them.
+    except Exception:  # Unresolvable names: msgspec reports them, if it needs them.
         return ()
 
 
@@ -78,7 +79,7 @@ def redacted_in(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 ALL_NAMES = frozenset("*")
-"""Every argument, whatever its name: a schema that cannot be read may hide any of them."""
+"""All arguments, whatever their names: a schema that cannot be read may hide any of them."""
 
 
 def mask(args: str, names: Collection[str]) -> str:
@@ -90,19 +91,19 @@ def mask(args: str, names: Collection[str]) -> str:
 
 
 def unmask(given: Mapping[str, Any], names: Collection[str], stored: str) -> dict[str, Any]:
-    """Arguments written as they are shown, with what is stored in the place of each mask.
+    """Arguments in their shown form, with each mask replaced by the stored value.
 
-    Where nothing is stored the mask stays; see `masked`.
+    Without a stored value the mask stays; see `masked`.
     """
     hidden = masked(given, names)
-    # What is stored may make no sense, which is no matter as long as nobody asks for it.
+    # Stored values that cannot be read only matter if a mask refers to them.
     return _filled(given, names, msgspec.json.decode(stored, type=dict[str, Any]) if hidden else {})
 
 
 def unmask_entries(
     given: Sequence[Mapping[str, Any]], names: Collection[str], stored: str
 ) -> list[dict[str, Any]]:
-    """The same for a list of them, whose entries may have been moved, or changed in their place."""
+    """The same for a list of entries, which may have been moved, or changed in place."""
     hidden = any(masked(entry, names) for entry in given)
     entries = msgspec.json.decode(stored, type=list[dict[str, Any]]) if hidden else []
     free: dict[int, dict[str, Any]] = dict(enumerate(entries))
@@ -111,7 +112,7 @@ def unmask_entries(
         same = [place for place in free if _shown(free[place], names) == entry]
         if same:
             before[index] = free.pop(index if index in same else same[0])
-    # If some were added or taken away, nobody knows which of the others a changed one was.
+    # If entries were added or removed, changed ones cannot be matched.
     if len(given) == len(entries):
         before = free | before
     return [_filled(entry, names, before.get(index, {})) for index, entry in enumerate(given)]
@@ -125,7 +126,7 @@ def _filled(
 
 
 def masked(given: Mapping[str, Any], names: Collection[str]) -> list[str]:
-    """Which of the arguments are only the mask."""
+    """The arguments whose value is only the mask."""
     return [name for name, value in given.items() if name in names and value == MASK]
 
 
@@ -134,7 +135,7 @@ def _shown(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def scrub(text: str, secrets: Iterable[object]) -> str:
-    """A text in which these values do not occur."""
+    """The text with these values masked."""
     forms = {form for secret in secrets for form in _forms(secret) if len(form) >= MIN_SCRUBBED}
     for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, MASK)
@@ -142,10 +143,10 @@ def scrub(text: str, secrets: Iterable[object]) -> str:
 
 
 def _forms(value: object) -> Iterator[str]:
-    """How a value may be written in a message; what it contains has forms of its own."""
+    """The ways in which a value may be written in a message; its parts are handled separately."""
     if type(value) not in _PLAIN:
         for write in (str, repr, _iso, _json):
-            with suppress(Exception):  # A class may write itself as it likes, or not at all.
+            with suppress(Exception):  # A class may define its text as it likes, or fail.
                 yield write(value)
     if isinstance(value, str):
         yield from _forms_of_text(str.__str__(value))

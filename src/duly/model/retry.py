@@ -16,7 +16,7 @@ MAX_DELAY = 1826 * 86_400.0
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Run a failed attempt again: the delay after attempt n is base**n seconds plus jitter.
 
-    `cap` bounds the delay, jitter included. Without a Retry an action runs at most once.
+    `cap` is the longest delay, including jitter. Without a Retry, an action runs at most once.
     """
 
     attempts: int = 5
@@ -28,7 +28,7 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
         if type(self.attempts) is not int or self.attempts < 1:
             raise InvalidOption("retry", "attempts must be a whole number, at least 1")
         for seconds in (self.base, self.cap, self.jitter):
-            if not 0 <= seconds <= MAX_DELAY:  # not NaN either, which no comparison likes
+            if not 0 <= seconds <= MAX_DELAY:  # also refuses NaN, which fails every comparison
                 raise InvalidOption("retry", "base, cap and jitter must be 0 s to five years")
 
     def allows(self, attempt: int) -> bool:
@@ -44,7 +44,7 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
         return min(power + self.jitter * chance, self.cap)
 
     def within(self, seconds: float) -> float:
-        """How long to wait where the function itself has said how long."""
+        """The delay to use when the function itself has given one."""
         return min(max(seconds, 0.0), self.cap)
 
 
@@ -60,16 +60,16 @@ def conflict_delay(retries: int, chance: float) -> float:
 
 
 def encode_retry(retry: Retry | None) -> str | None:
-    """The policy as it is stored with a job."""
+    """The policy in the form in which it is stored with a job."""
     return None if retry is None else msgspec.json.encode(retry).decode()
 
 
 def decode_retry(text: str | None) -> Retry | None:
-    """The policy stored with a job; none, so no other attempt, if it cannot be read."""
+    """The stored policy; None, so no more attempts, if it cannot be read."""
     if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=Retry)
     except (msgspec.MsgspecError, ValueError):
-        # A failure has to be written down all the same, or its slot would never be free again.
+        # The failure must be recorded anyway, or its slot would never become free again.
         return None

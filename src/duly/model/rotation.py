@@ -1,10 +1,10 @@
-"""Rotations: the inputs that each dispatch gets in turn.
+"""Rotations: the inputs that dispatches use in turn.
 
-The stored index only ever grows, by one with each dispatch; the entry is the index modulo the
+The stored index only increases, by one with each dispatch. The entry is the index modulo the
 length, so a rotation that was shortened is still in range.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 
 
 class Pick(NamedTuple):
-    """The entry that a dispatch takes: its position (`rotation_index_used`) and its inputs."""
+    """The entry for a dispatch: its position (`rotation_index_used`) and its inputs."""
 
     position: int
     inputs: dict[str, Any]
@@ -30,13 +30,13 @@ class Pick(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Rotation:
-    """Inputs that successive dispatches take in turn: a list of objects. An empty one is false.
+    """Inputs that successive dispatches use in turn: a list of objects. An empty one is falsy.
 
     Raises InvalidRotation, which names the entry.
     """
 
     entries: tuple[str, ...]
-    """Each as JSON, so that nobody can change one in place."""
+    """Each as JSON, so that entries cannot be changed in place."""
 
     def __init__(self, entries: object) -> None:
         object.__setattr__(self, "entries", _texts(entries))
@@ -47,17 +47,17 @@ class Rotation:
     def pick(self, index: int) -> Pick:
         """The entry for a schedule that has dispatched `index` times since the rotation was set."""
         if not self.entries:
-            raise InvalidRotation(None, "there is nothing to rotate")
+            raise InvalidRotation(None, "the rotation is empty")
         position = index % len(self.entries)
         return Pick(position, msgspec.json.decode(self.entries[position], type=dict[str, Any]))
 
     def encode(self) -> list[dict[str, Any]]:
-        """As it is stored and shown."""
+        """The rotation in the form in which it is stored and shown."""
         return [self.pick(index).inputs for index in range(len(self))]
 
 
 def parse(value: object) -> Rotation | None:
-    """The rotation that a list of objects stands for; None if there is nothing to rotate.
+    """Parse a list of objects; None if it is empty.
 
     Raises InvalidRotation, which names the entry.
     """
@@ -90,7 +90,7 @@ def _entry(index: int, entry: object) -> str:
         raise InvalidRotation(
             index,
             f"must be an object, not {type(entry).__name__}",
-            "an entry gives the arguments of a job by name",
+            "an entry maps argument names to values",
         )
     inputs = cast("dict[str, Any]", entry)
     if fault := strict_json.fault(inputs):

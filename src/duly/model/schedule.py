@@ -1,10 +1,10 @@
 """Schedules: their policies, and the possible outcomes of a tick.
 
-A schedule is stored as a `ScheduleRecord`; a `Plan` is the same, understood: trigger, condition,
-rotation and policies decoded. Whatever a ticker or a preview decides, it decides from a Plan.
+A schedule is stored as a `ScheduleRecord`; a `Plan` is its parsed form: trigger, condition,
+rotation and policies decoded. Tickers and previews make all decisions from a Plan.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MINUTE_MS = 60_000
 
 
 ONE_BY_ONE = (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL, Overlap.CANCEL_OTHER)
-"""The jobs of such a schedule wait for each other."""
+"""With these policies, the jobs of a schedule wait for each other."""
 
 
 class Outcome(StrEnum):
-    """What became of a tick."""
+    """The outcome of a tick."""
 
     DISPATCHED = "dispatched"
     SKIPPED = "skipped"
@@ -53,7 +53,7 @@ class Outcome(StrEnum):
 
 
 class TickKind(StrEnum):
-    """Where a tick comes from: its trigger or an operator; or it stands for missed ones."""
+    """The origin of a tick: its trigger or an operator; or the row represents missed ticks."""
 
     SLOT = "slot"
     MANUAL = "manual"
@@ -61,7 +61,7 @@ class TickKind(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a tick was skipped. The stored table knows no others."""
+    """Why a tick was skipped. The database allows no other values."""
 
     CALENDAR = "calendar"
     CONDITION_FAILED = "condition_failed"
@@ -76,9 +76,9 @@ class Reason(StrEnum):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """At most so many runs, or so much cost as `ctx.cost` reports, in any `per` seconds.
+    """The maximum number of runs, or cost reported by `ctx.cost`, in any `per` seconds.
 
-    A tick at `t` counts what was dispatched in (t - per, t]; the times are nominal.
+    For a tick at `t`, dispatches in (t - per, t] count; the times are nominal.
     """
 
     runs: int | None = None
@@ -87,16 +87,18 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if (self.runs is None) == (self.cost is None):
-            raise InvalidOption("budget", "give runs or cost, one of them")
+            raise InvalidOption("budget", "give either runs or cost")
         if self.runs is not None and (
             type(self.runs) is not int or not 1 <= self.runs <= MAX_BUDGET_RUNS
         ):
-            raise InvalidOption("budget", f"runs must be 1 to {MAX_BUDGET_RUNS:,}: {self.runs!r}")
+            raise InvalidOption(
+                "budget", f"runs must be 1 to {MAX_BUDGET_RUNS:,}, not {self.runs!r}"
+            )
         if self.cost is not None and not (is_number(self.cost, 0, MAX_COST) and self.cost > 0):
             raise InvalidOption("budget", f"cost must be a positive number, not {self.cost!r}")
         if not is_number(self.per, 0.001, LONGEST_MS / 1000):
             raise InvalidOption(
-                "budget", f"per must be 0.001 s to a year, in seconds: {self.per!r}"
+                "budget", f"per must be 0.001 s to a year, in seconds, not {self.per!r}"
             )
 
     @property
@@ -105,14 +107,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_cost(amount: object) -> float:
-    """Refuse what is no cost."""
+    """Refuse values that are not a valid cost."""
     if not is_number(amount, 0, MAX_COST):
         raise InvalidOption("cost", f"must be a number from 0 to {MAX_COST:g}, not {amount!r}")
     return float(amount)  # type: ignore[arg-type]
 
 
 class Policies(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How ticks are treated, apart from when they come. Lengths of time in milliseconds."""
+    """How ticks are treated, apart from their times. Durations are in milliseconds."""
 
     overlap: Overlap = Overlap.SKIP
     catch_up: int = DEFAULT_CATCH_UP
@@ -131,7 +133,7 @@ POLICIES = frozenset(Policies.__struct_fields__)
 
 
 class Override(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator has decided about one tick: to skip it, or to move it to `to`."""
+    """An operator's decision about one tick: to skip it, or to move it to `to`."""
 
     tick_at: int
     by: str | None = None
@@ -139,7 +141,7 @@ class Override(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """One schedule as it stands in the store. The order of the fields is that of the columns."""
+    """One row of the schedules table. The fields are in the order of the columns."""
 
     id: str
     app: str
@@ -186,7 +188,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class TickRecord(msgspec.Struct, frozen=True):
-    """One row of the ledger. The order of the fields is that of the columns."""
+    """One row of the ledger. The fields are in the order of the columns."""
 
     schedule_id: str
     kind: str
@@ -204,7 +206,7 @@ class TickRecord(msgspec.Struct, frozen=True):
 
 
 class ScheduleFilter(NamedTuple):
-    """Which schedules a list is about; None means any."""
+    """Filters for a list of schedules; None means any."""
 
     app: str | None = None
     owner: str | None = None
@@ -213,18 +215,18 @@ class ScheduleFilter(NamedTuple):
     calendar: str | None = None
     parked: bool | None = None
     status: str | None = None
-    """As `Schedule.status` says it; or late: its promise is broken."""
+    """A value of `Schedule.status`; or "late": its expectation was missed."""
     search: str | None = None
-    """A part of the key or of the function's name, in small letters."""
+    """A part of the key or of the function's name, in lower case."""
     due_before: int | None = None
-    """Only those, in the order in which they are due; `after_due` goes with `after_id`."""
+    """Only schedules that are due before this, in due order; `after_due` goes with `after_id`."""
     after_due: int | None = None
     after_id: str | None = None
     limit: int = 100
 
 
 class TickFilter(NamedTuple):
-    """Which ticks of a schedule a list is about; None means any. Times are [after, before)."""
+    """Filters for a list of a schedule's ticks; None means any. Times are [after, before)."""
 
     before: int | None = None
     after: int | None = None
@@ -234,13 +236,13 @@ class TickFilter(NamedTuple):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """A stored condition that makes no sense: it fails its ticks, and not its schedule."""
+    """A stored condition that cannot be parsed: its ticks are skipped, the schedule continues."""
 
     error: str
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A schedule, understood."""
+    """A parsed schedule."""
 
     record: ScheduleRecord
     trigger: Trigger
@@ -255,12 +257,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def zone(self) -> str:
-        """The zone whose clock its ticks follow; intervals and instants follow none, so UTC."""
+        """The zone of its cron expression; intervals and instants have none, so UTC."""
         return self.trigger.tz if isinstance(self.trigger, Cron) else "UTC"
 
 
 def plan_of(record: ScheduleRecord) -> Plan:
-    """The schedule as it is decided upon; an error if what is stored makes no sense."""
+    """Parse a stored schedule; raises if it is invalid."""
     return Plan(
         record,
         read_trigger(record.trigger),
@@ -271,7 +273,7 @@ def plan_of(record: ScheduleRecord) -> Plan:
     )
 
 
-# A page holds many schedules that say the same, and the same ones come again and again.
+# A page has many schedules with equal values, and the same values occur repeatedly.
 
 
 @lru_cache(maxsize=20_000)
@@ -302,20 +304,20 @@ def write_trigger(trigger: Trigger) -> str:
 
 
 def is_zoned(trigger: Trigger) -> bool:
-    """Whether its instants depend on zone data."""
+    """Whether its instants depend on time zone data."""
     return isinstance(trigger, Cron) and trigger.tz != "UTC"
 
 
 def check_interval(trigger: Trigger, floor_ms: int) -> None:
-    """Refuse an interval that is shorter than this kind of schedule may have.
+    """Refuse an interval that is shorter than this kind of schedule allows.
 
-    An expression may tick every minute all the same, but more often only if an interval may.
+    A cron expression may tick every minute in any case, but more often only if an interval may.
     """
     if isinstance(trigger, Every) and trigger.milliseconds < floor_ms:
         raise InvalidOption(
             "every",
             f"the shortest interval is {floor_ms / 1000:g} s, not {trigger.milliseconds / 1000:g} s"
-            "; a schedule that is declared in code may go down to 1 s",
+            "; a schedule that is declared in code can be as short as 1 s",
         )
     if isinstance(trigger, Cron) and within_minutes(trigger) < min(floor_ms, MINUTE_MS):
         raise InvalidOption(

@@ -1,12 +1,12 @@
 """The options of a schedule, each described once.
 
-Request bodies, answers, the dashboard's forms and the command line are made from this table, and
-the policies check themselves by it. To add an option, add a row here, a line to `ScheduleOptions`,
-which is for type checkers, a field to `Policies`, which is where it is stored, and its meaning to
+Request bodies, responses, the dashboard's forms and the command line are generated from this table,
+and the policies use it for their checks. To add an option, add a row here, a line to
+`ScheduleOptions` for type checkers, a field to `Policies` where it is stored, and its meaning to
 `decide`.
 
-What says when a schedule ticks (cron, every, at and their zone) is written in several ways, and is
-not in the table.
+The options that set when a schedule ticks (cron, every, at and their zone) can be written in
+several ways and are not in the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_REMAINING = 1_000_000_000
 
 
 class Overlap(StrEnum):
-    """What a tick does while a job of its schedule is unfinished."""
+    """What happens to a tick while a job of its schedule is unfinished."""
 
     SKIP = "skip"
     ALLOW = "allow"
@@ -39,7 +39,7 @@ SHIFTS = ("next", "previous", "nearest")
 
 
 class Kind(StrEnum):
-    """What the values of an option are."""
+    """The type of an option's values."""
 
     NAME = "name"
     TEXT = "text"
@@ -66,12 +66,12 @@ class Option(NamedTuple):
     name: str
     kind: Kind
     label: str
-    """In the form of the dashboard."""
+    """The label in the dashboard."""
     help: str = ""
     group: Literal["When", "Unless", "With", "How"] = "How"
-    """The heading under which the form has it."""
+    """The group of the form in which it appears."""
     usual: Any = None
-    """What holds if it is not given; an option with a usual value cannot be cleared."""
+    """The default; an option with a default cannot be cleared."""
     choices: type[StrEnum] | tuple[str, ...] = ()
     least: int = 1
     most: int = LONGEST_MS
@@ -79,31 +79,33 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """The name of its option on the command line."""
         return self.name.removesuffix("_at").replace("_", "-")
 
     def check(self, value: Any) -> None:
-        """Refuse a value, as it is stored, that the option cannot have."""
+        """Refuse a stored value that is not valid for the option."""
         if self.kind is Kind.CHOICE and value not in tuple(self.choices):
-            raise InvalidOption(self.name, f"give one of {', '.join(self.choices)}: {value!r}")
+            raise InvalidOption(
+                self.name, f"must be one of {', '.join(self.choices)}, not {value!r}"
+            )
         if self.kind is Kind.WHOLE and (
             type(value) is not int or not self.least <= value <= self.most
         ):
             limits = f"{self.least} to {self.most:,}"
-            raise InvalidOption(self.name, f"must be {limits}: {value!r}")
+            raise InvalidOption(self.name, f"must be {limits}, not {value!r}")
         if self.kind is Kind.LENGTH and not is_number(value, self.least, self.most):
             limits = f"at least {self.least} ms and at most {self.most / 1000:g} s"
             raise InvalidOption(self.name, f"must be {limits}")
 
     def shown(self, stored: Any) -> Any:
-        """The stored value in the unit in which users give it."""
+        """The stored value in the unit that users see."""
         if self.kind is Kind.LENGTH:
             return stored / 1000 if stored else None
         return stored
 
 
 def is_number(value: object, low: float, high: float) -> bool:
-    """Whether it is a number from one to another."""
+    """Whether the value is a number in this range."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -112,7 +114,7 @@ OPTIONS = (
         "calendar",
         Kind.NAME,
         "Calendar",
-        "The calendar that decides on which dates it ticks: its name, or its id.",
+        "The name or id of the calendar that decides on which dates it ticks.",
         "Unless",
     ),
     Option(
@@ -127,21 +129,21 @@ OPTIONS = (
         "condition",
         Kind.OBJECT,
         "Condition",
-        "A filter over the last results that must hold.",
+        "Checks on earlier results that must hold for a tick to run.",
         "Unless",
     ),
     Option(
         "rotation",
         Kind.LIST,
         "Rotation",
-        "A list of arguments that successive dispatches take in turn.",
+        "A list of arguments that successive dispatches use in turn.",
         "With",
     ),
     Option(
         "overlap",
         Kind.CHOICE,
         "If the last run has not ended",
-        "What a tick does while a job of the schedule is unfinished.",
+        "What happens to a tick while a job of the schedule is unfinished.",
         "Unless",
         usual=Overlap.SKIP,
         choices=Overlap,
@@ -149,8 +151,8 @@ OPTIONS = (
     Option(
         "catch_up",
         Kind.WHOLE,
-        "Catch up so many",
-        "How many missed ticks still run.",
+        "Catch-up limit",
+        "How many overdue ticks still run.",
         usual=DEFAULT_CATCH_UP,
         least=0,
         most=MAX_CATCH_UP,
@@ -158,14 +160,14 @@ OPTIONS = (
     Option(
         "catch_up_window",
         Kind.LENGTH,
-        "Catch up within",
-        "How old a missed tick may be to still run.",
+        "Catch-up window",
+        "How old an overdue tick may be to still run.",
     ),
     Option(
         "jitter",
         Kind.LENGTH,
         "Jitter",
-        "A delay of at most this long, fixed for each tick.",
+        "The maximum delay of a tick; each tick has a fixed one.",
         least=0,
         most=DAY_MS,
     ),
@@ -173,7 +175,7 @@ OPTIONS = (
         "budget",
         Kind.RECORD,
         "Budget",
-        'The most runs, or cost, in a window of so many seconds: {"runs": 5, "per": 86400}.',
+        'The maximum number of runs, or cost, in any `per` seconds: {"runs": 5, "per": 86400}.',
         "Unless",
         parts=(
             Option("runs", Kind.WHOLE, "Budget: runs"),
@@ -186,7 +188,7 @@ OPTIONS = (
     Option(
         "remaining",
         Kind.WHOLE,
-        "Dispatches that remain",
+        "Remaining dispatches",
         "End after this many dispatches.",
         "When",
         most=MAX_REMAINING,
@@ -195,19 +197,19 @@ OPTIONS = (
         "expect",
         Kind.RECORD,
         "Promise",
-        'What must be true of it, by, within or every: {"by": "07:00"}.',
+        'What the schedule promises, as by, within or every: {"by": "07:00"}.',
         parts=(
-            Option("by", Kind.NAME, "Promise: done by", "A time of day such as 07:00."),
-            Option("within", Kind.LENGTH, "Promise: within"),
-            Option("every", Kind.LENGTH, "Promise: every"),
+            Option("by", Kind.NAME, "Expectation: success by", "A time of day such as 07:00."),
+            Option("within", Kind.LENGTH, "Expectation: success within"),
+            Option("every", Kind.LENGTH, "Expectation: success every"),
         ),
     ),
     Option(
         "alert",
         Kind.NAME,
         "Alert",
-        "The function, or the address, to call when the promise is broken.",
+        "The function to call, or the address to POST to, when the schedule is late.",
     ),
-    Option("note", Kind.TEXT, "Note", "A note that others see."),
+    Option("note", Kind.TEXT, "Note", "A note for other operators."),
 )
 BY_NAME = {option.name: option for option in OPTIONS}

@@ -1,8 +1,8 @@
-"""Checks a JSON value against a JSON Schema, and says where and why it does not fit.
+"""Checks a JSON value against a JSON Schema, and says where and why it does not match.
 
 Workers publish the schema of each function's arguments, so that a service without the code can
-check a call before it is stored. Only what msgspec and pydantic write is judged; a keyword that is
-not known here forbids nothing, for the worker that runs the job reads it by its own types.
+check a call before it is stored. Only keywords that msgspec and pydantic write are checked; other
+keywords are ignored, since the worker that runs the job validates against its own types.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ DEEPEST = 100
 
 
 class Misfit(NamedTuple):
-    """A value that does not fit: where it stands (`.items[2].price`), and why."""
+    """A value that does not match: its path (`.items[2].price`), and the reason."""
 
     path: str
     reason: str
 
 
 def misfit(schema: Schema, value: object) -> Misfit | None:
-    """The first fault of the value, or None if it fits."""
+    """The first problem of the value, or None if it matches."""
     root: Mapping[str, Any] = {} if isinstance(schema, bool) else schema
     try:
         return next(_faults(root, schema, value, "", 0), None)
-    except RecursionError:  # Too deep for this judge is not too deep for the worker.
+    except RecursionError:  # Too deep for this check does not mean too deep for the worker.
         return None
 
 
@@ -48,7 +48,7 @@ def _faults(
         return
 
     def inside(part: Schema, child: object, step: str = "") -> Iterator[Misfit]:
-        # Only a schema that leads to itself is endless; a value is not.
+        # Only a schema that refers to itself is endless; a value is not.
         return _faults(root, part, child, path + step, 0 if step else depth + 1)
 
     if "$ref" in schema:
@@ -79,7 +79,7 @@ def _resolve(root: Mapping[str, Any], reference: str) -> Schema:
 
 
 def _closest(faults: list[Misfit], of_all: Misfit) -> Misfit:
-    """The alternative whose fault lies deepest is the one that was meant."""
+    """The alternative with the deepest fault, which is probably the intended one."""
     deepest = max(faults, key=lambda fault: len(fault.path))
     return deepest if len(deepest.path) > len(of_all.path) else of_all
 
@@ -113,7 +113,7 @@ def _types(schema: Schema) -> list[str]:
     if isinstance(schema, bool):
         return []
     types: str | list[str] = schema.get("type", [])
-    # A decimal is written as a string, and read from a number too.
+    # A decimal is written as a string, but also read from a number.
     also = ["number"] if schema.get("format") == "decimal" else []
     return [*([types] if isinstance(types, str) else types), *also]
 
@@ -121,7 +121,7 @@ def _types(schema: Schema) -> list[str]:
 def _is_a(name: str, value: object) -> bool:
     if name == "number":
         return isinstance(value, int | float) and not isinstance(value, bool)
-    # 3.0 is no integer, whatever JSON Schema says: the worker would not read it as one.
+    # 3.0 is not an integer here, unlike in JSON Schema: the worker would not accept it as one.
     return _type_name(value) == name
 
 
@@ -144,7 +144,7 @@ def _type_name(value: object) -> str:
 
 
 def _same(value: object, other: object) -> bool:
-    """Equal as JSON, where neither true nor 1.0 is 1."""
+    """Equality in JSON, where neither true nor 1.0 equals 1."""
     return value == other and _type_name(value) == _type_name(other)
 
 
@@ -188,7 +188,7 @@ def _text_faults(schema: Mapping[str, Any], value: str, path: str) -> Iterator[M
 def _matches(pattern: str, value: str) -> bool:
     try:
         return re.search(pattern, value) is not None
-    except re.error:  # pydantic's patterns are Rust's, which knows more.
+    except re.error:  # pydantic uses Rust patterns, with more features.
         return True
 
 
@@ -196,9 +196,9 @@ def _is_multiple(value: float, step: float) -> bool:
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
     try:
-        # 0.3 is a multiple of 0.1, though their floats are a little off.
+        # 0.3 is a multiple of 0.1, though their floats are not exact.
         return abs(math.remainder(value, step)) <= abs(value) / 1e9
-    except OverflowError:  # An integer that no float can hold.
+    except OverflowError:  # An integer that is too large for a float.
         return True
 
 
@@ -217,7 +217,7 @@ def _number_faults(schema: Mapping[str, Any], value: float, path: str) -> Iterat
             yield Misfit(path, f"expected {words} {schema[keyword]}")
 
 
-# What contains others ----------------------------------------------------------------------------
+# Containers ---------------------------------------------------------------------------------------
 
 
 def _object_faults(

@@ -1,9 +1,9 @@
 """Encodes a job's arguments for the store, and checks that they fit the function.
 
-Arguments are one JSON object with the parameter names as keys. It holds what the caller gave and
-no defaults, so a default that changes also changes for jobs that wait. The text is read back
-against the annotations before it is stored: a job that could not run is refused where it was
-scheduled. Where there is no annotation the function gets plain JSON data.
+Arguments are stored as one JSON object with the parameter names as keys. It has what the caller
+gave, without defaults, so changing a default also affects waiting jobs. Before the text is stored
+it is read back against the annotations: a job that could not run is refused when it is enqueued.
+Parameters without an annotation get plain JSON data.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from duly.model.schema import misfit
 MAX_ARGS_BYTES = 8 << 20
 MAX_RESULT_BYTES = 8 << 20
 DOES_NOT_FIT = "does not fit"
-"""All that is said of a redacted argument."""
+"""The only reason given for a redacted argument."""
 
 
 class Signature:
-    """The parameters of one function without the first, which is the context.
+    """The parameters of one function, without the context.
 
     Annotations are resolved at first use, since they may name classes that are defined later.
     """
@@ -55,7 +55,7 @@ class Signature:
         self._optional = tuple(p.name for p in parameters if p.default is not p.empty)
 
     def resolve(self) -> None:
-        """Resolve the annotations now, so that a fault in them shows before any job runs."""
+        """Resolve the annotations now, so that errors in them appear before any job runs."""
         _ = self._decoder, self._result_decoder
 
     def is_sound(self) -> bool:
@@ -69,7 +69,7 @@ class Signature:
     # Arguments -----------------------------------------------------------------------------------
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-        """The arguments of one call as JSON text that is sure to fit the function.
+        """Encode the arguments of one call as JSON text that is known to match the function.
 
         Raises InvalidArgument, which names the argument, or ArgumentsTooLarge.
         """
@@ -89,12 +89,12 @@ class Signature:
         except Exception as error:
             raise InvalidArgument(self.name, *self._misfit(data, error)) from self._cause(error)
         if maybe_naive:
-            # A string given for a datetime is one only now.
+            # A string given for a datetime has only become one now.
             self._refuse_lossy(msgspec.structs.asdict(values))
         return data.decode()
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """The given arguments by name, in the order of the signature."""
+        """The arguments by name, in the order of the signature."""
         given = dict(zip(self._positional, args, strict=False))
         if len(given) < len(args):
             raise self._too_many(args)
@@ -106,11 +106,11 @@ class Signature:
             if name not in self._names:
                 raise InvalidArgument(self.name, name, self._unexpected())
         given.update(kwargs)
-        # One call has one text, however the caller ordered the keywords.
+        # A call always has the same text, whatever the order of its keywords.
         return {name: given[name] for name in self._names if name in given}
 
     def decode(self, text: str) -> dict[str, object]:
-        """The keyword arguments of the call; SignatureMismatch when they no longer fit."""
+        """Decode the keyword arguments of a call; SignatureMismatch if they no longer match."""
         decoder = self._decoder
         try:
             values = msgspec.structs.asdict(decoder.decode(text))
@@ -126,33 +126,33 @@ class Signature:
 
     @cached_property
     def redacted(self) -> frozenset[str]:
-        """The arguments that nobody is shown."""
+        """The redacted arguments."""
         return frozenset(name for name in self._names if is_redacted(self._hint(name)))
 
     def scrub(self, text: str, args: str) -> str:
-        """A text about a call, without the arguments that nobody is shown."""
+        """A text about a call, with the values of redacted arguments masked."""
         return scrub(text, self._secrets(args)) if self.redacted else text
 
     def _secrets(self, args: str) -> Iterator[object]:
-        """All that the redacted arguments contain, as it is stored and as the function gets it."""
+        """Everything inside the redacted arguments, as stored and as passed to the function."""
         stored = msgspec.json.decode(args, type=dict[str, Any])
         try:
             given = self.decode(args)
         except SignatureMismatch:
             given = stored
         for name in self.redacted & stored.keys():
-            # A stored key may be the name of a field; in what the function gets it is data.
+            # A stored key may be a field name; in the decoded value it is data.
             yield from _parts(stored[name], keys=False)
             yield from _parts(given[name], keys=True)
 
     def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments; what has none may be anything."""
+        """The JSON Schema of the arguments; a type without a schema accepts anything."""
         hints = {name: self._hint(name) for name in self._names if name not in self.redacted}
         described = {name: hint for name, hint in hints.items() if _has_schema(hint)}
         parts, definitions = _schemas(described.values())
         properties = dict.fromkeys(self._names, _ANYTHING)
         properties |= dict(zip(described, parts, strict=True))
-        # Nothing else of a redacted argument: a schema holds the defaults of its fields.
+        # No details of a redacted argument: a schema includes the defaults of its fields.
         properties |= {name: {"writeOnly": True} for name in self.redacted}
         schema: dict[str, Any] = {
             "title": self.name,
@@ -165,13 +165,13 @@ class Signature:
 
     @cached_property
     def schema_text(self) -> str:
-        """The same as JSON text, made once."""
+        """The schema as JSON text, computed once."""
         return msgspec.json.encode(self.json_schema()).decode()
 
     # Results -------------------------------------------------------------------------------------
 
     def encode_result(self, value: object) -> str | None:
-        """What the function returned as JSON text; no text for None."""
+        """Encode a function's result as JSON text; None stays None."""
         if value is None:
             return None
         try:
@@ -186,7 +186,7 @@ class Signature:
         return data.decode()
 
     def decode_result(self, text: str | None) -> Any:
-        """The result as the return annotation says, or plain JSON data when that has changed."""
+        """The result in the annotated return type, or as plain JSON data if that has changed."""
         if text is None:
             return None
         decoder = self._result_decoder
@@ -204,13 +204,13 @@ class Signature:
         except (AttributeError, NameError, SyntaxError, TypeError) as error:
             raise InvalidFunction(
                 f"{self.name}(): an annotation cannot be resolved: {error}; "
-                "what it names must be importable in the module, not only for type checkers"
+                "import the name in the module itself, not only for type checkers"
             ) from error
         self._refuse_lost_marks(hints)
         return hints
 
     def _refuse_lost_marks(self, hints: Mapping[str, Any]) -> None:
-        """A Redact that hides nothing would be a promise that is not kept."""
+        """Refuse a Redact that would hide nothing."""
         for name in self._names:
             hint = hints.get(name)
             if contains_mark(hint) and not is_redacted(hint):
@@ -219,7 +219,7 @@ class Signature:
                     "of one; write Annotated[..., Redact] around its type"
                 )
         if contains_mark(hints.get("return")):
-            raise InvalidFunction(f"{self.name}(): Redact hides arguments; a result is shown")
+            raise InvalidFunction(f"{self.name}(): Redact is for arguments; results are shown")
 
     def _hint(self, name: str) -> Any:
         return self._hints.get(name, Any)
@@ -256,11 +256,11 @@ class Signature:
                 return name, str(reason)
         return self._names[0], str(error)
 
-    # Faults --------------------------------------------------------------------------------------
+    # Errors --------------------------------------------------------------------------------------
 
     def _too_many(self, args: tuple[object, ...]) -> InvalidArgument:
         position = len(self._positional) + 1
-        reason = f"{len(args)} positional arguments given, at most {position - 1} taken"
+        reason = f"{len(args)} positional arguments given, at most {position - 1} are accepted"
         return InvalidArgument(self.name, f"#{position}", reason)
 
     def _unexpected(self) -> str:
@@ -279,12 +279,12 @@ class Signature:
         for name, value in values.items():
             if found := _find(value, _lossy):
                 path, reason = found
-                # A path holds keys.
+                # A path contains keys.
                 place = "" if name in self.redacted else _at(name, path)
                 raise InvalidArgument(self.name, name, reason + place)
 
     def _misfit(self, data: bytes | str, error: Exception) -> tuple[str, str]:
-        """Which argument does not fit, and why."""
+        """The argument that does not match, and the reason."""
         try:
             given = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except Exception:
@@ -303,18 +303,18 @@ class Signature:
         try:
             msgspec.json.decode(value, type=self._hint(name), dec_hook=_dec_hook)
         except Exception as error:
-            # msgspec ends with the path inside: - at `$[2].price`
+            # msgspec appends the path inside: - at `$[2].price`
             return str(error).replace("`$", f"`{name}")
         return None
 
     def _for_people(self, name: str, reason: str) -> str:
-        """Why an argument, or "*" for any of them, is refused."""
-        # Some reasons repeat the value: that of an enumeration does. A path holds keys.
+        """Why an argument, or "*" for any of them, is refused, without redacted values."""
+        # Some reasons repeat the value, as for enumerations. A path contains keys.
         hidden = self.redacted if name == "*" else self.redacted & {name}
         return DOES_NOT_FIT if hidden else reason
 
     def _cause(self, error: Exception) -> Exception | None:
-        """What a refusal is raised from; its words may repeat a redacted value."""
+        """The cause of a refusal; none if it could repeat a redacted value."""
         return None if self.redacted else error
 
     def _unstorable(self, reason: str) -> UnstorableResult:
@@ -322,7 +322,7 @@ class Signature:
 
 
 class PublishedSignature(Signature):
-    """The arguments of a function whose code is elsewhere, by the schema that its worker wrote."""
+    """The parameters of a function whose code is elsewhere, from its published schema."""
 
     def __init__(self, name: str, schema: Mapping[str, Any]) -> None:
         self.name = name
@@ -344,7 +344,7 @@ class PublishedSignature(Signature):
 
 
 def check_against(name: str, schema: Mapping[str, Any], args: str) -> None:
-    """Refuse arguments that do not fit a published schema."""
+    """Refuse arguments that do not match a published schema."""
     given = msgspec.json.decode(args, type=dict[str, Any])
     found = misfit(schema, given)
     if found is not None:
@@ -359,7 +359,7 @@ def check_against(name: str, schema: Mapping[str, Any], args: str) -> None:
 def _parameters(
     function: Callable[..., object], name: str, has_context: bool
 ) -> list[inspect.Parameter]:
-    """The parameters after the context, each of which can be passed by name."""
+    """The parameters after the context; each can be passed by name."""
     every = list(_signature(function).parameters.values())
     parameters = every[1:] if has_context else every
     for parameter in every:
@@ -372,13 +372,13 @@ def _parameters(
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidFunction(
                 f"{name}(): parameter {parameter.name!r} is positional-only, but arguments are "
-                "passed by name; move the / behind the context"
+                "passed by name; put the / right after the context"
             )
         if parameter.name.startswith("__"):
-            # Python changes such a name where it becomes that of an attribute, as it does here.
+            # Python mangles such a name when it becomes an attribute, as it does here.
             raise InvalidFunction(
                 f"{name}(): parameter {parameter.name!r} cannot be stored by name; "
-                "let it begin with one underscore at most"
+                "use at most one leading underscore"
             )
     return parameters
 
@@ -387,16 +387,15 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
-        # Annotations are evaluated when asked for, and may name what does not exist yet.
+        # Annotations are evaluated on access, and may refer to names that do not exist yet.
         return inspect.signature(function, annotation_format=Format.STRING)
     return inspect.signature(function)
 
 
-# Looking inside values ---------------------------------------------------------------------------
+# Inspecting values ---------------------------------------------------------------------------
 
-# Signs in the JSON that something may have been lost on the way: NaN is written as null, a naive
-# datetime is a time that ends without a zone, pydantic masks secrets. Only then are the values
-# looked through.
+# Hints in the JSON that information may have been lost: NaN is written as null, a naive datetime is
+# a time that ends without a zone, pydantic masks secrets. Only then are the values inspected.
 _time_without_zone = re.compile(rb':\d\d:\d\d(?:\.\d+)?"').search
 _MASK = b"**********"
 
@@ -433,7 +432,7 @@ def _find(value: object, fault: Callable[[object], str | None]) -> tuple[str, st
 
 
 def _unencodable(value: object, error: Exception) -> tuple[str, str]:
-    """The path of the innermost value that cannot be encoded, and why."""
+    """The path of the innermost value that cannot be encoded, and the reason."""
     path = ""
     seen: dict[int, object] = {}
     while not isinstance(error, RecursionError) and id(value) not in seen:
@@ -466,7 +465,7 @@ def _failure(value: object) -> Exception | None:
 
 
 def _children(value: object) -> Iterator[tuple[str, object]]:
-    """What a value contains, each with the step that leads to it."""
+    """The parts of a value, each with the step that leads to it."""
     if isinstance(value, dict):
         for key, item in cast(dict[object, object], value).items():
             if not isinstance(key, float):  # NaN as a key is the string "nan", so nothing is lost
@@ -481,7 +480,7 @@ def _children(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _parts(value: object, *, keys: bool) -> Iterator[object]:
-    """A value and all that it contains."""
+    """A value and everything that it contains."""
     stack = [value]
     while stack:
         value = stack.pop()
@@ -507,23 +506,23 @@ def _at(name: str, path: str) -> str:
     return f" - at `{name}{path}`" if path else ""
 
 
-# Types that msgspec does not know ----------------------------------------------------------------
+# Types that msgspec does not support --------------------------------------------------------------
 
 
 def _is_model(kind: object) -> bool:
-    """Whether this is a pydantic model; if it is, then pydantic has been imported."""
+    """Whether this is a pydantic model; if so, pydantic has been imported."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
 @cache
 def _by_name() -> dict[str, bool]:
-    """Models are stored by field name; pydantic 2.11 and later reads that whatever the aliases."""
+    """Models are stored by field name; pydantic 2.11 and later reads that despite aliases."""
     parameters = inspect.signature(sys.modules["pydantic"].BaseModel.model_validate_json).parameters
     return {"by_name": True, "by_alias": True} if "by_name" in parameters else {}
 
 
-# msgspec takes these types themselves, but not what derives from them.
+# msgspec supports these types themselves, but not their subclasses.
 _PLAIN: tuple[tuple[type, Callable[[Any], object]], ...] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -547,7 +546,7 @@ def _dec_hook(kind: Any, data: Any) -> object:
     if not _is_model(kind):
         raise TypeError(f"{kind} cannot be read from JSON; annotate plain data or a dataclass")
     try:
-        # As JSON, for strict models take a string for a date only there.
+        # As JSON, since only then do strict models accept a string for a date.
         return kind.model_validate_json(_encode(data), **_by_name())
     except Exception as error:
         raise ValueError(_first_line(error)) from error
@@ -575,7 +574,7 @@ def _schemas(hints: Iterable[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str
 
 
 def _has_schema(hint: Any) -> bool:
-    """A class has none if the default of a field cannot be written as JSON."""
+    """A class has no schema if the default of a field cannot be written as JSON."""
     try:
         msgspec.json.encode(_schemas([hint]))
     except Exception:
@@ -586,7 +585,7 @@ def _has_schema(hint: Any) -> bool:
 def _schema_hook(kind: Any) -> dict[str, Any]:
     if not _is_model(kind):
         return {"type": "object"}
-    # Models are stored by field name; a caller without the class may write the aliases.
+    # Models are stored by field name; a caller without the class may use the aliases.
     by_name, by_alias = (_model_schema(kind, by_alias=choice) for choice in (False, True))
     return by_name if by_name == by_alias else {"anyOf": [by_name, by_alias]}
 
@@ -598,7 +597,7 @@ def _model_schema(kind: Any, *, by_alias: bool) -> dict[str, Any]:
         return _ANYTHING
     if "$defs" not in schema:
         return schema
-    # References of a model lead to its own root, which is no longer the root here.
+    # A model's references start at its own root, which is no longer the root here.
     own = schema["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
     return {"type": own["type"]} if "type" in own else _ANYTHING
 

@@ -14,7 +14,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 
 def read(text: str | bytes, kind: type[T], otherwise: T) -> T:
-    """The JSON value; `otherwise` if it is not one of this kind."""
+    """The JSON value; `otherwise` if it is not of this type."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -22,7 +22,7 @@ def read(text: str | bytes, kind: type[T], otherwise: T) -> T:
 
 
 def attempt(read: Callable[[], T], otherwise: Other) -> T | Other:
-    """What `read` makes of stored values; `otherwise` if they make no sense to it."""
+    """The result of `read`; `otherwise` if the stored values are invalid."""
     try:
         return read()
     except Exception:  # whatever is wrong with them

@@ -1,10 +1,10 @@
 """Checks that a value is strict JSON and not nested too deeply.
 
-Conditions and rotations are stored as JSON. What JSON cannot say is refused when it is written,
-with the place where it stands, instead of coming back as something else.
+Conditions and rotations are stored as JSON. Values that JSON cannot represent are refused when they
+are written, with their path, instead of being changed silently.
 """
 
-# What callers without a type checker hand in is not always what the types say.
+# Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import msgspec
 DEEPEST = 64
 MAX_PARTS = 1_000_000
 LONGEST_NUMBER = 1000
-"""Digits: Python's own limit for reading a number is 4,300, other databases' are lower."""
+"""Digits: Python's own limit for reading a number is 4,300; some databases have lower ones."""
 
 
 class Fault(NamedTuple):
-    """Where a value is no strict JSON (`.items[2].price`), and why."""
+    """Where a value is not strict JSON (`.items[2].price`), and why."""
 
     path: str
     reason: str
 
 
 def fault(value: object) -> Fault | None:
-    """The first part of the value that is no strict JSON, or None."""
+    """The first part of the value that is not strict JSON, or None."""
     stack: list[tuple[str, object, int]] = [("", value, 0)]
     parts = 0
     while stack:
@@ -38,7 +38,7 @@ def fault(value: object) -> Fault | None:
             return Fault("", f"more than {MAX_PARTS:,} values")
         path, part, depth = stack.pop()
         if depth > DEEPEST:
-            return Fault("", f"nested more than {DEEPEST} deep")
+            return Fault("", f"nested more than {DEEPEST} levels deep")
         if reason := _wrong(part):
             return Fault(path, reason)
         stack += ((path + step, child, depth + 1) for step, child in _children(part))
@@ -50,7 +50,7 @@ def _wrong(part: object) -> str | None:
     if kind is str:
         return _wrong_text(cast(str, part))
     if kind is float and not math.isfinite(cast(float, part)):
-        return f"{part} is no JSON number"
+        return f"{part} is not a JSON number"
     if kind is int and abs(cast(int, part)) >= 10**LONGEST_NUMBER:
         return f"a number of more than {LONGEST_NUMBER:,} digits"
     if kind is dict:
@@ -70,8 +70,8 @@ _JSON = frozenset({str, int, float, bool, type(None), list, dict})
 def _wrong_text(text: str) -> str | None:
     if "\0" in text:
         return "text with a NUL character"
-    # Half a surrogate pair is no character, and no database takes it.
-    return None if _encodable(text) else "text with half a character"
+    # Half a surrogate pair is not a character, and no database accepts it.
+    return None if _encodable(text) else "text with a lone surrogate"
 
 
 def _encodable(text: str) -> bool:
@@ -95,6 +95,6 @@ def encoded(value: object) -> str:
 
 
 def shown(value: object, limit: int = 200) -> str:
-    """A JSON value for people: one line, and not a long one."""
+    """A JSON value for display: on one line, and shortened."""
     text = encoded(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

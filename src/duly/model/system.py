@@ -1,4 +1,4 @@
-"""Which of duly's own tables are shown, and what of them."""
+"""Which of duly's own tables can be viewed, and which of their columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERS = frozenset("version seq slot started_at token tick_at day".split())
 
 
 class TableView(NamedTuple):
-    """What is shown of a table: the columns of its key, by which it is paged, and some others."""
+    """The visible part of a table: its key columns, by which it is paged, and some others."""
 
     key: tuple[str, ...]
     columns: tuple[str, ...]
@@ -74,7 +74,7 @@ TABLES: dict[str, TableView] = {
 
 
 def kind_of(column: str) -> type:
-    """What a column of a key holds; ids are text, as everywhere."""
+    """The type of a key column; ids are text, as everywhere."""
     return int if column in _NUMBERS else str
 
 
@@ -83,12 +83,12 @@ def is_id_column(column: str) -> bool:
 
 
 def key_of(table: str, row: Mapping[str, Any]) -> list[str | int]:
-    """What asks for the rows behind this one."""
+    """The key after which the following page starts."""
     return [row[column] for column in TABLES[table].key]
 
 
 def is_key(table: str, key: Sequence[object]) -> bool:
-    """Whether a row of the table could have such a key."""
+    """Whether a row of the table could have this key."""
     columns = TABLES[table].key
     return len(key) == len(columns) and all(map(_fits, columns, key))
 

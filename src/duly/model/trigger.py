@@ -1,12 +1,12 @@
-"""Triggers: `Cron`, `Every` and `At` give the next instant after any other.
+"""Triggers: `Cron`, `Every` and `At` compute the next instant after any other.
 
-Instants are integer milliseconds since 1970 UTC. The rule for days on which clocks are set forward
-or back is Debian's cron's; docs/dst.md shows what it does.
+Instants are integer milliseconds since 1970 UTC. On days on which clocks are set forward or back,
+the rules are those of Debian's cron; docs/dst.md shows examples.
 
 1. An expression whose minute or hour field starts with `*` follows the clock: it fires at every
    instant at which the clock shows a matching time.
-2. Any other is fixed: it fires once for every matching date and time. A repeated time fires when it
-   comes first, one that is skipped at the end of the gap, unless that is longer than three hours.
+2. Any other is fixed: it fires once for every matching date and time. A repeated time fires the
+   first time; a skipped one fires at the end of the gap, unless the gap is longer than three hours.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from duly.zones import Zone, zone
 
 LEAST_INTERVAL_MS = 1_000
 MAX_FIRES = 10_000
-"""So many does `next_fires` give at most."""
+"""The most instants that `next_fires` returns."""
 
 _LONGEST_GAP = 3 * 3600
 _CENTURY = 36_525 * 86_400
-# A fire is never further from its local time, taken as if it were UTC.
+# A tick is never further from its local time, read as if it were UTC.
 _FAR = 2 * 86_400
 _EARLIEST = -60_000_000_000
 LATEST = 250_000_000_000
@@ -42,7 +42,7 @@ _REFERENCE = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
 
 
 class _Fires(msgspec.Struct, frozen=True):
-    """What every trigger can do, given that it knows the next instant."""
+    """What all triggers can do, given that they can compute the next instant."""
 
     def next_after(self, instant: int) -> int | None:
         """The first tick later than this instant; None if there is none."""
@@ -53,11 +53,11 @@ class _Fires(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     def count_between(self, start: int, end: int) -> int:
-        """How many ticks are in [start, end), without going through them."""
+        """How many ticks are in [start, end), without iterating over them."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """In words, for people."""
+        """The trigger in words."""
         raise NotImplementedError
 
     def upcoming(self, n: int, after: int) -> list[int]:
@@ -80,7 +80,7 @@ class _Fires(msgspec.Struct, frozen=True):
         return self.next_after(instant - 1) == instant
 
     def adjusted(self, instant: int) -> bool:
-        """Whether the tick at this instant stands for a time that clocks were set forward over."""
+        """Whether the tick at this instant replaces a time that clocks skip."""
         return False
 
 
@@ -88,7 +88,7 @@ class _Fires(msgspec.Struct, frozen=True):
 
 
 class Cron(_Fires, frozen=True):
-    """Ticks when the clock of a zone shows a matching time; `spread` is the seed of `H`."""
+    """Tick when the clock of a zone shows a matching time; `spread` is the seed of `H`."""
 
     expression: str
     tz: str = "UTC"
@@ -102,7 +102,7 @@ class Cron(_Fires, frozen=True):
         hours_left_out = parsed.hours != _ALL_HOURS
         if parsed.follows_clock and hours_left_out and self._never_fires(parsed):
             hour = self.expression.split()[-4]
-            reason = f"the clocks of {self.tz} are set forward over every such time"
+            reason = f"the clocks of {self.tz} skip every such time"
             position = self.expression.index(hour)
             hint = "it would never fire"
             raise InvalidCron(self.expression, "hour", hour, position, reason, hint)
@@ -133,12 +133,12 @@ class Cron(_Fires, frozen=True):
         return f"{in_words(self._parsed())} ({self.tz})"
 
     def spread_by(self, seed: str) -> Cron:
-        """The same with a seed for `H`, unless it has one."""
+        """The same trigger with a seed for `H`, unless it has one."""
         return self if self.spread else replace(self, spread=seed)
 
     def _parsed(self) -> Expression:
         text = self.expression
-        # Without an H all seeds give the same, and share it.
+        # Without an H, all seeds give the same expression, and share it.
         return cron.parse(text, self.spread if "H" in text or "h" in text else "")
 
     def _never_fires(self, parsed: Expression) -> bool:
@@ -168,7 +168,7 @@ def _first_from(expression: Expression, where: Zone, second: int) -> int | None:
             continue
         if local - offset < end:
             return local - offset
-        # A span further on may be entered in its middle: what it repeats or skips is long past.
+        # A later span may be entered in its middle: its repeated or skipped times are long past.
         enter = max(end, local - _FAR) if stepped else end
         stepped = True
         start, end, offset, before = where.span(enter)
@@ -223,7 +223,7 @@ def _ends_a_gap_with_a_tick(expression: Expression, start: int, offset: int, bef
 
 
 def within_minutes(trigger: Cron) -> int:
-    """The shortest time between two ticks that are less than a minute apart; else a minute."""
+    """The shortest time between two ticks that are less than a minute apart; otherwise a minute."""
     parsed = trigger._parsed()  # pyright: ignore[reportPrivateUsage]
     seconds = [second for second in range(60) if parsed.seconds >> second & 1]
     if len(seconds) > 1 and _has_neighbours(parsed.minutes):
@@ -236,7 +236,7 @@ def _has_neighbours(minutes: int) -> bool:
 
 
 def next_fires(expression: str, tz: str | None = "UTC", after_ms: int = 0, n: int = 1) -> list[int]:
-    """The next n instants, later than `after_ms`, at which a cron expression fires in a zone."""
+    """Return the next n instants, after `after_ms`, at which a cron expression fires in a zone."""
     _require_whole("n", n, 0, MAX_FIRES)
     _require_instant("after_ms", after_ms)
     return Cron(expression, "UTC" if tz is None else tz).upcoming(n, after_ms)
@@ -246,11 +246,11 @@ def next_fires(expression: str, tz: str | None = "UTC", after_ms: int = 0, n: in
 
 
 class Every(_Fires, frozen=True):
-    """Ticks at anchor + k · interval, for k = 0, 1, …; zones and clock changes have no effect.
+    """Tick at anchor + k · interval, for k = 0, 1, …; zones and clock changes have no effect.
 
-    The anchor of a schedule is its first tick: one interval after it was made, unless it says
-    otherwise. Until it is anchored, an interval has no ticks to ask for. Its zone is only kept, for
-    the cron expression that may take its place.
+    The anchor of a schedule is its first tick; default: one interval after it was created. Until
+    it has an anchor, an interval has no ticks. Its zone is only stored, for a cron expression that
+    may replace it.
     """
 
     milliseconds: int
@@ -282,7 +282,7 @@ class Every(_Fires, frozen=True):
         return iter(range(self.next_after(start - 1), end, self.milliseconds))
 
     def anchored(self, at: int) -> Every:
-        """The same with an anchor, unless it has one."""
+        """The same interval with an anchor, unless it has one."""
         return self if self.anchor is not None else replace(self, anchor=at)
 
     def describe(self) -> str:
@@ -290,12 +290,12 @@ class Every(_Fires, frozen=True):
 
     def _anchor(self) -> int:
         if self.anchor is None:
-            raise InvalidOption("anchor", "the interval has none yet; give it one: anchored(at)")
+            raise InvalidOption("anchor", "the interval has none yet; set one with anchored(at)")
         return self.anchor
 
 
 class At(_Fires, frozen=True):
-    """Ticks once, at so many milliseconds since 1970 UTC."""
+    """Tick once, at an instant in milliseconds since 1970 UTC."""
 
     instant: int
 
@@ -309,7 +309,7 @@ class At(_Fires, frozen=True):
 
     @classmethod
     def of(cls, when: datetime) -> At:
-        """At an aware datetime."""
+        """Tick once, at an aware datetime."""
         if when.utcoffset() is None:
             raise InvalidTime(f"{when!r} is naive; attach a zone, for example tzinfo=UTC")
         return cls(to_ms(when))
@@ -331,7 +331,7 @@ Trigger: TypeAlias = Cron | Every | At
 
 
 def is_same_time(one: Trigger | None, other: Trigger) -> bool:
-    """Whether both tick at the same instants as they are written: an interval in any zone."""
+    """Whether both tick at the same instants as written: an interval in any zone."""
     if isinstance(one, Every) and isinstance(other, Every):
         return replace(one, tz=other.tz) == other
     return one == other
@@ -341,7 +341,7 @@ def is_same_time(one: Trigger | None, other: Trigger) -> bool:
 
 
 def hourly(minute: int | None = None, *, tz: str = "UTC") -> Cron:
-    """Every hour; without a minute, at one that each schedule has for itself."""
+    """Every hour; without a minute, at a minute derived from the schedule's key."""
     return Cron(f"{_minute(minute)} * * * *", tz)
 
 
@@ -356,14 +356,14 @@ def weekly(day: int | str, hour: int, minute: int | None = None, *, tz: str = "U
 
 
 def monthly(day: int, hour: int, minute: int | None = None, *, tz: str = "UTC") -> Cron:
-    """Every month that has such a day."""
+    """Every month that has this day."""
     return Cron(f"{_minute(minute)} {_hour(hour)} {_require_whole('day', day, 1, 31)} * *", tz)
 
 
 def every(
     *, seconds: int | None = None, minutes: int | None = None, hours: int | None = None
 ) -> Every:
-    """At an interval: exactly one of the three, a whole number."""
+    """At an interval; give exactly one of the three, as a whole number."""
     units = {"seconds": (seconds, 1_000), "minutes": (minutes, 60_000), "hours": (hours, 3_600_000)}
     given = {name: (value, unit) for name, (value, unit) in units.items() if value is not None}
     if len(given) != 1:
@@ -390,29 +390,29 @@ def _weekday(day: int | str) -> int:
     for number, name in enumerate(_WEEKDAYS):
         if wanted in (name, name[:3]):
             return number
-    raise InvalidOption("day", f"{day[:20]!r} is no day of the week; write {', '.join(_WEEKDAYS)}")
+    raise InvalidOption("day", f"{day[:20]!r} is not a weekday; write {', '.join(_WEEKDAYS)}")
 
 
 # As data -----------------------------------------------------------------------------------------
 
 
 def encode(trigger: Trigger) -> dict[str, Any]:
-    """A trigger as data that JSON can hold; `decode` gives it back."""
+    """The trigger as JSON data; `decode` reverses it."""
     return {"kind": _KIND[type(trigger)], **msgspec.structs.asdict(trigger)}
 
 
 def decode(data: Mapping[str, Any]) -> Trigger:
-    """A trigger from data; whatever does not belong there is refused by name."""
+    """A trigger from data; unknown fields are refused by name."""
     kinds = {kind: made for made, kind in _KIND.items()}
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        raise InvalidOption("kind", f"write one of {', '.join(kinds)}, not {kind!r}")
+        raise InvalidOption("kind", f"must be one of {', '.join(kinds)}, not {kind!r}")
     made = kinds[kind]
     given = {name: value for name, value in data.items() if name != "kind"}
     for name in given:
         if name not in made.__struct_fields__:
             known = ", ".join(made.__struct_fields__)
-            raise InvalidOption(str(name), f"a trigger of kind {kind} has only {known}")
+            raise InvalidOption(str(name), f"a trigger of kind {kind} only has {known}")
     required = made.__struct_fields__[0]
     if required not in given:
         raise InvalidOption(required, f"a trigger of kind {kind} needs it")
@@ -427,18 +427,18 @@ _KIND: dict[type[Cron] | type[Every] | type[At], str] = {Cron: "cron", Every: "i
 
 def _require_text(option: str, value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidOption(option, f"give text, not {value!r}")
+        raise InvalidOption(option, f"must be text, not {value!r}")
 
 
 def _require_whole(option: str, value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise InvalidOption(option, f"give a whole number from {least} to {most}, not {value!r}")
+        raise InvalidOption(option, f"must be a whole number from {least} to {most}, not {value!r}")
     return value
 
 
 def _require_instant(option: str, value: object) -> None:
     if type(value) is not int or not _EARLIEST <= value // 1000 <= LATEST:
-        raise InvalidTime(f"{option}: give integer milliseconds since 1970 UTC, not {value!r}")
+        raise InvalidTime(f"{option}: must be integer milliseconds since 1970 UTC, not {value!r}")
 
 
 def _ceil(instant: int) -> int:

@@ -1,4 +1,4 @@
-"""Explains why a job has not run yet, with the reasons in the order in which they must go away."""
+"""Explains why a job has not run yet, with the reasons in the order in which to resolve them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duly.model.keys import KeyWait
 
 
 class Cause(StrEnum):
-    """What kind of reason it is."""
+    """The kind of a reason."""
 
     FINISHED = "finished"
     RUNNING = "running"
@@ -40,9 +40,9 @@ class Reason(msgspec.Struct, frozen=True):
     cause: Cause
     text: str
     jobs: tuple[str, ...] = ()
-    """The jobs that stand in the way, by id."""
+    """The jobs that block it, by id."""
     until: int | None = None
-    """When it goes away by itself, in milliseconds, if it does."""
+    """When the reason ends by itself, in milliseconds, if it does."""
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A worker as far as it matters here."""
+    """What is needed to know about a worker."""
 
     queues: tuple[str, ...] | None
     functions: tuple[str, ...]
@@ -68,29 +68,29 @@ class Facts(msgspec.Struct, frozen=True):
     queue_pause: Pause | None
     workers: tuple[Server, ...]
     running: int
-    """Jobs that run now, counted as far as there are slots."""
+    """Running jobs, counted up to the number of slots."""
     in_the_way: tuple[str, ...] = ()
     """The jobs that it waits for."""
     key: KeyWait | None = None
-    """What it waits for if it is held for its key."""
+    """What it waits for if it is held for its limit key."""
     kill_switch: Pause | None = None
-    """Who paused everything, if it is paused."""
+    """Who engaged the kill switch, if it is engaged."""
 
 
 def reasons(facts: Facts, now: int) -> list[Reason]:
-    """Every reason, the first to deal with first; never none."""
+    """All reasons, in the order in which to resolve them; never empty."""
     job = facts.job
     if job.state.is_terminal:
         return [Reason(Cause.FINISHED, _finished(job))]
     if job.state == State.RUNNING:
-        return [Reason(Cause.RUNNING, f"it runs, attempt {job.attempt}")]
+        return [Reason(Cause.RUNNING, f"it is running, attempt {job.attempt}")]
     found = [*_of_everything(facts), *_of_function(facts), *_of_hold(facts, now)]
     found += [*_of_time(job, now), *_of_queue(facts)]
     return found or [_next(facts)]
 
 
 def sentence(job: JobRecord, found: Sequence[Reason]) -> str:
-    """The same for people."""
+    """The reasons as a sentence."""
     if found[0].cause in (Cause.FINISHED, Cause.RUNNING):
         return f"{job.function} is not waiting: {found[0].text}."
     return f"{job.function} has not run yet: {'; '.join(reason.text for reason in found)}."
@@ -128,35 +128,35 @@ def _of_hold(facts: Facts, now: int) -> list[Reason]:
             why = job.error_message or "its arguments no longer fit the function"
             return [Reason(Cause.SIGNATURE, f"no worker can run it: {why}")]
         case Hold.BATCH:
-            text = f"it waits for {_jobs(facts.in_the_way)} to end"
+            text = f"it is waiting for {_jobs(facts.in_the_way)} to end"
             return [Reason(Cause.WAITS_FOR_JOBS, text, facts.in_the_way)]
         case Hold.KEY:
             return _of_key(facts, now)
         case Hold.ALONE:
             died = f" ({job.error_message})" if job.error_message else ""
-            text = f"it crashed two workers and waits for a process of its own{died}"
+            text = f"it crashed two workers and waits to run in a separate process{died}"
             return [Reason(Cause.ALONE, text)]
         case _:
-            return [] if _has_it(facts) else [_nobody_has_it(facts)]
+            return [] if _has_it(facts) else [_no_worker_has_it(facts)]
 
 
 def _of_key(facts: Facts, now: int) -> list[Reason]:
-    """Nothing if it is its turn, or if something else keeps it from taking a slot that is free."""
+    """Nothing if it is its turn, or if something else keeps it from taking a free slot."""
     wait = facts.key
     if wait is None:
         return []
-    # A limit without a key of its own goes by the function.
+    # A limit without its own key applies to the function.
     name = "its limit" if "\n" in wait.key else f"its key {wait.key!r}"
     if wait.starts_at is None:
         text = f"{name} is in use by {_jobs(wait.holders)}"
         return [Reason(Cause.KEY_IN_USE, text, wait.holders)]
     if wait.starts_at > now:
-        text = f"the rate of {name} lets the next job start at {_when(wait.starts_at)}"
+        text = f"the rate of {name} allows the next job to start at {_when(wait.starts_at)}"
         return [Reason(Cause.KEY_IN_USE, text, until=wait.starts_at)]
     stopped = [*_of_everything(facts), *_of_function(facts), *_of_queue(facts)]
     if stopped or wait.first is None or wait.first == facts.job.id:
         return []
-    text = f"{name} has a free slot, and job {wait.first} is before it in line"
+    text = f"{name} has a free slot, but job {wait.first} is ahead of it in line"
     return [Reason(Cause.KEY_IN_USE, text, (wait.first,))]
 
 
@@ -168,11 +168,11 @@ def _has_it(facts: Facts) -> bool:
     return any(facts.job.function in worker.functions for worker in facts.workers)
 
 
-def _nobody_has_it(facts: Facts) -> Reason:
+def _no_worker_has_it(facts: Facts) -> Reason:
     if not facts.workers:
         return Reason(Cause.NO_WORKER_HAS_IT, "no worker is running")
     name = facts.job.function
-    return Reason(Cause.NO_WORKER_HAS_IT, f"none of {len(facts.workers)} workers knows {name}")
+    return Reason(Cause.NO_WORKER_HAS_IT, f"no worker has {name} ({len(facts.workers)} running)")
 
 
 def _of_time(job: JobRecord, now: int) -> list[Reason]:
@@ -198,7 +198,7 @@ def _of_queue(facts: Facts) -> list[Reason]:
     serving = [worker for worker in _able(facts) if _serves(worker, queue)]
     if serving or not _has_it(facts):
         return []
-    return [Reason(Cause.QUEUE_NOT_SERVED, f"no worker that knows it serves queue {queue!r}")]
+    return [Reason(Cause.QUEUE_NOT_SERVED, f"no worker that has it serves queue {queue!r}")]
 
 
 def _able(facts: Facts) -> list[Server]:
@@ -212,5 +212,5 @@ def _serves(worker: Server, queue: str) -> bool:
 def _next(facts: Facts) -> Reason:
     slots = sum(worker.slots for worker in _able(facts) if _serves(worker, facts.job.queue))
     if facts.running >= slots:
-        return Reason(Cause.WORKERS_BUSY, f"all {slots} slots of the workers are busy")
-    return Reason(Cause.ABOUT_TO_START, "it is due, and a worker is free: it starts at once")
+        return Reason(Cause.WORKERS_BUSY, f"all {slots} worker slots are busy")
+    return Reason(Cause.ABOUT_TO_START, "it is due and a worker is free: it starts immediately")

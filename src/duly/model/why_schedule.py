@@ -1,4 +1,4 @@
-"""Explains why a schedule has not run, with the reasons in the order in which they must go away."""
+"""Explains why a schedule has not run, with the reasons in the order in which to resolve them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from duly.model.why import Pause, by_whom
 
 
 class ScheduleCause(StrEnum):
-    """What kind of reason it is."""
+    """The kind of a reason."""
 
     ORPHANED = "orphaned"
     DISABLED = "disabled"
@@ -46,9 +46,9 @@ class ScheduleReason(msgspec.Struct, frozen=True):
     reason: str | None = None
     """Why a tick was skipped, or would be."""
     jobs: tuple[str, ...] = ()
-    """The jobs that it is about, by id."""
+    """The jobs concerned, by id."""
     until: int | None = None
-    """When the next tick is looked at, or the first that would be dispatched, in milliseconds."""
+    """When the next tick, or the first that would be dispatched, is due, in milliseconds."""
 
 
 class ScheduleFacts(msgspec.Struct, frozen=True):
@@ -60,13 +60,13 @@ class ScheduleFacts(msgspec.Struct, frozen=True):
     disabled: Pause | None
     """Who disabled it, and why; None if it is enabled."""
     late: str | None
-    """How it has broken its promise."""
+    """How it missed its expectation."""
     newest: TickRecord | None
-    """Its last tick, as the ledger has it."""
+    """Its last tick, as recorded in the ledger."""
     detail: Mapping[str, Any]
-    """That of the last tick."""
+    """The detail of the last tick."""
     job: JobRecord | None
-    """What its last tick became."""
+    """The job of its last tick."""
     coming: Sequence[Decided]
     """The next ticks, as they would be decided now."""
 
@@ -84,12 +84,12 @@ STOPPED_CAUSES = frozenset(
         ScheduleCause.OVERDUE,
     }
 )
-"""With one of these, nothing runs until somebody does something, or it is over."""
+"""With one of these, nothing runs until an operator acts, or the schedule has ended."""
 _REPORTED_BEFORE = frozenset({Reason.KILL_SWITCH, Reason.TARGET_PAUSED, Reason.TARGET_DEPRECATED})
 
 
 def schedule_reasons(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
-    """Every reason, the first to deal with first; never none."""
+    """All reasons, in the order in which to resolve them; never empty."""
     found = [*_of_itself(facts), *_of_what_is_paused(facts), *_of_lateness(facts, now)]
     found.append(_last(facts))
     resting = facts.record.next_tick_at is None
@@ -100,22 +100,23 @@ def schedule_reasons(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
 
 
 def schedule_sentence(key: str, found: Sequence[ScheduleReason]) -> str:
-    """The same for people."""
+    """The reasons as a sentence."""
     stands = found[0].cause in STOPPED_CAUSES
-    head = f"{key} does not run" if stands else f"{key} waits for its next tick"
+    head = f"{key} does not run" if stands else f"{key} is waiting for its next tick"
     return f"{head}: {'; '.join(reason.text for reason in found)}."
 
 
 def _of_itself(facts: ScheduleFacts) -> list[ScheduleReason]:
     record = facts.record
     if record.orphaned_at is not None:
-        return [ScheduleReason(ScheduleCause.ORPHANED, "code declares it no longer")]
+        return [ScheduleReason(ScheduleCause.ORPHANED, "code no longer declares it")]
     if facts.disabled is not None:
         by = by_whom(facts.disabled.by, facts.disabled.note)
         return [ScheduleReason(ScheduleCause.DISABLED, f"it is disabled{by}")]
     if record.parked_at is not None:
         since = moment(record.parked_at)
-        return [ScheduleReason(ScheduleCause.PARKED, f"it is parked since {since}: {record.error}")]
+        text = f"it has been parked since {since}: {record.error}"
+        return [ScheduleReason(ScheduleCause.PARKED, text)]
     if record.next_tick_at is None:
         return [ScheduleReason(ScheduleCause.ENDED, _ended(record))]
     return []
@@ -123,9 +124,9 @@ def _of_itself(facts: ScheduleFacts) -> list[ScheduleReason]:
 
 def _ended(record: ScheduleRecord) -> str:
     if record.remaining == 0:
-        return "it has ended: all its dispatches are used up"
+        return "it has ended: it has used up its dispatches"
     if record.end_at is not None:
-        return f"it has ended: it has no tick up to {moment(record.end_at)} any more"
+        return f"it has ended: it has no more ticks up to {moment(record.end_at)}"
     return "it has ended: its trigger has no more ticks"
 
 
@@ -148,10 +149,10 @@ def _of_lateness(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
     lag = 0 if record.due_at is None else now - record.due_at
     if record.next_tick_at is not None and lag > GRACE_MS:
         at = moment(record.next_tick_at)
-        text = f"its tick of {at} is due for {lag // 1000} s and nobody has looked; run a ticker"
+        text = f"its tick of {at} has been overdue for {lag // 1000} s; start a ticker"
         found.append(ScheduleReason(ScheduleCause.OVERDUE, text))
     if facts.late is not None:
-        text = f"it has broken its promise: {facts.late}"
+        text = f"it is late: {facts.late}"
         found.append(ScheduleReason(ScheduleCause.PROMISE_BROKEN, text))
     return found
 
@@ -162,12 +163,12 @@ def _last(facts: ScheduleFacts) -> ScheduleReason:
         return ScheduleReason(ScheduleCause.NEVER_TICKED, "it has not ticked yet")
     at = moment(tick.tick_at)
     if tick.outcome == Outcome.MISSED:
-        text = f"its last ticks, {tick.count} up to {at}, were missed: nobody looked in time"
+        text = f"its last ticks ({tick.count}, up to {at}) were missed: no ticker ran in time"
         return ScheduleReason(ScheduleCause.LAST_MISSED, text)
     if tick.outcome == Outcome.SKIPPED:
         words = in_words(str(tick.reason), facts.detail)
         ran = facts.record.last_dispatch_at
-        before = "never dispatched" if ran is None else f"dispatched last at {moment(ran)}"
+        before = "never dispatched" if ran is None else f"last dispatched at {moment(ran)}"
         return ScheduleReason(
             ScheduleCause.LAST_SKIPPED,
             f"its last tick, {at}, was skipped: {words}; it was {before}",
@@ -191,14 +192,14 @@ def _next(facts: ScheduleFacts, now: int) -> ScheduleReason:
     record = facts.record
     assert record.next_tick_at is not None
     at, due = moment(record.next_tick_at), record.due_at
-    when = at if due in (None, record.next_tick_at) else f"{at} (looked at {moment(due)})"
+    when = at if due in (None, record.next_tick_at) else f"{at} (due {moment(due)})"
     first = next((each for each in facts.coming if each.tick_at == record.next_tick_at), None)
     if first is None or not isinstance(first.decision, Skip):
         said = f"its next tick is {when}" if due is None or due > now else f"its tick {when} is due"
         return ScheduleReason(ScheduleCause.NEXT_TICK, said, until=due)
     skip = first.decision
     if skip.reason in _REPORTED_BEFORE:
-        text = f"its next tick is {when}, and would be skipped"
+        text = f"its next tick is {when}, which would be skipped"
         return ScheduleReason(ScheduleCause.NEXT_TICK, text, skip.reason.value, until=due)
     later = next((t for t in facts.coming if not isinstance(t.decision, Skip)), None)
     until = None if later is None else later.due_at
@@ -212,9 +213,9 @@ def _then(skip: Skip, coming: Sequence[Decided], until: int | None) -> str:
     if until is not None:
         return f"the first that would be dispatched is {moment(until)}"
     if skip.reason == Reason.OVERLAP_IN_FLIGHT:
-        return "unless that ends before"
+        return "unless that job ends before"
     more = len(coming) - 1
-    return f"as things stand, so would be {more} more" if more else "it is the last"
+    return f"currently, {more} more would be skipped too" if more else "it is the last"
 
 
 def _jobs_in(detail: Mapping[str, Any]) -> tuple[str, ...]:
@@ -226,22 +227,22 @@ def _jobs_in(detail: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def in_words(reason: str, detail: Mapping[str, Any]) -> str:
-    """Why a tick was skipped, as a ledger row or a preview has it, for people."""
+    """In words, why a tick was skipped, from a ledger row or a preview."""
     said = detail.get("why") or detail.get("error")
     match reason:
         case Reason.CALENDAR:
             return f"{said}" if said else f"the calendar {detail.get('calendar', '')} forbids it"
         case Reason.CONDITION_FAILED:
-            return f"its condition fails: {said}" if said else "its condition fails"
+            return f"condition not met: {said}" if said else "condition not met"
         case Reason.BUDGET_EXCEEDED:
             return _of_budget(detail)
         case Reason.OVERLAP_IN_FLIGHT:
             job = detail.get("job")
-            return f"job {job} is unfinished" if job else "a job of an earlier tick waits already"
+            return f"job {job} is unfinished" if job else "a job of an earlier tick is waiting"
         case Reason.CYCLE_DETECTED:
-            return "a job of the same schedule asked for it"
+            return "a job of the same schedule requested it"
         case Reason.SLOT_EXISTS:
-            return "it is in the ledger already"
+            return "it is already in the ledger"
         case Reason.TARGET_PAUSED:
             return f"function {detail.get('function', '')} is paused"
         case Reason.TARGET_DEPRECATED:
@@ -256,7 +257,8 @@ def in_words(reason: str, detail: Mapping[str, Any]) -> str:
 
 def _of_budget(detail: Mapping[str, Any]) -> str:
     what = "runs" if "runs" in detail else "cost"
-    return f"{what} {detail.get('spent')} of {detail.get(what)} in {detail.get('per')} s"
+    spent = f"{detail.get('spent')} of {detail.get(what)} {what}"
+    return f"budget used up: {spent} in {detail.get('per')} s"
 
 
 def moment(ms: int | None) -> str:

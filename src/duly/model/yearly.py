@@ -1,7 +1,7 @@
 """The days of a year that a rule names.
 
-The rules behind the calendars that need no new list every year. Holidays are those of today's law:
-a year long ago had others.
+These are the rules behind the calendars that need no new dates every year. The holidays follow
+today's law: years long ago had others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Named = Iterator[tuple[dt.date, str]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Days that are worked out for a year; after `last_date`, if any, they are not known."""
+    """Days that are computed for a year; after `last_date`, if set, they are not known."""
 
     name: str
     compute: Callable[[int], Named]
     last_date: dt.date | None = None
 
     def days(self, year: int) -> Mapping[dt.date, str]:
-        """The days of a year, in order, with what each is called."""
+        """The days of a year, in order, with their labels."""
         return _days(self, year)
 
 
@@ -35,7 +35,7 @@ class Rule:
 def _days(rule: Rule, year: int) -> Mapping[dt.date, str]:
     named: dict[dt.date, str] = {}
     for day, label in sorted(rule.compute(year)):
-        # Two holidays may fall on one day.
+        # Two holidays can be on one day.
         named[day] = f"{named[day]}, {label}" if day in named else label
     return MappingProxyType(named)
 
@@ -82,15 +82,15 @@ def _nth(n: int, weekday: int, year: int, month: int) -> dt.date:
 
 
 def _last(weekday: int, year: int, month: int) -> dt.date:
-    """Of a month that is not December."""
+    """The last such weekday of a month other than December."""
     end = dt.date(year, month + 1, 1) - ONE_DAY
     return end - dt.timedelta(days=(end.weekday() - weekday) % 7)
 
 
 # Turkey -------------------------------------------------------------------------------------------
 
-# The first days of Ramazan and Kurban Bayramı, as the Diyanet has published them. The months begin
-# by its own reckoning of the new moon, which no arithmetic calendar follows.
+# The first days of Ramazan and Kurban Bayramı, as published by the Diyanet. The months start by its
+# own calculation of the new moon, which no arithmetic calendar follows.
 BAYRAM = {
     2017: ((6, 25), (9, 1)),
     2018: ((6, 15), (8, 21)),

@@ -399,5 +399,5 @@ def from_json(text: str) -> Any:
 
 
 def detail_of(text: str | None) -> dict[str, Any]:
-    """A stored object, such as the detail of a tick; empty if there is none or it cannot be read."""
+    """A stored object, such as a tick's detail; empty if there is none or it cannot be read."""
     return {} if text is None else read(text, dict[str, Any], {})
