@@ -1,7 +1,7 @@
 """Keeps Alembic's autogenerate off duly's tables.
 
 In env.py: `context.configure(…, include_object=include_object, include_name=include_name)`. With
-conditions of your own: `return include_object(*args) and …`. Where duly's schema has another name:
+your own conditions: `return include_object(*args) and …`. If duly's schema has another name:
 `functools.partial(include_object, schema="jobs")`.
 """
 
@@ -22,7 +22,7 @@ def include_object(
     *,
     schema: str = "duly",
 ) -> bool:
-    """False for a table of duly's; what your own metadata declares is never taken for one."""
+    """Return False for duly's tables, unless your own metadata declares a table of that name."""
     if type_ != "table" or not reflected:
         return True
     return object.schema != schema and not (name or "").startswith(SQLITE_PREFIX)
@@ -31,5 +31,5 @@ def include_object(
 def include_name(
     name: str | None, type_: str, parent_names: Mapping[str, Any], *, schema: str = "duly"
 ) -> bool:
-    """False for duly's schema, which `include_schemas=True` would otherwise read table by table."""
+    """Return False for duly's schema, which `include_schemas=True` would otherwise read."""
     return type_ != "schema" or name != schema

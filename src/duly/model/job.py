@@ -291,7 +291,7 @@ def serves(queues: tuple[str, ...] | None, queue: str) -> bool:
     return queues is None or queue in queues or is_reserved(queue)
 
 
-# Outcomes: what became of an attempt ---------------------------------------------------------
+# Outcomes of an attempt ---------------------------------------------------------------------
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -445,7 +445,7 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
             job,
             State.FAILED,
             error_kind=ErrorKind.CRASH_LOOP,
-            error_message=f"its process died {crashes} times, the last time with no other job in it",
+            error_message=f"its process died {crashes} times, at last with no other job in it",
         )
     if job.kind == Kind.MUTATION:
         same = again(job, crashes=crashes)

@@ -1,4 +1,4 @@
-"""Which of duly's own tables can be viewed, and which of their columns."""
+"""Which duly tables can be viewed, and which of their columns."""
 
 from __future__ import annotations
 

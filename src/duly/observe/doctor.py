@@ -1,6 +1,6 @@
 """`duly doctor`: finds problems and suggests what to do about them.
 
-What there is to know is read first; what that means is said by functions of values.
+First all signs are read from the system; then functions of plain values judge them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from duly.store.statements import SNAPSHOT_LEVELS
 from duly.store.table import Store
 
 MAX_READ = 100
-"""Of nothing more than so many are read."""
+"""No list is read further than this."""
 MAX_NAMED = 5
-"""Of many things so many are named."""
+"""No more than this many objects are named in one finding."""
 HEARTBEAT_PATIENCE = 3.0
-"""Who beats every second and does not within this time is gone."""
+"""A worker without a heartbeat for this long is gone; workers send one every second."""
 CLOCK_MS = 2_000
 LONG_TRANSACTION_MS = 600_000
 MUTATION_MS = 60_000
@@ -53,12 +53,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 class Level(StrEnum):
     OK = "ok"
     NOTE = "note"
-    """Nothing is broken, but somebody should know."""
+    """Nothing is broken, but worth knowing."""
     WRONG = "wrong"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check came to, and what to do."""
+    """The result of one check, and what to do about it."""
 
     check: str
     level: Level
@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """All of them; `healthy` if nothing is wrong."""
+    """The findings of all checks; `healthy` if nothing is wrong."""
 
     healthy: bool
     findings: tuple[Finding, ...]
@@ -85,19 +85,19 @@ class Ending(NamedTuple):
 
 
 class Signs(msgspec.Struct, frozen=True):
-    """What there is to know about a database that answers."""
+    """What is known about a database that answers."""
 
     now: int
     where: str
     engine: DatabaseInfo
     ahead_ms: int | None
-    """How far the clock of this machine is ahead of the database's."""
+    """How far this machine's clock is ahead of the database's."""
     health: HealthReport
     workers: Sequence[WorkerInfo]
     silent: frozenset[str]
-    """The workers that do not live any more."""
+    """The workers that are no longer alive."""
     waiting: frozenset[str]
-    """The functions that jobs wait for."""
+    """The functions that pending jobs call."""
     scheduled: frozenset[str]
     functions: Sequence[FunctionInfo]
     held: Sequence[HeldJobs]
@@ -114,7 +114,7 @@ class Signs(msgspec.Struct, frozen=True):
 
 
 def examine(core: Core) -> Diagnosis:
-    """Look for what is wrong. Takes some seconds at most, and changes nothing."""
+    """Look for problems. Takes a few seconds at most, and changes nothing."""
     try:
         pending = core.ready().pending_migrations()
         findings = (_not_migrated(pending),) if pending else tuple(judge(read(core)))
@@ -126,12 +126,12 @@ def examine(core: Core) -> Diagnosis:
 
 
 def _not_migrated(pending: Sequence[tuple[str, str]]) -> Finding:
-    text = f"migrations are due: {', '.join(name for name, _ in pending)}"
+    text = f"migrations are pending: {', '.join(name for name, _ in pending)}"
     return Finding("database", Level.WRONG, text, "run `duly migrate`")
 
 
 def _no_database(error: StoreError) -> Finding:
-    hint = "check that it runs, and that DULY_DATABASE_URL or the app's own URL names it"
+    hint = "check that it is running, and that DULY_DATABASE_URL or the app's URL points to it"
     silent = isinstance(error, StoreUnavailable)
     return Finding("database", Level.WRONG, str(error), hint if silent else None)
 
@@ -140,7 +140,7 @@ def _no_database(error: StoreError) -> Finding:
 
 
 def read(core: Core) -> Signs:
-    """Everything that the checks need."""
+    """Read everything that the checks need."""
     store = core.ready()
     workers = store.workers()
     return Signs(
@@ -169,7 +169,7 @@ def read(core: Core) -> Signs:
 
 def _parked_in(store: Store) -> list[Parked]:
     found = store.schedules(ScheduleFilter(parked=True, limit=MAX_READ))
-    return [Parked(each.key, each.error or "nobody can decide about it") for each in found]
+    return [Parked(each.key, each.error or "it could not be processed") for each in found]
 
 
 def _ending_in(core: Core) -> list[Ending]:
@@ -191,7 +191,7 @@ def _are_here(modules: Sequence[str]) -> bool:
 def silent_workers(
     store: Store, workers: Sequence[WorkerInfo], patience: float = HEARTBEAT_PATIENCE
 ) -> frozenset[str]:
-    """Those that are gone: the kernel says so, or no beat comes while one waits for it."""
+    """The workers that are gone: their process is, or they send no heartbeat while we wait."""
     verdicts = {worker.id: store.is_dead(worker.id) for worker in workers}
     gone = {worker_id for worker_id, dead in verdicts.items() if dead}
     unsure = {worker_id for worker_id, dead in verdicts.items() if dead is None}
@@ -200,7 +200,7 @@ def silent_workers(
     while unsure and os_monotonic() < give_up_at:
         os_sleep(0.1)
         beats = store.beats()
-        # Who left in the meantime has said good-bye.
+        # A worker that left in the meantime has deregistered itself.
         unsure = {each for each in unsure if each in beats and beats[each] == before.get(each)}
     return frozenset(gone | unsure)
 
@@ -209,7 +209,7 @@ def silent_workers(
 
 
 def judge(signs: Signs) -> Iterator[Finding]:
-    """What each check comes to, the gravest causes first."""
+    """The findings of all checks, most serious causes first."""
     for check in CHECKS:
         yield from check(signs)
 
@@ -237,39 +237,39 @@ def _engine(signs: Signs) -> Iterator[Finding]:
         yield _wrong(
             "database",
             f"the file is on {engine.network_file_system}, where SQLite's locks cannot be trusted",
-            "move it to a disk of this machine, or use PostgreSQL: `duly copy`",
+            "move it to a local disk, or use PostgreSQL: `duly copy`",
         )
     if engine.journal_mode not in (None, "wal"):
         yield _wrong(
             "database",
-            f"SQLite's journal mode is {engine.journal_mode}, in which readers stop writers",
-            "something else turned WAL off; `duly migrate` turns it on again",
+            f"SQLite's journal mode is {engine.journal_mode}, in which readers block writers",
+            "another program turned WAL off; `duly migrate` turns it on again",
         )
     if engine.name == "SQLite" and has_wal_reset_bug(engine.version):
         yield _note(
             "database",
             f"SQLite {engine.version} can, very rarely, damage the file when its WAL is reset",
-            "mended in 3.51.3, 3.50.7 and 3.44.6",
+            "fixed in 3.51.3, 3.50.7 and 3.44.6",
         )
     if (engine.longest_transaction_ms or 0) > LONG_TRANSACTION_MS:
         minutes = (engine.longest_transaction_ms or 0) // 60_000
         yield _note(
             "database",
-            f"a transaction has been open for {minutes} minutes; dead rows pile up behind it",
-            "pg_stat_activity names it: ORDER BY xact_start",
+            f"a transaction has been open for {minutes} minutes; dead rows pile up meanwhile",
+            "find it in pg_stat_activity: ORDER BY xact_start",
         )
     if engine.isolation in SNAPSHOT_LEVELS:
         yield _note(
             "database",
-            f"transactions are {engine.isolation.upper()} here unless they say otherwise; those of "
-            "duly, mutations included, are READ COMMITTED",
-            "in your own, app.on(…) does not cancel jobs that have started or are in a batch",
+            f"the default isolation level is {engine.isolation.upper()}; duly's own transactions, "
+            "including mutations, are READ COMMITTED",
+            "in yours, app.on(…) does not cancel jobs that have started or are in a batch",
         )
     if (engine.transaction_timeout_ms or MUTATION_MS) < MUTATION_MS:
         yield _note(
             "database",
             f"PostgreSQL ends a transaction after {engine.transaction_timeout_ms} ms; a mutation "
-            "that takes longer runs again and again",
+            "that takes longer is repeated forever",
             "set idle_in_transaction_session_timeout and transaction_timeout to more than 60 s, "
             "or to 0, for duly's role",
         )
@@ -280,8 +280,8 @@ def _connections(signs: Signs) -> Iterator[Finding]:
     if engine.connections is None or not engine.max_connections:
         return
     text = (
-        f"{engine.connections} of {engine.max_connections} in use; a process takes at most "
-        f"{engine.pool} for its callers, a worker {WORKER_CONNECTIONS} more"
+        f"{engine.connections} of {engine.max_connections} in use; a process uses at most "
+        f"{engine.pool} for its callers, and a worker {WORKER_CONNECTIONS} more"
     )
     if engine.connections > CONNECTIONS_WARNING_SHARE * engine.max_connections:
         hint = "raise max_connections, lower Duly(pool=…), or use a pooler"
@@ -291,7 +291,7 @@ def _connections(signs: Signs) -> Iterator[Finding]:
 
 
 def has_wal_reset_bug(version: str) -> bool:
-    """Whether this SQLite is older than the mended releases of its branch."""
+    """Whether this SQLite version is older than the fixed releases of its branch."""
     number = tuple(int(part) for part in version.split("."))
     if number >= (3, 51):
         return number < (3, 51, 3)
@@ -308,8 +308,8 @@ def _clock(signs: Signs) -> Iterator[Finding]:
     else:
         yield _note(
             "clock",
-            f"this machine's clock is {said}; duly goes by the database's",
-            "let both follow a time server",
+            f"this machine's clock is {said}; duly uses the database's",
+            "synchronize both with a time server",
         )
 
 
@@ -317,15 +317,15 @@ def _workers(signs: Signs) -> Iterator[Finding]:
     alive = [worker for worker in signs.workers if worker.id not in signs.silent]
     gone = len(signs.workers) - len(alive)
     if not alive:
-        yield _wrong("workers", "no worker lives, so no job runs", "start one: `duly worker`")
+        yield _wrong("workers", "no worker is running", "start one: `duly worker`")
     else:
         slots = sum(worker.slots for worker in alive)
         yield _ok("workers", f"{_count(len(alive), 'worker')} with {_count(slots, 'slot')}")
     if gone:
         yield _note(
             "workers",
-            f"{_count(gone, 'worker')} died without a word",
-            "the others take over within seconds" if alive else "the next worker takes over",
+            f"{_count(gone, 'worker')} died without shutting down",
+            "other workers take over within seconds" if alive else "the next worker takes over",
         )
 
 
@@ -334,57 +334,57 @@ def _ticker(signs: Signs) -> Iterator[Finding]:
     if lag > LATE_MS:
         yield _wrong(
             "ticker",
-            f"schedules are due since {_length(lag)}, and nobody ticks them",
-            "start `duly worker` or `duly ticker`; one with --no-ticker ticks nothing",
+            f"schedules have been overdue for {_length(lag)}: no ticker is running",
+            "start `duly worker` (without --no-ticker) or `duly ticker`",
         )
     else:
-        yield _ok("ticker", "schedules are ticked in time")
+        yield _ok("ticker", "no schedule is overdue")
     if signs.required_zone_data > signs.zone_data:
         yield _note(
             "ticker",
             f"this process has zone data {signs.zone_data}, others have {signs.required_zone_data};"
-            " it leaves schedules in zones to them",
+            " it leaves schedules with time zones to them",
             "pip install -U tzdata",
         )
 
 
 def _unknown_functions(signs: Signs) -> Iterator[Finding]:
-    """Jobs and schedules that wait for code: nothing is lost, and nothing runs."""
+    """Jobs and schedules that wait for code: nothing is lost, but they do not run."""
     alive = [worker for worker in signs.workers if worker.id not in signs.silent]
     known = {name for worker in alive for name in worker.functions}
     if not alive:
-        # Then it is the workers that are missing; only what nobody ever had is unknown.
+        # Without workers, only functions that no worker ever had are unknown.
         known = {function.name for function in signs.functions}
     called = {name for name in signs.waiting | signs.scheduled if not is_reserved(name)}
     unknown = sorted(called - known)
-    hint = "deploy a worker that has it; of one that was renamed, give aliases=[…] its old name"
+    hint = "deploy a worker that has it; if it was renamed, add its old name to aliases=[…]"
     for name in unknown[:MAX_NAMED]:
         who = _those({"jobs": name in signs.waiting, "schedules": name in signs.scheduled})
-        yield _wrong("functions", f"no worker knows {name!r}, which {who} call", hint)
+        yield _wrong("functions", f"no worker has {name!r}, which {who} call", hint)
     if len(unknown) > MAX_NAMED:
         yield _wrong(
-            "functions", f"nor {len(unknown) - MAX_NAMED} others: {_named(unknown[MAX_NAMED:])}"
+            "functions", f"and {len(unknown) - MAX_NAMED} others: {_named(unknown[MAX_NAMED:])}"
         )
     if not unknown:
-        yield _ok("functions", "workers know what jobs and schedules call")
+        yield _ok("functions", "workers have all functions that jobs and schedules call")
     for held in signs.held:
         if held.hold == Hold.SIGNATURE:
             yield _wrong(
                 "functions",
                 f"{_count(held.count, 'job')} of {held.function!r} do not fit its arguments",
-                "deploy a version that takes them, or cancel them: `duly jobs cancel`",
+                "deploy a version that accepts them, or cancel the jobs: `duly jobs cancel`",
             )
 
 
 def _crashing(signs: Signs) -> Iterator[Finding]:
-    """Jobs that may take down a whole container each time are never taken for guilty."""
+    """Jobs that may bring down a whole container each time are never proven to be the cause."""
     for held in signs.held:
         if held.hold == Hold.ALONE:
             yield _note(
                 "jobs",
-                f"{_count(held.count, 'job')} of {held.function!r} lost two workers each; the next"
-                " attempt gets a process of its own",
-                "`duly why JOB` says how the last one ended; if the kernel kills workers for their"
+                f"{_count(held.count, 'job')} of {held.function!r} crashed two workers each;"
+                " the next attempt runs in a separate process",
+                "`duly why JOB` shows how the last one ended; if the kernel kills workers for their"
                 " memory, give them more, or cancel the job: `duly jobs cancel`",
             )
 
@@ -413,13 +413,13 @@ def _why_late(signs: Signs, queue: str) -> str:
         return "start a worker: `duly worker`"
     if not any(worker.queues is None or queue in worker.queues for worker in alive):
         return f"no worker serves it: `duly worker --queue {queue}`"
-    return "the workers do not keep up: more of them, or more --concurrency"
+    return "the workers do not keep up: start more, or raise --concurrency"
 
 
 def _paused(signs: Signs) -> Iterator[Finding]:
     if signs.kill_switch is not None:
         by = _by(signs.kill_switch.paused_by, signs.kill_switch.note)
-        yield _note("paused", f"everything is paused{by}", "`duly resume` lets it go on")
+        yield _note("paused", f"everything is paused{by}", "`duly resume` resumes it")
     for queue in signs.paused_queues[:MAX_READ]:
         by = _by(queue.paused_by, queue.note)
         resume = f"`duly queues resume {queue.name}`"
@@ -440,11 +440,11 @@ def _parked(signs: Signs) -> Iterator[Finding]:
         yield _wrong(
             "schedules",
             f"{each.key!r} is parked: {each.why.splitlines()[0]}",
-            "mend it with `duly schedules update`; a worker that can decide about it revives it",
+            "fix it with `duly schedules update`; a worker that can process it resumes it",
         )
     if len(signs.parked) > MAX_NAMED:
         most = _at_least(len(signs.parked), "schedule", MAX_READ)
-        yield _wrong("schedules", f"{most} are parked in all", "`duly schedules list` shows them")
+        yield _wrong("schedules", f"{most} are parked in all", "see `duly schedules list`")
     if not signs.parked:
         yield _ok("schedules", "none is parked")
 
@@ -455,7 +455,7 @@ def _calendars(signs: Signs) -> Iterator[Finding]:
         used = _named(each.used_by)
         hint = f"add dates: `duly calendars update {each.calendar!r} --add …`"
         if each.last_date < today:
-            text = f"{each.calendar!r} has ended on {each.last_date}; used by {used}"
+            text = f"{each.calendar!r} ended on {each.last_date}; used by {used}"
             yield _wrong("calendars", text, hint)
         else:
             text = f"{each.calendar!r} ends on {each.last_date}; used by {used}"
@@ -467,7 +467,7 @@ def _dead_letters(signs: Signs) -> Iterator[Finding]:
         yield _note(
             "dead jobs",
             f"{_at_least(signs.dead, 'job', MAX_READ)} used up their attempts",
-            "`duly jobs dead` shows them, `duly jobs retry --dead` runs them again",
+            "list them with `duly jobs dead`, retry them with `duly jobs retry --dead`",
         )
 
 
@@ -485,7 +485,7 @@ def _extras(signs: Signs) -> Iterator[Finding]:
     if signs.sends and "http" in signs.missing_extras:
         yield _wrong(
             "extras",
-            "there are endpoints or gateways, and the extra that sends to them is not installed",
+            "there are endpoints or gateways, but the extra that sends requests is not installed",
             'pip install "duly[http]"',
         )
     if signs.missing_extras:
@@ -520,7 +520,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _at_least(number: int, noun: str, limit: int) -> str:
-    """What was counted up to a limit."""
+    """A number that was counted up to a limit."""
     return f"{number:,} or more {noun}s" if number >= limit else _count(number, noun)
 
 

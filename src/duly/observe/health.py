@@ -1,7 +1,6 @@
 """The health report: whether the database can be reached, and whether work is done in time.
 
-Nothing here takes long, however much there is: lags are looked up, and what is counted is counted
-up to a limit.
+The report never takes long, whatever the load: lags are looked up, and counts stop at a limit.
 """
 
 from __future__ import annotations
@@ -17,59 +16,59 @@ from duly.store.base import Lane
 from duly.store.table import Store
 
 LATE_MS = 60_000
-"""Who is later than this is not merely busy."""
+"""A lag above this means more than being busy."""
 
 
 class QueueHealth(msgspec.Struct, frozen=True):
-    """How far a queue is behind, and how much waits in it."""
+    """How far a queue is behind, and how many jobs wait in it."""
 
     name: str
     paused: bool
     lag_ms: int
-    """How late the oldest job is that could start, were the queue not paused."""
+    """How late the oldest job is that could start if the queue were not paused."""
     due: int
-    """Counted up to 10,000, as the others."""
+    """Counted up to 10,000, like the others."""
     later: int
     running: int
     held: int
     capped: bool
-    """Whether there may be more of something than was counted."""
+    """Whether a count reached its limit, so that there may be more."""
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """How duly does, in plain values."""
+    """The health of duly, in plain values."""
 
     database: bool
     """Whether the database answers."""
     schema: bool
-    """Whether its tables are those of this code."""
+    """Whether its tables are up to date with this code."""
     evaluator_lag_ms: int = 0
-    """How late the schedule is that is due first."""
+    """How late the most overdue schedule is."""
     worker_lag_ms: int = 0
-    """How late the oldest job is that could start."""
+    """How late the oldest job that could start is."""
     workers: int = 0
-    """How many workers live, as far as one can tell from here."""
+    """How many workers are alive, as far as this process can tell."""
     ticking: bool = True
-    """Whether due schedules are ticked: none is later than a minute."""
+    """Whether due schedules are processed: none is more than a minute late."""
     paused: bool = False
-    """Whether the kill switch is on."""
+    """Whether the kill switch is engaged."""
     queues: tuple[QueueHealth, ...] = ()
     schedules: ScheduleCounts | None = None
     warnings: tuple[str, ...] = ()
-    """What is wrong, in words."""
+    """Problems, in words."""
 
     @property
     def ready(self) -> bool:
-        """Whether schedules and calls can be relied upon."""
+        """Whether schedules and calls can be relied on."""
         return self.database and self.schema and self.ticking
 
 
 def look(core: Core, *, depths: bool = True) -> HealthReport:
-    """How duly does; without the depths of the queues, it takes only a few look-ups."""
+    """The health of duly; without queue depths, it takes only a few lookups."""
     try:
         store = core.ready()
         if store.pending_migrations():
-            return HealthReport(True, False, warnings=("migrations are due: run duly migrate",))
+            return HealthReport(True, False, warnings=("migrations are pending: run duly migrate",))
         return _report(store, core.clock.now(), depths)
     except StoreError as error:
         return HealthReport(False, False, ticking=False, warnings=(f"no database: {error}",))
@@ -128,17 +127,17 @@ def _warnings(report: HealthReport) -> Iterator[str]:
         yield "everything is paused"
     if not report.ticking:
         seconds = report.evaluator_lag_ms // 1000
-        yield f"schedules are overdue for {seconds} s; does a ticker run?"
+        yield f"schedules have been overdue for {seconds} s; is a ticker running?"
     if report.worker_lag_ms > LATE_MS:
-        yield f"jobs wait for {report.worker_lag_ms // 1000} s; {_why_they_wait(report)}"
+        yield f"jobs have been due for {report.worker_lag_ms // 1000} s; {_why_they_wait(report)}"
     for queue in report.queues:
         if queue.paused and queue.due:
-            yield f"queue {queue.name!r} is paused, and jobs wait in it"
+            yield f"queue {queue.name!r} is paused with jobs waiting in it"
         if queue.due >= CAP:
-            yield f"queue {queue.name!r} has {CAP:,} jobs or more that are due"
+            yield f"queue {queue.name!r} has {CAP:,} or more due jobs"
     if report.schedules is not None and report.schedules.parked:
-        yield f"{report.schedules.parked:,} schedules are parked: nobody can decide about them"
+        yield f"{report.schedules.parked:,} schedules are parked: they could not be processed"
 
 
 def _why_they_wait(report: HealthReport) -> str:
-    return "no worker runs" if report.workers == 0 else "the workers do not keep up"
+    return "no worker is running" if report.workers == 0 else "the workers do not keep up"

@@ -29,14 +29,14 @@ Sample = tuple[str, Mapping[str, str], float]
 _ENDS = ("succeeded", "failed")
 
 _TOTALS = {
-    TICKS: "Ticks of schedules, by what was decided.",
-    RESCUED: "Jobs whose worker died, and that were taken from it.",
-    WEBHOOKS: "Requests to declared webhooks, by what became of them.",
+    TICKS: "Ticks of schedules, by outcome and reason.",
+    RESCUED: "Jobs rescued from dead workers.",
+    WEBHOOKS: "Requests to declared webhooks, by verdict.",
 }
 
 
 def metrics_text(core: Core) -> str:
-    """Everything that is measured, over all processes."""
+    """All metrics, across all processes."""
     core.tell_counts()
     report = look(core)
     counts: Iterable[Count] = ()
@@ -49,7 +49,7 @@ def metrics_text(core: Core) -> str:
 
 
 def down_text() -> str:
-    """What can be said without a database."""
+    """The metrics that are available without a database."""
     return "".join(f"{line}\n" for line in _lines(HealthReport(False, False), ()))
 
 
@@ -90,19 +90,19 @@ def _gauges(report: HealthReport) -> Iterator[str]:
     yield from _family(
         "duly_queue_lag_seconds",
         "gauge",
-        "How late the oldest job of a queue is that is due and not held.",
+        "How late the oldest job of a queue that is due and not held is.",
         [("", {"queue": queue.name}, queue.lag_ms / 1000) for queue in queues],
     )
     yield from _family(
         "duly_worker_lag_seconds",
         "gauge",
-        "How late the oldest job is that could start, in any queue that is not paused.",
+        "How late the oldest job that could start is, in any queue that is not paused.",
         [_plain(report.worker_lag_ms / 1000)],
     )
     yield from _family(
         "duly_evaluator_lag_seconds",
         "gauge",
-        "How late the schedule is that is due first.",
+        "How late the most overdue schedule is.",
         [_plain(report.evaluator_lag_ms / 1000)],
     )
     schedules = report.schedules or ScheduleCounts(0, 0, 0)
@@ -115,9 +115,9 @@ def _gauges(report: HealthReport) -> Iterator[str]:
             for status in ("active", "parked", "inactive")
         ],
     )
-    words = "Workers that live."
+    words = "Workers that are alive."
     yield from _family("duly_workers", "gauge", words, [_plain(float(report.workers))])
-    words = "Whether the kill switch is on."
+    words = "Whether the kill switch is engaged."
     yield from _family("duly_paused", "gauge", words, [_plain(float(report.paused))])
 
 
@@ -139,14 +139,14 @@ def _durations(
         samples.append(("_count", labels, float(total)))
         if outcome in _ENDS:
             finished.append(("", {"function": function, "state": outcome}, float(total)))
-    words = "How long attempts took, from the claim until their end was stored."
+    words = "Duration of attempts, from the claim until their outcome was stored."
     yield from _family(DURATION, "histogram", words, samples)
-    words = "Jobs that have ended in a worker."
+    words = "Jobs that have finished in a worker."
     yield from _family(FINISHED, "counter", words, finished)
 
 
 def _values(count: Count) -> tuple[str, ...] | None:
-    """The labels' values; None of what another version counts."""
+    """The labels' values; None for counters of another version."""
     names = LABELS.get(count.name)
     labels = read(count.labels, dict[str, str], {})
     if names is None or set(names) != set(labels):

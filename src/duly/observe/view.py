@@ -30,7 +30,7 @@ STATUSES = ("enabled", "disabled", "parked", "orphaned", "ended", "late")
 
 
 class ObserveFilter(TypedDict, total=False):
-    """Which schedules a view is about; None means any."""
+    """Filters for a view of schedules; None means any."""
 
     status: str | None
     search: str | None
@@ -39,7 +39,7 @@ class ObserveFilter(TypedDict, total=False):
 
 
 class ObservedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the view. The six columns are `resource`, `type` with `expression`, `tz`,
+    """One row of the view. The six columns are `resource`, `type` with `expression`, `tz`,
     `status`, `next_run` and `last_run` with `last_status`."""
 
     source: str
@@ -47,32 +47,32 @@ class ObservedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     owner: str | None
     resource: str
-    """The function that is called; for a gateway its name and that of the cron."""
+    """The function that is called; for a cron, the name of its gateway and its own name."""
     key: str
     """The key of the schedule, or the name of the cron."""
     type: str
-    """cron, interval or at; empty if it cannot be read."""
+    """cron, interval or at; empty if the trigger cannot be read."""
     expression: str
-    """The cron expression, the milliseconds, or the instant."""
+    """The cron expression, the interval in milliseconds, or the instant."""
     words: str
-    """The same in words."""
+    """The expression in words."""
     tz: str
-    """The zone; empty for UTC."""
+    """The time zone; empty for UTC."""
     status: str
     """enabled, disabled, parked, orphaned or ended."""
     next_run: datetime | None
-    """In the viewer's zone."""
+    """In the viewer's time zone."""
     last_run: datetime | None
     last_status: str | None
-    """How the last run ended, or that it has not yet."""
+    """How the last run ended, or its current state."""
     stale_since: datetime | None = None
-    """Since when its gateway has given no answer: this is what that said before."""
+    """Since when its gateway has not answered: the row shows its last answer."""
     error: str | None = None
-    """Why it is parked, or its gateway stale; of a cron also what was wrong with it last."""
+    """Why it is parked, or its gateway stale; for a cron also its last error."""
 
 
 class ObservedGateway(msgspec.Struct, frozen=True, kw_only=True):
-    """A gateway in the view, whether it has crons or not."""
+    """A gateway in the view, with or without crons."""
 
     id: str
     name: str
@@ -84,22 +84,22 @@ class ObservedGateway(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of schedules; on the first one the gateways and their crons stand beside them."""
+    """A page of schedules; the first page also has the gateways and their crons."""
 
     schedules: tuple[ObservedSchedule, ...]
     crons: tuple[ObservedSchedule, ...] = ()
     gateways: tuple[ObservedGateway, ...] = ()
     after: str | None = None
-    """What leads to the next page, if there is one."""
+    """The cursor of the next page, if there is one."""
 
     @property
     def rows(self) -> tuple[ObservedSchedule, ...]:
-        """All lines: the schedules, then the crons of gateways."""
+        """All rows: the schedules, then the crons of gateways."""
         return self.schedules + self.crons
 
 
 def as_data(page: ObservedPage) -> dict[str, Any]:
-    """A page as plain values that JSON can hold; times are ISO 8601 with their offset."""
+    """A page as plain JSON values; times are ISO 8601 with their offset."""
     return {
         "rows": [msgspec.to_builtins(row) for row in page.rows],
         "gateways": [msgspec.to_builtins(gateway) for gateway in page.gateways],
@@ -108,7 +108,7 @@ def as_data(page: ObservedPage) -> dict[str, Any]:
 
 
 class Observe:
-    """Views across an app."""
+    """Views across all schedules and gateways of an app."""
 
     def __init__(self, core: Core, gateways: Gateways) -> None:
         self._core = core
@@ -124,14 +124,14 @@ class Observe:
         wait: float = ASK_SECONDS,
         **which: Unpack[ObserveFilter],
     ) -> ObservedPage:
-        """All schedules, and the crons of all gateways, with times in the zone of whoever looks.
+        """Return all schedules, and the crons of all gateways, with times in the viewer's zone.
 
-        Schedules come in pages, oldest first: `after` is that of the page before. Gateways are
-        asked with the first page, all at the same time, for `wait` seconds at most; one that gives
-        no answer is shown as stale with what it said last. With a `wait` of 0 none is asked.
+        Schedules are paged, oldest first: `after` is the cursor of the previous page. Gateways are
+        queried together with the first page, in parallel, for at most `wait` seconds; one that does
+        not answer is shown as stale with its last answer. With a `wait` of 0 none is queried.
 
-        Only some of them: `status`, as the column says it, or late; `search`, a part of the key or
-        of what is called; `function`; `due_within`, in the order in which they are due.
+        Filters: `status`, as in the column, or "late"; `search`, a part of the key or of the
+        resource; `function`; `due_within`, which sorts by due time.
         """
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
             raise InvalidOption("limit", f"must be 1 to {MAX_PAGE:,}, not {limit!r}")
@@ -174,7 +174,7 @@ class Observe:
 
 
 def last_states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, str]:
-    """How the last jobs of these schedules stand, by their ids."""
+    """The states of these schedules' last jobs, by job id."""
     job_ids = [record.last_job_id for record in records if record.last_job_id is not None]
     return {look.job_id: str(look.state) for look in store.look(job_ids)}
 
@@ -182,17 +182,17 @@ def last_states(store: Store, records: Sequence[ScheduleRecord]) -> dict[str, st
 def _filter(which: ObserveFilter, after: str | None, now: int) -> ScheduleFilter:
     status = which.get("status")
     if status is not None and status not in STATUSES:
-        raise InvalidOption("status", f"give one of {', '.join(STATUSES)}, not {status!r}")
+        raise InvalidOption("status", f"must be one of {', '.join(STATUSES)}, not {status!r}")
     search, function, within = which.get("search"), which.get("function"), which.get("due_within")
     for option, text in (("search", search), ("function", function)):
         if text is not None:
             check_stored_text(option, text, "text")
-    # What leads to the next page says also when its last one is due, where that is the order.
+    # The cursor also has the due time of the last schedule if the page is sorted by it.
     due, _, last = ("", "", after or "") if within is None else (after or "").rpartition(".")
     if after is not None and not (
         is_id(last) and due.isdecimal() == (within is not None) and len(due) <= MAX_DIGITS
     ):
-        raise InvalidOption("after", f"must be that of the page before, not {after!r}")
+        raise InvalidOption("after", f"must be the cursor of the previous page, not {after!r}")
     return ScheduleFilter(
         function=function,
         status=status,
@@ -208,7 +208,7 @@ def _cursor(last: ScheduleRecord, which: ObserveFilter) -> str:
 
 
 def _is_wanted(cron: ObservedSchedule, which: ObserveFilter, now: int) -> bool:
-    """Whether a cron of a gateway is among those that were asked for."""
+    """Whether a gateway's cron matches the filter."""
     status, search, within = which.get("status"), which.get("search"), which.get("due_within")
     if which.get("function") is not None or status not in (None, cron.status):
         return False
@@ -250,14 +250,14 @@ def _gateway(gateway: RegisteredGateway) -> ObservedGateway:
 
 
 def _described(read: Callable[[], Trigger]) -> dict[str, Any]:
-    """Type, expression, words and zone; one that cannot be read is shown without them."""
+    """Type, expression, words and zone; left empty if the trigger cannot be read."""
     try:
         trigger = read()
     except Exception:  # whatever is wrong with it
         return {"type": "", "expression": "", "words": "", "tz": ""}
     kind, expression = _expression(trigger)
     tz = "" if trigger.tz == "UTC" else trigger.tz
-    # The zone has a column of its own.
+    # The zone has its own column.
     words = trigger.describe().removesuffix(f" ({trigger.tz})")
     return {"type": kind, "expression": expression, "words": words, "tz": tz}
 
@@ -280,6 +280,6 @@ def _at(viewer: ZoneInfo, when: datetime | None) -> datetime | None:
 
 
 class AsyncObserve(Twin[Observe]):
-    """`app.aio.observe`: the views of `app.observe`, awaited."""
+    """`app.observe` for async code: the same views, awaited."""
 
     schedules: Final = awaited(Observe.schedules)

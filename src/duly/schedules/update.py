@@ -52,7 +52,7 @@ def defined(
 
 
 def _takes_zone(options: ScheduleOptions) -> bool:
-    """Whether a new cron expression or interval has no zone of its own and keeps the old one."""
+    """Whether a new cron expression or interval names no zone, so that the old one is kept."""
     every = options.get("every")
     if isinstance(every, Every):
         return every.tz == "UTC"

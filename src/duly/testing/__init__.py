@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-# Asserts in a library say no more than their line, unless pytest is asked before the import.
+# Failed asserts in a library show no values unless pytest rewrites them before the import.
 if pytest := sys.modules.get("pytest"):
     pytest.register_assert_rewrite("duly.testing.conformance", "duly.testing.index_conformance")
 

@@ -1,6 +1,6 @@
 """Runs work in one thread, whichever thread asks for it.
 
-The connection of a test belongs to the test's thread; async code has its questions asked in others.
+The connection of a test belongs to the test's thread, while async code queries the store in others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Home(Executor):
-    """What its own thread asks for is done at once; what others ask for, when it serves them."""
+    """Runs its own thread's work immediately, and that of other threads when it serves them."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -31,7 +31,7 @@ class Home(Executor):
         return task.done
 
     def serve_until(self, end: Future[Any]) -> None:
-        """Do what other threads ask for, until that has ended."""
+        """Do the work that other threads submit, until the future has ended."""
         end.add_done_callback(lambda _: self._asked.put(None))
         try:
             while (task := self._asked.get()) is not None:
@@ -41,7 +41,7 @@ class Home(Executor):
             raise
 
     def _refuse_until(self, end: Future[Any]) -> None:
-        """Interrupted: whoever still asks must not wait for ever."""
+        """The test was interrupted: threads that still submit work must not wait forever."""
         while not end.done():
             try:
                 task = self._asked.get(timeout=0.05)

@@ -1,13 +1,13 @@
-"""The index conformance suite: each test is a sentence of `duly.index.ScheduleIndex`.
+"""The index conformance suite: each test is one rule of `duly.index.ScheduleIndex`.
 
-Run it on an index of your own with pytest:
+Run it on your own index with pytest:
 
     from duly.testing import ScheduleIndexConformance
 
     TestMyIndex = ScheduleIndexConformance(create_index=MyIndex, cleanup=MyIndex.close)
 
-or a subclass that overrides `create_index` and `cleanup`; both may be async. Each test has an
-index with nothing in it. The suite asks for no package but duly, and takes all times as given.
+or a subclass that overrides `create_index` and `cleanup`; both may be async. Each test gets an
+empty index. The suite needs no package other than duly, and passes all times explicitly.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 
 def row(key: str = "digest", next_fire_at: int = NOW, **fields: Any) -> IndexRow:
-    """A row that is due at NOW, but for what is given."""
+    """A row that is due at NOW, except for the given fields."""
     values: dict[str, Any] = {"user_id": "anna", "cron": "0 * * * *", "timezone": None, **fields}
     return IndexRow(key=key, next_fire_at=next_fire_at, **values)
 
 
 class _CalledForAClass(type):
-    """Called with an index it gives a class of tests, called with nothing an instance of it."""
+    """Called with an index factory, returns a test class; called without, an instance."""
 
     def __call__(cls, *given: Any, **named: Any) -> Any:
         if not given and not named:
@@ -60,16 +60,16 @@ class _CalledForAClass(type):
 class ScheduleIndexConformance(metaclass=_CalledForAClass):
     """The contract of a schedule index, as tests."""
 
-    # To be overridden
+    # To override
 
     def create_index(self) -> ScheduleIndex | Awaitable[ScheduleIndex]:
-        """An index with nothing in it."""
+        """An empty index."""
         raise NotImplementedError("override create_index()")
 
     def cleanup(self, index: Any) -> object:
-        """Close the index and remove what it has stored."""
+        """Close the index and remove its data."""
 
-    # Words
+    # Helpers
 
     def _run(self, test: Callable[[ScheduleIndex], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:
@@ -311,7 +311,7 @@ class ScheduleIndexConformance(metaclass=_CalledForAClass):
                 found: list[IndexRow] = []
                 while not writing.done():
                     found += await index.claim_due(NOW, 3)
-                    # An index that never waits must not keep the others from their turn.
+                    # An index that never waits must not prevent the other tasks from running.
                     await asyncio.sleep(0)
                 return found + await _claim_all(index, 3)
 
@@ -324,7 +324,7 @@ class ScheduleIndexConformance(metaclass=_CalledForAClass):
 
 
 async def _claim_all(index: ScheduleIndex, limit: int) -> list[IndexRow]:
-    """Until there is nothing: rows that another claim holds at that moment may be skipped."""
+    """Claim until nothing is left: rows that another claim holds at that moment may be skipped."""
     claimed: list[IndexRow] = []
     for _ in range(ROWS):
         some = await index.claim_due(NOW, limit)

@@ -1,7 +1,7 @@
 """Runs due jobs one after the other in the calling thread.
 
 The store, the claims and the fences are the real ones; only the worker's threads are missing. So a
-debugger stops in the body, and what a body raises is raised by nobody else.
+debugger stops in the body, and exceptions of the body are raised directly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from duly.store.table import Store
 from duly.testing.home import Home
 
 CHANCE = 0.5
-"""Jitter that does not differ from run to run."""
+"""Jitter that is the same in every run."""
 
 
 class Ready(Program, Protocol):
@@ -49,7 +49,7 @@ class Ready(Program, Protocol):
 
 
 class InlineWorker:
-    """A worker with a row like any other, and no thread of its own."""
+    """A worker with a row like any other, but without its own threads."""
 
     def __init__(self, program: Ready, home: Home | None = None) -> None:
         self._store = program.ready()
@@ -61,7 +61,7 @@ class InlineWorker:
         self._captures_logs = program.captures_logs
         self._store.register(self._info(program.name), self._clock.now())
         self._store.publish(program.published(), self._clock.now())
-        # What was held while nobody had the functions.
+        # Jobs that were held while no worker had the functions.
         while self._store.release_known():
             pass
 
@@ -80,10 +80,10 @@ class InlineWorker:
         )
 
     def close(self) -> None:
-        """Leave no trace; what an interruption has left running ends as after a crash."""
+        """Clean up; jobs that an interruption left running end as after a crash."""
         if self._store.holdings(self._id):
             self._store.rescue(self._id, None, self._judge_lost, self._clock.now())
-        # Whatever interrupted a body has also kept it from giving its slots back.
+        # The interruption may have prevented the body from freeing its slots.
         slots = self._store.slots_of(self._id)
         if slots:
             self._store.release_slots(sorted(slots), self._clock.now())
@@ -93,7 +93,7 @@ class InlineWorker:
         return settle_lost(job, self._clock.now(), CHANCE)
 
     def run_next(self) -> str | None:
-        """Run the job that is due first; its id, or None if nothing is due."""
+        """Run the first due job; returns its id, or None if nothing is due."""
         claim = self._claim()
         if claim is None:
             return None
@@ -134,7 +134,7 @@ class InlineWorker:
             run_action(attempt)
 
     def _claim(self) -> Claim | None:
-        """Of the first jobs of all queues, the first: by priority, then by time, then by age."""
+        """The first of the due jobs of all queues: by priority, then by time, then by age."""
         now = self._clock.now()
         lanes = self._store.lanes()
         limited = any(lane.limited for lane in lanes)
@@ -158,7 +158,7 @@ class InlineWorker:
         try:
             for _, end in runner.run([attempt]):
                 if isinstance(end, Committed):
-                    # What it said was part of its transaction.
+                    # Its log lines were part of its transaction.
                     attempt.report = None
                 elif not isinstance(end, TakenAway):
                     attempt.resolve(end)
@@ -171,7 +171,7 @@ class InlineWorker:
         except RuntimeError:
             _run_in_loop(attempt)
             return
-        # An async test: its loop cannot run another one inside.
+        # In an async test, the running loop cannot run another one inside.
         with ThreadPoolExecutor(1) as thread:
             done = thread.submit(_run_in_loop, attempt)
             if self._home is not None:
@@ -180,10 +180,10 @@ class InlineWorker:
 
 
 class _Body:
-    """A function that remembers what must end the test, and not only the job.
+    """A function that records exceptions that must end the test, and not only the job.
 
-    A worker takes everything that a body raises for a failure. So do we; but Ctrl-C, and what
-    pytest.fail and pytest.skip raise, is also for whoever drains.
+    A worker treats every exception of a body as a failure, and so do we; but Ctrl-C, pytest.fail
+    and pytest.skip must also reach the test.
     """
 
     def __init__(self, runnable: Runnable) -> None:
@@ -219,21 +219,21 @@ class _Body:
 
 
 def _unwatched(attempt: Attempt, seconds: float) -> None:
-    """Nobody could stop a body in the thread that would have to stop it."""
+    """A body cannot be stopped from the thread that runs it."""
 
 
 def _unreleased(attempt: Attempt) -> None: ...
 
 
 def _run_in_loop(attempt: Attempt) -> None:
-    # A body that cancels itself has failed, no more.
+    # A body that cancels itself has only failed.
     with suppress(asyncio.CancelledError):
         context_of(attempt).run(asyncio.run, _heeding_ctrl_c(attempt))
 
 
 async def _heeding_ctrl_c(attempt: Attempt) -> None:
     await run_async_action(attempt)
-    # Ctrl-C cancels the task, and asyncio raises it for whoever lets the cancellation through.
+    # Ctrl-C cancels the task, and asyncio raises it if the cancellation is not caught.
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

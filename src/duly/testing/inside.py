@@ -1,7 +1,7 @@
 """A store inside a user's transaction: a rollback undoes everything done through it.
 
 Jobs are claimed, run and finished by the usual statements, each in a savepoint, on the connection
-that the user's test will roll back.
+that your test will roll back.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ T = TypeVar("T")
 
 @contextmanager
 def inside(core: Core, handle: Any) -> Generator[Home]:
-    """Everything that the app does in the block happens in the handle's transaction.
+    """Run everything that the app does in the block in the handle's transaction.
 
-    Also in the thread that the handle belongs to, whoever asks for it.
+    Work of other threads runs in the thread that the handle belongs to.
     """
     refuse_handles_inside_mutation()
     if core.service is not None:
@@ -74,9 +74,9 @@ def inside(core: Core, handle: Any) -> Generator[Home]:
 
 
 class InsideJob(Job[Any]):
-    """A job as the handle's transaction sees it; once that is over, as it is committed.
+    """A job as the handle's transaction sees it, or, after that has ended, as committed.
 
-    One that was rolled back stays as it was last seen.
+    A job that was rolled back stays as it was last seen.
     """
 
     def __init__(self, core: Core, record: JobRecord, handle: Any) -> None:
@@ -98,7 +98,7 @@ class InsideJob(Job[Any]):
 
 
 def pending_inside(core: Core, handle: Any, filter: JobFilter) -> Sequence[JobRecord]:
-    """The jobs as they are stored, as the handle's transaction sees them."""
+    """The jobs as stored, in the handle's transaction."""
     return On(core, _borrow(handle), notify=False).records(filter)
 
 
@@ -110,7 +110,7 @@ def _borrow(handle: Any) -> UserHandle:
 
 
 class InsideStore(Store):
-    """The app's store, as one open transaction sees it."""
+    """The app's store, inside one open transaction."""
 
     mutation_lanes = 1
     mutations_share = False
@@ -147,10 +147,10 @@ class InsideStore(Store):
         return ""
 
     def open(self, now: int) -> None:
-        """The handle is open."""
+        """Does nothing: the handle is already open."""
 
     def close(self) -> None:
-        """It is not ours to close."""
+        """Does nothing: the handle belongs to the test."""
 
     def address(self) -> Address:
         return self._own.address()
@@ -203,7 +203,7 @@ class InsideStore(Store):
     ) -> int | None:
         return self.write(lambda s: rescue.rescue(s, worker_id, beat, judge, now))
 
-    # Waking: nobody else sees the transaction.
+    # Waking: no other process sees the transaction.
 
     def ring(self) -> None: ...
 
@@ -211,7 +211,7 @@ class InsideStore(Store):
 
 
 class InsideLane:
-    """Mutations in the handle's transaction, a savepoint each."""
+    """Mutations in the handle's transaction, each in a savepoint."""
 
     def __init__(self, session: Session, tx: StoreTx) -> None:
         self._session = session
@@ -267,7 +267,7 @@ class InsideLane:
 
 
 class _Undo(Exception):
-    """Takes a savepoint back."""
+    """Rolls back a savepoint."""
 
 
 def _sessions(own: Store, handle: Any) -> tuple[Session, StoreTx]:
@@ -275,7 +275,7 @@ def _sessions(own: Store, handle: Any) -> tuple[Session, StoreTx]:
     if isinstance(own, SqliteStore) and isinstance(raw, sqlite3.Connection):
         return UsersSqlite(raw), UsersSqliteTx(raw)
     if any(base.__module__ == "psycopg" for base in type(raw).__mro__):
-        # Only whoever has psycopg comes here.
+        # This is only reached with psycopg installed.
         from duly.store.postgres import PostgresSession, PostgresStore, PostgresTx
 
         assert isinstance(own, PostgresStore)
@@ -286,13 +286,13 @@ def _sessions(own: Store, handle: Any) -> tuple[Session, StoreTx]:
 def _not_supported(handle: Any) -> InvalidOption:
     return InvalidOption(
         "on",
-        "drain works inside a transaction of sqlite3 or psycopg, also below SQLAlchemy and "
-        f"Django, and not of {type(handle).__module__}; use override(app) instead",
+        "drain works inside a sqlite3 or psycopg transaction, including SQLAlchemy's and "
+        f"Django's, but not with {type(handle).__module__}; use override(app) instead",
     )
 
 
 class UsersSqlite(PlainSqlite):
-    """duly's statements on the user's connection, whose factories are for the user."""
+    """duly's statements on the user's connection, which may have its own row factory."""
 
     def _plain(self, text: str, parameters: Any) -> list[Row]:
         with factories_aside(self.raw):
@@ -300,7 +300,7 @@ class UsersSqlite(PlainSqlite):
 
 
 class UsersSqliteTx(SqliteTx):
-    """A body sees what a worker would show it; the connection itself is as the user made it."""
+    """Shows bodies what a worker would show; the connection itself keeps the user's settings."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
@@ -312,7 +312,7 @@ class UsersSqliteTx(SqliteTx):
 
 
 def _driver(borrowed: UserHandle, address: Address) -> Any:
-    """The driver's connection below a handle, in a transaction that has begun."""
+    """The driver's connection below a handle, in an open transaction."""
     nobody = "00000000-0000-0000-0000-000000000000"
     borrowed.take(address, steps.get(nobody), writes=True)
     if isinstance(borrowed, AlchemySession):

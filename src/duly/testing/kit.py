@@ -45,10 +45,10 @@ R = TypeVar("R")
 PRIVATE = "sqlite:///:memory:"
 MAX_DRAINED = 10_000
 MAX_ENQUEUED = 10_000
-"""Whoever drains so many jobs has one that schedules itself for ever."""
+"""If draining runs more jobs than this, one probably enqueues itself forever."""
 
 
-# Another store, another clock --------------------------------------------------------------------
+# Another store and clock -------------------------------------------------------------------------
 
 
 @contextmanager
@@ -59,9 +59,9 @@ def override(
     clock: Clock | None = None,
     schema: str = "duly",
 ) -> Generator[Duly]:
-    """The app on another database and another clock, until the end of the block.
+    """Use another database and another clock for the app, until the end of the block.
 
-    By default a private SQLite file that goes away, and a ManualClock that stands still.
+    Default: a private SQLite file that is removed afterwards, and a ManualClock that stands still.
     """
     core = app.core
     if core.service is not None:
@@ -79,21 +79,21 @@ def override(
 
 
 def clock_of(app: Duly) -> ManualClock:
-    """The clock of an app under test."""
+    """Return the clock of an app under test."""
     if not isinstance(app.clock, ManualClock):
-        raise InvalidOption("clock", "the app runs on real time; use override(app) first")
+        raise InvalidOption("clock", "the app uses real time; use override(app) first")
     return app.clock
 
 
-# Jobs that run when told -------------------------------------------------------------------------
+# Running jobs on demand --------------------------------------------------------------------------
 
 
 def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
-    """Run every job that is due, and what that makes due, here and now; the jobs, in order.
+    """Run all due jobs in this thread, and the jobs that they make due; returns the jobs, in order.
 
-    Schedules that are due become jobs first, but not inside a handle's transaction.
-    A job that has failed for good raises JobFailed when all of them have run, unless `raises` is
-    False. `on`: a handle with an open transaction, as for `app.on`; everything happens inside it.
+    Due schedules become jobs first, but not inside a handle's transaction. If a job has failed
+    permanently, JobFailed is raised after all of them have run, unless `raises` is False. `on`: a
+    handle with an open transaction, as for `app.on`; everything happens inside it.
     """
     if on is None:
         with _worker(app) as worker:
@@ -127,7 +127,7 @@ def _run_due(app: Duly, worker: InlineWorker) -> list[JobRecord]:
             return [record for record in found if record is not None]
         ran[job_id] = None
     raise InvalidOption(
-        "drain", f"more than {MAX_ENQUEUED:,} jobs were due; does one schedule itself?"
+        "drain", f"more than {MAX_ENQUEUED:,} jobs were due; does one enqueue itself?"
     )
 
 
@@ -145,10 +145,10 @@ def _jobs(app: Duly, records: Sequence[JobRecord], on: Any = None) -> list[Job[A
 
 
 def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
-    """Let time pass on the app's ManualClock; whatever becomes due runs at its own instant.
+    """Advance the app's ManualClock; everything that becomes due runs at its own instant.
 
-    Schedules, retries, expiry, time limits and retention are part of it. The jobs that ran, in
-    order.
+    This includes schedules, retries, expiry, time limits and retention. Returns the jobs that ran,
+    in order.
     """
     clock = clock_of(app)
     target = clock.now() + round(seconds_of("delay", delay) * 1000)
@@ -160,7 +160,7 @@ def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
             ran += _tidy_and_run(app, worker, ticker)
         clock.advance((target - clock.now()) / 1000)
         ran += _tidy_and_run(app, worker, ticker)
-    # Retention may have removed a job since; one that ran again is what it became last.
+    # Retention may have removed a job; if a job ran repeatedly, its last state counts.
     latest = {record.id: record for record in ran}
     ran = [latest[record.id] for record in ran]
     if raises:
@@ -169,13 +169,13 @@ def advance(app: Duly, delay: Delay, *, raises: bool = True) -> list[Job[Any]]:
 
 
 def _tidy_and_run(app: Duly, worker: InlineWorker, ticker: Ticker) -> list[JobRecord]:
-    # First: a job that nobody may start must not hide those behind it.
+    # First: a job that cannot start must not hide those behind it.
     _tidy(app)
     return _tick_and_run(app, worker, ticker)
 
 
 def _tick_and_run(app: Duly, worker: InlineWorker, ticker: Ticker) -> list[JobRecord]:
-    """Until nothing is due: a job may make a schedule due, too."""
+    """Repeat until nothing is due: a job may also make a schedule due."""
     ran: list[JobRecord] = []
     app.ready()
     while True:
@@ -201,13 +201,13 @@ def _tidy(app: Duly) -> None:
         pass
 
 
-# What was scheduled ------------------------------------------------------------------------------
+# Enqueued jobs -----------------------------------------------------------------------------------
 
 
 def enqueued(
     app: Duly, function: Function[..., Any] | str | None = None, *, on: Any = None
 ) -> list[Job[Any]]:
-    """The jobs that have not run yet, in the order in which they are due."""
+    """Return the jobs that have not run yet, in the order in which they are due."""
     shown = [app.core.redaction.shown(record) for record in _pending(app, function, on)]
     return _jobs(app, shown, on)
 
@@ -230,9 +230,11 @@ def assert_enqueued(
     after: Delay | None = None,
     queue: str | None = None,
 ) -> Job[Any]:
-    """Exactly one such job waits: `send`, with any arguments, or `send.bind("ada")`; the job.
+    """Assert that exactly one such job is pending: `send`, with any arguments, or
+    `send.bind("ada")`.
 
-    `at`, `after`: due then, or so long after now. `on`: as the handle's transaction sees it.
+    Returns the job. `at`, `after`: its due time, or its delay from now. `on`: look inside the
+    handle's transaction.
     """
     wanted = _ExpectedCall(app, what, at, after, queue)
     candidates = _pending(app, wanted.function, on)
@@ -246,7 +248,7 @@ def assert_enqueued(
 def assert_not_enqueued(
     app: Duly, what: Function[..., Any] | Call[Any] | None = None, *, on: Any = None
 ) -> None:
-    """No such job waits; without `what`, none at all."""
+    """Assert that no such job is pending; without `what`, none at all."""
     wanted = None if what is None else _ExpectedCall(app, what, None, None, None)
     candidates = _pending(app, None if wanted is None else wanted.function, on)
     found = [record for record in candidates if wanted is None or wanted.fits(record)]
@@ -295,7 +297,7 @@ def _listed(records: Sequence[JobRecord]) -> str:
     return "".join(lines[:20]) + ("\n  …" if len(lines) > 20 else "")
 
 
-# Contexts made by hand ---------------------------------------------------------------------------
+# Handmade contexts -------------------------------------------------------------------------------
 
 
 class _Made:
@@ -326,7 +328,7 @@ class _Made:
         return nullcontext()
 
     def progress(self, value: float, note: str | None) -> None:
-        """There is no job whose progress it could be."""
+        """Does nothing: there is no job."""
 
     def say(self, level: str, text: str) -> None: ...
 
@@ -356,21 +358,21 @@ class _MadeAsyncCtx(AsyncCtx):
 
 
 def ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> Ctx:
-    """A context to call a sync action with, directly: `send(ctx(app), "ada")`.
+    """Return a context to call a sync action directly: `send(ctx(app), "ada")`.
 
-    What it schedules is stored in the app's store, as if no job had scheduled it.
+    Jobs that it enqueues are stored in the app's store, without a parent.
     """
     return _MadeCtx(app.core, _Made(app.core, attempt, canceled))
 
 
 def async_ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> AsyncCtx:
-    """The same for an async action: `await send(async_ctx(app), "ada")`."""
+    """Return a context to call an async action: `await send(async_ctx(app), "ada")`."""
     return _MadeAsyncCtx(app.core, _Made(app.core, attempt, canceled))
 
 
 @contextmanager
 def tx(app: Duly) -> Generator[Tx]:
-    """A transaction to call a mutation with, directly; rolled back at the end of the block."""
+    """Open a transaction to call a mutation directly; it is rolled back at the end of the block."""
     try:
         with app.transaction() as opened:
             yield opened
@@ -380,4 +382,4 @@ def tx(app: Duly) -> Generator[Tx]:
 
 
 class _RollBack(Exception):
-    """Ends a transaction without a trace."""
+    """Ends a transaction without committing it."""

@@ -1,8 +1,8 @@
 """The pytest plugin: `duly_app`, the app under test with its own store and clock.
 
-Name the app in the configuration (`duly_app = "shop.tasks:app"`), or override the fixture
-`duly_app_under_test`. Without DULY_TEST_URL each test has a private SQLite file; with that of a
-PostgreSQL database each test process has a schema, emptied before each test.
+Name the app in pytest's configuration (`duly_app = "shop.tasks:app"`), or override the fixture
+`duly_app_under_test`. Without DULY_TEST_URL, each test has a private SQLite file. If it is the URL
+of a PostgreSQL database, each test process has a schema there, which is emptied before each test.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def duly_app_under_test(request: pytest.FixtureRequest) -> Duly:
-    """The app that `duly_app` runs on another store: as named in the configuration."""
+    """The app for `duly_app`: as named in the configuration."""
     path = request.config.getini("duly_app")
     if not path:
-        pytest.fail("say which app is under test: duly_app = module:app in pytest's configuration")
+        pytest.fail("name the app under test: duly_app = module:app in pytest's configuration")
     app = _named(path)
     if not isinstance(app, Duly):
-        pytest.fail(f"duly_app: {path} is no duly app but {app!r}")
+        pytest.fail(f"duly_app: {path} is not a duly app but {app!r}")
     return app
 
 
@@ -60,7 +60,7 @@ def duly_schema(duly_app_under_test: Duly) -> Iterator[str]:
 
 @pytest.fixture
 def duly_app(duly_app_under_test: Duly, duly_schema: str) -> Iterator[Duly]:
-    """The app under test, on an empty store and a clock that stands still."""
+    """The app under test, with an empty store and a clock that stands still."""
     url = os.environ.get(URL)
     with override(duly_app_under_test, url or PRIVATE, schema=duly_schema) as app:
         if url:
@@ -74,7 +74,7 @@ def duly_clock(duly_app: Duly) -> ManualClock:
     return clock_of(duly_app)
 
 
-# What tells the store from others, and its version, stays.
+# The identity of the store and its version are kept.
 EMPTY = """DO $$ DECLARE name text; BEGIN
     FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'
         AND tablename NOT IN ('meta', 'migrations') LOOP

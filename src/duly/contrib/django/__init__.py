@@ -1,7 +1,7 @@
 """duly as a Django app: `"duly.contrib.django"` in INSTALLED_APPS.
 
-`app` is the project's duly app, in the database that Django has; it is made when it is first asked
-for. `atomic(tx)` lets the ORM take part in the transaction of a mutation.
+`app` is the project's duly app, in Django's database; it is created on first access. `atomic(tx)`
+lets the ORM take part in the transaction of a mutation.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # Django comes without types.
+if TYPE_CHECKING:  # Django has no type hints.
     AppConfig = object
 else:
     from django.apps import AppConfig
 
 
 class DulyConfig(AppConfig):
-    """duly as Django lists it."""
+    """The Django app `duly`."""
 
     name: str = "duly.contrib.django"
     label: str = "duly"

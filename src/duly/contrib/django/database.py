@@ -1,6 +1,6 @@
 """Converts an alias of Django's DATABASES to a duly store."""
 
-# Django comes without types.
+# Django has no type hints.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
@@ -24,7 +24,7 @@ from duly.store.table import Store
 connections: Any = _connections
 _register: Any = register
 
-# What Django and psycopg take out of OPTIONS for themselves; the rest is for libpq.
+# OPTIONS that Django and psycopg use themselves; the rest is for libpq.
 _NOT_FOR_LIBPQ = {
     *("assume_role", "isolation_level", "pool", "server_side_binding"),
     *("client_encoding", "context", "cursor_factory", "prepare_threshold", "row_factory"),
@@ -32,7 +32,7 @@ _NOT_FOR_LIBPQ = {
 
 
 class LateStore:
-    """The store of an alias, made when it is first used: a test runner renames the database."""
+    """The store of an alias, created on first use: a test runner renames the database."""
 
     def __init__(
         self, alias: str, clock: Clock, schema: str, pooler: bool, sync: str, pool: int
@@ -56,7 +56,7 @@ class LateStore:
             self._made.close()
 
     def leave_renamed(self) -> bool:
-        """Let go of a database whose alias now stands for another; False if it does not."""
+        """Close a database whose alias now stands for another one; False if it does not."""
         if self._made is None or self._name == _name(self.alias):
             return False
         self._made.close()
@@ -73,12 +73,12 @@ def late_store(
     synchronous: str,
     pool: int = POOL,
 ) -> Store:
-    """Has the form of `make_store`; an alias of DATABASES stands in place of the URL."""
+    """Like `make_store`, with an alias of DATABASES in place of the URL."""
     return cast(Store, LateStore(url, clock, schema, pooler, synchronous, pool))
 
 
 def _name(alias: str) -> object:
-    # Not through connections[alias], which would make a connection object for each thread.
+    # Not through connections[alias], which would create a connection object for each thread.
     return connections.settings[alias]["NAME"]
 
 
@@ -91,7 +91,7 @@ def _make(
     if wrapper.vendor == "postgresql":
         url = postgres_url(wrapper.settings_dict)
         return make_store(url, Path(), clock, schema, pooler, synchronous, pool)
-    raise _wrong(alias, f"is {wrapper.display_name}; duly works in SQLite and PostgreSQL")
+    raise _wrong(alias, f"is {wrapper.display_name}; duly supports SQLite and PostgreSQL")
 
 
 def _wrong(alias: str, why: str) -> InvalidOption:
@@ -102,9 +102,9 @@ def _wrong(alias: str, why: str) -> InvalidOption:
 
 
 class DjangoSqliteStore(SqliteStore):
-    """Its connections are set up as Django sets up its own, so that the ORM can use them.
+    """Its connections are set up as Django's own, so that the ORM can use them.
 
-    Foreign keys cannot be switched on once a transaction has begun.
+    Foreign keys must be switched on before a transaction starts.
     """
 
     def connect(self) -> Connection:
@@ -120,7 +120,7 @@ def sqlite_path(wrapper: Any) -> Path:
     if wrapper.is_in_memory_db():
         raise _wrong(
             wrapper.alias,
-            "is in memory, where duly cannot join it; name a file, for tests as TEST: {'NAME': …}",
+            "is in memory, where duly cannot share it; name a file, for tests as TEST: {'NAME': …}",
         )
     if name.startswith("file:"):
         raise _wrong(wrapper.alias, "is a URI; duly needs the path of the file as NAME")
@@ -131,7 +131,7 @@ def sqlite_path(wrapper: Any) -> Path:
 
 
 def postgres_url(settings: dict[str, Any]) -> str:
-    """The URL that leads where Django's own connections lead."""
+    """The URL of the database to which Django itself connects."""
     given: dict[str, Any] = settings["OPTIONS"]
     parameters = {
         "dbname": settings["NAME"],
@@ -146,11 +146,11 @@ def postgres_url(settings: dict[str, Any]) -> str:
 
 
 def _who(settings: dict[str, Any]) -> str:
-    """Where whoever shows a URL looks for a password to leave out."""
+    """The user and password, where tools that show URLs look for a password to hide."""
     user, password = quote(settings["USER"], safe=""), quote(settings["PASSWORD"], safe="")
     return f"{user}:{password}@" if password else f"{user}@" if user else ""
 
 
 def _escaped(value: str) -> str:
-    """As libpq reads it between the spaces of `options`."""
+    """Escaped for libpq, which splits `options` at spaces."""
     return value.replace("\\", "\\\\").replace(" ", "\\ ")

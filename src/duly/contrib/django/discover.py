@@ -1,6 +1,6 @@
 """Imports the `tasks` modules of all installed apps when a worker starts."""
 
-# Django comes without types.
+# Django has no type hints.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Runs Django's ORM inside the transaction of a mutation.
 
-For the length of a block, the thread's connection of that alias is another object, which holds the
-driver's connection of the transaction and believes that it is inside `transaction.atomic()`. So it
-opens savepoints, and neither commits, rolls back nor closes.
+During the block, the thread's connection of that alias is replaced by another object, which uses
+the driver connection of the transaction and behaves as if inside `transaction.atomic()`. So it
+opens savepoints, and never commits, rolls back or closes.
 """
 
-# Django comes without types.
+# Django has no type hints.
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from duly.errors import InvalidOption, TransactionEnded
 if TYPE_CHECKING:
     from duly.calls.context import Tx
 
-# The end of the transaction takes it back.
+# It is undone when the transaction ends.
 _SET_TIME_ZONE = "SELECT set_config('TimeZone', %s, true)"
 
 
 @contextmanager
 def atomic(tx: Tx) -> Generator[None]:
-    """`with atomic(tx):` the ORM writes in the transaction of `tx`, in a savepoint.
+    """`with atomic(tx):` lets the ORM write in the transaction of `tx`, in a savepoint.
 
-    What it writes is committed with the rest of the mutation, and undone when the block raises.
+    Its changes are committed with the rest of the mutation, and undone if the block raises.
     """
     from django.db import connections as handler
     from django.db.transaction import TransactionManagementError
@@ -72,16 +72,16 @@ def _borrow(own: Any, wrapper: Any, raw: Any) -> Any:
     wrapper.in_atomic_block = True
     # So that atomic(durable=True) is refused.
     wrapper.atomic_blocks = [Atomic(wrapper.alias, True, False)]
-    # Whatever Django does to old connections must not reach this one.
+    # Django's handling of old connections must not affect this one.
     wrapper.close = _do_nothing
     wrapper.on_commit = _refuse_on_commit
-    # A server-side cursor is one more thing that could outlive the block.
+    # A server-side cursor could outlive the block.
     wrapper.settings_dict = {**wrapper.settings_dict, "DISABLE_SERVER_SIDE_CURSORS": True}
     return wrapper
 
 
 def _take_back(wrapper: Any) -> None:
-    """Whoever has kept something of the block cannot go on with it."""
+    """Code that has kept objects of the block cannot use them any more."""
     wrapper.connection = None
     wrapper.connect = _refuse_to_connect
 
@@ -91,13 +91,13 @@ def _do_nothing() -> None:
 
 
 def _refuse_to_connect() -> NoReturn:
-    raise TransactionEnded("the block of atomic(tx) is over; do not keep its connection")
+    raise TransactionEnded("the block of atomic(tx) has ended; do not keep its connection")
 
 
 def _refuse_on_commit(func: Callable[[], object], robust: bool = False) -> NoReturn:
     raise InvalidOption(
         "transaction.on_commit",
-        "is not called for a mutation; schedule a job with tx.run, it commits with the rest",
+        "is not called for a mutation; enqueue a job with tx.run, which commits with the rest",
     )
 
 
@@ -105,14 +105,14 @@ def _refuse_on_commit(func: Callable[[], object], robust: bool = False) -> NoRet
 
 
 def _set_time_zone(wrapper: Any, raw: Any) -> None:
-    """Django gives every instant the zone that it has set, whatever zone it came in."""
+    """Django shows every instant in the zone that it has set, whatever its original zone."""
     zone = wrapper.timezone_name
     if zone and raw.info.parameter_status("TimeZone") != zone:
         raw.execute(_SET_TIME_ZONE, [zone])
 
 
 class BorrowedConnection:
-    """A connection of psycopg whose cursors, and they alone, are Django's."""
+    """A psycopg connection of which only the cursors are Django's."""
 
     def __init__(self, raw: Any, adapters: Any, cursor_type: Any) -> None:
         self._raw = raw
@@ -126,7 +126,7 @@ class BorrowedConnection:
         return getattr(self._raw, name)
 
 
-# What Django, its apps and the project register on their connections, by alias and database.
+# Adapters that Django, its apps and the project register on connections, by alias and database.
 _adapters: dict[tuple[str, str], Any] = {}
 
 

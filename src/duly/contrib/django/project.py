@@ -1,6 +1,6 @@
 """Builds the project's app from Django's settings."""
 
-# Django comes without types.
+# Django has no type hints.
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DISCOVER = "duly.contrib.django.discover"
 
 
 class DjangoProgram(AppProgram):
-    """Functions whose Django connections are looked after; a store that follows the settings."""
+    """Manages the Django connections of functions; its store follows the settings."""
 
     alias: str = "default"
 
@@ -56,18 +56,18 @@ class DjangoProgram(AppProgram):
             self._ready_in = None
 
     def _late(self) -> LateStore | None:
-        # A test may have put another store in its place.
+        # A test may have replaced the store.
         store: object = self.store
         return store if isinstance(store, LateStore) else None
 
 
 class App(Duly):
-    """The app of a Django project; made by `make_app`."""
+    """The app of a Django project; created by `make_app`."""
 
     _store_maker = staticmethod(late_store)
     _program_type = DjangoProgram
     manage: Sequence[str] | None = None
-    """How manage.py, or django-admin, was given the command `duly`."""
+    """How manage.py or django-admin was called with the command `duly`."""
 
     def __init__(self, alias: str, **options: Any) -> None:
         super().__init__(alias, **options)
@@ -83,7 +83,7 @@ class App(Duly):
 
 
 def make_app() -> App:
-    """The app that `settings.DULY` describes; without it, one in the default database."""
+    """The app that `settings.DULY` describes; by default, in the default database."""
     given: Mapping[str, Any] = getattr(settings, "DULY", {})
     _check_names(given)
     options = {key.lower(): value for key, value in given.items()}
@@ -99,14 +99,14 @@ def _check_names(given: Mapping[str, Any]) -> None:
     known = {"DATABASE", *(option.upper() for option in options)}
     if unknown := sorted(given.keys() - known):
         names = ", ".join(sorted(known))
-        raise ImproperlyConfigured(f"DULY: unknown {', '.join(unknown)}; there are {names}")
+        raise ImproperlyConfigured(f"DULY: unknown {', '.join(unknown)}; use some of {names}")
 
 
-# Connections of the ORM --------------------------------------------------------------------------
+# ORM connections ---------------------------------------------------------------------------------
 
 
 class DjangoBound(Bound):
-    """Does around every body what Django does around every request."""
+    """Does around each body what Django does around each request."""
 
     def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
         close_old_connections()
@@ -125,7 +125,7 @@ class DjangoBound(Bound):
             close_old_connections()
 
     async def call_async(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
-        # Async code reaches the ORM through sync_to_async, that is in a thread of asgiref's.
+        # Async code uses the ORM through sync_to_async, which runs in an asgiref thread.
         close: Any = sync_to_async(close_old_connections)
         await close()
         try:
@@ -135,9 +135,9 @@ class DjangoBound(Bound):
 
 
 def close_old_connections() -> None:
-    """Django's own would also close one in a transaction, as a test's connection is."""
+    """Django's version would also close a connection in a transaction, such as a test's."""
     for connection in connections.all(initialized_only=True):
-        # One that cannot even be closed must not become the outcome of a job.
+        # A connection that cannot even be closed must not affect the outcome of a job.
         with suppress(Error):
             if not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()

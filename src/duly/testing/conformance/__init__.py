@@ -1,20 +1,21 @@
-"""The conformance suite: each test is a sentence of the contract in `duly.store.table`.
+"""The store conformance suite: each test is one rule of the contract in `duly.store.table`.
 
-Run it on a store of your own with pytest:
+Run it on your own store with pytest:
 
     from duly.testing import StoreConformance
 
     class TestMyStore(StoreConformance):
         def make_store(self):
-            store = MyStore(...)      # nothing in it
+            store = MyStore(...)      # empty
             store.migrate(now=0)
             return store
 
-        def reopen(self, store):      # another handle on the same data, as another process has it
+        def reopen(self, store):      # another handle on the same data, as in another process
             return MyStore(...)
 
-`make_empty_store` and `table` make a few more tests possible; what is not overridden is skipped.
-The suite asks for no package but duly, takes all times as given, and closes every store it used.
+`make_empty_store` and `table` make a few more tests possible; tests that need a method that is not
+overridden are skipped. The suite needs no package other than duly, passes all times explicitly, and
+closes every store that it used.
 """
 
 from __future__ import annotations
@@ -67,4 +68,4 @@ class StoreConformance(
     Requests,
     Schema,
 ):
-    """The published suite: override `make_store`, and `reopen` if you can."""
+    """The conformance suite for stores: override `make_store`, and `reopen` if possible."""

@@ -22,7 +22,7 @@ from duly.testing.conformance.ground import (
 
 
 class Bulk(Ground):
-    """One page of many jobs, and how far the one that does it has come."""
+    """One page of many jobs, and the checkpoint of the job that changes them."""
 
     def finish_canceled(self, count: int, **fields: Any) -> list[str]:
         ids = self.enqueue(count, **fields)
@@ -31,7 +31,7 @@ class Bulk(Ground):
         return ids
 
     def start_bulk(self) -> tuple[str, int]:
-        """A job that runs, to be fenced by."""
+        """A running job, to fence the changes."""
         claim = self.claim_new(function="keep", queue="own")
         return claim.id, claim.token
 
@@ -51,7 +51,7 @@ class Bulk(Ground):
         early = JobFilter(before_id=ids[2])
         assert self.store.live_ids(early, ids[0]) == [ids[1]]
         assert self.store.count(early, live=True) == 2
-        assert self.store.count(JobFilter(), live=True) == 8, "none of duly's own"
+        assert self.store.count(JobFilter(), live=True) == 8, "no internal jobs"
         canceled = JobFilter(state=State.CANCELED, limit=2)
         assert self.store.count(canceled, live=False) == 3
         pages = [self.store.finished(canceled, after) for after in (NO_JOB_ID, ended[1], ended[2])]

@@ -105,7 +105,7 @@ class Claiming(Ground):
         assert self.claim() == []
 
     def test_a_claim_takes_at_most_eight_mebibytes_of_arguments(self) -> None:
-        # Two bytes a character: what counts is what travels, not what is read.
+        # Two bytes per character: transferred bytes count, not characters.
         args = '"' + "é" * (3 * MIB // 2 - 1) + '"'
         ids = self.enqueue(5, args=args)
         assert CLAIM_BYTES == 8 * MIB

@@ -13,7 +13,7 @@ from duly.testing.conformance.ground import NO_JOB_ID, NOW, Ground, at_the_same_
 
 
 def endpoint(name: str = "billing", **fields: Any) -> EndpointRecord:
-    """An endpoint, but for what is given."""
+    """An endpoint, except for the given fields."""
     values: dict[str, Any] = {
         "id": new_id(NOW),
         "owner": "",

@@ -11,7 +11,7 @@ from duly.testing.conformance.ground import NOW, Ground, again, at_the_same_time
 
 
 def published(name: str = "send", **fields: Any) -> Published:
-    """A function as a worker describes it."""
+    """A function as a worker publishes it."""
     values: dict[str, Any] = {
         "name": name,
         "kind": Kind.ACTION,

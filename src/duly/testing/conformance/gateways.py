@@ -26,7 +26,7 @@ def new_gateway(**fields: Any) -> GatewayRecord:
 
 
 class Gateways(Ground):
-    """Registered, found, heard of and forgotten."""
+    """Registered, found, updated and removed."""
 
     def test_a_gateway_is_found_by_id_and_by_name_of_its_owner(self) -> None:
         mine, hers = new_gateway(), new_gateway(owner="anna")

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @contextmanager
 def refused(kind: type[Exception] = Exception) -> Generator[None]:
-    """The block must raise such an error."""
+    """The block must raise this kind of error."""
     try:
         yield
     except AssertionError:
@@ -51,7 +51,7 @@ def refused(kind: type[Exception] = Exception) -> Generator[None]:
 
 
 def new_job(**fields: Any) -> NewJob:
-    """A job that is due at NOW, but for what is given."""
+    """A job that is due at NOW, except for the given fields."""
     values: dict[str, Any] = {
         "id": new_id(NOW),
         "function": "send",
@@ -91,12 +91,12 @@ def judge_lost(lost: Lost) -> Settlement:
 
 
 def judge_witnessed(lost: Lost) -> Settlement:
-    """The worker that had started the process of a single job saw it die, and lived on."""
+    """The worker that started the process of a single job saw it die, and survived."""
     return settle_lost(lost, NOW, 0.0, witnessed=True)
 
 
 def at_the_same_time(calls: Sequence[Callable[[], T]], patience: float = PATIENCE) -> list[T]:
-    """Run all of them, each in a thread, started together; the answers in their order."""
+    """Run all calls, each in its own thread, started together; returns their results in order."""
     ready = threading.Barrier(len(calls))
 
     def start(call: Callable[[], T]) -> T:
@@ -108,12 +108,12 @@ def at_the_same_time(calls: Sequence[Callable[[], T]], patience: float = PATIENC
 
 
 class Ground:
-    """What a subclass provides, and the words that the tests are written in."""
+    """The methods that a subclass provides, and the helpers of the tests."""
 
-    # To be overridden
+    # To override
 
     def make_store(self) -> Store:
-        """A store with nothing in it, migrated."""
+        """An empty, migrated store."""
         raise NotImplementedError("override make_store()")
 
     def reopen(self, store: Store) -> Store:
@@ -125,10 +125,10 @@ class Ground:
         raise unittest.SkipTest("override make_empty_store() to test a store without tables")
 
     def table(self, name: str) -> str:
-        """How SQL calls the table of `jobs`, `history` or `meta`."""
+        """The SQL name of the table `jobs`, `history` or `meta`."""
         raise unittest.SkipTest("override table() to test what the database itself refuses")
 
-    # Words
+    # Helpers
 
     _store: Store | None = None
     _worker: str | None = None
@@ -156,7 +156,7 @@ class Ground:
         return used
 
     def register(self, *functions: str, alone: bool = False, store: Store | None = None) -> str:
-        """A new worker that lists these functions."""
+        """A new worker that has these functions."""
         worker_id = new_id(NOW)
         info = WorkerInfo(worker_id, "app", "host", 1, None, functions, 10, alone, 0, NOW)
         (store or self.store).register(info, NOW)
@@ -164,7 +164,7 @@ class Ground:
 
     @property
     def worker(self) -> str:
-        """A worker that lists `send` and `keep`."""
+        """A worker that has `send` and `keep`."""
         if self._worker is None:
             self._worker = self.register("send", "keep")
         return self._worker

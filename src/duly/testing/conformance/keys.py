@@ -218,7 +218,7 @@ class Keys(Ground):
         assert self.store.queue_limits() == {}
 
     def test_a_lane_says_whether_limits_must_be_looked_at(self) -> None:
-        """Only for a store that leaves limited jobs alone unless it is asked for them."""
+        """Only for a store that does not claim limited jobs unless it is told to."""
         self.store_under("k", "[1,null,null]", 1)
         (lane,) = self.store.lanes()
         assert lane.limited or len(self.claim()) == 1

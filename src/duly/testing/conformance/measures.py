@@ -16,7 +16,7 @@ def failed(claim: Claim) -> Finish:
 
 
 class Measures(Ground):
-    """What those who watch ask for."""
+    """The reads of monitoring tools."""
 
     def traced(self, parent: str, **fields: Any) -> KeyedJob:
         values: dict[str, Any] = msgspec.structs.asdict(new_job())

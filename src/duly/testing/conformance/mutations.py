@@ -159,7 +159,7 @@ class Mutations(Ground):
         assert self.user_rows() == []
 
     def ends(self, lane: MutationLane, statement: str) -> bool:
-        """Whether the statement was let through, to end the transaction."""
+        """Whether the statement was accepted and has ended the transaction."""
         try:
             lane.tx.execute(statement)
         except Exception:

@@ -18,7 +18,7 @@ from duly.testing.conformance.ground import (
 
 
 class Reports(Ground):
-    """What running jobs say of themselves, and how everybody looks at them."""
+    """What running jobs report, and how it is read."""
 
     def report(self, claim: Claim, number: int, value: float, note: str | None = None) -> None:
         revision = revision_of(claim.token, number)

@@ -15,7 +15,7 @@ def claim(**fields: object) -> RequestClaim:
 
 
 class Requests(Ground):
-    """Who was first under a key."""
+    """The first request with a key wins."""
 
     def test_the_first_request_of_a_key_fixes_what_is_made(self) -> None:
         first = claim()
@@ -29,7 +29,7 @@ class Requests(Ground):
         self.store.request_done(first)
         done = self.store.claim_request(claim())
         assert (done.target, done.done) == (first.target, True)
-        # It stays so, whoever gives it up.
+        # That does not change, even if another request gives it up.
         self.store.give_up_request(first)
         assert self.store.claim_request(claim()) == done
 
@@ -39,7 +39,7 @@ class Requests(Ground):
         assert self.store.claim_request(second) == first
         self.store.give_up_request(first)
         assert self.store.claim_request(second) == second
-        # One that was at it all the same changes nothing for the other.
+        # If it continued anyway, it changes nothing for the other one.
         self.store.request_done(first)
         assert self.store.claim_request(claim()) == second
 

@@ -147,7 +147,7 @@ class Settlements(Ground):
 
 
 class Guards(Ground):
-    """The database itself refuses what must not be, whoever asks."""
+    """The database itself refuses invalid rows, whatever writes them."""
 
     def tamper(self, statement: str, *parameters: Any) -> None:
         with self.store.transaction() as tx:
