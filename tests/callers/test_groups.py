@@ -200,7 +200,7 @@ def test_an_alias_that_is_somebodys_name_is_refused(app: Duly):
     assert list(app.functions) == ["first"]
     with pytest.raises(InvalidOption, match="aliases"):
         app.action(aliases="first")
-    with pytest.raises(InvalidOption, match="is the name itself"):
+    with pytest.raises(InvalidOption, match="is the function's own name"):
 
         @app.action(aliases=["same"])
         def same(ctx: Ctx) -> None: ...

@@ -349,7 +349,7 @@ def test_a_job_that_schedules_itself_for_ever_is_noticed(
         fresh.run_many(once.bind() for _ in range(50))
         assert len(kit.drain(fresh)) == 50, "as many as may be"
         fresh.run(again)
-        with pytest.raises(InvalidOption, match="schedule itself"):
+        with pytest.raises(InvalidOption, match="enqueue itself"):
             kit.drain(fresh)
 
 
@@ -558,7 +558,7 @@ def test_the_plugin_says_what_is_missing(pytester: pytest.Pytester):
         ("missing:app", "missing cannot be imported: ModuleNotFoundError"),
         ("broken:app", "broken cannot be imported: ZeroDivisionError: division by zero"),
         ("shop:ap", "shop has no 'ap'"),
-        ("shop:send", "shop:send is no duly app"),
+        ("shop:send", "shop:send is not a duly app"),
     ],
 )
 def test_the_plugin_says_why_there_is_no_app(pytester: pytest.Pytester, named: str, says: str):

@@ -99,7 +99,7 @@ def test_a_job_cannot_be_read_before_its_commit(app: Duly, caller: Caller, hello
     job = on.run(hello, "world")
     seen = on.job(job.id)
 
-    with pytest.raises(NotCommittedYet, match="not committed yet, or rolled back"):
+    with pytest.raises(NotCommittedYet, match="not committed yet, or was rolled back"):
         record_of(caller, job)
     if not isinstance(caller, OwnTransaction):  # there, UseTx and WouldWaitForItself come first
         for early in (job, seen):
@@ -155,7 +155,7 @@ def test_in_autocommit_nothing_is_written(app: Duly, caller: Caller, hello):
         return
     caller.connect_in_autocommit()
 
-    with pytest.raises(NotInTransaction, match="autocommit and in no transaction"):
+    with pytest.raises(NotInTransaction, match="autocommit mode and outside a transaction"):
         caller.on(app).run(hello, "world")
     with pytest.raises(NotInTransaction):
         caller.on(app).jobs()

@@ -172,7 +172,7 @@ def test_a_result_cannot_be_marked():
     def log_in(ctx: object) -> Annotated[str, Redact]:
         raise NotImplementedError
 
-    with pytest.raises(InvalidFunction, match="a result is shown"):
+    with pytest.raises(InvalidFunction, match="results are shown"):
         Signature(log_in, "log_in").resolve()
 
 

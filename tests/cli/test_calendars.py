@@ -71,7 +71,7 @@ def test_dates_come_from_a_file_and_from_a_country(place: Place) -> None:
     assert "2030-12-25" in germany.json["dates"]
     assert place.duly("calendars", "import", "x", "nowhere.ics", code=2).out == ""
     wrong = place.duly("calendars", "create", "x", *PLANT, "--date", "31.12.2030", code=1)
-    assert "no date" in wrong.err
+    assert "not a date" in wrong.err
     assert "Traceback" not in wrong.err
 
 

@@ -48,7 +48,7 @@ def test_json_is_what_the_api_gives(terminal: Terminal) -> None:
                 "at_ms": 1772953200000,
                 "local": "2026-03-08T03:00:00-04:00",
                 "dst_adjusted": True,
-                "note": "clocks are set forward over its time; it fires when that is done",
+                "note": "clocks skip its time that day; it fires right after the change",
             }
         ],
     }
@@ -57,7 +57,7 @@ def test_json_is_what_the_api_gives(terminal: Terminal) -> None:
 def test_changes_of_clocks_are_marked_and_explained(terminal: Terminal) -> None:
     gap = terminal.run("cron", "30 2 * * *", *NEW_YORK, "--after", "2026-03-07", "-n", "3").out
     assert "Sun 2026-03-08 03:00:00 EDT *" in gap
-    assert "* Sun 2026-03-08 03:00:00 EDT: clocks are set forward over its time" in gap
+    assert "* Sun 2026-03-08 03:00:00 EDT: clocks skip its time that day" in gap
     fold = terminal.run("cron", "*/30 1 * * *", *NEW_YORK, "--after", "2026-11-01", "-n", "5").out
     assert fold.count("this is the first time") == 2
     assert fold.count("this is the second time") == 2

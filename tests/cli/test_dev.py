@@ -93,7 +93,7 @@ def the_quickstart_is_true(terminal: Terminal, url: str) -> None:
         said += terminal.run("--url", url, *shlex.split(command)).out
     for text in (
         "morning news",
-        "condition_failed: its condition fails: /last_24h_stats/failed is 0: not gt 2",
+        "condition_failed: condition not met: /last_24h_stats/failed is 0, expected > 2",
         "would be skipped",
         "30 photos, at attempt 2",
     ):
@@ -110,7 +110,7 @@ def test_the_demo_shows_the_main_job_without_a_person(dev, terminal: Terminal, t
     assert int(url.rpartition(":")[2]) > port
 
     says(running, "is team day in days off")
-    says(running, "/last_24h_stats/failed is 0: not gt 2")
+    says(running, "/last_24h_stats/failed is 0, expected > 2")
     says(running, "kill -9: it is dead")
     says(running, "rescued 1 jobs")
     says(running, "Printed: 20 photos, at attempt 2.")

@@ -132,7 +132,7 @@ def test_where_all_is_well_nothing_is_told() -> None:
             "note",
             "'closed' ends 2026-05-09 'daily' --add",
         ),
-        ({"ending": [Ending("closed", date(2026, 4, 1), ("daily",))]}, "wrong", "has ended"),
+        ({"ending": [Ending("closed", date(2026, 4, 1), ("daily",))]}, "wrong", "ended on"),
         ({"kill_switch": QueuePause("*", NOW, "ann", "fire")}, "note", "ann: fire `duly resume`"),
         ({"paused_queues": [QueuePause("mail", NOW, None, None)]}, "note", "queues resume mail"),
         ({"functions": [replace(SEND, status=Status.PAUSED)]}, "note", "functions resume send"),
@@ -164,8 +164,8 @@ def test_what_a_dead_worker_knew_is_unknown() -> None:
     other = replace(WORKER, id="w2", functions=("other",))
     said = told(replace(WELL, workers=[WORKER, other], silent=frozenset({"w1"})))
     assert [line.partition(" →")[0] for line in said] == [
-        "note workers: 1 worker died without a word",
-        "wrong functions: no worker knows 'send', which jobs and schedules call",
+        "note workers: 1 worker died without shutting down",
+        "wrong functions: no worker has 'send', which jobs and schedules call",
     ]
     nobody = told(replace(WELL, workers=[WORKER], silent=frozenset({"w1"})))
     assert not any("functions" in line for line in nobody)
@@ -232,8 +232,8 @@ def test_the_doctor_finds_what_is_wrong(place: Place) -> None:
         (ghost := new_id(app.core.now())),
     )
     alone = place.duly("doctor", "--json", code=1)
-    assert wrong_in(alone) == {"workers": "no worker lives, so no job runs"}
-    assert "1 worker died without a word" in alone.out
+    assert wrong_in(alone) == {"workers": "no worker is running"}
+    assert "1 worker died without shutting down" in alone.out
     place.db.execute("DELETE FROM @workers WHERE id = ?", ghost)
 
     with app:
@@ -248,7 +248,7 @@ def test_the_doctor_finds_what_is_wrong(place: Place) -> None:
         app.queues.pause("mail", note="full")
         found = place.duly("doctor", "--json", code=1)
         assert wrong_in(found) == {
-            "functions": "no worker knows 'gone', which jobs and schedules call"
+            "functions": "no worker has 'gone', which jobs and schedules call"
         }
         assert "1 job used up" in found.out
         assert "queue 'mail' is paused: full" in found.out

@@ -38,7 +38,7 @@ def test_why_a_schedule_has_not_run(place: Place) -> None:
     schedules = place.app.schedules
     made = schedules.create("hourly", touch(place).bind("x"), cron="0 * * * *")
     lines = place.duly("why", "hourly").out.splitlines()
-    assert lines[0] == "hourly waits for its next tick"
+    assert lines[0] == "hourly is waiting for its next tick"
     assert "it has not ticked yet" in lines[1]
     assert "its next tick is" in lines[2]
     assert ", in " in lines[2]
@@ -72,7 +72,7 @@ def test_the_job_that_a_schedule_waits_for_is_explained_too(place: Place) -> Non
     table = "duly_schedules" if place.db.is_sqlite else "duly.schedules"
     past = place.app.core.now() - 600_000
     place.db.execute(f"UPDATE {table} SET due_at = {past}, next_tick_at = {past}")
-    assert "nobody has looked; run a ticker" in place.duly("why", "hourly").out
+    assert "s; start a ticker" in place.duly("why", "hourly").out
     tick_all(place.app)
     [job] = place.app.jobs()
     said = place.duly("why", "hourly").out

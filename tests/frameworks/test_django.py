@@ -464,7 +464,7 @@ def test_wrong_settings_say_what_is_wrong():
 
     with override_settings(DULY={"SCHEME": "x"}), pytest.raises(ImproperlyConfigured) as unknown:
         make_app()
-    assert "unknown SCHEME; there are APPLY, AUTO_MIGRATE, CAPTURE_LOGS, CLOCK, " in str(unknown)
+    assert "unknown SCHEME; use some of APPLY, AUTO_MIGRATE, CAPTURE_LOGS, CLOCK, " in str(unknown)
     with (
         override_settings(DULY={"DATABASE": "jobs"}),
         pytest.raises(ImproperlyConfigured, match="no 'jobs'"),

@@ -67,7 +67,7 @@ def test_a_bad_row_is_not_advanced_and_warned_of_once(place, index, warnings):
     assert place.times() == {"bad": NOW - 1, "zone": NOW, "good": NOW + HOUR}
     assert len(warnings) == 2
     assert "schedule 'bad' of 'anna' does not fire until it is corrected: 'nonsense'" in warnings[0]
-    assert "no time zone is called 'X/Y'" in warnings[1]
+    assert "there is no time zone 'X/Y'" in warnings[1]
 
 
 @pytest.mark.spec("R202")

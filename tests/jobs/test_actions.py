@@ -293,7 +293,7 @@ def test_only_crashes_that_a_living_worker_witnessed_convict_a_job(
         assert job.record.system_retries == deaths
     # It may be the job that takes down everything around it: so it comes less and less often.
     assert job.record.run_at <= clock.now() + system_delay(deaths - 1, 1.0) * 1000
-    assert "died, and with it the worker that watched it" in str(app.why(job))
+    assert "died, together with the worker that started it" in str(app.why(job))
     die_alone(witnessed=True)
     assert (job.state, job.record.hold, job.record.crashes) == (State.PENDING, "alone", 3)
     die_alone(witnessed=True)

@@ -426,7 +426,7 @@ def test_a_store_that_needs_newer_code_is_refused_and_left_as_it_is(
     before = db.snapshot()
 
     for verb in (lambda: app.run(act), app.start, app.jobs, app.transaction().__enter__):
-        with pytest.raises(StoreTooNew, match="needs code of schema version 99 or newer"):
+        with pytest.raises(StoreTooNew, match="requires code of schema version 99 or newer"):
             verb()
     assert db.snapshot() == before
 

@@ -530,7 +530,7 @@ def test_no_filter_is_refused_unless_everything_is_meant(app: Duly, verb: str, d
     for dry_run in (False, True):
         with pytest.raises(InvalidOption, match="everything=True"):
             act(**when, dry_run=dry_run)
-        with pytest.raises(InvalidOption, match="no filter"):
+        with pytest.raises(InvalidOption, match="cannot be combined with a filter"):
             act(**when, everything=True, queue="mail", dry_run=dry_run)
     assert db.count("@jobs") == 0
     act(**when, everything=True)
@@ -541,12 +541,12 @@ def test_no_filter_is_refused_unless_everything_is_meant(app: Duly, verb: str, d
     ("verb", "words", "error", "message"),
     [
         ("cancel", {"state": "failed"}, InvalidOption, "pending and running"),
-        ("cancel", {"state": "gone"}, InvalidOption, "none of"),
+        ("cancel", {"state": "gone"}, InvalidOption, "must be one of"),
         ("retry", {"state": "succeeded"}, InvalidOption, "failed and canceled"),
         ("cancel", {"owner": ""}, InvalidOption, "owner"),
         ("cancel", {"queue": 3}, InvalidOption, "queue"),
         ("cancel", {"function": 3}, InvalidOption, "function"),
-        ("cancel", {"function": "duly.bulk"}, InvalidOption, "duly's own"),
+        ("cancel", {"function": "duly.bulk"}, InvalidOption, "internal to duly"),
         ("cancel", {"batch": "x"}, InvalidOption, "batch"),
         ("cancel", {"owner": "ada", "by": "\n"}, InvalidOption, "by"),
         ("cancel", {"owner": "ada", "note": 3}, InvalidOption, "note"),
@@ -591,7 +591,7 @@ def test_the_function_is_nobodys_business(app: Duly, send: Send, hire: Hire):
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "deprecate", "delete", "restore"])
 def test_it_has_no_status(app: Duly, verb: str):
-    with pytest.raises(InvalidOption, match="duly's own; cancel its jobs"):
+    with pytest.raises(InvalidOption, match="internal to duly; cancel its jobs"):
         getattr(app.functions, verb)("duly.bulk")
 
 
@@ -601,19 +601,19 @@ def test_nobody_else_takes_such_a_name(app: Duly):
     @group.action
     def mine(ctx: Ctx) -> None: ...
 
-    with pytest.raises(InvalidOption, match=r"begin with 'duly\.' are duly's own"):
+    with pytest.raises(InvalidOption, match=r"start with 'duly\.' are reserved"):
         app.include(group)
-    with pytest.raises(InvalidOption, match="duly's own"):
+    with pytest.raises(InvalidOption, match="are reserved"):
 
         @app.action(name="duly.bulk")
         def bulk(ctx: Ctx) -> None: ...
 
-    with pytest.raises(InvalidOption, match="duly's own"):
+    with pytest.raises(InvalidOption, match="are reserved"):
 
         @app.mutation(aliases=["duly.bulk"])
         def more(tx: Tx) -> None: ...
 
-    with pytest.raises(InvalidOption, match="duly's own"):
+    with pytest.raises(InvalidOption, match="are reserved"):
 
         @app.declare(name="duly.bulk", kind="action")
         def stub() -> None: ...

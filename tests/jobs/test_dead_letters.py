@@ -142,7 +142,7 @@ def test_one_that_has_no_key_for_a_new_limit_does_not_keep_the_others(
     look = changed.retry_dead(dry_run=True)
     assert set(look.jobs) == {jobs["ada"].id, jobs["bob"].id}
     assert look.refused == {
-        jobs[""].id: "the key of its limit: IndexError",
+        jobs[""].id: "its limit key could not be computed: IndexError",
         jobs["x"].id: "limit: a key must be 1 to 200 printable characters: ''",
     }
     bulk = changed.bulk.retry(dead=True)

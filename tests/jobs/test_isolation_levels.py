@@ -224,7 +224,7 @@ def test_a_look_that_lost_against_another_transaction_is_repeated(app: Duly):
 def test_the_doctor_tells_the_level_of_the_database(app: Duly, request: pytest.FixtureRequest):
     level = request.node.callspec.params["url"].removeprefix("postgres_").replace("_", " ")
     notes = [each.text for each in examine(app.core).findings if each.level == Level.NOTE]
-    assert any(f"transactions are {level.upper()} here" in note for note in notes)
+    assert any(f"the default isolation level is {level.upper()};" in note for note in notes)
 
 
 @on_postgres

@@ -58,7 +58,7 @@ def test_the_next_job_fails_the_mutation_even_if_it_swallows_the_error(
 
     assert job.state == State.FAILED
     assert job.error is not None
-    assert job.error.message == "TooManyJobs: a mutation may schedule 1,000 jobs, not more"
+    assert job.error.message == "TooManyJobs: a mutation can enqueue at most 1,000 jobs"
     assert db.count("@jobs") == 0
     assert db.notes() == []
 
@@ -110,7 +110,9 @@ def test_the_arguments_of_a_mutations_jobs_have_a_limit_together(
     worker.work()
     assert one_over.state == State.FAILED
     assert one_over.error is not None
-    assert one_over.error.message.startswith("TooManyJobs: a mutation may schedule 8,388,608 bytes")
+    assert one_over.error.message.startswith(
+        "TooManyJobs: a mutation can enqueue at most 8,388,608 bytes"
+    )
     assert db.notes() == [str(MAX_BYTES_PER_MUTATION)]
     assert db.count("@jobs") == 8
 

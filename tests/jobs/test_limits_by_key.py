@@ -1012,15 +1012,15 @@ def test_what_is_no_limit_of_a_queue_is_refused(app: Duly, most: Any):
         (lambda: Limit("k", at_once=0), "at_once"),
         (lambda: Limit("k", at_once=True), "at_once"),
         (lambda: Limit("k", at_once=1.5), "at_once"),  # type: ignore[arg-type]
-        (lambda: Limit("k", rate=5), "rate and per together"),
-        (lambda: Limit("k", at_once=1, per=5), "rate and per together"),
+        (lambda: Limit("k", rate=5), "rate and per must be given together"),
+        (lambda: Limit("k", at_once=1, per=5), "rate and per must be given together"),
         (lambda: Limit("k", rate=0, per=5), "rate must be 1 to 10,000"),
         (lambda: Limit("k", rate=10_001, per=5), "rate must be 1 to 10,000"),
         (lambda: Limit("k", rate=1, per=0), "per must be"),
         (lambda: Limit("k", rate=1, per="minute"), "per must be"),  # type: ignore[arg-type]
         (lambda: Limit(7, at_once=1), "a key must be text, not 7"),  # type: ignore[arg-type]
         (lambda: Limit("k" * 201, at_once=1), "1 to 200 printable characters"),
-        (lambda: Limit("queue:x", at_once=1), "duly's own"),
+        (lambda: Limit("queue:x", at_once=1), "are reserved for duly"),
     ],
 )
 def test_what_cannot_be_a_limit_is_refused(make: Callable[[], Limit], words: str):

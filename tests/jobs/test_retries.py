@@ -93,7 +93,7 @@ def test_retry_after_in_a_body_puts_the_next_attempt_off(app: Duly, hire: Hire, 
     worker = hire()
     worker.work()
     assert job.error is not None
-    assert "tried again after 90 s" in job.error.message
+    assert "retry after 90 s" in job.error.message
     clock.advance(89)
     worker.work()
     assert job.state == State.PENDING
@@ -106,7 +106,7 @@ def test_retry_after_in_a_body_puts_the_next_attempt_off(app: Duly, hire: Hire, 
 @pytest.mark.parametrize("given", ["soon", "nan", float("nan"), None, "Wed, 21 Oct 2026"])
 def test_retry_after_takes_a_number_also_as_text_and_nothing_else(given):
     assert RetryAfter("120", "busy").seconds == 120
-    assert str(RetryAfter("1.5")) == "to be tried again after 1.5 s"
+    assert str(RetryAfter("1.5")) == "retry after 1.5 s"
     with pytest.raises(InvalidOption, match="seconds: must be a number, not "):
         RetryAfter(given)
 

@@ -43,7 +43,7 @@ def test_no_worker_knows_its_function(app: Duly, send, hire: Hire, url: str):
     tidy(app)
     why = app.why(job.id)
     assert [reason.cause for reason in why.reasons] == [Cause.NO_WORKER_HAS_IT]
-    assert why.text == "send has not run yet: none of 1 workers knows send."
+    assert why.text == "send has not run yet: no worker has send (1 running)."
     other.close()
 
 
@@ -100,7 +100,7 @@ def test_it_waits_for_other_jobs(app: Duly, send, hire: Hire):
     (hook,) = app.jobs(function=done)
     assert causes(app, hook) == [Cause.WAITS_FOR_JOBS]
     assert app.why(hook).reasons[0].jobs == (job.id,)
-    assert str(app.why(batch.id)) == "all_done has not run yet: it waits for 2 jobs to end."
+    assert str(app.why(batch.id)) == "all_done has not run yet: it is waiting for 2 jobs to end."
 
 
 def test_every_worker_is_busy(app: Duly, hire: Hire):
@@ -116,7 +116,7 @@ def test_every_worker_is_busy(app: Duly, hire: Hire):
     gate.wait_for_one()
     second = app.run(block)
     assert causes(app, first) == [Cause.RUNNING]
-    assert str(app.why(second)) == ("block has not run yet: all 1 slots of the workers are busy.")
+    assert str(app.why(second)) == ("block has not run yet: all 1 worker slots are busy.")
     gate.open()
     worker.work()
 
@@ -172,8 +172,8 @@ def test_a_slot_of_its_key_is_free_and_it_cannot_take_it(app: Duly, hire: Hire, 
     why = app.why(second)
     assert [(r.cause, r.jobs) for r in why.reasons] == [(Cause.KEY_IN_USE, (first.id,))]
     assert why.text == (
-        "pay has not run yet: its key 'bank' has a free slot,"
-        f" and job {first.id} is before it in line."
+        "pay has not run yet: its key 'bank' has a free slot, but"
+        f" job {first.id} is ahead of it in line."
     )
     app.functions.pause(pay)
     assert causes(app, first) == [Cause.FUNCTION_PAUSED]
@@ -187,4 +187,4 @@ def test_it_waits_for_the_rate_of_its_limit(app: Duly, hire: Hire, clock: Manual
     hire().work()
     (reason,) = app.why(jobs[2]).reasons
     assert (reason.cause, reason.until) == (Cause.KEY_IN_USE, clock.now() + 10_000)
-    assert reason.text.startswith("the rate of its limit lets the next job start at ")
+    assert reason.text.startswith("the rate of its limit allows the next job to start at ")

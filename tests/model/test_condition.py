@@ -445,7 +445,7 @@ def test_an_explanation_has_every_check_with_what_it_found():
         ("/signal_rpc_result/kpi", "gt", 1, False, None, False),
     ]
     assert seen.detail == (
-        "/last_24h_stats/failed is 5: not lt 3; /signal_rpc_result/kpi is missing: not gt 1"
+        "/last_24h_stats/failed is 5, expected < 3; /signal_rpc_result/kpi is missing, expected > 1"
     )
     assert seen.failed == seen.checks[1:]
 

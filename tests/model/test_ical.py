@@ -233,10 +233,10 @@ def test_every_rule_gives_the_dates_that_dateutil_finds(start, rule):
         (["DTSTART;VALUE=DATE:20260101", "RRULE:FREQ=DAILY", "RRULE:FREQ=DAILY"], 6, "one"),
         (["RDATE;VALUE=PERIOD:20260101T000000Z/PT1H"], 4, "periods"),
         (["RECURRENCE-ID;RANGE=THISANDFUTURE:20260101T000000Z"], 4, "RANGE"),
-        ([":x"], 4, "no property"),
+        ([":x"], 4, "not a property"),
         (["DTSTART"], 4, "no value"),
         (['DTSTART;TZID="UTC:20260101'], 4, "no value"),
-        (["END:VTODO"], 4, "did not begin"),
+        (["END:VTODO"], 4, "'VTODO' has no BEGIN"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_named(lines, number, named):

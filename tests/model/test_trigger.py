@@ -214,7 +214,7 @@ def test_a_repeated_midnight_is_of_one_day_only():
 
 @pytest.mark.spec("R15")
 def test_what_clocks_always_skip_is_refused():
-    with pytest.raises(InvalidCron, match="set forward over every such time") as caught:
+    with pytest.raises(InvalidCron, match="skip every such time") as caught:
         Cron("*/30 2 * 3 SUN#2", NEW_YORK)
     assert (caught.value.field, caught.value.text, caught.value.position) == ("hour", "2", 5)
     # The fixed form fires when the gap ends, and other zones have that hour.
@@ -464,7 +464,7 @@ def test_an_interval_without_an_anchor_has_no_ticks_to_ask_for():
 @pytest.mark.spec("R18")
 @pytest.mark.parametrize("milliseconds", [999, 0, -1, True, 1.5, "1000", None, 10**15])
 def test_an_interval_is_a_second_at_least(milliseconds):
-    with pytest.raises(InvalidOption, match="milliseconds: give a whole number from 1000"):
+    with pytest.raises(InvalidOption, match="milliseconds: must be a whole number from 1000"):
         Every(milliseconds)
     assert Every(1000).milliseconds == 1000
 
@@ -558,7 +558,7 @@ def test_next_fires_is_public_and_bounded():
     assert next_fires("@yearly", None, 0, 0) == []
     assert len(next_fires("* * * * *", "UTC", 0, MAX_FIRES)) == MAX_FIRES
     for n in (-1, MAX_FIRES + 1, True):
-        with pytest.raises(InvalidOption, match="n: give a whole number"):
+        with pytest.raises(InvalidOption, match="n: must be a whole number"):
             next_fires("* * * * *", "UTC", 0, n)
     with pytest.raises(InvalidTime):
         next_fires("* * * * *", "UTC", 1.5, 1)  # type: ignore[arg-type]

@@ -201,7 +201,7 @@ def test_a_million_ticks_are_refused_at_once(app: Duly, db: Database, post: Any)
     for dry_run in (True, False):
         with pytest.raises(InvalidOption, match=r"1,\d+,\d+ ticks") as raised:
             app.schedules.backfill("often", utc(2024, 7, 15), utc(2026, 7, 1), dry_run=dry_run)
-        assert (raised.value.field, raised.value.hint) == ("backfill", "take shorter ranges")
+        assert (raised.value.field, raised.value.hint) == ("backfill", "use shorter ranges")
         with pytest.raises(InvalidOption):
             app.schedules.backfill(
                 "often", utc(2026, 6, 24, 1, 19), utc(2026, 7, 1), dry_run=dry_run

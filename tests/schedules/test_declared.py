@@ -768,7 +768,7 @@ def test_an_old_process_that_starts_again_changes_nothing(release: Release, capl
     with caplog.at_level(logging.WARNING):
         start(again)
 
-    assert "app.schedules.apply() brings them back" in caplog.text
+    assert "were replaced by a newer set; to bring them back, run" in caplog.text
     assert [s.record for s in app.schedules.list()] == before
     assert again.schedules.plan().applied_before
     start(release(new))

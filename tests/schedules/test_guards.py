@@ -76,7 +76,7 @@ def test_the_first_guard_that_objects_decides(
     app.schedules.detach("digest")
     reason, detail = one_tick(8)
     assert reason == "condition_failed"
-    assert detail["why"] == "/last_24h_stats/total is 0: not gt 100"
+    assert detail["why"] == "/last_24h_stats/total is 0, expected > 100"
     assert detail["checks"][0]["actual"] == 0
     app.schedules.update("digest", condition=None)
 

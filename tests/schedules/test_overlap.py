@@ -297,15 +297,15 @@ def test_ticks_that_are_caught_up_may_overlap_if_that_is_allowed(
 @pytest.mark.parametrize("overlap", ["buffer_one", "buffer_all", "cancel_other"])
 def test_two_limits_on_one_job_are_refused(app: Duly, db: Database, overlap: str):
     limited = Bodies(app, limit=Limit("printer", at_once=1)).function
-    with pytest.raises(InvalidOption, match="needs a limit of its own") as raised:
+    with pytest.raises(InvalidOption, match="needs its own limit") as raised:
         app.schedules.create("hourly", limited, cron="0 * * * *", overlap=overlap)
     assert (raised.value.field, raised.value.hint) == (
         "overlap",
-        "take skip or allow, or the limit away",
+        "use skip or allow, or remove the function's limit",
     )
     assert db.count("@schedules") == 0
     app.schedules.create("hourly", limited, cron="0 * * * *")
-    with pytest.raises(InvalidOption, match="needs a limit of its own"):
+    with pytest.raises(InvalidOption, match="needs its own limit"):
         app.schedules.update("hourly", overlap=overlap)
 
 
@@ -337,5 +337,5 @@ def test_a_limit_that_came_later_parks_the_schedule(app: Duly, url: str, clock: 
     tick_all(other)
     parked = app.schedules.get("hourly")
     assert parked.status == "parked"
-    assert "limit of its own" in str(parked.error)
+    assert "now has its own limit" in str(parked.error)
     other.close()

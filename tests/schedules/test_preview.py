@@ -160,7 +160,7 @@ def test_a_skip_says_why(app: Duly, clock: ManualClock, post: Any):
         "condition_failed",
         "condition_failed",
     ]
-    assert rows[1].detail["why"] == "/last_24h_stats/total is 1: not lt 1"
+    assert rows[1].detail["why"] == "/last_24h_stats/total is 1, expected < 1"
     assert rows[1].detail["checks"] == [
         {
             "pointer": "/last_24h_stats/total",

@@ -182,7 +182,7 @@ def test_every_route_says_which_scope_it_needs():
 
 
 def test_an_owner_without_a_name_is_no_principal():
-    with pytest.raises(ValueError, match="None stands for everybody"):
+    with pytest.raises(ValueError, match="use None for no owner"):
         Principal("x", frozenset({Scope.READ}), owner="")
 
 

@@ -576,7 +576,7 @@ def test_a_gateway_that_cannot_be_reached_is_stale_and_stops_nothing(app, clock,
     edge, never = page.gateways
     assert edge.seen == datetime(2026, 1, 1, tzinfo=UTC)
     assert (edge.stale_since, never.seen) == (gone_at, None)
-    assert "cannot be asked" in (edge.error or "")
+    assert "is not available" in (edge.error or "")
     assert page.crons[0].stale_since == gone_at
     assert later.gateways[0].stale_since == gone_at
     assert app.gateways.get("edge").stale

@@ -64,10 +64,10 @@ def test_a_worker_that_is_behind_is_seen_in_the_lag(shop, clock, hire):
     assert (report.worker_lag_ms, report.workers) == (5_000, 0)
     clock.advance(120)
     assert shop.health().worker_lag_ms == 125_000
-    assert shop.health().warnings == ("jobs wait for 125 s; no worker runs",)
+    assert shop.health().warnings == ("jobs have been due for 125 s; no worker is running",)
     assert shop.health().ready, "that is for workers to mend, not for whoever enqueues"
     worker = hire()
-    assert shop.health().warnings == ("jobs wait for 125 s; the workers do not keep up",)
+    assert shop.health().warnings == ("jobs have been due for 125 s; the workers do not keep up",)
     worker.work()
     report = shop.health()
     assert (report.worker_lag_ms, report.workers, report.queues[0].due) == (0, 1, 0)
@@ -79,7 +79,7 @@ def test_a_paused_queue_is_no_lag_of_the_workers(shop, clock):
     clock.advance(100)
     report = shop.health()
     assert (report.worker_lag_ms, report.queues[0].lag_ms) == (0, 100_000)
-    assert report.warnings == ("queue 'default' is paused, and jobs wait in it",)
+    assert report.warnings == ("queue 'default' is paused with jobs waiting in it",)
     shop.queues.resume("default")
     shop.pause("a fire drill")
     assert shop.health().worker_lag_ms == 0
@@ -94,7 +94,7 @@ def test_schedules_that_nobody_ticks_are_seen(hourly, clock):
     clock.advance(1)
     report = hourly.health()
     assert (report.evaluator_lag_ms, report.ready) == (LATE_MS + 1_000, False)
-    assert report.warnings == ("schedules are overdue for 61 s; does a ticker run?",)
+    assert report.warnings == ("schedules have been overdue for 61 s; is a ticker running?",)
     assert report.schedules is not None
     assert report.schedules.active == 1
     hourly.schedules.disable("hourly")

@@ -200,7 +200,7 @@ def test_what_is_made_gets_the_id_that_was_chosen_for_it(shop: Duly):
         lambda id: shop.tokens.create("t", id=id).token,
     ]
     for make in makers:
-        with pytest.raises(InvalidOption, match="id: must be an id as duly makes them"):
+        with pytest.raises(InvalidOption, match="id: must be an id as duly generates them"):
             make("mine")
         chosen = new_id(shop.clock.now())
         assert make(chosen).id == chosen

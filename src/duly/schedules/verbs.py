@@ -228,5 +228,7 @@ class Schedules(ReadVerbs, TickVerbs):
 
     def _declarations(self) -> Declarations:
         if self._owner is not None:
-            raise InvalidOption("owner", "code declares schedules of the app", "use app.schedules")
+            raise InvalidOption(
+                "owner", "declared schedules belong to the app", "use app.schedules"
+            )
         return Declarations(self._core)
