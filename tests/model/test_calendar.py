@@ -133,7 +133,7 @@ def test_a_calendar_whose_zone_is_gone_allows_nothing_and_says_why():
         ({"name": ""}, "name", "1 to 200"),
         ({"name": "a\nb"}, "name", "printable"),
         ({"rules": ["moon"]}, "rules", "moon"),
-        ({"rules": [[]]}, "rules", "there are us-federal-holidays"),
+        ({"rules": [[]]}, "rules", "the rules are us-federal-holidays"),
         ({"rules": "weekends"}, "rules", "list"),
     ],
 )

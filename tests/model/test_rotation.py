@@ -41,7 +41,7 @@ def test_nothing_to_rotate_is_no_rotation(nothing):
 
 def test_a_stored_empty_rotation_is_false():
     assert not Rotation([])
-    with pytest.raises(InvalidRotation, match="nothing"):
+    with pytest.raises(InvalidRotation, match="the rotation is empty"):
         Rotation([]).pick(0)
 
 

@@ -231,7 +231,7 @@ def test_a_zone_is_checked_when_it_is_written():
 
 @pytest.mark.parametrize("expression", [None, 5, b"* * * * *", ["*"]])
 def test_an_expression_is_text(expression):
-    with pytest.raises(InvalidOption, match="cron: give text"):
+    with pytest.raises(InvalidOption, match="cron: must be text"):
         Cron(expression)
 
 

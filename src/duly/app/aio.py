@@ -1,7 +1,7 @@
 """`app.aio`: the app's verbs for async code, without blocking the event loop.
 
-The drivers are synchronous, so each store operation runs in a thread that duly manages. A transaction
-stays on one thread from beginning to end.
+The drivers are synchronous, so each store operation runs in a thread that duly manages. A
+transaction stays on one thread from beginning to end.
 """
 
 from __future__ import annotations
