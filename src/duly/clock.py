@@ -83,6 +83,7 @@ class SystemClock:
         self._latest = NO_READING
 
     def now(self) -> int:
+        """Milliseconds since 1970 UTC."""
         monotonic = self._monotonic()
         offset = self._server_offset
         if offset is None:
@@ -101,9 +102,11 @@ class SystemClock:
         return int(truth * 1000)
 
     def monotonic(self) -> float:
+        """Seconds that never decrease; the zero is arbitrary."""
         return self._monotonic()
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until the event is set, for at most `seconds`."""
         return event.wait(seconds)
 
     def ahead_of_server(self) -> float | None:
@@ -178,11 +181,13 @@ class ManualClock:
         self._seen = threading.local()
 
     def now(self) -> int:
+        """Milliseconds since 1970 UTC, as set by the test."""
         with self._guard:
             self._look()
             return self._now
 
     def monotonic(self) -> float:
+        """Seconds by which the clock has been advanced."""
         with self._guard:
             self._look()
             return self._monotonic

@@ -291,10 +291,12 @@ class Duly(Verbs, Registry):
 
     @property
     def name(self) -> str:
+        """The name of the app."""
         return self._core.name
 
     @property
     def clock(self) -> Clock:
+        """The clock that the app uses."""
         return self._core.clock
 
     @property

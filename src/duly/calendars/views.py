@@ -51,22 +51,27 @@ class StoredCalendar(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """The name of the calendar."""
         return self.calendar.name
 
     @property
     def kind(self) -> CalendarKind:
+        """Whether its dates are skipped or are the only ones allowed."""
         return self.calendar.kind
 
     @property
     def tz(self) -> str:
+        """The time zone of its dates."""
         return self.calendar.tz
 
     @property
     def dates(self) -> Mapping[dt.date, str]:
+        """Its listed dates with their labels."""
         return self.calendar.dates
 
     @property
     def rules(self) -> tuple[str, ...]:
+        """The names of the rules that add dates for every year."""
         return self.calendar.rules
 
 

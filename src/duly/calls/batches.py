@@ -36,14 +36,17 @@ class BatchProgress(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
+        """The number of members."""
         return self.pending + self.running + self.ended
 
     @property
     def ended(self) -> int:
+        """The number of members that have ended, whatever their outcome."""
         return self.succeeded + self.failed + self.canceled
 
     @property
     def done(self) -> bool:
+        """Whether all members have ended."""
         return not (self.pending or self.running)
 
     @property
@@ -72,6 +75,7 @@ class Batch:
 
     @property
     def id(self) -> str:
+        """The id of the batch."""
         return self._id
 
     def progress(self) -> BatchProgress:
@@ -127,6 +131,7 @@ class AsyncBatch(Twin[Batch]):
 
     @property
     def id(self) -> str:
+        """The id of the batch."""
         return self._sync.id
 
     progress: Final = awaited(Batch.progress, reads=True)

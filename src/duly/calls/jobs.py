@@ -87,6 +87,7 @@ class Job(Generic[R_co]):
 
     @property
     def id(self) -> str:
+        """The id of the job."""
         return self._id
 
     @property
@@ -105,10 +106,12 @@ class Job(Generic[R_co]):
 
     @property
     def state(self) -> State:
+        """The current state: pending, running, succeeded, failed or canceled."""
         return self.record.state
 
     @property
     def function(self) -> str:
+        """The name of its function."""
         return (self._record or self.record).function
 
     @property
@@ -121,10 +124,12 @@ class Job(Generic[R_co]):
 
     @property
     def attempt(self) -> int:
+        """How many attempts have been counted, including the current one."""
         return self.record.attempt
 
     @property
     def created_at(self) -> datetime:
+        """When it was enqueued."""
         return from_ms((self._record or self.record).created_at)
 
     @property
@@ -139,6 +144,7 @@ class Job(Generic[R_co]):
 
     @property
     def started_at(self) -> datetime | None:
+        """When its current or last attempt started; None while it is pending."""
         return _instant(self.record.started_at)
 
     @property
@@ -158,6 +164,7 @@ class Job(Generic[R_co]):
 
     @property
     def parent_id(self) -> str | None:
+        """The id of the job whose code enqueued it, if any."""
         return (self._record or self.record).parent_id
 
     @property
@@ -167,6 +174,7 @@ class Job(Generic[R_co]):
 
     @property
     def batch_id(self) -> str | None:
+        """The id of its batch, if it belongs to one."""
         return (self._record or self.record).batch_id
 
     @property
@@ -267,6 +275,7 @@ class AsyncJob(Generic[R_co]):
 
     @property
     def id(self) -> str:
+        """The id of the job."""
         return self._id
 
     @property
@@ -284,6 +293,7 @@ class AsyncJob(Generic[R_co]):
         return record
 
     async def state(self) -> State:
+        """The current state: pending, running, succeeded, failed or canceled."""
         return (await self.record()).state
 
     async def arguments(self) -> dict[str, Any]:
@@ -294,6 +304,7 @@ class AsyncJob(Generic[R_co]):
         return arguments_of(known)
 
     async def attempt(self) -> int:
+        """How many attempts have been counted, including the current one."""
         return (await self.record()).attempt
 
     async def error(self) -> JobFailure | None:

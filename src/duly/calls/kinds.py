@@ -41,6 +41,7 @@ class AsyncAction(Function[P, R_co]):
 
     @property
     def is_async(self) -> bool:
+        """Always True."""
         return True
 
     def __call__(

@@ -77,6 +77,7 @@ class Function(Generic[P, R_co]):
 
     @property
     def is_async(self) -> bool:
+        """Whether the function is an `async def`."""
         return False
 
     @property

@@ -73,10 +73,12 @@ class Explanation:
 
     @property
     def passes(self) -> bool:
+        """Whether every check passes."""
         return all(check.passes for check in self.checks)
 
     @property
     def failed(self) -> tuple[Check, ...]:
+        """The checks that failed."""
         return tuple(check for check in self.checks if not check.passes)
 
     @property

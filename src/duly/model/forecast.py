@@ -45,6 +45,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
+        """The total number of dispatches."""
         return sum(self.hours)
 
 

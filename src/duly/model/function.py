@@ -23,6 +23,8 @@ def is_reserved(name: str) -> bool:
 
 
 class Status(StrEnum):
+    """The status that an operator gives a function."""
+
     ACTIVE = "active"
     PAUSED = "paused"
     DEPRECATED = "deprecated"

@@ -34,6 +34,8 @@ CLAIM_BYTES = 8 << 20
 
 
 class State(StrEnum):
+    """The state of a job."""
+
     PENDING = "pending"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -42,6 +44,7 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the job has ended: succeeded, failed or canceled."""
         return self in TERMINAL
 
 
@@ -60,11 +63,15 @@ LEGAL = frozenset(
 
 
 class Kind(StrEnum):
+    """The kind of a function."""
+
     MUTATION = "mutation"
     ACTION = "action"
 
 
 class ErrorKind(StrEnum):
+    """The kind of a job's error."""
+
     USER = "user"
     TIMEOUT = "timeout"
     WORKER_LOST = "worker_lost"

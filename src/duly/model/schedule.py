@@ -103,6 +103,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def window_ms(self) -> int:
+        """The length of the window in milliseconds."""
         return round(self.per * 1000)
 
 

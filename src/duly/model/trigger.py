@@ -108,20 +108,24 @@ class Cron(_Fires, frozen=True):
             raise InvalidCron(self.expression, "hour", hour, position, reason, hint)
 
     def next_after(self, instant: int) -> int | None:
+        """The first tick later than this instant; None if there is none."""
         second = max(instant // 1000 + 1, _EARLIEST)
         found = _first_from(self._parsed(), zone(self.tz), second)
         return None if found is None else found * 1000
 
     def prev_before(self, instant: int) -> int | None:
+        """The last tick earlier than this instant; None if there is none."""
         second = min((instant - 1) // 1000, LATEST)
         found = _last_until(self._parsed(), zone(self.tz), second)
         return None if found is None else found * 1000
 
     def count_between(self, start: int, end: int) -> int:
+        """How many ticks are in [start, end), without iterating over them."""
         seconds = (max(_ceil(start), _EARLIEST), min(_ceil(end), LATEST))
         return _count(self._parsed(), zone(self.tz), *seconds)
 
     def adjusted(self, instant: int) -> bool:
+        """Whether the tick at this instant replaces a time that clocks skip."""
         second = instant // 1000
         start, _, offset, _ = zone(self.tz).span(second)
         # Such a tick comes with the new offset, and most ticks do not.
@@ -130,6 +134,7 @@ class Cron(_Fires, frozen=True):
         return self.matches(instant)
 
     def describe(self) -> str:
+        """The expression in words, with its zone."""
         return f"{in_words(self._parsed())} ({self.tz})"
 
     def spread_by(self, seed: str) -> Cron:
@@ -264,21 +269,25 @@ class Every(_Fires, frozen=True):
             _require_instant("anchor", self.anchor)
 
     def next_after(self, instant: int) -> int:
+        """The first tick later than this instant."""
         anchor = self._anchor()
         ticks = (instant - anchor) // self.milliseconds + 1
         return anchor + max(ticks, 0) * self.milliseconds
 
     def prev_before(self, instant: int) -> int | None:
+        """The last tick earlier than this instant; None if there is none."""
         anchor = self._anchor()
         ticks = (instant - 1 - anchor) // self.milliseconds
         return None if ticks < 0 else anchor + ticks * self.milliseconds
 
     def count_between(self, start: int, end: int) -> int:
+        """How many ticks are in [start, end), without iterating over them."""
         anchor = self._anchor()
         past, before = (max(0, -((anchor - t) // self.milliseconds)) for t in (end, start))
         return max(0, past - before)
 
     def between(self, start: int, end: int) -> Iterator[int]:
+        """The ticks in [start, end), one by one."""
         return iter(range(self.next_after(start - 1), end, self.milliseconds))
 
     def anchored(self, at: int) -> Every:
@@ -286,6 +295,7 @@ class Every(_Fires, frozen=True):
         return self if self.anchor is not None else replace(self, anchor=at)
 
     def describe(self) -> str:
+        """The interval in words."""
         return f"Every {_length(self.milliseconds)}"
 
     def _anchor(self) -> int:
@@ -315,15 +325,19 @@ class At(_Fires, frozen=True):
         return cls(to_ms(when))
 
     def next_after(self, instant: int) -> int | None:
+        """The instant, if it is later than this one; otherwise None."""
         return self.instant if self.instant > instant else None
 
     def prev_before(self, instant: int) -> int | None:
+        """The instant, if it is earlier than this one; otherwise None."""
         return self.instant if self.instant < instant else None
 
     def count_between(self, start: int, end: int) -> int:
+        """1 if the instant is in [start, end), otherwise 0."""
         return int(start <= self.instant < end)
 
     def describe(self) -> str:
+        """The trigger in words."""
         return f"Once, at {from_ms(self.instant).isoformat().replace('+00:00', 'Z')}"
 
 

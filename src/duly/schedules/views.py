@@ -45,14 +45,17 @@ class Schedule:
 
     @property
     def id(self) -> str:
+        """The id of the schedule."""
         return self._record.id
 
     @property
     def key(self) -> str:
+        """Its key, unique for its owner."""
         return self._record.key
 
     @property
     def owner(self) -> str | None:
+        """Its owner, if it has one."""
         return self._record.owner or None
 
     @property
@@ -62,6 +65,7 @@ class Schedule:
 
     @property
     def function(self) -> str:
+        """The name of the function that it calls."""
         return self._record.function
 
     @property
@@ -71,10 +75,12 @@ class Schedule:
 
     @property
     def trigger(self) -> Trigger:
+        """When it ticks: a `Cron`, an `Every` or an `At`."""
         return plan_of(self._record).trigger
 
     @property
     def policies(self) -> Policies:
+        """How its ticks are treated: overlap, catch-up, jitter and others."""
         return plan_of(self._record).policies
 
     @property
@@ -93,10 +99,12 @@ class Schedule:
 
     @property
     def condition(self) -> dict[str, Any] | None:
+        """Its condition, if it has one."""
         return None if self._record.condition is None else from_json(self._record.condition)
 
     @property
     def rotation(self) -> list[dict[str, Any]] | None:
+        """The inputs of its rotation, without redacted ones; None if it has none."""
         if self._record.rotation is None:
             return None
         entries = read(self._record.rotation, list[msgspec.Raw], [])
@@ -107,14 +115,17 @@ class Schedule:
 
     @property
     def rotation_index(self) -> int:
+        """How many dispatches have used its rotation."""
         return self._record.rotation_index
 
     @property
     def enabled(self) -> bool:
+        """Whether it is enabled."""
         return self._record.enabled
 
     @property
     def note(self) -> str | None:
+        """The note that was stored with it."""
         return self._record.note
 
     @property
@@ -151,22 +162,27 @@ class Schedule:
 
     @property
     def last_dispatch(self) -> datetime | None:
+        """When it was last dispatched."""
         return time_of(self._record.last_dispatch_at)
 
     @property
     def last_job_id(self) -> str | None:
+        """The id of the job of its last dispatch."""
         return self._record.last_job_id
 
     @property
     def remaining(self) -> int | None:
+        """How many dispatches remain; None: no limit."""
         return self._record.remaining
 
     @property
     def start_at(self) -> datetime | None:
+        """It does not tick before this time."""
         return time_of(self._record.start_at)
 
     @property
     def end_at(self) -> datetime | None:
+        """It does not tick after this time."""
         return time_of(self._record.end_at)
 
     @property
@@ -187,10 +203,12 @@ class Schedule:
 
     @property
     def version(self) -> int:
+        """Increases with every change; pass it to `update` to detect concurrent changes."""
         return self._record.version
 
     @property
     def created(self) -> datetime:
+        """When it was created."""
         return from_ms(self._record.created_at)
 
 
@@ -231,6 +249,7 @@ class Tick:
 
     @property
     def decided(self) -> datetime:
+        """When it was decided."""
         return from_ms(self.record.decided_at)
 
     @property
