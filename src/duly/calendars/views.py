@@ -33,6 +33,8 @@ class CalendarContent(TypedDict, total=False):
 
 
 class CalendarChanges(CalendarContent, total=False):
+    """The changes of a calendar that `update` accepts."""
+
     name: str
 
 

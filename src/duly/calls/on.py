@@ -184,10 +184,12 @@ class OnJob(Job[R_co]):
     """A job that others see, and that can be waited for, only after your transaction commits."""
 
     def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job, as Job.result; NotCommittedYet before your transaction commits."""
         committed(self._core, self._id)
         return super().result(timeout)
 
     def cancel(self) -> bool:
+        """Cancel the job, as Job.cancel; NotCommittedYet before your transaction commits."""
         committed(self._core, self._id)
         return super().cancel()
 
@@ -196,10 +198,12 @@ class AsyncOnJob(AsyncJob[R_co]):
     """The same for async code."""
 
     async def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job; see OnJob.result."""
         await committed_async(self._core, self._id)
         return await super().result(timeout)
 
     async def cancel(self) -> bool:
+        """Cancel the job; see OnJob.cancel."""
         await committed_async(self._core, self._id)
         return await super().cancel()
 

@@ -47,6 +47,7 @@ class Principal(msgspec.Struct, frozen=True):
             raise ValueError("an owner must not be empty; use None for no owner")
 
     def may(self, scope: Scope) -> bool:
+        """Whether the principal has this scope, directly or through another one."""
         return any(scope in _IMPLIED[held] for held in self.scopes)
 
     def reading(self) -> Principal:

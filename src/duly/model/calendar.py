@@ -38,6 +38,8 @@ Direction = Literal["next", "previous", "nearest"]
 
 
 class CalendarKind(StrEnum):
+    """What the dates of a calendar mean."""
+
     SKIP_DATES = "skip_dates"
     ONLY_DATES = "only_dates"
 

@@ -51,6 +51,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 class Level(StrEnum):
+    """How serious a finding is."""
+
     OK = "ok"
     NOTE = "note"
     """Nothing is broken, but worth knowing."""

@@ -29,6 +29,7 @@ class Why(msgspec.Struct, frozen=True):
 
 
 def explain(core: Core, job_id: str) -> Why:
+    """Explain why a job has not run."""
     record = core.ready().get(job_id)
     if record is None:
         raise JobNotFound(job_id)

@@ -16,6 +16,8 @@ from duly.model.stored_values import attempt
 
 
 class HealthState(StrEnum):
+    """The health of a schedule."""
+
     OK = "ok"
     MISSED = "missed"
     PAUSED = "paused"
