@@ -143,11 +143,11 @@ class SystemClock:
         belief = before.after(shown, at)
         if belief is not before:
             self._belief = belief
-            _tell(before, belief)
+            _log_step(before, belief)
         return belief
 
 
-def _tell(before: ClockOffset, belief: ClockOffset) -> None:
+def _log_step(before: ClockOffset, belief: ClockOffset) -> None:
     # Rarely needed, and importing it would slow down `duly --help`.
     import logging
 

@@ -482,7 +482,7 @@ def bulk_function(core: Core) -> Action[[BulkOrder, BulkCheckpoint], Result]:
         except QueryTooBroad as error:
             # Time also passes while a machine or a disk hangs. The filter is surely the cause only
             # if the first page was not found twice.
-            if run.has_begun or ctx.attempt == 1:
+            if run.has_started or ctx.attempt == 1:
                 raise
             raise NonRetryable(str(error)) from error
 
@@ -499,19 +499,19 @@ class _Run:
         self._done = done
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether this attempt or one before it has found a page."""
         return self._done.matched > 0
 
     def to_the_end(self) -> Result:
         if self._done.total is None:
             self._set(total=self._count())
-        self._say()
+        self._report()
         while self._done.part < len(self._order.parts):
             ids, change = self._next_page(self._core.now())
             if ids:
                 self._change(ids, change)
-                self._say()
+                self._report()
             else:
                 self._set(part=self._done.part + 1, after=FIRST_ID)
         return self._done.result()
@@ -555,7 +555,7 @@ class _Run:
         if changed is None:
             raise Canceled("this job was canceled; the jobs that it has not reached are unchanged")
         self._done = with_page(changed)
-        self._tell(changed)
+        self._notify(changed)
 
     def _args(self, done: BulkCheckpoint) -> str:
         """The arguments for the next attempt, if there is one."""
@@ -564,14 +564,14 @@ class _Run:
     def _set(self, **changes: Any) -> None:
         self._done = msgspec.structs.replace(self._done, **changes)
 
-    def _tell(self, changed: int) -> None:
+    def _notify(self, changed: int) -> None:
         """Notify the workers that are affected immediately."""
         if changed and self._order.verb == "cancel":
             self._core.tell_bodies()
         elif changed:
             self._core.wake()
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         done = self._done
         total = None if done.total is None else max(done.total, done.matched)
         note = f"{done.matched:,} of {'very many' if total is None else f'{total:,}'} jobs"

@@ -313,8 +313,8 @@ class UsersSqliteTx(SqliteTx):
 
 def _driver(borrowed: UserHandle, address: Address) -> Any:
     """The driver's connection below a handle, in an open transaction."""
-    nobody = "00000000-0000-0000-0000-000000000000"
-    borrowed.take(address, steps.get(nobody), writes=True)
+    no_job = "00000000-0000-0000-0000-000000000000"
+    borrowed.take(address, steps.get(no_job), writes=True)
     if isinstance(borrowed, AlchemySession):
         return borrowed.handle.connection().connection.driver_connection
     if isinstance(borrowed, AlchemyConnection):
