@@ -63,5 +63,5 @@ def _years(years: int | Iterable[int]) -> list[int]:
 def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidCalendar:
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"[:200]
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"[:200]
     return InvalidCalendar(field, f"{name!r} is not known to the holidays package", hint)

@@ -90,19 +90,19 @@ def _gauges(report: HealthReport) -> Iterator[str]:
     yield from _family(
         "duly_queue_lag_seconds",
         "gauge",
-        "How late the oldest job of a queue that is due and not held is.",
+        "Lag of the oldest due job of a queue, not counting held jobs.",
         [("", {"queue": queue.name}, queue.lag_ms / 1000) for queue in queues],
     )
     yield from _family(
         "duly_worker_lag_seconds",
         "gauge",
-        "How late the oldest job that could start is, in any queue that is not paused.",
+        "Lag of the oldest job that could start, in any queue that is not paused.",
         [_plain(report.worker_lag_ms / 1000)],
     )
     yield from _family(
         "duly_evaluator_lag_seconds",
         "gauge",
-        "How late the most overdue schedule is.",
+        "Lag of the most overdue schedule.",
         [_plain(report.evaluator_lag_ms / 1000)],
     )
     schedules = report.schedules or ScheduleCounts(0, 0, 0)
