@@ -265,7 +265,7 @@ def _engine(signs: Signs) -> Iterator[Finding]:
             "database",
             f"the default isolation level is {engine.isolation.upper()}; duly's own transactions, "
             "including mutations, are READ COMMITTED",
-            "in your transactions, app.on(…) does not cancel jobs that have started or are in a batch",
+            "in your transactions, app.on(…) does not cancel started jobs and jobs in a batch",
         )
     if (engine.transaction_timeout_ms or MUTATION_MS) < MUTATION_MS:
         yield _note(
