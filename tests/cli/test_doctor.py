@@ -100,7 +100,7 @@ def test_where_all_is_well_nothing_is_told() -> None:
             "30000 ms transaction_timeout",
         ),
         ({"ahead_ms": -90_000}, "note", "90.0 behind time server"),
-        ({"workers": [], "waiting": frozenset()}, "wrong", "no worker lives `duly worker`"),
+        ({"workers": [], "waiting": frozenset()}, "wrong", "no worker is running `duly worker`"),
         (
             {"health": HealthReport(True, True, evaluator_lag_ms=7_200_000)},
             "wrong",

@@ -353,7 +353,7 @@ def test_the_switch_is_no_queue(app: Duly, post):
         lambda: app.action(queue="*")(post.body),
     ]
     for verb in refused:
-        with pytest.raises(InvalidOption, match=r"'\*' stands for everything"):
+        with pytest.raises(InvalidOption, match=r"'\*' means everything"):
             verb()
     assert app.paused is not None
 

@@ -91,7 +91,7 @@ def check_queue(name: object) -> None:
     """Refuse values that cannot be the name of a queue."""
     check_text("queue", name)
     if name == "*":
-        raise InvalidOption("queue", "'*' means all queues, see app.pause(); give a name")
+        raise InvalidOption("queue", "'*' means everything, see app.pause(); give a name")
 
 
 def words_of(option: str, words: Sequence[str]) -> tuple[str, ...]:
