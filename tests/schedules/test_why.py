@@ -192,7 +192,8 @@ def test_a_spent_budget_and_a_word_of_an_operator(app: Duly, clock: ManualClock,
     app.schedules.update("digest", budget=Budget(runs=1, per=86_400 * 2), overlap="allow")
     at(clock, utc(2026, 7, 1, 9))
     tick_all(app)
-    assert "would be skipped: budget used up: 1 of 1 runs in 172800" in app.schedules.why("digest").text
+    why = app.schedules.why("digest").text
+    assert "would be skipped: budget used up: 1 of 1 runs in 172800" in why
     app.schedules.skip_next("digest", by="ann")
     assert "would be skipped: skipped by ann" in app.schedules.why("digest").text
 
