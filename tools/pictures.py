@@ -1,7 +1,7 @@
-"""Draw the pictures of the documentation again:  tools/pictures.py
+"""Draw the pictures of the documentation:  python -m tools.pictures [NAME ...]
 
-They show the output of commands, on the demo and at a fixed time, so that they change only when the
-output does.
+They show the output of commands: a preview of the demo at a fixed time, which changes only when the
+output does, and a recording of `duly dev`.
 """
 
 import io
@@ -24,9 +24,7 @@ from tools.recording import COLUMNS, FORMAT
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 NOW = datetime(2026, 6, 28, 12, tzinfo=UTC)
-COLUMNS = 100
-# A picture loads nothing: fonts are those of the reader.
-FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+DEMO_SECONDS = 16
 
 
 class Picture(Out):
