@@ -113,6 +113,10 @@ screenshots: $(READY) ## make docs/images: screenshots of the dashboard in Debia
 docs: $(READY) ## check every link in the documentation and print its index
 	@$(BIN)/python tools/docs.py
 
+.PHONY: docs-site
+docs-site: $(READY) ## build the documentation site into site/
+	@$(BIN)/python -m tools.docsite $(ARGS)
+
 .PHONY: pictures
 pictures: $(READY) ## draw the pictures of the documentation again
 	$(BIN)/python tools/pictures.py
@@ -127,5 +131,5 @@ fresh: ## try the targets in ARGS on a new Debian (DEBIAN=12 or 13) with only py
 
 .PHONY: clean
 clean: ## remove the environments and everything generated
-	rm -rf .venv .venv-3.* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache duly-dev.db*
+	rm -rf .venv .venv-3.* build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache duly-dev.db*
 	find . -name .git -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -46,14 +46,14 @@ class Page:
 
 
 def read_page(path: Path) -> Page:
-    lines = list(_prose(path.read_text(encoding="utf-8")))
+    lines = list(prose(path.read_text(encoding="utf-8")))
     headings = tuple(_headings(lines))
     tags = {tag for _, text in lines for tag in ANCHOR_TAG.findall(text)}
     anchors = frozenset({heading.anchor for heading in headings} | tags)
     return Page(path, headings, anchors, tuple(_links(lines)))
 
 
-def _prose(text: str) -> Iterator[tuple[int, str]]:
+def prose(text: str) -> Iterator[tuple[int, str]]:
     """The numbered lines outside fenced code."""
     fence: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):

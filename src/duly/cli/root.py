@@ -24,6 +24,7 @@ COMMANDS = {
     "copy": ("duly.cli.copy:copy", "Move a store to another database, with nothing lost."),
     "cron": ("duly.cli.cron:cron", "Say a cron expression in words, and when it fires."),
     "dev": ("duly.cli.dev:dev", "Run worker, ticker and server here, with reload on change."),
+    "docs": ("duly.cli.docs:docs", "Say where the documentation is, or print the guide."),
     "doctor": ("duly.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
     "endpoints": ("duly.cli.endpoints:endpoints", "Addresses that jobs and schedules POST to."),
     "functions": ("duly.cli.functions:functions", "What can be called, and what is paused."),
