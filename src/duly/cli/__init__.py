@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from duly.app import Duly
 
 EXIT_INTERRUPTED = 130
-"""As a shell says it of a process that Ctrl-C has ended."""
+"""The exit code that shells use for a process interrupted by Ctrl-C."""
 
 
 def main(
@@ -21,7 +21,7 @@ def main(
 ) -> None:
     """Run the command line; `app.main()` binds it to an app.
 
-    This module imports next to nothing: Ctrl-C while the others are loaded is handled here.
+    This module imports almost nothing, so that Ctrl-C is handled even while the others load.
     """
     try:
         _need_the_extra()
@@ -33,11 +33,11 @@ def main(
         sys.exit(EXIT_INTERRUPTED)
     finally:
         if obj is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            # All that is left is the end of Python, which would show a traceback.
+            # Only Python's shutdown is left, and it would print a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _need_the_extra() -> None:
     if any(find_spec(name) is None for name in ("click", "rich")):
-        sys.stderr.write("duly: duly[cli] is missing; type: pip install 'duly[cli]'\n")
+        sys.stderr.write("duly: the command line needs an extra; run: pip install 'duly[cli]'\n")
         sys.exit(1)

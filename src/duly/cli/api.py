@@ -1,7 +1,7 @@
 """The HTTP API as commands call it, over the network or in this process.
 
-Every command that operates is written once, against the API. So it means the same for the app of
-this folder as for a server far away, follows the same rules, and prints the same JSON.
+Every command except those that start processes is written once, against the API. It therefore does
+the same for a local app and for a remote server, follows the same rules and prints the same JSON.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from duly.errors import DulyError
 
 BASE = "/api/v1"
 PAGE = 200
-UNEXPECTED_JSON = "it sent another JSON"
+UNEXPECTED_JSON = "the JSON it sent is not of the expected form"
 
 
 class ApiError(DulyError):
-    """The API has refused; `hint` says what to do."""
+    """The API refused a request; `hint` says what to do."""
 
     def __init__(
         self, message: str, *, status: int = 0, code: str = "", hint: str | None = None
@@ -31,41 +31,41 @@ class ApiError(DulyError):
 
 
 class Reply(NamedTuple):
-    """An answer as it came."""
+    """An unparsed response."""
 
     status: int
     body: bytes
 
 
 class Event(NamedTuple):
-    """One of the live events: job, tick, change or gap."""
+    """A live event: job, tick, change or gap."""
 
     name: str
     data: Any
 
 
 class Api(ABC):
-    """The verbs that commands use.
+    """The requests that commands make.
 
-    `path` holds `{}` for each of `names`, which may be any text: `get("/jobs/{}/logs", job_id)`.
+    `path` has a `{}` for each of `names`, which may be any text: `get("/jobs/{}/logs", job_id)`.
     """
 
     where: str
-    """What it is asked of, for people."""
+    """The server or app that answers, for messages."""
 
     @abstractmethod
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """One request and its answer."""
+        """Send a request and return the response."""
 
     @abstractmethod
     def stream(self, target: str) -> Generator[bytes]:
-        """The lines of an answer that goes on and on."""
+        """The lines of a streaming response."""
 
     def get(self, path: str, *names: str, **query: Any) -> Any:
         return self._demand(dict, self._ask("GET", _target(path, names, query)))
 
     def items(self, path: str, *names: str, **query: Any) -> list[Any]:
-        """The items of a list that comes whole."""
+        """The items of a list that is not paged."""
         found: list[Any] = self._demand(list, self._ask("GET", _target(path, names, query)))
         return found
 
@@ -82,13 +82,16 @@ class Api(ABC):
         return self._ask("DELETE", _target(path, names))
 
     def text(self, path: str, **query: Any) -> str:
-        """An answer that is no JSON."""
+        """A response that is not JSON."""
         return self._sent("GET", _target(path, (), query), {}, b"").decode()
 
     def pages(
         self, path: str, *names: str, most: int | None = None, cursor: str = "after", **query: Any
     ) -> Iterator[Any]:
-        """The items of a list over all its pages, at most so many. `cursor`: what asks for more."""
+        """The items of all pages of a list, up to `most`.
+
+        `cursor` is the query parameter that asks for the next page.
+        """
         left = most
         following: str | None = None
         while left is None or left > 0:
@@ -104,7 +107,7 @@ class Api(ABC):
             left = None if left is None else left - len(page["items"])
 
     def events(self, **query: Any) -> Generator[Event]:
-        """What happens, until the caller stops asking."""
+        """Live events, until the caller stops iterating."""
         return read_events(self.stream(_target("/events", (), query)), self.where)
 
     def _ask(self, method: str, target: str, body: Any = None, key: str | None = None) -> Any:
@@ -131,31 +134,31 @@ def decoded(text: bytes | str, where: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise stranger(where, "it sent no JSON") from error
+        raise stranger(where, "the response is not JSON") from error
 
 
 def refusal(reply: Reply, where: str) -> ApiError:
-    """What the API says of a request that it does not answer."""
+    """The error in the response to a refused request."""
     try:
         error = msgspec.json.decode(reply.body)["error"]
         message, code, hint = str(error["message"]), str(error["code"]), error["hint"]
     except (msgspec.DecodeError, KeyError, TypeError):
-        return stranger(where, f"it answered {reply.status}, and not why", reply.status)
+        return stranger(where, f"status {reply.status} without an error message", reply.status)
     said = hint if isinstance(hint, str) else None
     return ApiError(message, status=reply.status, code=code, hint=said)
 
 
 def stranger(where: str, how: str, status: int = 0) -> ApiError:
-    """Something else than duly has answered."""
+    """The error for a response that does not come from duly."""
     return ApiError(
-        f"{where} did not answer as a duly server: {how}",
+        f"{where} does not look like a duly server: {how}",
         status=status,
-        hint="give --url the address under which `duly serve` is reached, prefix included",
+        hint="set --url to the address of `duly serve`, including any path prefix",
     )
 
 
 def read_events(lines: Generator[bytes], where: str) -> Generator[Event]:
-    """Server-sent events out of the lines that carry them."""
+    """Parse server-sent events."""
     name, data = "message", ""
     try:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Finds things by the names that people use, and asks before a change that cannot be undone."""
+"""Looks up objects by name or id, and asks before a change that cannot be undone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
-    """The id of a schedule that is called by its key, or by its id."""
+    """The id of a schedule that is given by its key or its id."""
     if is_id(name):
         return name
     try:
@@ -38,58 +38,56 @@ def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
 def _check_owner(name: str, owners: Sequence[str | None]) -> None:
     if owners:
         whose = ", ".join(sorted(owner or "another app" for owner in owners))
-        fail(f"{name!r} is a schedule of {whose}", hint="say whose with --owner, or give its id")
+        fail(f"{name!r} is a schedule of {whose}", hint="give --owner, or the schedule's id")
 
 
 def named(api: Api, path: str, what: str, name: str, owner: str | None = None) -> dict[str, Any]:
-    """The one of a list that has this name, or this id; the names of two owners may be the same."""
+    """The item of a list with this name or id; two owners may use the same name."""
     found = list(api.pages(path, owner=owner))
     same = [each for each in found if name in (each["name"], each["id"])]
     if not same:
         missing(what, name, (each["name"] for each in found))
     if len(same) > 1:
-        owners = ", ".join(str(each["owner"] or "nobody") for each in same)
+        owners = ", ".join(str(each["owner"] or "no owner") for each in same)
         fail(
-            f"there are {len(same)} {what}s called {name!r}, of {owners}",
-            hint="give --owner, or the id of one",
+            f"there are {len(same)} {what}s called {name!r} ({owners})",
+            hint="give --owner, or the id",
         )
     return dict(same[0])
 
 
 def missing(what: str, name: str, names: Iterable[str]) -> NoReturn:
-    """End: there is nothing of that name; the nearest is suggested."""
+    """Exit because nothing has this name, and suggest the nearest one."""
     near = difflib.get_close_matches(name, list(names), 1)
     fail(f"there is no {what} {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
 
 
 def or_nearest(error: ApiError, what: str, name: str, names: Iterable[str]) -> NoReturn:
-    """End with the refusal of the API; if nothing has that name, with the nearest that there is."""
+    """Raise the API's error, or exit with the nearest name if nothing has this one."""
     if error.status == 404:
         missing(what, name, names)
     raise error
 
 
 def sure(question: str, *, force: bool) -> None:
-    """Go on only if whoever runs this says so: by --force, or when asked."""
+    """Continue only if the user confirms, with --force or at the prompt."""
     if force:
         return
     if not sys.stdin.isatty():
-        fail(
-            f"{question} Nobody can be asked here", hint="give --force to go on without a question"
-        )
+        fail(f"{question} This is not a terminal", hint="give --force to skip the question")
     if not click.confirm(safe(question), err=True):
         fail("nothing was changed")
 
 
 def remove_it(root: Root, path: str, one: dict[str, Any], said: str = "removed") -> None:
-    """Without a question; what is printed says that it is `said`."""
+    """Remove it without asking, and print that it was `said`."""
     root.api.delete(path, one["id"])
     answer = {"id": one["id"], "removed": True}
-    root.out.show(answer, lambda: root.out.cell(f"{one['name']} is {said}"))
+    root.out.show(answer, lambda: root.out.cell(f"{one['name']} was {said}"))
 
 
 def all_of(*options: Decorator) -> Decorator:
-    """Several options of a command, in the order in which help shows them."""
+    """Several options of a command, in the order of the help."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -99,6 +97,7 @@ def all_of(*options: Decorator) -> Decorator:
     return decorate
 
 
-force_option = click.option("--force", is_flag=True, help="Do not ask.")
-owner_option = click.option("--owner", metavar="OWNER", help="Whose it is, or they are.")
-note_option = click.option("--note", metavar="TEXT", help="Why; others see it.")
+force_option = click.option("--force", is_flag=True, help="Do not ask for confirmation.")
+owner_option = click.option("--owner", metavar="OWNER", help="Only this owner's.")
+new_owner_option = click.option("--owner", metavar="OWNER", help="Set the owner.")
+note_option = click.option("--note", metavar="TEXT", help="The reason, shown to other operators.")

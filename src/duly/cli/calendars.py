@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import force_option, named, owner_option, remove_it, sure
+from duly.cli.ask import force_option, named, new_owner_option, owner_option, remove_it, sure
 from duly.cli.command import EXIT_USAGE, Group, fail
 from duly.cli.out import Column, Item, Out
 from duly.cli.root import Root
@@ -23,45 +23,45 @@ if TYPE_CHECKING:
 
 KINDS = ["skip_dates", "only_dates"]
 KIND_WORDS = {
-    "skip_dates": "nothing ticks on the marked dates",
-    "only_dates": "schedules tick on the marked dates only",
+    "skip_dates": "no ticks on the marked dates",
+    "only_dates": "ticks only on the marked dates",
 }
 MONTHS = 3
 COMPARED = 50
-"""Of each schedule so many ticks are compared before a change."""
+"""How many ticks of each schedule are compared before a change."""
 MAX_SHOWN = 20
 MONTH_WIDTH = 20
 
 
 @click.group(cls=Group)
 def calendars() -> None:
-    """On which dates schedules tick."""
+    """List, create, change and remove calendars."""
 
 
 _kind = click.option(
     "--kind",
     type=click.Choice(KINDS),
-    help="skip_dates: no ticks on its dates; only_dates: ticks on no others.",
+    help="skip_dates: no ticks on its dates; only_dates: ticks only on its dates.",
 )
-_tz = tz_option("The zone in which its days begin and end.")
+_tz = tz_option("Time zone of its dates.")
 _rules = click.option(
     "--rule",
     "rules",
     multiple=True,
     metavar="NAME",
-    help="Dates of every year: weekends, us-federal-holidays, tr-public-holidays.",
+    help="Add recurring dates: weekends, us-federal-holidays, tr-public-holidays.",
 )
 _name = click.argument("name", metavar="NAME|ID")
 
 
-# Looking -----------------------------------------------------------------------------------------
+# Reading -----------------------------------------------------------------------------------------
 
 
 @calendars.command("list")
 @owner_option
 @click.pass_obj
 def list_(root: Root, owner: str | None) -> None:
-    """Those that come with duly, then the others.
+    """List calendars: the built-in ones first.
 
     \b
     duly calendars list
@@ -81,17 +81,24 @@ def _until(calendar: Item) -> str:
 
 
 def _whose(calendar: Item) -> str:
-    return "duly's own" if calendar["read_only"] else calendar["owner"] or ""
+    return "built in" if calendar["read_only"] else calendar["owner"] or ""
 
 
 @calendars.command()
 @_name
 @owner_option
-@click.option("--from", "first", metavar="DATE", help="From this month on; else from the present.")
-@click.option("--months", "count", type=click.IntRange(1, 24), default=MONTHS, show_default=True)
+@click.option("--from", "first", metavar="DATE", help="First month to show (default: this month).")
+@click.option(
+    "--months",
+    "count",
+    type=click.IntRange(1, 24),
+    default=MONTHS,
+    show_default=True,
+    help="How many months to show.",
+)
 @click.pass_obj
 def show(root: Root, name: str, owner: str | None, first: str | None, count: int) -> None:
-    """One calendar: the coming months with its dates marked, and who uses it.
+    """Show a calendar: the coming months with its dates, and the schedules that use it.
 
     \b
     duly calendars show tr-public-holidays
@@ -113,7 +120,7 @@ def _month(text: str | None) -> date:
     try:
         return date.fromisoformat(text if len(text) > 7 else f"{text}-01").replace(day=1)
     except ValueError:
-        fail(f"--from {text!r} is no date; give 2027-01 or 2027-01-31", EXIT_USAGE)
+        fail(f"--from {text!r} is not a date; write 2027-01 or 2027-01-31", EXIT_USAGE)
 
 
 def _shown(out: Out, found: Item, used: list[str], start: date, count: int) -> RenderableType:
@@ -164,7 +171,7 @@ def _days(start: date) -> Iterator[date]:
 
 
 def month_grid(out: Out, calendar: Calendar, start: date) -> Text:
-    """A month, Monday first: seven columns, a marked date in brackets or in colour."""
+    """A month in seven columns, Monday first, with its dates in color or shown as ##."""
     from rich.text import Text
 
     title = f"{start:%B %Y}".center(MONTH_WIDTH).rstrip()
@@ -181,13 +188,13 @@ def month_grid(out: Out, calendar: Calendar, start: date) -> Text:
 def _cell(out: Out, day: date, calendar: Calendar) -> tuple[str, str]:
     if calendar.label(day) is None:
         return f"{day.day:2}", ""
-    # A terminal has colours; in a file the day gives way to a sign.
+    # Without colors, a sign replaces the number of the day.
     style = "bold white on red" if calendar.kind == "skip_dates" else "bold black on green"
     return (f"{day.day:2}", style) if out.has_colours else ("##", "")
 
 
 def _labels(calendar: Calendar, starts: list[date]) -> Iterator[tuple[date, str]]:
-    """What the marked dates are called; weekends and the like need no words."""
+    """The labels of the marked dates, unless there are too many, as with weekends."""
     named_days = [
         (day, label)
         for start in starts
@@ -198,16 +205,16 @@ def _labels(calendar: Calendar, starts: list[date]) -> Iterator[tuple[date, str]
         yield from named_days
 
 
-# Making ------------------------------------------------------------------------------------------
+# Creating ----------------------------------------------------------------------------------------
 
 
 @calendars.command()
 @click.argument("name")
 @click.option("--kind", type=click.Choice(KINDS), required=True, help="What its dates do.")
 @_tz
-@click.option("--date", "dates", multiple=True, metavar="DATE[=LABEL]", help="May be repeated.")
+@click.option("--date", "dates", multiple=True, metavar="DATE[=LABEL]", help="A date; repeatable.")
 @_rules
-@owner_option
+@new_owner_option
 @click.pass_obj
 def create(
     root: Root,
@@ -218,7 +225,7 @@ def create(
     rules: tuple[str, ...],
     owner: str | None,
 ) -> None:
-    """Make a calendar.
+    """Create a calendar.
 
     \b
     duly calendars create "plant closed" --kind skip_dates --tz Europe/Istanbul \\
@@ -232,7 +239,7 @@ def create(
         "rules": list(rules),
         "owner": owner,
     }
-    _say_made(root, root.api.post("/calendars", body=body))
+    _print_saved(root, root.api.post("/calendars", body=body))
 
 
 @calendars.command()
@@ -240,9 +247,9 @@ def create(
 @click.argument("new_name", metavar="NEW_NAME")
 @_kind
 @_tz
-@click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="A date more.")
-@click.option("--remove", multiple=True, metavar="DATE", help="A date less.")
-@owner_option
+@click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="Add a date; repeatable.")
+@click.option("--remove", multiple=True, metavar="DATE", help="Remove a date; repeatable.")
+@new_owner_option
 @click.pass_obj
 def clone(
     root: Root,
@@ -254,14 +261,14 @@ def clone(
     remove: tuple[str, ...],
     owner: str | None,
 ) -> None:
-    """Make a calendar out of another one, changed where something is given.
+    """Copy a calendar, with the given changes.
 
     \b
     duly calendars clone tr-public-holidays-2026 ours --add "2026-12-31=inventory"
     """
     source = _get(root, name, None)
     body = {"name": new_name, "owner": owner, **_content(kind, tz, add, remove, ())}
-    _say_made(root, root.api.post("/calendars/{}/clone", source["id"], body=body))
+    _print_saved(root, root.api.post("/calendars/{}/clone", source["id"], body=body))
 
 
 @calendars.command("import")
@@ -269,9 +276,11 @@ def clone(
 @click.argument("file", type=click.File(encoding="utf-8-sig"))
 @_kind
 @_tz
-@click.option("--from", "first", metavar="DATE", help="From this day on; else from this year on.")
-@click.option("--to", "last", metavar="DATE", help="To this day; else for five years.")
-@owner_option
+@click.option(
+    "--from", "first", metavar="DATE", help="First date to import (default: start of this year)."
+)
+@click.option("--to", "last", metavar="DATE", help="Last date to import (default: five years).")
+@new_owner_option
 @click.pass_obj
 def import_(
     root: Root,
@@ -283,7 +292,9 @@ def import_(
     last: str | None,
     owner: str | None,
 ) -> None:
-    """Take the dates of an iCalendar file: make the calendar, or replace its dates.
+    """Import dates from an iCalendar file into a new or an existing calendar.
+
+    The dates of an existing calendar are replaced.
 
     \b
     duly calendars import "school holidays" holidays.ics --kind skip_dates \\
@@ -293,20 +304,26 @@ def import_(
     try:
         text = file.read()
     except UnicodeDecodeError:
-        fail(f"{file.name} is no text", EXIT_USAGE)
+        fail(f"{file.name} is not a text file", EXIT_USAGE)
     body = {"name": name, "ical": text, "kind": kind, "tz": tz, "owner": owner}
     body |= {"first": first, "last": last}
-    _say_made(root, root.api.post("/calendars/import", body=body))
+    _print_saved(root, root.api.post("/calendars/import", body=body))
 
 
 @calendars.command()
 @click.argument("name")
 @click.argument("country", metavar="COUNTRY")
-@click.option("--year", "years", type=int, multiple=True, help="May be repeated; else this one.")
+@click.option(
+    "--year",
+    "years",
+    type=int,
+    multiple=True,
+    help="A year to import, repeatable (default: this year).",
+)
 @click.option("--subdivision", metavar="CODE", help="A state or province, such as BY.")
 @_kind
 @_tz
-@owner_option
+@new_owner_option
 @click.pass_obj
 def holidays(
     root: Root,
@@ -318,7 +335,9 @@ def holidays(
     tz: str | None,
     owner: str | None,
 ) -> None:
-    """Take the public holidays of a country: make the calendar, or replace its dates.
+    """Import a country's public holidays into a new or an existing calendar.
+
+    The dates of an existing calendar are replaced.
 
     \b
     duly calendars holidays bavaria DE --subdivision BY --year 2026 --year 2027 \\
@@ -333,10 +352,10 @@ def holidays(
         "tz": tz,
         "owner": owner,
     }
-    _say_made(root, root.api.post("/calendars/holidays", body=body))
+    _print_saved(root, root.api.post("/calendars/holidays", body=body))
 
 
-def _say_made(root: Root, made: Item) -> None:
+def _print_saved(root: Root, made: Item) -> None:
     dates = len(made["dates"])
     rules = f", {', '.join(made['rules'])}" if made["rules"] else ""
     said = f"{made['name']}: {made['kind']}, {dates} date{'' if dates == 1 else 's'}{rules}"
@@ -348,11 +367,11 @@ def _say_made(root: Root, made: Item) -> None:
 
 @calendars.command()
 @_name
-@click.option("--name", "new_name", metavar="NAME", help="What it is called from now on.")
+@click.option("--name", "new_name", metavar="NAME", help="Rename it.")
 @_kind
 @_tz
-@click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="A date more.")
-@click.option("--remove", multiple=True, metavar="DATE", help="A date less.")
+@click.option("--add", multiple=True, metavar="DATE[=LABEL]", help="Add a date; repeatable.")
+@click.option("--remove", multiple=True, metavar="DATE", help="Remove a date; repeatable.")
 @_rules
 @owner_option
 @click.option("--dry-run", is_flag=True, help="Only show which ticks would change.")
@@ -371,7 +390,9 @@ def update(
     dry_run: bool,
     force: bool,
 ) -> None:
-    """Change a calendar for all who use it; ask first if that changes coming ticks.
+    """Change a calendar, after confirmation if that affects upcoming ticks.
+
+    The change applies to all schedules that use it.
 
     \b
     duly calendars update "plant closed" --add "2026-12-24=half day" --dry-run
@@ -379,7 +400,7 @@ def update(
     """
     content = _content(kind, tz, add, remove, rules)
     if not content and new_name is None:
-        fail("say what is to be different: --add, --remove, --kind …", EXIT_USAGE)
+        fail("give at least one change: --add, --remove, --kind …", EXIT_USAGE)
     found = _get(root, name, owner)
     changes = _compared(root, found, content) if content else []
     if dry_run:
@@ -391,7 +412,7 @@ def update(
     body = {**content, "version": found["version"]}
     if new_name is not None:
         body["name"] = new_name
-    _say_made(root, root.api.patch("/calendars/{}", found["id"], body=body))
+    _print_saved(root, root.api.patch("/calendars/{}", found["id"], body=body))
 
 
 @calendars.command()
@@ -401,15 +422,15 @@ def update(
 @force_option
 @click.pass_obj
 def remove(root: Root, name: str, owner: str | None, dry_run: bool, force: bool) -> None:
-    """Remove a calendar; the schedules that use it go on without it.
+    """Remove a calendar; schedules that use it continue without it.
 
-    Which of their ticks that changes is shown first.
+    Shows first which of their ticks would change.
 
     \b
     duly calendars remove "plant closed"
     """
     found = _get(root, name, owner)
-    # Without it a schedule ticks as with one that forbids nothing.
+    # No calendar is equivalent to one that skips no dates.
     nothing: Item = {"kind": "skip_dates", "dates": [], "rules": []}
     changes = _compared(root, found, nothing)
     if dry_run:
@@ -427,7 +448,7 @@ def _compared(root: Root, found: Item, content: Item) -> list[Item]:
 
 
 def _show_before(out: Out, changes: list[Item]) -> None:
-    """On standard error, beside the question; programs are not asked and read nothing of it."""
+    """Print the changes on standard error, next to the question; with --json, nothing."""
     if not out.as_json:
         from rich.console import Console
 
@@ -438,7 +459,7 @@ def _changes_shown(out: Out, changes: list[Item]) -> RenderableType:
     from rich.console import Group as Lines
 
     if not changes:
-        return out.cell(f"none of the next {COMPARED} ticks of its schedules changes")
+        return out.cell(f"none of the next {COMPARED} ticks of its schedules would change")
     columns = [
         Column("schedule", "key", flexible=True),
         Column("tick at", "tick_at_ms", out.at),
@@ -453,7 +474,7 @@ def _changes_shown(out: Out, changes: list[Item]) -> RenderableType:
     return Lines(*lines)
 
 
-# What is given -----------------------------------------------------------------------------------
+# Arguments ---------------------------------------------------------------------------------------
 
 
 def _content(
@@ -463,7 +484,7 @@ def _content(
     remove: tuple[str, ...],
     rules: tuple[str, ...],
 ) -> dict[str, Any]:
-    """What of a calendar is to be different."""
+    """The changes to a calendar, for the API."""
     given: dict[str, Any] = {
         "kind": kind,
         "tz": tz,
@@ -475,5 +496,5 @@ def _content(
 
 
 def _dates(texts: tuple[str, ...]) -> dict[str, str]:
-    """Days with their labels."""
+    """Dates and their labels."""
     return {day.strip(): label.strip() for day, _, label in (text.partition("=") for text in texts)}

@@ -1,4 +1,4 @@
-"""Commands load when used, suggest corrections, and print no traceback unless asked to."""
+"""Commands that load when they are used, suggest corrections and print no tracebacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from duly.errors import DulyError, InvalidOption, UnknownZone
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 BAD_ANSWER_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
-"""What comes of an answer in which something is missing or of another kind."""
+"""Errors caused by a response with a missing field or a field of another type."""
 PYTHON_VERBS = {
     "app.calendars.list()": "`duly calendars list`",
     "app.endpoints.list()": "`duly endpoints list`",
@@ -30,17 +30,17 @@ PYTHON_VERBS = {
     "app.tokens.create": "`duly tokens create`",
     "cron_list()": "`duly gateways crons`",
 }
-"""What errors tell a program to call, as it is typed."""
+"""Calls that errors suggest to a program, and the command to type instead."""
 EXIT_CODES = """\b
 Exit codes:
-  0    done
-  1    it could not be done, or what was asked about is not well
-  2    the command was not understood
-  130  Ctrl-C"""
+  0    success
+  1    the command failed, or a check found a problem
+  2    the command line is wrong
+  130  interrupted by Ctrl-C"""
 
 
 class Command(click.Command):
-    """A command that takes --json and --display-tz also at its end."""
+    """A command that also accepts --json and --display-tz after its name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,10 +74,10 @@ def _shared() -> list[click.Option]:
 
 
 class Group(click.Group):
-    """Commands; those in `lazy` are imported when they are used.
+    """A group whose `lazy` commands are imported when they are used.
 
-    `lazy`: name → (module:attribute, what it does). The words stand here too, so that --help needs
-    no import; a test compares them with those of the command.
+    `lazy` maps a name to (module:attribute, help). The help is repeated here so that --help imports
+    nothing; a test compares it with the command's own.
     """
 
     command_class = Command
@@ -92,7 +92,7 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if self.invoke_without_command and not set(args) & set(self.list_commands(ctx)):
-            # No command follows to which options at the end could belong.
+            # No command follows, so options at the end belong to the group.
             ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)
 
@@ -122,7 +122,7 @@ class Group(click.Group):
             formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Without loading what is lazy."""
+        """Complete without importing lazy commands."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         found = [CompletionItem(name, help=self._short_help(ctx, name)) for name in names]
         return found + click.Command.shell_complete(self, ctx, incomplete)
@@ -135,12 +135,12 @@ class Group(click.Group):
         return command.get_short_help_str(100)
 
 
-# Groups within groups are of the same kind.
+# Nested groups use the same class.
 Group.group_class = Group
 
 
 class RootGroup(Group):
-    """Turns every error into a line on stderr and an exit code."""
+    """The root group, which turns every error into a line on stderr and an exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _never_fail_to_print()
@@ -162,7 +162,7 @@ class RootGroup(Group):
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except click.Abort:
-            # Whatever was asked, the answer was Ctrl-C: its line has not ended.
+            # A prompt was answered with Ctrl-C, so its line has not ended.
             click.echo(err=True)
             raise
         except Exception as error:
@@ -176,13 +176,13 @@ def _fail_with(error: Exception, server: str | None) -> NoReturn:
         fail(str(error), _exit_code(error), hint=getattr(error, "hint", None))
     what = f"{type(error).__name__}: {error}"
     if server and isinstance(error, BAD_ANSWER_ERRORS):
-        what = f"{server} did not answer as a duly server of this version: {what}"
-    fail(what, hint="--debug shows where this comes from")
+        what = f"{server} does not look like a duly server of this version: {what}"
+    fail(what, hint="give --debug for the full traceback")
 
 
 def _exit_code(error: DulyError) -> int:
-    """What was typed is wrong, or what is to be done cannot be."""
-    # An option of the command line, or the name of an argument.
+    """The code for a wrong command line, or for a command that failed."""
+    # An option of the command line, or the name of an argument, as opposed to one in code.
     typed = isinstance(error, InvalidOption) and (
         error.option.startswith("--") or error.option.isupper()
     )
@@ -190,8 +190,8 @@ def _exit_code(error: DulyError) -> int:
 
 
 def _never_fail_to_print() -> None:
-    """Show what the terminal has no characters for by their numbers; where is none, nothing."""
-    # Files that were closed before the start are None, whatever the types say.
+    """Escape characters that a stream cannot encode, and replace closed streams."""
+    # Streams that were closed before the start are None, despite their type.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -201,13 +201,13 @@ def _never_fail_to_print() -> None:
 
 
 def _leave_pipe() -> NoReturn:
-    """Whoever read has had enough; nothing more is written, also not by Python at its end."""
+    """The reader closed the pipe: write nothing more, even during Python's shutdown."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(EXIT_ERROR)
 
 
 def fail(message: str, code: int = EXIT_ERROR, *, hint: str | None = None) -> NoReturn:
-    """End with a line that says what happened, and one that says what to do."""
+    """Exit with a line that says what happened and one that says what to do."""
     click.echo(f"duly: {safe(_as_typed(message))}", err=True)
     if hint and hint not in message:
         click.echo(f"      {safe(_as_typed(hint))}", err=True)

@@ -17,7 +17,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 class _TimeIsUp(BaseException):
-    """Nobody waits longer for a shell; no code of the user's is to catch it."""
+    """Completion took too long. A BaseException, so that user code does not catch it."""
 
 
 def _offering(names: Callable[[click.Context], Iterable[str]]) -> Complete:
@@ -33,7 +33,7 @@ def _offering(names: Callable[[click.Context], Iterable[str]]) -> Complete:
 
 @contextmanager
 def _quietly() -> Generator[None]:
-    """What the user's own code prints would be taken for a name."""
+    """Discard output of the user's code, which the shell would take for names."""
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         redirect_stdout(nowhere),
@@ -61,7 +61,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _remote(ctx: click.Context) -> Any:
-    """The server that is operated, if it is one."""
+    """The API of the server at --url, if it is given."""
     params = ctx.find_root().params
     if params.get("url") is None:
         return None
@@ -81,7 +81,7 @@ def _app(ctx: click.Context) -> Any:
 def _functions(ctx: click.Context) -> Iterable[str]:
     if remote := _remote(ctx):
         return [each["name"] for each in remote.items("/functions") if not each["internal"]]
-    # Those of the code: they need no database.
+    # The functions in the code, which need no database.
     return list(_app(ctx).functions)
 
 

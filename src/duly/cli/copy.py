@@ -35,28 +35,30 @@ COLUMNS = (Column("table", "table"), Column("rows", "rows", right=True))
 @click.command(cls=Command)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
-@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be copied.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be copied, without changing anything."
+)
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
     default=WAIT_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Let running jobs end for so long; then SRC goes on as before.",
+    help="How long to wait for running jobs; after that SRC is reopened unchanged.",
 )
-@click.option("--abort", is_flag=True, help="Give a copy up: open SRC again, empty DST.")
+@click.option("--abort", is_flag=True, help="Abandon a copy: reopen SRC and empty DST.")
 @click.option(
-    "--schema", default="duly", show_default=True, help="Where duly's tables are in PostgreSQL."
+    "--schema", default="duly", show_default=True, help="PostgreSQL schema for duly's tables."
 )
 @click.pass_obj
 def copy(
     root: Root, source: str, target: str, dry_run: bool, wait: float, abort: bool, schema: str
 ) -> None:
-    """Move a store to another database, with nothing lost.
+    """Move a store to another database and verify the copy.
 
-    SRC and DST are database URLs; DST holds nothing of duly's yet. SRC is closed for good: whoever
-    still writes to it is told where it is now. Your own tables are not copied. A copy that was cut
-    off goes on when the command is run again.
+    SRC and DST are database URLs; DST must not contain duly data yet. SRC is closed permanently:
+    processes that still write to it get an error with the new address. Your own tables are not
+    copied. Run the command again to continue an interrupted copy.
 
     \b
     duly copy sqlite:///shop.db postgresql://shop@db/shop --dry-run
@@ -67,12 +69,12 @@ def copy(
     with _store(source, clock, schema) as src, _store(target, clock, schema) as dst:
         if abort:
             reopened = give_up_copy(src, dst, clock)
-            said = "the source is open again" if reopened else "nothing was being copied"
+            said = "the source is open again" if reopened else "no copy was in progress"
             root.out.show({"reopened": reopened}, lambda: root.out.cell(said))
         elif dry_run:
             _show_plan(root.out, plan_copy(src, dst, clock))
         else:
-            with _saying_how_it_stands(src, root.out), _progress(root.out) as tell:
+            with _noting_if_closed(src, root.out), _progress(root.out) as tell:
                 report = copy_store(src, dst, clock, wait=wait, tell=tell)
             _show_report(root.out, report)
 
@@ -80,7 +82,7 @@ def copy(
 @contextmanager
 def _store(url: str, clock: SystemClock, schema: str) -> Generator[Store]:
     if url.endswith(":memory:"):
-        raise InvalidURL("a temporary file would be gone with this command; name a file")
+        raise InvalidURL("a :memory: database is lost when this command ends; name a file")
     store = make_store(url, Path.cwd(), clock, schema, pooler=False, synchronous="FULL")
     try:
         yield store
@@ -89,8 +91,8 @@ def _store(url: str, clock: SystemClock, schema: str) -> Generator[Store]:
 
 
 @contextmanager
-def _saying_how_it_stands(source: Store, out: Out) -> Generator[None]:
-    """Whatever cuts the copy off may leave the source closed."""
+def _noting_if_closed(source: Store, out: Out) -> Generator[None]:
+    """When the copy is interrupted, say if that leaves the source closed."""
     try:
         yield
     except BaseException:
@@ -98,14 +100,14 @@ def _saying_how_it_stands(source: Store, out: Out) -> Generator[None]:
             mark = source.copy_end().mark()
             if mark is not None and mark.stage in (Stage.DRAINING, Stage.CLOSED):
                 out.note(
-                    "the source is closed: run this again to go on, or with --abort to open it"
+                    "the source is closed: run this again to continue, or with --abort to reopen it"
                 )
         raise
 
 
 @contextmanager
 def _progress(out: Out) -> Generator[Callable[[CopyProgress], None]]:
-    """A bar on a terminal; elsewhere a line for each step."""
+    """A progress bar on a terminal; otherwise a line for each step."""
     begun: set[str] = set()
     with out.progress("duly copy") as advance:
 
@@ -135,19 +137,19 @@ def _show_plan(out: Out, plan: CopyPlan) -> None:
     out.table(rows, COLUMNS, empty="there is nothing to copy")
     out.say(f"{sum(plan.tables.values()):,} rows from {plan.source} to {plan.target}")
     if plan.running:
-        out.say(f"{plan.running} jobs run now, and would be waited for")
+        out.say(f"{plan.running} running jobs would be waited for")
     if plan.resumes:
-        out.say("the source is closed for a copy that is not done")
+        out.say("the source is closed for an unfinished copy")
     if plan.refused:
-        out.say(f"it would be refused: {plan.refused}")
+        out.say(f"the copy would be refused: {plan.refused}")
         raise SystemExit(EXIT_ERROR)
 
 
 def _show_report(out: Out, report: CopyReport) -> None:
     total = sum(report.tables.values())
-    done = "was moved before" if report.already_done else f"moved {total:,} rows, verified"
+    done = "already moved" if report.already_done else f"moved and verified {total:,} rows"
     out.show(
         {**msgspec.to_builtins(report), "rows": total},
         lambda: out.cell(f"{done}: {report.source} -> {report.target}"),
     )
-    out.note("the source is closed for good; start workers and servers with the new URL")
+    out.note("the source is closed permanently; start workers and servers with the new URL")

@@ -1,4 +1,4 @@
-"""`duly cron`: explain a cron expression. Needs no app and no database."""
+"""`duly cron`: explain a cron expression, without an app or a database."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MAX_FIRES = 1_000
-IN_QUOTES = "put the expression in quotes, or the shell puts the names of files for each *"
+IN_QUOTES = "quote the expression; otherwise the shell replaces each * with file names"
 
 
 @click.command(cls=Command)
 @click.argument("words", metavar="EXPRESSION", nargs=-1, required=True)
-@tz_option("The zone of the expression, and of --after; UTC by default.", "UTC")
+@tz_option("Time zone of the expression and of --after (default: UTC).", "UTC")
 @click.option(
     "-n",
     "number",
     type=click.IntRange(1, MAX_FIRES),
     default=5,
     show_default=True,
-    help="So many fires.",
+    help="How many fires to show.",
 )
-@click.option("--after", type=Moment(), help="Those after this time; else after now.")
+@click.option("--after", type=Moment(), help="Only fires after this time (default: now).")
 @click.pass_obj
 def cron(root: Root, words: tuple[str, ...], tz: str, number: int, after: datetime | None) -> None:
-    """Say a cron expression in words, and when it fires.
+    """Explain a cron expression and show when it fires.
 
-    Fires on days on which clocks are set forward or back are marked and explained.
+    Fires on days with a daylight saving change are marked and explained.
 
     \b
     duly cron "0 9 * * 1-5" --tz Europe/Istanbul
@@ -61,7 +61,7 @@ def cron(root: Root, words: tuple[str, ...], tz: str, number: int, after: dateti
     if len(found) < number:
         again = " again" if found else ""
         end = f"{from_ms(LATEST * 1000):%Y-%m-%d}"
-        out.note(f"it does not fire{again} before {end}, and duly looks no further")
+        out.note(f"it does not fire{again} before {end}, the end of the search")
 
 
 def _read(words: tuple[str, ...], tz: str) -> Cron:
@@ -73,7 +73,7 @@ def _read(words: tuple[str, ...], tz: str) -> Cron:
 
 
 def _pointed(error: InvalidCron) -> str | None:
-    """The expression, with what is wrong in it underlined."""
+    """The expression, with the error underlined."""
     if error.field == "expression" or not error.expression.isprintable():
         return None
     marks = "^" * max(len(error.text), 1)
@@ -111,7 +111,7 @@ def _elsewhere(tz: ZoneInfo, at_ms: int) -> str:
 
 
 def _data(fire: Fire) -> dict[str, Any]:
-    """As `GET /cron` gives it."""
+    """A fire as `GET /cron` returns it."""
     return {
         "at": f"{from_ms(fire.at_ms):%Y-%m-%dT%H:%M:%S}.000Z",
         "at_ms": fire.at_ms,

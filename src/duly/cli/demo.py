@@ -1,7 +1,7 @@
 """The demo app: self-destructing messages, a photo album, news and a shop.
 
-duly dev     runs this file and shows what happens
-duly init    writes a copy of it, for you to change
+duly dev     runs this app and shows its activity
+duly init    writes a copy for you to change
 """
 
 import os
@@ -12,16 +12,16 @@ from uuid import uuid4
 from duly import CalendarExists, Ctx, Duly, Retry, Tx
 from duly.webhooks import HMAC
 
-# Later, on more than one machine: DULY_DATABASE_URL=postgresql://… and nothing else changes.
+# To use several machines later, set DULY_DATABASE_URL=postgresql://…; the code stays the same.
 app = Duly(os.environ.get("DULY_DATABASE_URL", "sqlite:///duly-dev.db"))
 
 
-# A mutation is one transaction, exactly once -----------------------------------------------------
+# A mutation runs exactly once, in one transaction ------------------------------------------------
 
 
 @app.mutation
 def send(tx: Tx, author: str, text: str) -> str:
-    """Send a message, and schedule its end: both are stored, or neither."""
+    """Store a message and schedule its deletion: both or neither."""
     message_id = uuid4().hex
     tx.execute("INSERT INTO messages VALUES (?, ?, ?)", (message_id, author, text))
     tx.run_after(5, destroy, message_id)
@@ -33,12 +33,12 @@ def destroy(tx: Tx, message_id: str) -> None:
     tx.execute("DELETE FROM messages WHERE id = ?", (message_id,))
 
 
-# An action has side effects: it runs again only where it says that it may ------------------------
+# An action has side effects: it is retried only if it has a retry policy -------------------------
 
 
 @app.action(retry=Retry(attempts=5, base=1), timeout=60)
 def print_album(ctx: Ctx, photos: int) -> str:
-    """Print photos, one by one. The first attempt ends with a paper jam, or worse."""
+    """Print photos, one by one. The first attempt ends with a paper jam."""
     for photo in range(photos):
         ctx.progress(photo / photos, f"photo {photo + 1} of {photos}")
         if ctx.attempt == 1 and photo == photos - 2:
@@ -53,7 +53,7 @@ def post_news(ctx: Ctx, audience: str, tone: str = "plain") -> str:
     return f"{tone} news for {audience}"
 
 
-# A schedule calls a function, and says of every tick why it did not ------------------------------
+# A schedule calls a function, and records why a tick was skipped ----------------------------------
 
 app.schedule(
     "morning news",
@@ -73,13 +73,13 @@ app.schedule(
 )
 
 
-# A webhook is verified, stored, and only then answered; a job processes it ------------------------
+# A webhook is verified, stored and acknowledged; then a job processes it -------------------------
 
 
 @app.mutation
 def on_order(tx: Tx, event_id: str) -> None:
     order = app.webhooks.get(event_id).payload()
-    tx.run(send, "shop", f"somebody has ordered a {order['item']}")
+    tx.run(send, "shop", f"new order: {order['item']}")
 
 
 app.webhook(
@@ -93,7 +93,7 @@ app.webhook(
 
 
 def set_up() -> None:
-    """Make the tables and the calendar; whatever is there already stays."""
+    """Create the tables and the calendar; existing data is kept."""
     app.migrate()
     with app.transaction() as tx:
         tx.execute("CREATE TABLE IF NOT EXISTS messages (id TEXT, author TEXT, text TEXT)")

@@ -19,9 +19,9 @@ STYLES = {"ok": "green", "note": "yellow", "wrong": "bold red"}
 @click.command(cls=Command)
 @click.pass_obj
 def doctor(root: Root) -> None:
-    """Look for what is wrong, and say what to do; exit 1 if something is.
+    """Report problems and how to fix them; exit 1 if something is wrong.
 
-    Notes are worth knowing, and no reason to exit with 1. With --url the server examines itself.
+    Notes do not affect the exit code. With --url, the server examines itself.
 
     \b
     duly doctor
@@ -41,7 +41,7 @@ def _examined(root: Root) -> dict[str, Any]:
 
 
 def _here(root: Root) -> dict[str, Any]:
-    """Without the API, which needs a database that answers, and an extra."""
+    """Examine the app directly: the API needs a database that responds."""
     import msgspec
 
     from duly.app.operations import examine
@@ -75,6 +75,6 @@ def _shown(out: Out, findings: list[dict[str, Any]]) -> RenderableType:
 def _summary(out: Out, findings: list[dict[str, Any]]) -> RenderableType:
     wrong = sum(each["level"] == "wrong" for each in findings)
     if not wrong:
-        return out.styled("\nnothing is wrong", "green")
-    things = "thing is" if wrong == 1 else "things are"
-    return out.styled(f"\n{wrong} {things} wrong", "bold red")
+        return out.styled("\nno problems found", "green")
+    problems = "problem" if wrong == 1 else "problems"
+    return out.styled(f"\n{wrong} {problems} found", "bold red")

@@ -1,4 +1,4 @@
-"""`duly endpoints`: addresses that jobs and schedules POST to."""
+"""`duly endpoints`: manage the HTTP addresses that jobs and schedules POST to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import all_of, force_option, named, owner_option, remove_it, sure
+from duly.cli.ask import (
+    all_of,
+    force_option,
+    named,
+    new_owner_option,
+    owner_option,
+    remove_it,
+    sure,
+)
 from duly.cli.command import EXIT_USAGE, Group, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -18,12 +26,12 @@ from duly.cli.when import Length, length
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-SECRET = "Signs what is sent: env:NAME or file:PATH, read by the workers."
+SECRET = "Sign requests with this secret: env:NAME or file:PATH, read by the workers."
 
 
 @click.group(cls=Group)
 def endpoints() -> None:
-    """Addresses that jobs and schedules POST to."""
+    """List, create, change and remove endpoints, and send to them."""
 
 
 _settings = all_of(
@@ -32,25 +40,25 @@ _settings = all_of(
         "headers",
         metavar="NAME=VALUE",
         multiple=True,
-        help="Sent along; what lets somebody in is a reference: authorization=env:NAME.",
+        help="Send this header; give credentials as a reference: authorization=env:NAME.",
     ),
-    click.option("--timeout", type=Length(), help="How long one attempt may take."),
+    click.option("--timeout", type=Length(), help="Time limit of one attempt."),
     click.option(
         "--attempts",
         type=click.IntRange(1, 1_000),
-        help="So often at most; 1: at most once, whatever happens.",
+        help="Maximum number of attempts; 1: at most once, even after a crash.",
     ),
 )
 
 
-# Looking -----------------------------------------------------------------------------------------
+# Reading -----------------------------------------------------------------------------------------
 
 
 @endpoints.command("list")
 @owner_option
 @click.pass_obj
 def list_(root: Root, owner: str | None) -> None:
-    """The endpoints, oldest first.
+    """List endpoints, oldest first.
 
     \b
     duly endpoints list
@@ -64,7 +72,7 @@ def list_(root: Root, owner: str | None) -> None:
         Column("owner", "owner"),
     ]
     found = list(root.api.pages("/endpoints", owner=owner))
-    root.out.table(found, columns, empty="no endpoints; `duly endpoints create` makes one")
+    root.out.table(found, columns, empty="no endpoints; create one with `duly endpoints create`")
 
 
 @endpoints.command()
@@ -72,7 +80,7 @@ def list_(root: Root, owner: str | None) -> None:
 @owner_option
 @click.pass_obj
 def show(root: Root, name: str, owner: str | None) -> None:
-    """One endpoint; of secrets, only where they are.
+    """Show an endpoint; secrets are shown only as references.
 
     \b
     duly endpoints show billing
@@ -121,7 +129,7 @@ def _shown(out: Out, endpoint: Item) -> RenderableType:
 @click.argument("url")
 @click.option("--secret", metavar="REFERENCE", help=SECRET)
 @_settings
-@owner_option
+@new_owner_option
 @click.pass_obj
 def create(
     root: Root,
@@ -133,7 +141,7 @@ def create(
     attempts: int | None,
     owner: str | None,
 ) -> None:
-    """Make an endpoint.
+    """Create an endpoint.
 
     \b
     duly endpoints create billing https://billing.example.com/hook --attempts 5
@@ -151,14 +159,14 @@ def create(
     if timeout is not None:
         body["timeout"] = timeout
     made = root.api.post("/endpoints", body=body)
-    root.out.show(made, lambda: root.out.cell(f"{made['name']} leads to {made['url']}"))
+    root.out.show(made, lambda: root.out.cell(f"created {made['name']}: {made['url']}"))
 
 
 @endpoints.command()
 @click.argument("name", metavar="NAME|ID")
-@click.option("--name", "new_name", metavar="NAME", help="What it is called from now on.")
-@click.option("--url", "url", metavar="URL", help="Where it leads; also for jobs that wait.")
-@click.option("--secret", metavar="REFERENCE", help=f"{SECRET} An empty one: none.")
+@click.option("--name", "new_name", metavar="NAME", help="Rename it.")
+@click.option("--url", "url", metavar="URL", help="Change the URL, for waiting jobs as well.")
+@click.option("--secret", metavar="REFERENCE", help=f"{SECRET} Empty: do not sign.")
 @_settings
 @owner_option
 @click.pass_obj
@@ -173,7 +181,9 @@ def update(
     attempts: int | None,
     owner: str | None,
 ) -> None:
-    """Change what is given; a header is added, or removed with NAME= alone.
+    """Change an endpoint; options that are not given stay as they are.
+
+    --header adds or replaces a header; NAME= with no value removes it.
 
     \b
     duly endpoints update billing --url https://pay.example.com/hook --attempts 3
@@ -183,7 +193,7 @@ def update(
     if secret is not None:
         changes["secret"] = secret or None
     if not changes and not headers and attempts is None:
-        fail("say what is to be different: --url, --secret, --header …", EXIT_USAGE)
+        fail("give at least one change: --url, --secret, --header …", EXIT_USAGE)
     endpoint = _get(root, name, owner)
     if attempts is not None:
         changes["retry"] = _retry(attempts, endpoint["retry"])
@@ -200,7 +210,7 @@ def update(
 @force_option
 @click.pass_obj
 def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
-    """Remove an endpoint; jobs that are still to be sent there fail.
+    """Remove an endpoint; jobs that have not been sent to it yet fail.
 
     \b
     duly endpoints remove billing
@@ -213,14 +223,14 @@ def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
 @endpoints.command()
 @click.argument("name", metavar="NAME|ID")
 @click.argument("body", metavar="[JSON|@FILE]", required=False, type=Json())
-@click.option("--no-wait", is_flag=True, help="Print the job's id and go.")
+@click.option("--no-wait", is_flag=True, help="Print the job's id and exit.")
 @click.option("--key", metavar="KEY", help="Idempotency key: the same key sends nothing twice.")
 @owner_option
 @click.pass_obj
 def send(
     root: Root, name: str, body: Any, no_wait: bool, key: str | None, owner: str | None
 ) -> None:
-    """POST something there now, as a job, and wait for its end; exit 1 if it fails.
+    """Send a POST now, as a job, and wait for it; exit 1 if it fails.
 
     \b
     duly endpoints send billing '{"order": 7}'
@@ -235,11 +245,11 @@ def send(
         end(root.out, follow(root.api, root.out, job["id"], endpoint["name"]))
 
 
-# What they have in common ------------------------------------------------------------------------
+# Arguments ---------------------------------------------------------------------------------------
 
 
 def _retry(attempts: int, before: Item | None = None) -> Item | None:
-    """How often, with the delays that there are."""
+    """The retry policy with this number of attempts, keeping the delays."""
     return None if attempts == 1 else {**(before or {}), "attempts": attempts}
 
 
@@ -248,14 +258,14 @@ def _headers(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not name.strip() or not sign:
-            # What was given may be a secret, and is not repeated.
-            fail("--header is NAME=VALUE", EXIT_USAGE)
+            # The value may be a secret, so the message does not repeat it.
+            fail("--header must be NAME=VALUE", EXIT_USAGE)
         headers[name.strip()] = value
     return headers
 
 
 def _merged(before: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """Headers with others in their place; names differ not by their case."""
+    """Headers with some of them replaced; names are not case-sensitive."""
     names = {name.lower() for name in given}
     kept = {name: value for name, value in before.items() if name.lower() not in names}
     return kept | {name: value for name, value in given.items() if value}

@@ -21,15 +21,15 @@ from duly.errors import DulyError, InvalidOption
 from duly.gateway import Gateway
 
 HINT = (
-    "give --app module:name, set DULY_APP, or put `app = ...` under [tool.duly] in pyproject.toml"
+    "give --app module:name, set DULY_APP, or add `app = ...` under [tool.duly] in pyproject.toml"
 )
 
 
 def find_app(path: str | None) -> Duly:
-    """The app named on the command line, else the one that the project names."""
+    """The app given on the command line, or the one that pyproject.toml names."""
     path = named(path)
     if not path:
-        raise InvalidOption("--app", f"no app is named; {HINT}")
+        raise InvalidOption("--app", f"no app is given; {HINT}")
     module_name, attribute = _split(path, "app")
     app = getattr(_load(module_name), attribute, None)
     if not isinstance(app, Duly):
@@ -39,12 +39,12 @@ def find_app(path: str | None) -> Duly:
 
 
 def named(path: str | None) -> str | None:
-    """Where the app is: as the command line says, else as the project does."""
+    """Where the app is, according to the command line or pyproject.toml."""
     return path or _from_pyproject()
 
 
 def find_gateway(path: str) -> Gateway:
-    """The gateway named on the command line."""
+    """The gateway given on the command line."""
     module_name, attribute = _split(path, "gateway")
     gateway = getattr(
         _load(module_name, "MODULE:GATEWAY", "name it as module:gateway"), attribute, None
@@ -61,10 +61,10 @@ def _split(path: str, default: str) -> tuple[str, str]:
 
 
 def find_object(path: str, option: str) -> Any:
-    """Whatever a module of the user's calls so, or what is within it: `module:name.part`."""
+    """An object in one of the user's modules, or a part of one: `module:name.part`."""
     module_name, attribute = _split(path, "")
     if not attribute:
-        raise InvalidOption(option, f"{path!r} names no object; write module:name")
+        raise InvalidOption(option, f"{path!r} does not name an object; write module:name")
     found: Any = _load(module_name, option, "name it as module:name")
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -80,7 +80,7 @@ def _from_pyproject() -> str | None:
     try:
         project = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise LoadFailed(f"cannot read {file}: {error}; give --app, or correct it") from error
+        raise LoadFailed(f"cannot read {file}: {error}; fix it, or give --app") from error
     try:
         return msgspec.convert(project, _Project).tool.duly.app
     except msgspec.ValidationError as error:
@@ -97,7 +97,7 @@ class _Tools(msgspec.Struct):
 
 
 class _Project(msgspec.Struct):
-    """What of pyproject.toml is duly's."""
+    """The part of pyproject.toml that duly reads."""
 
     tool: _Tools = msgspec.field(default_factory=_Tools)
 
@@ -106,13 +106,13 @@ class _Project(msgspec.Struct):
 
 
 class LoadFailed(DulyError):
-    """The user's own code or project cannot be read; the message says where."""
+    """The user's code or pyproject.toml cannot be loaded; the message says where."""
 
 
 def _load(name: str, option: str = "--app", hint: str = HINT) -> ModuleType:
     if name.endswith(".py"):
         return _load_file(Path(name), option)
-    # As `python -m` does, so that the project in the current folder is found.
+    # As `python -m` does, so that modules in the current folder are found.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -125,14 +125,14 @@ def _load(name: str, option: str = "--app", hint: str = HINT) -> ModuleType:
 
 
 def _is_absent(name: str, error: BaseException | None) -> bool:
-    """Whether it is the module itself that is not there, or has no such name."""
+    """Whether the module itself is missing, as opposed to one that it imports."""
     if isinstance(error, ModuleNotFoundError):
         return error.name is not None and f"{name}.".startswith(f"{error.name}.")
     return isinstance(error, TypeError | ValueError) and _line_of(error) is None
 
 
 def _load_file(file: Path, option: str) -> ModuleType:
-    """A script, loaded under a name of its own: its `if __name__ == "__main__"` does not run."""
+    """Load a script under its file name, so that `if __name__ == "__main__"` does not run."""
     if not file.is_file():
         raise InvalidOption(option, f"there is no file {file}")
     sys.path.insert(0, str(file.resolve().parent))
@@ -148,7 +148,7 @@ def _load_file(file: Path, option: str) -> ModuleType:
 
 @contextmanager
 def _loading(name: str) -> Generator[None]:
-    """Say in one line what is wrong with the user's code, and where."""
+    """Turn an error in the user's code into one line that says where it is."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -158,7 +158,7 @@ def _loading(name: str) -> Generator[None]:
 def _load_failed(name: str, error: BaseException) -> LoadFailed:
     where = _line_of(error) or name
     if isinstance(error, SystemExit):
-        return LoadFailed(f"{where} ends the program when it is imported")
+        return LoadFailed(f"{where} exits when it is imported")
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     first = said.strip().split("\n")[0]
     kind = type(error).__name__
@@ -166,7 +166,7 @@ def _load_failed(name: str, error: BaseException) -> LoadFailed:
 
 
 def _line_of(error: BaseException) -> str | None:
-    """The last line of the user's own that led to it, as file:line."""
+    """The last line of the user's code in the traceback, as file:line."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{_shown(error.filename)}:{error.lineno}"
     lines = [

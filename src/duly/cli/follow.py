@@ -12,11 +12,11 @@ FINAL = frozenset({"succeeded", "failed", "canceled"})
 PAUSE_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
 PASSING = frozenset({0, 502, 503, 504})
-"""No answer at all, or what stands before a server that is being restarted says so."""
+"""No response at all, or a proxy's response while the server restarts."""
 
 
 class Patience:
-    """Bears with a server that is away for a while: what became of the job is in the database."""
+    """Tolerates a server that is away for a while; the job is safe in the database."""
 
     def __init__(self) -> None:
         self._silent_since: float | None = None
@@ -25,7 +25,7 @@ class Patience:
         self._silent_since = None
 
     def bear(self, error: ApiError) -> None:
-        """Raise the error if it will not pass, or if nothing was heard for too long."""
+        """Raise the error if it is not transient, or if the server has been silent for too long."""
         now = os_monotonic()
         if self._silent_since is None:
             self._silent_since = now
@@ -34,7 +34,7 @@ class Patience:
 
 
 def follow(api: Api, out: Out, job_id: str, title: str, *, lines: bool = False) -> dict[str, Any]:
-    """The job when it has ended. `lines`: every event is printed as a line of JSON."""
+    """The job after it has ended. With `lines`, print every event as a line of JSON."""
     patience = Patience()
     with out.progress(title) as advance:
         while True:
@@ -57,5 +57,5 @@ def follow(api: Api, out: Out, job_id: str, title: str, *, lines: bool = False) 
                     return job
             except ApiError as error:
                 patience.bear(error)
-            # A stream that ends at once, again and again, must not be asked for without a pause.
+            # Pause between streams, in case each one ends immediately.
             os_sleep(PAUSE_SECONDS)

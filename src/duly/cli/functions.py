@@ -24,17 +24,17 @@ DEEPEST = 5
 
 @click.group(cls=Group)
 def functions() -> None:
-    """What can be called, and what is paused."""
+    """List, pause and deprecate functions."""
 
 
-# Looking -----------------------------------------------------------------------------------------
+# Reading -----------------------------------------------------------------------------------------
 
 
 @functions.command("list")
-@click.option("--all", "every", is_flag=True, help="Also internal ones, aliases and deleted ones.")
+@click.option("--all", "every", is_flag=True, help="Include internal, deleted and alias functions.")
 @click.pass_obj
 def list_(root: Root, every: bool) -> None:
-    """The functions that workers have published.
+    """List the functions that workers have published.
 
     \b
     duly functions list
@@ -48,7 +48,7 @@ def list_(root: Root, every: bool) -> None:
         Column("kind", "kind", flexible=True),
         Column("queue", "queue", flexible=True),
     ]
-    empty = "no functions; a worker publishes those of its app when it starts"
+    empty = "no functions; a worker publishes its app's functions when it starts"
     root.out.table(found, columns, empty=empty)
 
 
@@ -64,7 +64,7 @@ def _is_listed(function: Item) -> bool:
 @click.argument("name", shell_complete=complete.functions)
 @click.pass_obj
 def show(root: Root, name: str) -> None:
-    """One function: its arguments, how to call it, and its status.
+    """Show a function: its arguments, how to call it, and its status.
 
     \b
     duly functions show send_mail
@@ -113,12 +113,12 @@ def _shown(out: Out, function: Item) -> RenderableType:
         ]
         shown += [out.cell(""), out.grid(arguments, columns)]
     else:
-        shown.append(out.cell("\nIt takes no arguments."))
+        shown.append(out.cell("\nno arguments"))
     shown.append(out.styled(f"\n{call_of(function)}", "cyan"))
     return Lines(*shown)
 
 
-# What a JSON Schema says -------------------------------------------------------------------------
+# JSON Schema -------------------------------------------------------------------------------------
 
 
 def _arguments(schema: Item) -> Iterator[Item]:
@@ -168,7 +168,7 @@ def _kinds(part: Item) -> list[str]:
 
 
 def _resolved(root: Item, part: Any) -> Item:
-    """What a reference leads to; one that leads astray says nothing."""
+    """The target of a reference; {} if there is none."""
     for _ in range(DEEPEST):
         if not isinstance(part, dict):
             return {}
@@ -180,7 +180,7 @@ def _resolved(root: Item, part: Any) -> Item:
 
 
 def call_of(function: Item) -> str:
-    """A line that calls it, with something for what it needs."""
+    """A command that runs it, with example values for the required arguments."""
     schema = function["arguments"]
     properties = schema.get("properties", {})
     words = [
@@ -213,7 +213,7 @@ EXAMPLES: dict[str, Any] = {
 
 
 def example_of(root: Item, part: Any, depth: int = 0) -> Any:
-    """A value that fits, as far as one can guess."""
+    """An example value that fits the schema."""
     part = _resolved(root, part)
     if depth > DEEPEST:
         return "text"
@@ -236,7 +236,7 @@ def example_of(root: Item, part: Any, depth: int = 0) -> Any:
     return EXAMPLES.get(part.get("format", kind), EXAMPLES.get(kind, "text"))
 
 
-# Deciding ----------------------------------------------------------------------------------------
+# Changing ----------------------------------------------------------------------------------------
 
 
 @functions.command()
@@ -244,7 +244,7 @@ def example_of(root: Item, part: Any, depth: int = 0) -> Any:
 @note_option
 @click.pass_obj
 def pause(root: Root, name: str, note: str | None) -> None:
-    """Start none of its jobs; they wait, and its ticks are skipped.
+    """Start none of its jobs; they wait, and its schedules skip their ticks.
 
     \b
     duly functions pause send_mail --note "the provider is down"
@@ -261,7 +261,7 @@ def resume(root: Root, name: str) -> None:
     \b
     duly functions resume send_mail
     """
-    _decide(root, name, "resume", None, "goes on")
+    _decide(root, name, "resume", None, "is active again")
 
 
 @functions.command()
@@ -269,12 +269,12 @@ def resume(root: Root, name: str) -> None:
 @note_option
 @click.pass_obj
 def deprecate(root: Root, name: str, note: str | None) -> None:
-    """Let what waits finish, skip its ticks, and warn or refuse those who call it.
+    """Run its waiting jobs, skip its ticks, and warn or refuse new calls.
 
     \b
     duly functions deprecate send_fax --note "use send_mail"
     """
-    _decide(root, name, "deprecate", note, "is deprecated; what waits is still run")
+    _decide(root, name, "deprecate", note, "is deprecated; its waiting jobs still run")
 
 
 @functions.command()
@@ -283,34 +283,34 @@ def deprecate(root: Root, name: str, note: str | None) -> None:
 @force_option
 @click.pass_obj
 def delete(root: Root, name: str, note: str | None, force: bool) -> None:
-    """Cancel its pending jobs, remove its schedules, and let nobody call it.
+    """Cancel its pending jobs, remove its schedules, and refuse new calls.
 
-    Code that still has it does not bring it back; `duly functions restore` does. That prints the
-    commands that create its schedules again; the jobs stay canceled.
+    It stays deleted even if code still defines it; to undo this, run `duly functions restore`. That
+    prints the commands that recreate its schedules; the jobs stay canceled.
 
     \b
-    duly functions delete send_fax --note "nobody has a fax any more"
+    duly functions delete send_fax --note "replaced by send_mail"
     """
     function = _get(root.api, name)
     if not force:
         sure(f"Delete {function['name']}? {_what_goes(root.api, function['name'])}", force=False)
-    _decide(root, name, "delete", note, "is deleted")
+    _decide(root, name, "delete", note, "was deleted")
 
 
 @functions.command()
 @click.argument("name", shell_complete=complete.functions)
 @click.pass_obj
 def restore(root: Root, name: str) -> None:
-    """Make a function active again, whatever was decided about it.
+    """Make a paused, deprecated or deleted function active again.
 
-    The schedules that were removed with it are printed as commands that create them again.
+    For schedules that were removed with it, it prints the commands that recreate them.
 
     \b
     duly functions restore send_fax
     """
     answer = _decide(root, name, "restore", None, "is active")
     if answer["removed"] and not root.out.as_json:
-        root.out.note("its schedules were removed with it; these commands create them again:")
+        root.out.note("its schedules were removed with it; these commands recreate them:")
         for schedule in answer["removed"]:
             root.out.say(create_command(schedule))
 

@@ -22,19 +22,19 @@ PORT = 8700
 
 @click.command(cls=Command)
 @click.argument("path", metavar="MODULE:GATEWAY")
-@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=PORT,
     show_default=True,
-    help="0 takes a free one.",
+    help="Port to bind to; 0: any free port.",
 )
 @click.pass_obj
 def serve(root: Root, path: str, host: str, port: int) -> None:
-    """Run the crons of a gateway, and its REST API, until SIGTERM or Ctrl-C.
+    """Run a gateway's crons and its REST API until SIGTERM or Ctrl-C.
 
-    Without a secret it binds only to the machine's own addresses.
+    Without a secret it binds to loopback addresses only.
 
     \b
     duly gateways serve edge.runtime:gateway --port 8700
@@ -42,7 +42,7 @@ def serve(root: Root, path: str, host: str, port: int) -> None:
     gateway = find_gateway(path)
     server = _server(gateway, host)
     with listen(host, port) as listener:
-        # What is wrong with its store is said here, in one line.
+        # Errors in its store are reported here, in one line.
         gateway.open()
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
@@ -62,7 +62,7 @@ def _server(gateway: Gateway, host: str) -> Any:
         gateway.asgi(),
         lifespan="on",
         log_config=None,
-        # Whoever asks is who it seems to be, whatever its headers say.
+        # Clients are identified by their connection, not by forwarded headers.
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=5,

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import all_of, force_option, missing, named, owner_option, remove_it, sure
+from duly.cli.ask import (
+    all_of,
+    force_option,
+    missing,
+    named,
+    new_owner_option,
+    owner_option,
+    remove_it,
+    sure,
+)
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.out import Column, Item, Out, pretty
 from duly.cli.root import Root
@@ -21,13 +30,13 @@ if TYPE_CHECKING:
 
 SERVE = (
     "duly.cli.gateway_serve:serve",
-    "Run the crons of a gateway, and its REST API, until SIGTERM or Ctrl-C.",
+    "Run a gateway's crons and its REST API until SIGTERM or Ctrl-C.",
 )
 
 
 @click.group(cls=Group, lazy={"serve": SERVE})
 def gateways() -> None:
-    """Runtimes with crons of their own."""
+    """Manage gateways and their crons."""
 
 
 # Gateways ----------------------------------------------------------------------------------------
@@ -37,7 +46,7 @@ def gateways() -> None:
 @owner_option
 @click.pass_obj
 def list_(root: Root, owner: str | None) -> None:
-    """The gateways, with what they said last; nobody is asked.
+    """List gateways with their last known state, without contacting them.
 
     \b
     duly gateways list
@@ -52,26 +61,28 @@ def list_(root: Root, owner: str | None) -> None:
         Column("owner", "owner"),
     ]
     found = list(root.api.pages("/gateways", owner=owner))
-    out.table(found, columns, empty="no gateways; `duly gateways add` makes one known")
+    out.table(found, columns, empty="no gateways; add one with `duly gateways add`")
 
 
 def _state(gateway: Item) -> str:
     if gateway["stale"]:
         return "stale"
-    return "ok" if gateway["seen_at"] else "never asked"
+    return "ok" if gateway["seen_at"] else "never contacted"
 
 
 @gateways.command()
 @click.argument("name")
 @click.argument("url")
-@click.option("--secret", metavar="REFERENCE", help="env:NAME or file:PATH, read by the server.")
+@click.option(
+    "--secret", metavar="REFERENCE", help="Its secret: env:NAME or file:PATH, read by the server."
+)
 @click.option("--link-local", is_flag=True, help="Accept a link-local address.")
-@owner_option
+@new_owner_option
 @click.pass_obj
 def add(
     root: Root, name: str, url: str, secret: str | None, link_local: bool, owner: str | None
 ) -> None:
-    """Make a gateway known, so that its crons are seen and changed from here.
+    """Add a gateway, so that its crons can be listed and changed from here.
 
     \b
     duly gateways add edge http://10.1.0.7:8700 --secret env:EDGE_SECRET
@@ -79,7 +90,7 @@ def add(
     place = {"url": url, "secret": secret, "link_local": link_local}
     body = {"name": name, "owner": owner, **place}
     made = root.api.post("/gateways", body=body)
-    said = f"{made['name']} is known; `duly gateways crons {made['name']}` asks it"
+    said = f"added {made['name']}; list its crons with `duly gateways crons {made['name']}`"
     root.out.show(made, lambda: root.out.cell(said))
 
 
@@ -89,7 +100,7 @@ def add(
 @force_option
 @click.pass_obj
 def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
-    """Forget a gateway; the gateway itself and its crons go on.
+    """Forget a gateway; the gateway itself and its crons keep running.
 
     \b
     duly gateways remove edge
@@ -103,11 +114,11 @@ def _get(root: Root, name: str, owner: str | None) -> Item:
     return named(root.api, "/gateways", "gateway", name, owner)
 
 
-# Their crons -------------------------------------------------------------------------------------
+# Crons -------------------------------------------------------------------------------------------
 
 
 class Crons:
-    """What the commands about a gateway's crons get; the gateway is looked up when it is needed."""
+    """The context of the commands on a gateway's crons; looks up the gateway when needed."""
 
     def __init__(self, root: Root, name: str, owner: str | None) -> None:
         self.root = root
@@ -123,7 +134,9 @@ class Crons:
 @owner_option
 @click.pass_context
 def crons(ctx: click.Context, name: str, owner: str | None) -> None:
-    """Ask a gateway for its crons; if it gives no answer, what it said last, and exit 1.
+    """List a gateway's crons, or change them with a subcommand.
+
+    If the gateway does not respond, the last known crons are shown and the exit code is 1.
 
     \b
     duly gateways crons edge
@@ -148,11 +161,11 @@ def _list_crons(of: Crons) -> None:
         Column("next", "next_at", out.ago_of, right=True),
         Column("last run", None, partial(_last_run, out)),
     ]
-    out.table(gateway["crons"], columns, empty="it has no crons", value=gateway)
+    out.table(gateway["crons"], columns, empty="no crons", value=gateway)
     if gateway["stale"]:
-        out.note(f"{gateway['name']} gives no answer: {gateway['error']}")
+        out.note(f"{gateway['name']} does not respond: {gateway['error']}")
         seen = gateway["seen_at"]
-        out.note(f"this is how it was {out.ago_of(seen)}" if seen else "it never gave one")
+        out.note(f"last seen {out.ago_of(seen)}" if seen else "it has never responded")
         raise SystemExit(EXIT_ERROR)
 
 
@@ -177,10 +190,10 @@ def _last_run(out: Out, cron: Item) -> str | None:
 
 
 _schedule_options = all_of(
-    click.option("--cron", metavar="EXPRESSION", help="When: a cron expression."),
-    tz_option("The zone of --cron (UTC by default), and of times without an offset."),
-    click.option("--every", type=Length(), help="When: again and again, as 5m or 2h."),
-    click.option("--at", type=Moment(), help="When: once."),
+    click.option("--cron", metavar="EXPRESSION", help="Run at the times of a cron expression."),
+    tz_option("Time zone of --cron (default: UTC) and of times without an offset."),
+    click.option("--every", type=Length(), help="Run at this interval, such as 5m or 2h."),
+    click.option("--at", type=Moment(), help="Run once, at this time."),
 )
 
 
@@ -191,8 +204,10 @@ PAYLOAD = "[NAME=TEXT | NAME:=JSON]..."
 @click.argument("handler")
 @click.argument("payload", metavar=PAYLOAD, nargs=-1, type=Pair())
 @_schedule_options
-@click.option("--name", "cron_name", metavar="NAME", help="Of the cron; else its handler's.")
-@click.option("--disabled", is_flag=True, help="Made, but not run yet.")
+@click.option(
+    "--name", "cron_name", metavar="NAME", help="Name of the cron (default: its handler's name)."
+)
+@click.option("--disabled", is_flag=True, help="Create it disabled.")
 @click.pass_obj
 def cron_add(
     of: Crons,
@@ -205,7 +220,7 @@ def cron_add(
     cron_name: str | None,
     disabled: bool,
 ) -> None:
-    """Make a cron on a gateway.
+    """Add a cron to a gateway.
 
     \b
     duly gateways crons edge add backup --cron "0 3 * * *" --tz Europe/Istanbul
@@ -213,7 +228,7 @@ def cron_add(
     """
     schedule = _schedule(cron, tz, every, at)
     if schedule is None:
-        fail("say when: --cron, --every or --at", EXIT_USAGE)
+        fail("give --cron, --every or --at", EXIT_USAGE)
     body = {
         "handler": handler,
         "schedule": schedule,
@@ -229,9 +244,9 @@ def cron_add(
 @click.argument("cron_id", metavar="CRON")
 @click.argument("payload", metavar=PAYLOAD, nargs=-1, type=Pair())
 @_schedule_options
-@click.option("--handler", metavar="NAME")
-@click.option("--name", "cron_name", metavar="NAME", help="What it is called from now on.")
-@click.option("--enable/--disable", "enabled", default=None, help="Run it, or do not.")
+@click.option("--handler", metavar="NAME", help="Call this handler.")
+@click.option("--name", "cron_name", metavar="NAME", help="Rename it.")
+@click.option("--enable/--disable", "enabled", default=None, help="Enable or disable it.")
 @click.pass_obj
 def cron_update(
     of: Crons,
@@ -245,7 +260,7 @@ def cron_update(
     cron_name: str | None,
     enabled: bool | None,
 ) -> None:
-    """Change a cron of a gateway; a payload replaces the one that it has.
+    """Change a gateway's cron; a payload replaces the existing one.
 
     \b
     duly gateways crons edge update backup --disable
@@ -259,7 +274,7 @@ def cron_update(
     }
     given = {field: value for field, value in changes.items() if value is not None}
     if not given:
-        fail("say what is to be different: --cron, --disable …", EXIT_USAGE)
+        fail("give at least one change: --cron, --disable …", EXIT_USAGE)
     gateway, found = _cron(of, cron_id)
     changed = of.root.api.patch("/gateways/{}/crons/{}", gateway, found["id"], body=given)
     of.root.out.show(changed, lambda: _shown(of.root.out, changed))
@@ -270,7 +285,7 @@ def cron_update(
 @click.option("--if-due", is_flag=True, help="Only if it is due.")
 @click.pass_obj
 def cron_run(of: Crons, cron_id: str, if_due: bool) -> None:
-    """Run a cron of a gateway now; exit 1 if it was not run.
+    """Run a gateway's cron now; exit 1 if it was not run.
 
     \b
     duly gateways crons edge run backup --if-due
@@ -289,7 +304,7 @@ def cron_run(of: Crons, cron_id: str, if_due: bool) -> None:
 @force_option
 @click.pass_obj
 def cron_remove(of: Crons, cron_id: str, force: bool) -> None:
-    """Remove a cron of a gateway.
+    """Remove a gateway's cron.
 
     \b
     duly gateways crons edge remove backup
@@ -297,7 +312,7 @@ def cron_remove(of: Crons, cron_id: str, force: bool) -> None:
     gateway, found = _cron(of, cron_id)
     sure(f"Remove cron {found['name']!r} of gateway {of.gateway['name']!r}?", force=force)
     answer = of.root.api.delete("/gateways/{}/crons/{}", gateway, found["id"])
-    of.root.out.show(answer, lambda: of.root.out.cell(f"{found['name']} is removed"))
+    of.root.out.show(answer, lambda: of.root.out.cell(f"{found['name']} was removed"))
 
 
 def _schedule(
@@ -317,10 +332,10 @@ def _schedule(
 
 
 def _cron(of: Crons, cron: str) -> tuple[str, Item]:
-    """The id of a gateway, and its cron of that name or id as it is now."""
+    """The gateway's id, and its current cron with this name or id."""
     gateway = of.root.api.get("/gateways/{}/crons", of.gateway["id"])
     if gateway["stale"]:
-        fail(f"gateway {gateway['name']!r} gives no answer: {gateway['error']}")
+        fail(f"gateway {gateway['name']!r} does not respond: {gateway['error']}")
     known: list[Item] = gateway["crons"]
     found = next((each for each in known if cron in (each["id"], each["name"])), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""`duly init`: write a first app to start from."""
+"""`duly init`: write a starter app."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROJECT = Path("pyproject.toml")
 
 
 class Project(NamedTuple):
-    """What pyproject.toml is to hold: None where it is to stay as it is."""
+    """The new text of pyproject.toml (None: leave it alone), and what to say about it."""
 
     text: str | None
     description: str
@@ -28,10 +28,10 @@ class Project(NamedTuple):
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="tasks.py")
 @click.pass_obj
 def init(root: Root, file: Path) -> None:
-    """Write a first app to start from.
+    """Write a starter app.
 
-    It is a copy of the demo that `duly dev` runs; pyproject.toml names it from then on. Nothing is
-    overwritten.
+    It is a copy of the demo that `duly dev` runs, and is named in pyproject.toml so that commands
+    find it. Existing files are not overwritten.
 
     \b
     duly init
@@ -52,18 +52,18 @@ def init(root: Root, file: Path) -> None:
 
 def _check(file: Path) -> None:
     if file.suffix != ".py" or not file.stem.isidentifier():
-        fail(f"{file} is no name of a module; give one like tasks.py", EXIT_USAGE)
+        fail(f"{file} is not a module name; give one like tasks.py", EXIT_USAGE)
     if keyword.iskeyword(file.stem):
-        fail(f"{file.stem} is a word of Python and no name; give another one", EXIT_USAGE)
+        fail(f"{file.stem} is a Python keyword; give another name", EXIT_USAGE)
     if file.stem == "duly" or file.stem in sys.stdlib_module_names:
-        hidden = "duly itself" if file.stem == "duly" else "a module of Python itself"
+        hidden = "duly itself" if file.stem == "duly" else "a standard library module"
         fail(f"a module called {file.stem} would hide {hidden}; give another name", EXIT_USAGE)
     if not file.parent.is_dir():
-        fail(f"there is no folder {file.parent}", hint="make it first")
+        fail(f"there is no folder {file.parent}", hint="create it first")
 
 
 def _code(file: Path) -> str:
-    """The demo, with a word of its own on how it is used."""
+    """The demo, with a docstring that says how to run the copy."""
     demo = files("duly.cli").joinpath("demo.py").read_text(encoding="utf-8")
     _, docstring, code = demo.split('"""', 2)
     summary = docstring.partition("\n")[0]
@@ -86,8 +86,8 @@ def _project(lines: str) -> Project:
     changed = text + separator + lines
     if _is_toml(text) and _is_toml(changed):
         return Project(changed, f"added to {PROJECT}")
-    # It names an app already, or says it in a way that cannot be added to.
-    return Project(None, f"left {PROJECT} as it is; for the commands to find the app, it needs")
+    # It names an app already, or has a form that lines cannot be appended to.
+    return Project(None, f"did not change {PROJECT}; add this so that commands find the app")
 
 
 def _is_toml(text: str) -> bool:
@@ -103,4 +103,7 @@ def _write(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
-        fail(f"{file} is there already, and stays", hint="give another name: duly init jobs.py")
+        fail(
+            f"{file} already exists; it was not changed",
+            hint="give another name: duly init jobs.py",
+        )

@@ -24,29 +24,36 @@ MAX_LOOKED_AT = 200
 
 @click.group(cls=Group)
 def jobs() -> None:
-    """Calls and what became of them."""
+    """List, inspect, retry and cancel jobs."""
 
 
 _filters = all_of(
-    click.option("--function", metavar="NAME", shell_complete=complete.functions),
-    click.option("--queue", metavar="NAME"),
+    click.option(
+        "--function",
+        metavar="NAME",
+        shell_complete=complete.functions,
+        help="Only jobs of this function.",
+    ),
+    click.option("--queue", metavar="NAME", help="Only jobs in this queue."),
     owner_option,
 )
 
 
 _state = click.option(
-    "--state", type=click.Choice(["pending", "running", "succeeded", "failed", "canceled"])
+    "--state",
+    type=click.Choice(["pending", "running", "succeeded", "failed", "canceled"]),
+    help="Only jobs in this state.",
 )
 _limit = click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
     default=20,
     show_default=True,
-    help="At most so many.",
+    help="Maximum number of jobs.",
 )
 
 
-# Looking -----------------------------------------------------------------------------------------
+# Reading -----------------------------------------------------------------------------------------
 
 
 @jobs.command("list")
@@ -55,7 +62,7 @@ _limit = click.option(
 @_limit
 @click.pass_obj
 def list_(root: Root, /, limit: int, **filters: str | None) -> None:
-    """Jobs, newest first.
+    """List jobs, newest first.
 
     \b
     duly jobs list --state failed --limit 50
@@ -71,10 +78,10 @@ def list_(root: Root, /, limit: int, **filters: str | None) -> None:
 @_limit
 @click.pass_obj
 def dead(root: Root, /, limit: int, **filters: str | None) -> None:
-    """Jobs that failed though they were to be retried: all their attempts are used up.
+    """List dead letters: failed jobs that used up their attempts.
 
-    What has no retry, or says that trying again is no use, is no dead letter: `jobs list --state
-    failed` shows it.
+    Jobs without retries, and jobs that failed with an error that is not retried, are not dead
+    letters; see `duly jobs list --state failed`.
 
     \b
     duly jobs dead --function send_mail
@@ -90,7 +97,7 @@ def dead(root: Root, /, limit: int, **filters: str | None) -> None:
 @click.argument("job_id", metavar="ID")
 @click.pass_obj
 def show(root: Root, job_id: str) -> None:
-    """One job: arguments, times, result or error, and what it has called.
+    """Show a job: arguments, times, result or error, and the jobs it enqueued.
 
     \b
     duly jobs show 0190f0c2-…
@@ -106,7 +113,7 @@ def show(root: Root, job_id: str) -> None:
 def watch(root: Root, job_id: str) -> None:
     """Follow a job live until it ends; exit 1 if it does not succeed.
 
-    With --json every change is a line.
+    With --json, each change is printed as a line of JSON.
 
     \b
     duly jobs watch 0190f0c2-…
@@ -119,10 +126,10 @@ def watch(root: Root, job_id: str) -> None:
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@click.option("--follow", "live", is_flag=True, help="Go on until the job ends.")
+@click.option("--follow", "live", is_flag=True, help="Continue until the job ends.")
 @click.pass_obj
 def logs(root: Root, job_id: str, live: bool) -> None:
-    """What a job has logged, oldest first.
+    """Show a job's log, oldest line first.
 
     \b
     duly jobs logs 0190f0c2-… --follow
@@ -134,12 +141,12 @@ def logs(root: Root, job_id: str, live: bool) -> None:
 
 
 def _follow_lines(root: Root, job_id: str, after: int) -> None:
-    """Print the lines after that one until the job has ended."""
+    """Print the lines after line `after` until the job has ended."""
     patience = Patience()
-    # A line is no change of the job, so no event tells of it.
+    # Log lines cause no events, so this polls.
     while True:
         try:
-            # Asked before the lines: those that are printed then are the last.
+            # Read the state first: lines read after the end are complete.
             ended = root.api.get("/jobs/{}", job_id)["state"] in FINAL
             after = _print_lines(root, job_id, after)
             patience.heard()
@@ -151,7 +158,7 @@ def _follow_lines(root: Root, job_id: str, after: int) -> None:
 
 
 def _print_lines(root: Root, job_id: str, after: int) -> int:
-    """Print the lines after that one; the number of the last."""
+    """Print the lines after line `after`, and return the number of the last one."""
     following: int | None = after
     while following is not None:
         page = root.api.get("/jobs/{}/logs", job_id, after=following)
@@ -175,7 +182,7 @@ def _print_lines(root: Root, job_id: str, after: int) -> int:
 @force_option
 @click.pass_obj
 def cancel(root: Root, /, job_ids: tuple[str, ...], force: bool, **filters: str | None) -> None:
-    """Cancel jobs and what they have called: some by their ids, or all that match.
+    """Cancel jobs and the jobs they enqueued, by id or by filter.
 
     \b
     duly jobs cancel 0190f0c2-…
@@ -187,7 +194,7 @@ def cancel(root: Root, /, job_ids: tuple[str, ...], force: bool, **filters: str 
         ]
         root.out.show(answers, lambda: None)
         for answer in answers:
-            said = "canceled" if answer["canceled"] else "had ended before"
+            said = "was canceled" if answer["canceled"] else "had already ended"
             root.out.say(f"{answer['id']} {said}")
     else:
         _bulk(root, {"verb": "cancel", **filters}, "Cancel", force=force)
@@ -195,7 +202,7 @@ def cancel(root: Root, /, job_ids: tuple[str, ...], force: bool, **filters: str 
 
 @jobs.command()
 @click.argument("job_ids", metavar="[ID]...", nargs=-1)
-@click.option("--dead", is_flag=True, help="All that used up their attempts.")
+@click.option("--dead", is_flag=True, help="All dead letters.")
 @_state
 @_filters
 @force_option
@@ -203,7 +210,7 @@ def cancel(root: Root, /, job_ids: tuple[str, ...], force: bool, **filters: str 
 def retry(
     root: Root, /, job_ids: tuple[str, ...], dead: bool, force: bool, **filters: str | None
 ) -> None:
-    """Run failed or canceled jobs again: some by their ids, or all that match.
+    """Retry failed or canceled jobs, by id or by filter.
 
     \b
     duly jobs retry 0190f0c2-…
@@ -213,9 +220,9 @@ def retry(
         again = [_asked(root.api, job_id, "/jobs/{}/retry") for job_id in job_ids]
         root.out.show(again, lambda: None)
         for job in again:
-            root.out.say(f"{job['retry_of']} runs again as {job['id']}")
+            root.out.say(f"{job['retry_of']} is retried as {job['id']}")
     else:
-        _bulk(root, {"verb": "retry", "dead": dead, **filters}, "Run again", force=force)
+        _bulk(root, {"verb": "retry", "dead": dead, **filters}, "Retry", force=force)
 
 
 def _by_id(job_ids: tuple[str, ...], filters: dict[str, Any]) -> bool:
@@ -223,25 +230,25 @@ def _by_id(job_ids: tuple[str, ...], filters: dict[str, Any]) -> bool:
     if job_ids and named:
         fail(f"give ids or {', '.join(named)}, not both", EXIT_USAGE)
     if not job_ids and not named:
-        fail("give the ids of jobs, or say which with --function, --state …", EXIT_USAGE)
+        fail("give job ids, or filter with --function, --state …", EXIT_USAGE)
     return bool(job_ids)
 
 
 def _bulk(root: Root, body: dict[str, Any], verb: str, *, force: bool) -> None:
-    """Do it to all that match, as one job that is followed to its end."""
+    """Run a bulk change as a job, and follow it to its end."""
     given = {name: value for name, value in body.items() if value is not None}
     preview = root.api.post("/jobs/bulk", body={**given, "dry_run": True})
     matched = preview["matched"]
     if not matched:
         root.out.show({"job": None, **preview}, lambda: None)
-        root.out.say("no job matches")
+        root.out.say("no jobs match")
         return
     sure(f"{verb} {matched} job{'s' if matched > 1 else ''}?", force=force)
     job = root.api.post("/jobs/bulk", body=given)["job"]
     end(root.out, follow(root.api, root.out, job["id"], verb))
 
 
-# What they have in common ------------------------------------------------------------------------
+# Shared by several commands ----------------------------------------------------------------------
 
 
 def _get(api: Api, job_id: str) -> dict[str, Any]:
@@ -258,7 +265,7 @@ def _asked(api: Api, job_id: str, path: str, verb: Callable[..., Any] | None = N
 
 
 def end(out: Out, job: dict[str, Any], *, quiet: bool = False) -> None:
-    """Print what came of a job, and exit with 1 if that is no success."""
+    """Print a job's outcome, and exit with 1 unless it succeeded."""
     if not quiet:
         out.show(job, lambda: _outcome(out, job))
     if job["state"] != "succeeded":
@@ -311,7 +318,7 @@ def _shown(out: Out, job: dict[str, Any], children: list[dict[str, Any]]) -> Ren
         ("called by", job["parent_id"] or job["actor"]),
         ("owner", job["owner"]),
         ("tags", ", ".join(job["tags"]) or None),
-        ("repeats", job["retry_of"]),
+        ("retry of", job["retry_of"]),
         ("canceled by", job["canceled_by"]),
         ("result", None if job["result"] is None else pretty(job["result"])),
         ("error", _error(job) or None),
@@ -320,5 +327,5 @@ def _shown(out: Out, job: dict[str, Any], children: list[dict[str, Any]]) -> Ren
     if job["error"] is not None and job["error"]["traceback"]:
         parts.append(out.styled(job["error"]["traceback"].rstrip(), "dim"))
     if children:
-        parts += [out.cell("\nhas called"), out.grid(children, _columns(out))]
+        parts += [out.cell("\nenqueued"), out.grid(children, _columns(out))]
     return Lines(*parts)

@@ -1,7 +1,7 @@
-"""The app's API in this process: no server, and the user of the command may do everything.
+"""The app's API in this process: without a server, and with every scope.
 
-The operations are called as the functions that they are (`duly.server.api.operation`): neither a
-web framework nor, except for a stream, an event loop is loaded.
+Operations are called as plain functions (`duly.server.api.operation`), so no web framework is
+loaded and, except for streams, no event loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Request(NamedTuple):
         return self.target.partition("?")[0]
 
     def operation(self) -> tuple[Operation, dict[str, str]]:
-        """What is asked for, and what its path holds."""
+        """The operation for this request, and the parameters in its path."""
         path = [unquote(part) for part in self.path.removeprefix(f"{BASE}/").split("/")]
         for operation in operations_of(path[0]) if path[0] in MODULES else ():
             if (named := operation.match(self.method, path)) is not None:
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
 
 class Local(Api):
-    """Calls the operations of an app."""
+    """Calls an app's operations directly."""
 
     def __init__(self, app: Duly) -> None:
         app.ready()
@@ -91,7 +91,7 @@ class Local(Api):
         self._app.close()
 
     def _answer(self, request: Request) -> tuple[int, Any]:
-        """Finds the operation, converts what it is given, and calls it."""
+        """Find the operation, convert its arguments and call it."""
         operation, named = request.operation()
         query = parse_qs(request.target.partition("?")[2], keep_blank_values=True)
         once = Repeatable(
@@ -147,7 +147,7 @@ def _refused(error: Exception) -> Reply:
 
 
 def _wait(runner: asyncio.Runner, stream: Stream) -> str | None:
-    """The next part. Ctrl-C cancels what is waited for, and is raised when that has ended."""
+    """The next part of a stream. Ctrl-C cancels the wait and is raised after it has ended."""
     import asyncio
 
     async def following() -> str | None:
@@ -156,9 +156,9 @@ def _wait(runner: asyncio.Runner, stream: Stream) -> str | None:
     try:
         return runner.run(following())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        # It may have come when the work was done: what stops the loop then has yet to happen,
-        # and would stop the next one. Before it had begun, the runner forgets why it was ended,
-        # and the task that it has made is still to begin.
+        # If it came when the work was already done, the loop's stop callback is still pending and
+        # would stop the next run. If it came before the work had started, the runner has created
+        # the task but not run it. Run the loop until both are settled.
         loop = runner.get_loop()
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -171,7 +171,7 @@ def _wait(runner: asyncio.Runner, stream: Stream) -> str | None:
 
 
 def user() -> str:
-    """Who the audit log names: the one who is logged in here."""
+    """The name for the audit log: the logged-in user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(log_format: str, log_level: str) -> None:
-    """Only the command line installs handlers; the library never does."""
+    """Install the log handler; only the command line does this, never the library."""
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)

@@ -12,8 +12,8 @@ from duly.cli.root import Root
 
 
 @click.command(cls=Command)
-@click.option("--check", is_flag=True, help="Change nothing; exit 1 if something is to be done.")
-@click.option("--sql", is_flag=True, help="Change nothing; print the SQL that would run.")
+@click.option("--check", is_flag=True, help="Only check; exit 1 if migrations are pending.")
+@click.option("--sql", is_flag=True, help="Only print the SQL that would run.")
 @click.pass_obj
 def migrate(root: Root, check: bool, sql: bool) -> None:
     """Create or upgrade duly's tables. A missing SQLite file is created.

@@ -1,4 +1,4 @@
-"""`duly observe`: schedules and gateway crons in one view."""
+"""`duly observe`: show schedules and gateway crons in one list."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ PAGE = 200
 
 @click.command(cls=Command)
 @owner_option
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Maximum number of rows.",
+)
 @click.pass_obj
 def observe(root: Root, owner: str | None, limit: int) -> None:
-    """Show schedules and gateway crons in one view.
+    """Show schedules and gateway crons in one list.
 
-    Gateways are asked for their crons. For one that gives no answer, the crons that it had last are
+    Gateways are asked for their crons. If a gateway does not respond, its last known crons are
     shown.
 
     \b
@@ -44,11 +50,11 @@ def observe(root: Root, owner: str | None, limit: int) -> None:
     out.table(found["rows"], columns, empty="no schedules and no gateway crons", value=found)
     for gateway in found["gateways"]:
         if gateway["stale_since"]:
-            out.note(f"{gateway['name']} gives no answer: {gateway['error']}")
+            out.note(f"{gateway['name']} does not respond: {gateway['error']}")
 
 
 def _look(root: Root, owner: str | None, limit: int) -> Item:
-    """The rows of several pages; the gateways come with the first."""
+    """The rows of all pages; the first page has the gateways."""
     rows: list[Item] = []
     gateways: list[Item] = []
     asked: dict[str, Any] = {"owner": owner, "tz": root.out.tz.key}
@@ -71,9 +77,9 @@ def _resource(row: Item) -> str:
 
 
 def _type(row: Item) -> str:
-    """cron or interval, with the expression or the period."""
+    """The trigger: cron or interval, with the expression or period."""
     if not row["type"]:
-        return "cannot be read"
+        return "unreadable"
     interval = row["type"] == "interval"
     period = write_length(int(row["expression"])) if interval else row["expression"]
     return f"{row['type']} {period}"

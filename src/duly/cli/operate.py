@@ -33,12 +33,13 @@ def version(root: Root) -> None:
 @note_option
 @click.pass_obj
 def pause(root: Root, note: str | None) -> None:
-    """Stop everything: no job starts, no tick dispatches.
+    """Pause everything: no job starts and no tick is dispatched.
 
-    Jobs that run go on; what falls due meanwhile is in the ledger as skipped by the kill switch.
+    Running jobs continue. Ticks that become due meanwhile are recorded as skipped by the kill
+    switch.
 
     \b
-    duly pause --note "database is being moved"
+    duly pause --note "moving the database"
     """
     answer = root.api.post("/kill-switch/pause", body={"note": note})
     root.out.show(answer, lambda: root.out.cell(f"everything is paused {_by(answer['paused'])}"))
@@ -47,13 +48,13 @@ def pause(root: Root, note: str | None) -> None:
 @click.command(cls=Command)
 @click.pass_obj
 def resume(root: Root) -> None:
-    """Let everything go on after `duly pause`.
+    """Resume after `duly pause`.
 
     \b
     duly resume
     """
     answer = root.api.post("/kill-switch/resume")
-    root.out.show(answer, lambda: root.out.cell("everything goes on"))
+    root.out.show(answer, lambda: root.out.cell("everything is running again"))
 
 
 def _by(paused: Pause) -> str:
@@ -68,13 +69,13 @@ def _by(paused: Pause) -> str:
 
 @click.group(cls=Group)
 def queues() -> None:
-    """Where jobs wait for workers."""
+    """List, pause and resume queues."""
 
 
 @queues.command("list")
 @click.pass_obj
 def list_queues(root: Root) -> None:
-    """Every queue that a function, a worker, a pause or a limit names.
+    """List queues: those that a function, worker, pause or limit names.
 
     \b
     duly queues list
@@ -93,7 +94,7 @@ def list_queues(root: Root) -> None:
 @note_option
 @click.pass_obj
 def pause_queue(root: Root, name: str, note: str | None) -> None:
-    """Start no more jobs of a queue; those that run go on.
+    """Start no more jobs of a queue; running jobs continue.
 
     \b
     duly queues pause mail --note "the provider is down"
@@ -107,14 +108,14 @@ def pause_queue(root: Root, name: str, note: str | None) -> None:
 @click.argument("name")
 @click.pass_obj
 def resume_queue(root: Root, name: str) -> None:
-    """Start its jobs again.
+    """Resume a paused queue.
 
     \b
     duly queues resume mail
     """
     _check_queue(root, name)
     answer = root.api.post("/queues/{}/resume", name)
-    root.out.show(answer, lambda: root.out.cell(f"{name} goes on"))
+    root.out.show(answer, lambda: root.out.cell(f"{name} is active again"))
 
 
 def _state(queue: Item) -> str:
@@ -122,7 +123,7 @@ def _state(queue: Item) -> str:
 
 
 def _check_queue(root: Root, name: str) -> None:
-    """A name that nothing knows is a slip of the fingers rather than a queue to come."""
+    """Refuse unknown names, which are more likely typos than future queues."""
     names = [queue["name"] for queue in root.api.items("/queues")]
     if name not in names:
         missing("queue", name, names)
@@ -133,13 +134,13 @@ def _check_queue(root: Root, name: str) -> None:
 
 @click.group(cls=Group)
 def workers() -> None:
-    """The processes that run jobs."""
+    """List workers."""
 
 
 @workers.command("list")
 @click.pass_obj
 def list_workers(root: Root) -> None:
-    """The workers that are registered now.
+    """List the registered workers.
 
     \b
     duly workers list
@@ -153,7 +154,7 @@ def list_workers(root: Root) -> None:
         Column("queues", None, _served, flexible=True),
         Column("started", "started_at_ms", out.ago, right=True),
     ]
-    out.table(root.api.items("/workers"), columns, empty="no workers; `duly worker` starts one")
+    out.table(root.api.items("/workers"), columns, empty="no workers; start one with `duly worker`")
 
 
 def _served(worker: Item) -> str:
@@ -161,11 +162,19 @@ def _served(worker: Item) -> str:
 
 
 @click.command(cls=Command)
-@click.option("--target", metavar="KIND:ID", help="Only what was done to this, as schedule:ID.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option(
+    "--target", metavar="KIND:ID", help="Only changes to this object, such as schedule:ID."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Maximum number of entries.",
+)
 @click.pass_obj
 def audit(root: Root, target: str | None, limit: int) -> None:
-    """Who did what, newest first.
+    """Show the audit log, newest entry first.
 
     \b
     duly audit --limit 100
@@ -179,4 +188,4 @@ def audit(root: Root, target: str | None, limit: int) -> None:
         Column("detail", "detail", brief, flexible=True),
     ]
     found = list(root.api.pages("/audit", most=limit, cursor="before", target=target))
-    out.table(found, columns, empty="nothing was done yet")
+    out.table(found, columns, empty="no audit entries")

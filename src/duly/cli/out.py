@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDE = 10_000
-"""As wide as anything that has no edge."""
+"""The width of output that is not a terminal."""
 STATES = {
     "pending": "cyan",
     "running": "blue",
@@ -48,13 +48,13 @@ STATES = {
 }
 Item = dict[str, Any]
 Advance = Callable[[int, int | None, str], None]
-"""How far it is, of how much (None: nobody knows), and a word on it."""
+"""Progress: how many are done, of how many (None: unknown), and a short text."""
 
 
 class Column(NamedTuple):
-    """A field of the items (None: the item itself), and how it is shown.
+    """A field of the items (None: the item itself), and how to show it.
 
-    One that may be cut short is `flexible`.
+    A `flexible` column may be truncated.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Column(NamedTuple):
 
 
 class Out:
-    """Standard output, and what is said beside it on standard error."""
+    """Results on standard output, and notes on standard error."""
 
     def __init__(self, *, as_json: bool, tz: str | None) -> None:
         self.as_json = as_json
@@ -82,7 +82,7 @@ class Out:
         click.echo(safe_json(value, indent=2))
 
     def line(self, value: Any) -> None:
-        """One of many values, as a line of JSON."""
+        """One of several values, as a line of JSON."""
         click.echo(safe_json(value))
 
     # For people ----------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Out:
     def console(self) -> Console:
         from rich.console import Console
 
-        # Not a terminal: as wide as it needs to be, for files and pipes have no edge.
+        # Files and pipes have no width.
         width = None if sys.stdout.isatty() else WIDE
         return Console(highlight=False, soft_wrap=False, width=width, emoji=False, markup=False)
 
@@ -101,7 +101,7 @@ class Out:
 
     @cached_property
     def now_ms(self) -> int:
-        """When the command began to show things."""
+        """The time of the first output, to which relative times refer."""
         return when.CLOCK.now()
 
     @property
@@ -113,7 +113,7 @@ class Out:
         return self.console.color_system is not None and not self.console.no_color
 
     def show(self, value: Any, render: Callable[[], RenderableType | None]) -> None:
-        """A value: as JSON, or as `render` shows it to people."""
+        """Print a value: as JSON, or as `render` shows it to people."""
         if self.as_json:
             self.data(value)
         elif (shown := render()) is not None:
@@ -123,19 +123,19 @@ class Out:
         self.console.print(shown)
 
     def say(self, text: str) -> None:
-        """A sentence for people; programs are told nothing."""
+        """Print a sentence for people; with --json, nothing."""
         if not self.as_json:
             click.echo(safe(text))
 
     def note(self, text: str) -> None:
-        """Beside what is printed: on standard error, for people."""
+        """Print a note for people on standard error; with --json, nothing."""
         if not self.as_json:
             click.echo(safe(text), err=True)
 
     def table(
         self, items: Sequence[Item], columns: Sequence[Column], *, empty: str, value: Any = None
     ) -> None:
-        """A list: as JSON `value` (else the items themselves), for people a table."""
+        """Print a list: with --json `value` or the items, for people a table."""
         if self.as_json:
             self.data(list(items) if value is None else value)
         elif not items:
@@ -146,7 +146,7 @@ class Out:
                 self.note(f"times in {self.tz.key}")
 
     def _print_list(self, items: Sequence[Item], columns: Sequence[Column]) -> None:
-        """As a table; where that does not fit, the items below each other."""
+        """As a table; if it does not fit, each item with its fields below it."""
         from rich.measure import Measurement
 
         table = self.grid(items, columns)
@@ -157,7 +157,7 @@ class Out:
             return
         first, *rest = columns
         for item in items:
-            # Its name has the line for itself, so that it can be copied.
+            # The name has its own line, so that it can be copied.
             self.print(self.cell(first.of(item)))
             self.print(self.fields((f"  {column.title}", column.of(item)) for column in rest))
 
@@ -169,7 +169,7 @@ class Out:
             table.add_column(
                 column.title,
                 justify="right" if column.right else "left",
-                # What may wrap is made narrower first; its cells are in one line all the same.
+                # Flexible columns shrink first; their cells still take one line.
                 no_wrap=not column.flexible,
                 overflow="ellipsis",
                 min_width=6 if column.flexible else None,
@@ -184,7 +184,7 @@ class Out:
         return text
 
     def fields(self, pairs: Iterable[tuple[str, Any]]) -> RenderableType:
-        """Names and values below each other; what is None is left out."""
+        """Names and values, one pair a line, without those that are None."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
@@ -214,24 +214,24 @@ class Out:
         return None if at_ms is None else when.relative(at_ms, self.now_ms)
 
     def ago_of(self, at: str | None) -> str | None:
-        """The same of a time as the API writes it."""
+        """Like `ago`, for a time in the API's format."""
         return self.ago(when.ms_of(at))
 
     def at(self, at_ms: int | None) -> str | None:
-        """Short, for tables; the zone is named below them."""
+        """A short time for tables, which name the zone below."""
         return None if at_ms is None else when.absolute(at_ms, self.tz, self.now_ms)
 
     def moment(self, at_ms: int | None) -> str | None:
-        """Whole: 2026-05-01 09:00:00 +03 (in 5m)."""
+        """A full time: 2026-05-01 09:00:00 +03 (in 5m)."""
         if at_ms is None:
             return None
         return f"{when.absolute(at_ms, self.tz)} ({when.relative(at_ms, self.now_ms)})"
 
-    # What takes long -----------------------------------------------------------------------------
+    # Progress ------------------------------------------------------------------------------------
 
     @contextmanager
     def progress(self, title: str) -> Generator[Advance]:
-        """A bar on standard error while something goes on, where that is a terminal."""
+        """A progress bar on standard error, if that is a terminal."""
         if self.as_json or not sys.stderr.isatty():
             yield lambda done, total, word: None
             return
@@ -255,12 +255,12 @@ class Out:
 
 
 def pretty(value: Any) -> str:
-    """A value of JSON for people: a text as it is, anything else over several lines."""
+    """A JSON value for people: text unquoted, anything else indented."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def brief(value: Any) -> str:
-    """The same in one line."""
+    """A JSON value for people, in one line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -13,12 +13,12 @@ from duly.errors import InvalidOption, without_password
 
 TIMEOUT = 30.0
 QUIET = 45.0
-"""A stream says at least every 15 seconds that it is still there."""
-HINT = "is `duly serve` running there, and does --url name it?"
+"""The server sends something on every stream at least every 15 seconds."""
+HINT = "check that `duly serve` is running and that --url is its address"
 
 
 class Remote(Api):
-    """One connection a request: a command makes few of them."""
+    """Opens a connection for each request: a command makes only a few."""
 
     def __init__(self, url: str, token: str | None) -> None:
         parts = _checked(url)
@@ -73,7 +73,7 @@ class Remote(Api):
             raise self._unreachable(error) from error
         if 300 <= answer.status < 400:
             to = answer.getheader("Location", "elsewhere")
-            raise ApiError(f"{self.where} sends to {to}", hint="give --url that address")
+            raise ApiError(f"{self.where} redirects to {to}", hint="set --url to that address")
         return answer
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
@@ -90,34 +90,36 @@ class Remote(Api):
 
     def _unreachable(self, error: Exception) -> ApiError:
         if isinstance(error, TimeoutError):
-            reason = "it did not answer in time"
+            reason = "it did not respond in time"
         elif isinstance(error, socket.gaierror):
             reason = f"there is no host {self._host!r}"
         elif isinstance(error, UnicodeError | http.client.InvalidURL):
-            reason = "that is no address"
+            reason = "that is not a valid address"
         elif isinstance(error, ssl.SSLError):
-            reason = f"no secure connection: {error.reason or error}"
+            reason = f"TLS failed: {error.reason or error}"
         else:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ApiError(f"cannot reach {self.where}: {reason}", hint=HINT)
 
 
 def _checked(url: str) -> SplitResult:
-    hint = "give the address of a server, such as http://127.0.0.1:8484"
+    hint = "give a server's address, such as http://127.0.0.1:8484"
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise InvalidOption("--url", f"{without_password(url)!r} is no address; {hint}") from error
+        raise InvalidOption(
+            "--url", f"{without_password(url)!r} is not a valid address; {hint}"
+        ) from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidOption("--url", f"{without_password(url)!r} is no address of a server; {hint}")
+        raise InvalidOption("--url", f"{without_password(url)!r} is not a server's address; {hint}")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidOption("--url", f"holds more than host, port and path; {hint}")
+        raise InvalidOption("--url", f"may only contain a scheme, host, port and path; {hint}")
     return parts
 
 
 def _printable(token: str) -> str:
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise InvalidOption("--token", "is no token; `duly tokens create` makes one")
+        raise InvalidOption("--token", "is not a token; create one with `duly tokens create`")
     return token

@@ -19,42 +19,47 @@ if TYPE_CHECKING:
     from duly.cli.api import Api
 
 COMMANDS = {
-    "audit": ("duly.cli.operate:audit", "Who did what, newest first."),
-    "calendars": ("duly.cli.calendars:calendars", "On which dates schedules tick."),
-    "copy": ("duly.cli.copy:copy", "Move a store to another database, with nothing lost."),
-    "cron": ("duly.cli.cron:cron", "Say a cron expression in words, and when it fires."),
-    "dev": ("duly.cli.dev:dev", "Run worker, ticker and server here, with reload on change."),
-    "docs": ("duly.cli.docs:docs", "Say where the documentation is, or print the guide."),
-    "doctor": ("duly.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "endpoints": ("duly.cli.endpoints:endpoints", "Addresses that jobs and schedules POST to."),
-    "functions": ("duly.cli.functions:functions", "What can be called, and what is paused."),
-    "gateways": ("duly.cli.gateways:gateways", "Runtimes with crons of their own."),
-    "import": ("duly.cli.imports:imports", "Take over schedules from cron and other systems."),
-    "init": ("duly.cli.init:init", "Write a first app to start from."),
-    "jobs": ("duly.cli.jobs:jobs", "Calls and what became of them."),
+    "audit": ("duly.cli.operate:audit", "Show the audit log, newest entry first."),
+    "calendars": ("duly.cli.calendars:calendars", "List, create, change and remove calendars."),
+    "copy": ("duly.cli.copy:copy", "Move a store to another database and verify the copy."),
+    "cron": ("duly.cli.cron:cron", "Explain a cron expression and show when it fires."),
+    "dev": ("duly.cli.dev:dev", "Run a worker, ticker and server locally, with reload on change."),
+    "doctor": ("duly.cli.doctor:doctor", "Report problems and how to fix them."),
+    "endpoints": (
+        "duly.cli.endpoints:endpoints",
+        "List, create, change and remove endpoints, and send to them.",
+    ),
+    "functions": ("duly.cli.functions:functions", "List, pause and deprecate functions."),
+    "gateways": ("duly.cli.gateways:gateways", "Manage gateways and their crons."),
+    "import": ("duly.cli.imports:imports", "Import schedules from cron and other systems."),
+    "init": ("duly.cli.init:init", "Write a starter app."),
+    "jobs": ("duly.cli.jobs:jobs", "List, inspect, retry and cancel jobs."),
     "migrate": ("duly.cli.migrate:migrate", "Create or upgrade duly's tables."),
-    "observe": ("duly.cli.observe:observe", "Show schedules and gateway crons in one view."),
-    "pause": ("duly.cli.operate:pause", "Stop everything: no job starts, no tick dispatches."),
-    "queues": ("duly.cli.operate:queues", "Where jobs wait for workers."),
-    "resume": ("duly.cli.operate:resume", "Let everything go on after `duly pause`."),
-    "run": ("duly.cli.run:run", "Call a function and wait for what it gives."),
-    "schedules": ("duly.cli.schedules:schedules", "Rules that say when a function is called."),
+    "observe": ("duly.cli.observe:observe", "Show schedules and gateway crons in one list."),
+    "pause": (
+        "duly.cli.operate:pause",
+        "Pause everything: no job starts and no tick is dispatched.",
+    ),
+    "queues": ("duly.cli.operate:queues", "List, pause and resume queues."),
+    "resume": ("duly.cli.operate:resume", "Resume after `duly pause`."),
+    "run": ("duly.cli.run:run", "Run a function and wait for its result."),
+    "schedules": ("duly.cli.schedules:schedules", "List, create, change and preview schedules."),
     "serve": (
         "duly.cli.serve:serve",
         "Serve the dashboard, the HTTP API, webhooks, health and metrics.",
     ),
-    "ticker": ("duly.cli.ticker:ticker", "Tick schedules, and run no jobs."),
-    "tokens": ("duly.cli.tokens:tokens", "Who may use the HTTP API."),
+    "ticker": ("duly.cli.ticker:ticker", "Process schedules without running jobs."),
+    "tokens": ("duly.cli.tokens:tokens", "Create, list and revoke API tokens."),
     "version": ("duly.cli.operate:version", "Print the version."),
-    "webhooks": ("duly.cli.webhooks:webhooks", "What others have sent, and what became of it."),
-    "why": ("duly.cli.why:why", "Say why a job or a schedule has not run."),
-    "worker": ("duly.cli.worker:worker", "Run jobs, and tick schedules, until Ctrl-C."),
-    "workers": ("duly.cli.operate:workers", "The processes that run jobs."),
+    "webhooks": ("duly.cli.webhooks:webhooks", "List, inspect and retry received webhooks."),
+    "why": ("duly.cli.why:why", "Explain why a job or a schedule has not run."),
+    "worker": ("duly.cli.worker:worker", "Run jobs and schedules until Ctrl-C."),
+    "workers": ("duly.cli.operate:workers", "List workers."),
 }
 
 
 class Root:
-    """What every command gets: the app or the server, found when it is first asked for."""
+    """The context of every command: the app or server, found when it is first used."""
 
     def __init__(self, path: str | None, bound: Duly | None, url: str | None, token: str | None):
         self._path, self._bound = path, bound
@@ -62,20 +67,20 @@ class Root:
 
     @property
     def is_named(self) -> bool:
-        """Whether an app, or a server, is named: here, in the environment or in the project."""
+        """Whether an app or a server is given: here, in the environment or in pyproject.toml."""
         from duly.cli.find import named
 
         return self._bound is not None or self._url is not None or bool(named(self._path))
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server is operated, and no app of this process."""
+        """Whether commands go to a server instead of a local app."""
         return self._url is not None
 
     @property
     def app(self) -> Duly:
         if self._url is not None:
-            raise InvalidOption("--url", "this runs on the app itself; leave --url out")
+            raise InvalidOption("--url", "cannot be used here: this command needs the app itself")
         if self._bound is None:
             from duly.cli.find import find_app
 
@@ -84,7 +89,7 @@ class Root:
 
     @cached_property
     def api(self) -> Api:
-        """What operates: the server at --url, else the app itself."""
+        """The API to use: of the server at --url, or of the app itself."""
         if self._url is not None:
             from duly.cli.remote import Remote
 
@@ -97,7 +102,7 @@ class Root:
 
     @property
     def asked(self) -> str | None:
-        """The server that has been asked, if one has."""
+        """The server that requests were sent to, if any."""
         return self.api.where if self.is_remote and "api" in vars(self) else None
 
     @cached_property
@@ -117,30 +122,39 @@ class Root:
     "path",
     envvar="DULY_APP",
     metavar="MODULE:NAME",
-    help="Where the app is; else DULY_APP, else [tool.duly] app in pyproject.toml.",
+    help="The app. Default: DULY_APP, or [tool.duly] app in pyproject.toml.",
 )
 @click.option(
-    "--url", envvar="DULY_URL", metavar="URL", help="Operate the server there; else DULY_URL."
+    "--url",
+    envvar="DULY_URL",
+    metavar="URL",
+    help="Use the server at this address instead of a local app. Default: DULY_URL.",
 )
 @click.option(
-    "--token", envvar="DULY_TOKEN", metavar="TOKEN", help="For --url; else DULY_TOKEN, unseen."
+    "--token",
+    envvar="DULY_TOKEN",
+    metavar="TOKEN",
+    help="API token for --url. Prefer DULY_TOKEN: command lines are visible to other users.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; also after a command.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON. Also accepted after a command.")
 @click.option(
     "--display-tz",
     type=ZoneName(),
     envvar="DULY_TZ",
-    help="Show times in this zone; otherwise in DULY_TZ, or in this machine's zone.",
+    help="Show times in this zone. Default: DULY_TZ, or this machine's zone.",
 )
-@click.option("--debug", is_flag=True, help="Show where an error comes from.")
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", help="On stderr."
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Format of log records on stderr.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
-    help="info shows every change of a job's state.",
+    help="Minimum level to log; info includes every change of a job's state.",
 )
 @click.version_option(duly.__version__, "-V", "--version", message="duly %(version)s")
 @click.pass_context
@@ -158,7 +172,7 @@ def cli(
     """Durable scheduling and background jobs in the database you already have.
 
     \b
-    duly dev                                see it work: a demo, or your --app
+    duly dev                                try a demo, or your --app
     duly --app shop.tasks:app worker        run jobs and schedules until Ctrl-C
     duly --app shop.tasks:app run send_mail to=me@example.com
     duly --url https://ops.example.com schedules list
@@ -170,5 +184,5 @@ def cli(
     if bound is None or not bound.owns_logging:
         set_up_logging(log_format, log_level)
     if url is None and ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
-        raise InvalidOption("--token", "goes with --url")
+        raise InvalidOption("--token", "requires --url")
     ctx.obj = Root(path, bound, url, token)

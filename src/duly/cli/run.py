@@ -9,7 +9,7 @@ import click
 
 from duly.cli import EXIT_INTERRUPTED, complete
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import or_nearest, owner_option
+from duly.cli.ask import new_owner_option, or_nearest
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -21,14 +21,14 @@ from duly.cli.when import Length, Moment
 @click.command(cls=Command)
 @click.argument("function", shell_complete=complete.functions)
 @click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1, type=Pair())
-@click.option("--after", type=Length(), help="Run it in so long: 90s, 5m, 2h.")
-@click.option("--at", type=Moment(), help="Run it then.")
-@click.option("--no-wait", is_flag=True, help="Print the job's id and go.")
-@click.option("--queue", metavar="NAME")
-@click.option("--priority", type=click.IntRange(0, 9))
-@click.option("--timeout", type=Length(), help="How long one attempt may take.")
-@click.option("--key", metavar="KEY", help="Idempotency key: the same key makes no second job.")
-@owner_option
+@click.option("--after", type=Length(), help="Run it after this delay: 90s, 5m, 2h.")
+@click.option("--at", type=Moment(), help="Run it at this time.")
+@click.option("--no-wait", is_flag=True, help="Print the job's id and exit.")
+@click.option("--queue", metavar="NAME", help="Use this queue.")
+@click.option("--priority", type=click.IntRange(0, 9), help="0 to 9; 9 starts first.")
+@click.option("--timeout", type=Length(), help="Time limit of one attempt.")
+@click.option("--key", metavar="KEY", help="Idempotency key: the same key creates no second job.")
+@new_owner_option
 @click.pass_obj
 def run(
     root: Root,
@@ -43,9 +43,9 @@ def run(
     key: str | None,
     owner: str | None,
 ) -> None:
-    """Call a function and wait for what it gives; exit 1 if it fails.
+    """Run a function and wait for its result; exit 1 if it fails.
 
-    Arguments are text after =, JSON after :=. Ctrl-C asks whether to cancel the job.
+    Arguments are name=text or name:=json. Ctrl-C asks whether to cancel the job.
 
     \b
     duly run send_mail to=me@example.com copies:=2
@@ -84,13 +84,13 @@ def _created(api: Api, function: str, body: dict[str, Any], key: str | None) -> 
 
 
 def _leave(api: Api, job_id: str) -> None:
-    """The job goes on unless whoever waited for it wants it canceled."""
+    """Stop waiting; the job continues unless the user cancels it."""
     try:
         cancel = click.confirm(f"\nCancel job {job_id}?", default=False, err=True)
     except click.Abort:
         cancel = False
     if cancel:
         api.post("/jobs/{}/cancel", job_id)
-    said = "canceled" if cancel else "goes on; `duly jobs watch` shows it again"
+    said = "was canceled" if cancel else "continues; follow it with `duly jobs watch`"
     click.echo(f"duly: job {job_id} {said}", err=True)
     raise SystemExit(EXIT_INTERRUPTED)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def safe(text: str) -> str:
-    """Without what a terminal would carry out: escape sequences are shown as they are written."""
+    """The text with control characters escaped, so that a terminal does not execute them."""
     if text.isprintable():
         return text
     return "".join(
@@ -17,12 +17,12 @@ def safe(text: str) -> str:
 
 
 def safe_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON that reads the same, and does nothing to a terminal."""
+    """Equivalent JSON with control characters escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
     if text.isprintable():
         return text
     return "".join(
-        # Only texts hold such characters, so that they may be written by their numbers.
+        # Such characters occur only within strings, where JSON allows escapes.
         character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
         for character in text
     )

@@ -23,35 +23,39 @@ from duly.model.access import PARTS
 PORT = 8484
 GRACE_SECONDS = 5
 MAX_CONNECTIONS = 1_000
-"""Whoever comes when there are so many gets 503; a process may often open 1,024 files only."""
+"""Further connections get 503; processes are often limited to 1,024 open files."""
 OPEN_TO_ALL = {"hooks", "health"}
-"""Parts that need no authentication of ours: signatures are theirs, or they say nothing."""
+"""Parts that need no tokens: webhooks are signed, and health reveals nothing."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 @click.command(cls=Command)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to bind to.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind to.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0: any."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=PORT,
+    show_default=True,
+    help="0: any free port.",
 )
 @click.option(
-    "--only", type=click.Choice(PARTS), multiple=True, help="Serve only this part; may be repeated."
+    "--only", type=click.Choice(PARTS), multiple=True, help="Serve only this part; repeatable."
 )
 @click.option(
     "--auth",
     type=click.Choice(["tokens", "open"]),
-    help="Default: tokens as soon as there is one, and always beyond loopback.",
+    help="Default: tokens once a token exists, and always on non-loopback addresses.",
 )
 @click.option(
-    "--allow-host", multiple=True, help="Answer only for this host name; may be repeated."
+    "--allow-host", multiple=True, help="Accept only requests for this host name; repeatable."
 )
 @click.option(
     "--open-metrics",
     is_flag=True,
-    help="Show metrics without a token; only with --only health, on an address of its own.",
+    help="Serve metrics without a token; requires --only health.",
 )
-@click.option("--read-only", is_flag=True, help="Whoever asks may look, and nothing else.")
-@click.option("--root-path", default="", help="The path under which a proxy serves it.")
+@click.option("--read-only", is_flag=True, help="Refuse all changes.")
+@click.option("--root-path", default="", help="Path prefix under which a proxy serves it.")
 @click.option("--with-worker", is_flag=True, help="Also run jobs and schedules in this process.")
 @wait_option
 @click.option("--with-parent", "file", type=int, hidden=True)
@@ -72,8 +76,8 @@ def serve(
 ) -> None:
     """Serve the dashboard, the HTTP API, webhooks, health and metrics.
 
-    Until SIGTERM or Ctrl-C. Without tokens it binds to loopback only; webhooks have signatures and
-    may bind anywhere.
+    Runs until SIGTERM or Ctrl-C. Without tokens it binds to loopback only, unless --only limits
+    it to webhooks, which are signed, or health.
 
     \b
     duly --app shop.tasks:app serve
@@ -83,7 +87,7 @@ def serve(
     if find_spec("uvicorn") is None or find_spec("fastapi") is None:
         raise MissingExtra("server", "duly serve")
     if open_metrics and set(only) != {"health"}:
-        fail("--open-metrics goes with --only health", EXIT_USAGE)
+        fail("--open-metrics requires --only health", EXIT_USAGE)
     app = root.app
     wait_for_database(app, wait)
     chosen = _auth(app, host, frozenset(only or PARTS), auth)
@@ -110,20 +114,20 @@ def serve(
 
 
 def _publish(app: Duly) -> None:
-    """Let clients know the functions also before the first worker has run.
+    """Publish the functions, so that clients see them even before a worker has run.
 
-    Before the routes are made: a module may declare a webhook with a path of its own.
+    This precedes the routes, because a module may declare a webhook with its own path.
     """
     operations.publish(app)
 
 
 def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
-    """The server, not running; from now on a signal ends it, and not the process."""
+    """The server, not started; from now on a signal stops it instead of the process."""
     uvicorn: Any = import_module("uvicorn")
 
     class Server(uvicorn.Server):  # type: ignore[misc]
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # They would not end by themselves, and it waits for them.
+            # Shutdown waits for streams, which do not end by themselves.
             await asyncio.to_thread(operations.end_streams, app)
             await super().shutdown(sockets)  # pyright: ignore[reportUnknownMemberType]
 
@@ -141,8 +145,8 @@ def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
     def stop() -> None:
         server.should_exit = True
 
-    # While it runs it listens for signals itself, and raises them again at its end, when there is
-    # still an app to close.
+    # While uvicorn runs it handles signals itself and raises them again when it stops. The app
+    # still has to be closed then.
     on_signals(stop)
     if with_parent:
         end_with_parent(stop)
@@ -150,16 +154,16 @@ def _server(app: Duly, asgi: Any, root_path: str, *, with_parent: bool) -> Any:
 
 
 def _auth(app: Duly, host: str, parts: frozenset[str], asked: str | None) -> str:
-    """How those who ask are known; ends the process where nobody would be."""
+    """The authentication to use; exits if the address would be open to all."""
     if parts <= OPEN_TO_ALL and asked != "open":
         return "tokens"
     if _is_loopback(host):
-        # Also where all of them were revoked since: that is no reason to let everybody in.
+        # Revoked tokens count: revoking the last one must not open the server.
         return asked or ("tokens" if app.tokens.list(limit=1) else "open")
     if asked == "open" or not app.tokens.exist():
         fail(
-            f"{host} can be reached from elsewhere, so it needs authentication: make a token with "
-            "`duly tokens create`, or bind to 127.0.0.1, or serve --only hooks",
+            f"{host} is not a loopback address, so it requires authentication: create a token with "
+            "`duly tokens create`, bind to 127.0.0.1, or serve --only hooks",
             EXIT_USAGE,
         )
     return "tokens"
@@ -179,12 +183,12 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _listener(host: str, port: int, file: int | None) -> socket.socket:
-    """A socket that listens; `file` is that of a parent, which has bound it."""
+    """A listening socket; `file` is one that the parent has bound."""
     return listen(host, port) if file is None else socket.socket(fileno=file)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; ends the command where there can be none."""
+    """A listening socket; exits if the address is not available."""
     try:
         return bind(host, port)
     except OSError as error:
@@ -192,7 +196,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    # asyncio sets TCP_NODELAY only on sockets that say they are TCP. Without it, the body of every
+    # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it, the body of every
     # small response waits 40 ms for the client to acknowledge the headers.
     listener = socket.socket(_family(host), socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:

@@ -16,9 +16,9 @@ from duly.cli.worker import Stop, greet, on_signals
 @wait_option
 @click.pass_obj
 def ticker(root: Root, wait: float) -> None:
-    """Tick schedules, and run no jobs: until SIGTERM or Ctrl-C.
+    """Process schedules without running jobs, until SIGTERM or Ctrl-C.
 
-    Any number of tickers may run, beside those of the workers. It also keeps the tables in order.
+    Any number of tickers can run, alongside those of the workers. Each also runs a janitor.
 
     \b
     duly --app shop.tasks:app ticker

@@ -19,7 +19,7 @@ SCOPES = ["read", "enqueue", "operate", "admin"]
 
 @click.group(cls=Group)
 def tokens() -> None:
-    """Who may use the HTTP API."""
+    """Create, list and revoke API tokens."""
 
 
 @tokens.command()
@@ -30,11 +30,11 @@ def tokens() -> None:
     type=click.Choice(SCOPES),
     multiple=True,
     required=True,
-    help="What it allows; may be repeated. operate includes read and enqueue, admin all.",
+    help="What it allows; repeatable. operate includes read and enqueue; admin includes all.",
 )
-@click.option("--owner", metavar="OWNER", help="It sees and changes only what is theirs.")
-@click.option("--expires", type=Moment(), help="Until when it is valid; else until it is revoked.")
-@tz_option("The zone in which the dashboard shows times to it.")
+@click.option("--owner", metavar="OWNER", help="Limit it to this owner.")
+@click.option("--expires", type=Moment(), help="Expire at this time (default: never).")
+@tz_option("Time zone in which the dashboard shows times to its user.")
 @click.pass_obj
 def create(
     root: Root,
@@ -44,7 +44,7 @@ def create(
     expires: datetime | None,
     tz: str | None,
 ) -> None:
-    """Make a token. Its secret is shown now, and never again.
+    """Create a token. Its secret is shown only once.
 
     \b
     duly tokens create deploy --scope operate --expires +90d
@@ -59,18 +59,20 @@ def create(
     }
     made = root.api.post("/tokens", body=body)
     root.out.note(f"token {made['name']!r} for {', '.join(made['scopes'])}; this is its secret,")
-    root.out.note("shown only now: keep it where nobody else reads it")
+    root.out.note("which is shown only once: store it safely")
     root.out.show(made, lambda: None)
-    # As it is, on a line of its own, so that a terminal of any width breaks nothing.
+    # Printed raw on its own line, so that no terminal width can break it.
     root.out.say(made["secret"])
 
 
 @tokens.command("list")
 @owner_option
-@click.option("--all", "every", is_flag=True, help="Also those that are revoked or expired.")
+@click.option("--all", "every", is_flag=True, help="Include revoked and expired tokens.")
 @click.pass_obj
 def list_(root: Root, owner: str | None, every: bool) -> None:
-    """The tokens that are valid, oldest first; with --json their ids too. Secrets are not kept.
+    """List valid tokens, oldest first.
+
+    --json includes their ids. Secrets are not stored.
 
     \b
     duly tokens list --all
@@ -89,7 +91,7 @@ def list_(root: Root, owner: str | None, every: bool) -> None:
         Column("expires", "expires_at", out.ago_of, right=True),
         Column("last used", "last_used_at", out.ago_of, right=True),
     ]
-    out.table(found, columns, empty="no tokens; `duly tokens create` makes one")
+    out.table(found, columns, empty="no tokens; create one with `duly tokens create`")
 
 
 @tokens.command()
@@ -97,7 +99,7 @@ def list_(root: Root, owner: str | None, every: bool) -> None:
 @force_option
 @click.pass_obj
 def revoke(root: Root, name: str, force: bool) -> None:
-    """Let nobody use a token any more; that cannot be undone.
+    """Revoke a token permanently.
 
     \b
     duly tokens revoke deploy
@@ -106,12 +108,12 @@ def revoke(root: Root, name: str, force: bool) -> None:
     sure(f"Revoke token {token['name']!r} ({token['id']})?", force=force)
     answer = root.api.post("/tokens/{}/revoke", token["id"])
     shown = {"id": token["id"], **answer}
-    said = "is revoked" if answer["revoked"] else "was revoked before"
+    said = "was revoked" if answer["revoked"] else "had already been revoked"
     root.out.show(shown, lambda: root.out.cell(f"{token['name']} {said}"))
 
 
 def _found(api: Api, name: str) -> Item:
-    """By its id, or by a name that only one valid token has."""
+    """The token with this id, or the only valid one with this name."""
     every = list(api.pages("/tokens"))
     same = [each for each in every if each["id"] == name]
     same = same or [each for each in every if each["name"] == name and each["status"] == "active"]
@@ -119,5 +121,5 @@ def _found(api: Api, name: str) -> Item:
         missing("valid token", name, (each["name"] for each in every))
     if len(same) > 1:
         ids = ", ".join(each["id"] for each in same)
-        fail(f"{len(same)} tokens are called {name!r}: {ids}", hint="give the id of one")
+        fail(f"{len(same)} tokens are called {name!r}: {ids}", hint="give an id")
     return dict(same[0])

@@ -25,9 +25,9 @@ class Pair(click.ParamType[tuple[str, Any]]):
             return pair
         match = _PAIR.fullmatch(value)
         if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
-            self.fail(f"{value!r} is no text in UTF-8", param, ctx)
+            self.fail(f"{value!r} is not valid UTF-8", param, ctx)
         if match is None:
-            self.fail(f"{value!r} is no argument; give name=text or name:=json", param, ctx)
+            self.fail(f"{value!r} is not an argument; write name=text or name:=json", param, ctx)
         name, sign, text = match.groups()
         if sign == "=":
             return name, text
@@ -35,7 +35,7 @@ class Pair(click.ParamType[tuple[str, Any]]):
 
 
 class Json(click.ParamType[Any]):
-    """JSON, or @FILE that holds it."""
+    """JSON, or @FILE to read it from a file."""
 
     name = "json"
 
@@ -54,14 +54,14 @@ def read_json(
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        hint = " a text stands in quotes, as in name:='\"text\"'" if text.isalpha() else ""
+        hint = " quote a string, as in name:='\"text\"'" if text.isalpha() else ""
         raise click.BadParameter(
-            f"{name} is no JSON: {error};{hint or f' got {text!r}'}", ctx, param
+            f"{name} is not valid JSON: {error};{hint or f' got {text!r}'}", ctx, param
         ) from error
 
 
 def together(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The arguments as one object; a name that comes twice is refused."""
+    """The arguments as one object, without duplicate names."""
     arguments: dict[str, Any] = {}
     for name, value in pairs:
         if name in arguments:

@@ -25,7 +25,7 @@ wait_option = click.option(
     type=click.FloatRange(0),
     default=WAIT_SECONDS,
     show_default=True,
-    help="Seconds to wait for a database that is down at the start; 0: fail at once.",
+    help="Seconds to wait for the database at startup; 0: fail immediately.",
 )
 
 
@@ -35,10 +35,10 @@ def wait_for_database(
     is_over: Callable[[], bool] = lambda: False,
     lives: Callable[[], None] = lambda: None,
 ) -> None:
-    """Connect; if the database is down, say so and try again for so many seconds.
+    """Connect; if the database is down, log that and retry for `seconds`.
 
-    A database that answers and refuses (a wrong password, missing migrations) is not down.
-    `lives` is called before each try; `is_over` says that there is nothing left to wait for.
+    A database that responds with a refusal (wrong password, missing migrations) is not down.
+    `lives` is called before each try; `is_over` stops the wait.
     """
     until = os_monotonic() + seconds
     say_at = os_monotonic()

@@ -1,4 +1,4 @@
-"""`duly webhooks`: list received webhooks and what became of them."""
+"""`duly webhooks`: list, inspect and retry received webhooks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,23 @@ STATES = ["pending", "processing", "processed", "failed", "filtered"]
 
 @click.group(cls=Group)
 def webhooks() -> None:
-    """What others have sent, and what became of it."""
+    """List, inspect and retry received webhooks."""
 
 
 @webhooks.command("list")
-@click.option("--webhook", metavar="NAME", help="Only what came in there.")
-@click.option("--state", type=click.Choice(STATES))
+@click.option("--webhook", metavar="NAME", help="Only deliveries to this webhook.")
+@click.option("--state", type=click.Choice(STATES), help="Only deliveries in this state.")
 @owner_option
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Maximum number of deliveries.",
+)
 @click.pass_obj
 def list_(root: Root, /, limit: int, **filters: str | None) -> None:
-    """Deliveries, newest first.
+    """List received deliveries, newest first.
 
     \b
     duly webhooks list --webhook github --state failed
@@ -46,14 +52,14 @@ def list_(root: Root, /, limit: int, **filters: str | None) -> None:
         Column("state", "state"),
         Column("received", "received_at_ms", out.ago, right=True),
     ]
-    out.table(found, columns, empty="nothing has come in")
+    out.table(found, columns, empty="no deliveries")
 
 
 @webhooks.command()
 @click.argument("event_id", metavar="ID")
 @click.pass_obj
 def show(root: Root, event_id: str) -> None:
-    """One delivery: headers without secrets, payload, and what became of it.
+    """Show a delivery: headers without secrets, payload and outcome.
 
     \b
     duly webhooks show 0190f0c2-…
@@ -66,7 +72,7 @@ def show(root: Root, event_id: str) -> None:
 @click.argument("event_ids", metavar="ID...", nargs=-1, required=True)
 @click.pass_obj
 def retry(root: Root, event_ids: tuple[str, ...]) -> None:
-    """Process deliveries that failed again; exit 1 if one has not failed.
+    """Process failed deliveries again; exit 1 if one of them has not failed.
 
     \b
     duly webhooks retry 0190f0c2-…
@@ -86,7 +92,7 @@ def retry(root: Root, event_ids: tuple[str, ...]) -> None:
 def _became(answer: Item) -> str:
     if answer["retried"]:
         return f"is processed again as job {answer['job_id']}"
-    return f"is {answer['state']}; only what failed is processed again"
+    return f"is {answer['state']}; only failed deliveries can be retried"
 
 
 def _asked(api: Api, event_id: str, verb: Callable[..., Any], path: str) -> Item:

@@ -1,4 +1,4 @@
-"""Reads and prints times and durations as people write them."""
+"""Parses and formats times and durations for people."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from duly.zones import zone
 Command = TypeVar("Command", bound=Callable[..., Any])
 CLOCK = SystemClock()
 YEARS = range(1970, 9999)
-"""Within them every zone can say what its clocks show."""
+"""The years in which every zone can convert times."""
 _STEPS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 class Length(click.ParamType[float]):
-    """A length of time in seconds: 90, 90s, 5m, 1h30m, 2d."""
+    """A duration in seconds: 90, 90s, 5m, 1h30m, 2d."""
 
     name = "length"
 
@@ -36,14 +36,14 @@ class Length(click.ParamType[float]):
             return float(value)
         seconds = read_length(str(value))
         if seconds is None:
-            self.fail(f"{value!r} is no length of time; give 90, 90s, 5m, 1h30m or 2d", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 90, 90s, 5m, 1h30m or 2d", param, ctx)
         return seconds
 
 
 class Moment(click.ParamType[datetime]):
     """A time: 2026-05-01T09:00, with an offset, +5m, -2d, or now.
 
-    Without an offset it is in the zone of what is made (--tz), or in the one that is displayed.
+    A time without an offset is in the zone given by --tz, or in the displayed zone.
     """
 
     name = "time"
@@ -55,8 +55,8 @@ class Moment(click.ParamType[datetime]):
             return value
         moment = read_moment(str(value), shown_zone(_given_zone(ctx)))
         if moment is None:
-            hint = "give 2026-05-01T09:00, 2026-05-01T09:00Z, +5m, -2d or now"
-            self.fail(f"{value!r} is no time; {hint}", param, ctx)
+            hint = "write 2026-05-01T09:00, 2026-05-01T09:00Z, +5m, -2d or now"
+            self.fail(f"{value!r} is not a time; {hint}", param, ctx)
         return moment
 
 
@@ -82,13 +82,13 @@ class ZoneName(click.ParamType[str]):
 
 
 def tz_option(help: str, default: str | None = None) -> Callable[[Command], Command]:
-    """`--tz`: the zone of what is made. Times without an offset are in it too."""
+    """`--tz`: the zone of the new or changed object, and of times without an offset."""
     # Before the times that are read in it.
     return click.option("--tz", type=ZoneName(), is_eager=True, default=default, help=help)
 
 
 def read_length(text: str) -> float | None:
-    """Seconds, or None if it is no length."""
+    """A duration in seconds, or None if the text is not a duration."""
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
         return float(text)
     milliseconds = durations.read_length(text)
@@ -96,7 +96,7 @@ def read_length(text: str) -> float | None:
 
 
 def read_moment(text: str, tz: ZoneInfo) -> datetime | None:
-    """An aware time, or None if it is none."""
+    """An aware datetime, or None if the text is not a time."""
     if text == "now":
         return now()
     if text[:1] in "+-" and (seconds := read_length(text[1:])) is not None:
@@ -118,12 +118,12 @@ def now() -> datetime:
 
 
 def shown_zone(name: str | None) -> ZoneInfo:
-    """The zone in which times are shown: the one asked for, else that of this machine."""
+    """The zone in which times are shown: the given one, or this machine's."""
     return zone(name or local_zone()).info
 
 
 def local_zone() -> str:
-    """The name of this machine's zone; UTC where it has none."""
+    """The name of this machine's zone, or UTC."""
     links = Path("/etc/localtime")
     linked = os.path.realpath(links).partition("zoneinfo/")[2] if links.exists() else ""
     for name in (os.environ.get("TZ", "").lstrip(":"), linked):
@@ -135,13 +135,13 @@ def local_zone() -> str:
 def _is_known(name: str) -> bool:
     try:
         zone(name)
-    except Exception:  # whatever is wrong with it
+    except Exception:  # unknown or malformed
         return False
     return True
 
 
 def ms_of(text: str | None) -> int | None:
-    """Milliseconds of a time as the API writes it."""
+    """Milliseconds of a time in the API's format."""
     return None if text is None else to_ms(datetime.fromisoformat(text))
 
 
@@ -171,7 +171,7 @@ def length(seconds: float) -> str:
 
 
 def absolute(at_ms: int, tz: ZoneInfo, now_ms: int | None = None) -> str:
-    """2026-05-01 09:00:00; the day alone is left out of what is today."""
+    """2026-05-01 09:00:00 UTC; shorter if `now_ms` is given, and without the date if today."""
     local = from_ms(at_ms).astimezone(tz)
     if now_ms is not None:
         today = from_ms(now_ms).astimezone(tz).date()

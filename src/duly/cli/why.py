@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @owner_option
 @click.pass_obj
 def why(root: Root, name: str, owner: str | None) -> None:
-    """Say why a job or a schedule has not run.
+    """Explain why a job or a schedule has not run.
 
-    A job is named by its id, a schedule by its key or its id. Reasons come in the order in which
-    they would have to go away.
+    Give a job's id, or a schedule's key or id. Reasons are listed in the order in which they have
+    to be resolved.
 
     \b
     duly why nightly
@@ -49,7 +49,7 @@ def _of_id(api: Api, name: str) -> Item:
 
 
 def _of_schedule(api: Api, name: str, owner: str | None) -> Item:
-    """With what there is to say of its jobs that have not ended."""
+    """The schedule's reasons, with those of its unfinished jobs."""
     found: Item = api.get("/schedules/{}/why", schedule_id(api, name, owner))
     named = dict.fromkeys(job for reason in found["reasons"] for job in reason["jobs"])
     jobs = (_if_there(api, "/jobs/{}/why", job) for job in named)
@@ -79,7 +79,7 @@ def _shown(out: Out, found: Item) -> RenderableType:
 
 
 def _explained(out: Out, found: Item, prefix: str = "") -> Sequence[RenderableType]:
-    """What it is about, and a line for each reason."""
+    """A heading and a line for each reason."""
     from rich.table import Table
 
     texts = [reason["text"] for reason in found["reasons"]]
@@ -93,7 +93,7 @@ def _explained(out: Out, found: Item, prefix: str = "") -> Sequence[RenderableTy
 
 
 def _line(out: Out, reason: Item) -> str:
-    """The text has times in UTC; until when it holds is also said as a clock here shows it."""
+    """The reason, with the time until which it holds in the displayed zone as well."""
     until = reason["until_ms"]
     if until is None:
         return str(reason["text"])

@@ -1,7 +1,7 @@
 """`duly worker`: run jobs until stopped.
 
-The command is a small parent: it starts the processes that do the work, beats for them, kills one
-that is stuck, and starts another in place of one that died.
+The command is a small supervisor: it starts the worker processes, sends heartbeats for them, kills
+the ones that are stuck and replaces the ones that die.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ LOOK_EVERY = 0.05
 
 
 @click.command(cls=Command)
-@click.option("--processes", type=click.IntRange(1, 256), default=1, help="Worker processes.")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), default=1, help="Number of worker processes."
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 100_000),
     default=CONCURRENCY,
     show_default=True,
-    help="Jobs at the same time in each process.",
+    help="Concurrent jobs in each process.",
 )
-@click.option("--queue", "queues", multiple=True, help="Serve only this queue; may be repeated.")
+@click.option("--queue", "queues", multiple=True, help="Serve only this queue; repeatable.")
 @click.option(
     "--drain",
     type=click.FloatRange(0),
     default=DRAIN_SECONDS,
     show_default=True,
-    help="Seconds that running jobs get after SIGTERM.",
+    help="Seconds for running jobs to finish after SIGTERM.",
 )
 @wait_option
 @click.option("--no-ticker", is_flag=True, help="Leave schedules to other processes.")
@@ -72,16 +74,16 @@ def worker(
     alone: str | None,
     pipes: tuple[int, int] | None,
 ) -> None:
-    """Run jobs, and tick schedules, until Ctrl-C.
+    """Run jobs and schedules until Ctrl-C.
 
-    Nothing new is started after Ctrl-C or SIGTERM; running jobs get --drain seconds to end.
+    After Ctrl-C or SIGTERM no new jobs start, and running jobs get --drain seconds to finish.
 
     \b
     duly --app shop.tasks:app worker --processes 2
     duly --app shop.tasks:app worker --queue mail --concurrency 20
     """
     if pipes is not None:
-        # Before the app is looked for: it may have to stop, or to look where the worker does.
+        # Before the app is loaded, which may have to be stopped, or to use the worker's folder.
         isolated = Isolated(*pipes)
         isolated.run(root.app.core)
         root.app.close()
@@ -100,7 +102,7 @@ def worker(
         wait_for_database(app, wait)
         duly = app.command()
         if duly is None:
-            fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
+            fail("the app must be in a module or script that can be imported", EXIT_USAGE)
         command = _child_command(duly, concurrency, queues, drain, wait)
         if no_ticker:
             command.append("--no-ticker")
@@ -146,9 +148,9 @@ def _supervise(
 
 
 def greet(root: Root, message: str, facts: Mapping[str, Any]) -> None:
-    """Say that it begins: with --json as a line of JSON on stdout.
+    """Report the start: with --json as a line of JSON on stdout, otherwise on stderr.
 
-    For people on stderr; whoever reads the log as JSON gets nothing else there.
+    With --log-format json, stderr gets only JSON.
     """
     if root.out.as_json:
         root.out.line(facts)
@@ -168,11 +170,11 @@ def _work(
     *,
     ticker: bool,
 ) -> None:
-    """A child: work until the parent says stop, or is gone."""
+    """Run a child process until its parent stops it or is gone."""
     stop = Stop()
     on_signals(stop.ask)
     end_with_parent(stop.ask)
-    # While it waits it is not stuck.
+    # Waiting must not look like being stuck.
     wait_for_database(root.app, wait, lambda: stop.asked, lifeline.progress)
     if stop.asked:
         return
@@ -191,11 +193,11 @@ def _work(
 
 
 class Stop:
-    """Whether somebody has asked to stop.
+    """Whether a stop was requested.
 
-    A plain flag, looked at now and then. A handler runs in the midst of the code it interrupts, so
-    it must not take a lock (an Event would wait for itself), and two signals at once may leave the
-    main thread waiting for a lock without having run any handler.
+    A plain flag that is polled. A signal handler interrupts other code, so it must not take a lock
+    (an Event would deadlock), and two simultaneous signals can leave the main thread waiting for a
+    lock without having run a handler.
     """
 
     asked = False
@@ -209,11 +211,11 @@ class Stop:
 
 
 def end_with_parent(stop: Callable[[], None]) -> None:
-    """Stop when the parent is gone. It never writes: the end of its pipe is its own end."""
+    """Stop when the parent is gone, which closes the pipe on stdin."""
 
     def wait() -> None:
-        # Not through sys.stdin: a thread that waits in its buffer aborts the interpreter's
-        # shutdown.
+        # Not through sys.stdin: a thread that is blocked in its buffer makes the interpreter abort
+        # at shutdown.
         os.read(sys.stdin.fileno(), 1)
         stop()
 

@@ -1,4 +1,4 @@
-"""The processes that `duly dev` starts; they always end together with it."""
+"""The processes that `duly dev` starts; they end when it ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from duly.clock import os_monotonic
 
 DRAIN_SECONDS = 5
 GRACE_SECONDS = DRAIN_SECONDS + 12
-"""A worker lets jobs drain, and has ten seconds more for what does not end by itself."""
+"""A worker drains its jobs, then needs up to ten seconds to stop the rest."""
 WORKER = ["worker", "--with-parent", f"--drain={DRAIN_SECONDS}"]
 GREETINGS = ("duly serve: ", "duly worker: ")
 
 
 class Line(NamedTuple):
-    """What a process has printed."""
+    """A line that a process printed."""
 
     who: str
     text: str
@@ -33,8 +33,8 @@ Tell = Callable[[Line], None]
 class Child:
     """One process.
 
-    It reads from a pipe that nobody writes to: the end of the pipe is the end of its parent, also
-    of one that was killed. Its group is its own, so that Ctrl-C is for us alone.
+    Its stdin is a pipe that is never written to and that closes when this process ends, even if it
+    is killed. It has its own process group, so that Ctrl-C reaches only this process.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """How it ended, if it has."""
+        """Its exit code, if it has ended."""
         return self._process.poll()
 
     def wait(self, seconds: float) -> None:
@@ -74,13 +74,13 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever it has started."""
+        """Send SIGKILL to it and to all processes it started."""
         if self.code is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def close(self) -> None:
-        """Hear the last of it; it has ended."""
+        """Read the rest of its output after it has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -90,7 +90,7 @@ class Child:
 
 
 class Children:
-    """All of them, and what they say."""
+    """All child processes, and their output."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -98,7 +98,7 @@ class Children:
         self._heard: queue.SimpleQueue[Line] = queue.SimpleQueue()
 
     def start_server(self, file: int) -> None:
-        """On a socket that listens already."""
+        """Start the server on a socket that is already listening."""
         self._start("server", ["serve", f"--with-parent={file}"], file)
 
     def start_worker(self) -> None:
@@ -113,14 +113,14 @@ class Children:
         return child
 
     def heard(self) -> Iterator[Line]:
-        """What they have said since."""
+        """The lines printed since the last call."""
         while not self._heard.empty():
             line = self._heard.get()
             if not line.text.startswith(GREETINGS):
                 yield line
 
     def ended(self) -> list[Child]:
-        """Those that have ended since, though nobody asked them to."""
+        """Processes that ended unexpectedly since the last call."""
         found = [child for child in self._running if child.code is not None]
         for child in found:
             self._forget(child)
@@ -132,7 +132,7 @@ class Children:
             self._forget(child)
 
     def end(self, hurry: Callable[[], bool]) -> None:
-        """Let them end, all at the same time; kill who takes too long, or when there is a hurry."""
+        """Stop all of them at once; kill those that take too long, or all when `hurry()`."""
         for child in self._running:
             child.ask_to_end()
         until = os_monotonic() + GRACE_SECONDS

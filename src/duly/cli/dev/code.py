@@ -1,7 +1,7 @@
 """Watches an app's code for changes, and tests whether the new code loads.
 
-New code is loaded in a process of its own before anything is stopped: if a saved file has an error,
-the workers that run the last good code keep running.
+New code is first loaded in a separate process: if a saved file has an error, the processes that run
+the last good code keep running.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from duly.errors import DulyError
 LOOK_EVERY = 0.3
 INSTALLED = {"site-packages", "dist-packages"}
 LOADED = "duly-dev-loaded: "
-"""Tells the answer from what modules print when they are imported."""
+"""Marks the result among the output of imported modules."""
 
 Stamps = Mapping[Path, tuple[int, int]]
 
 
-# In the process that tries -----------------------------------------------------------------------
+# In the trial process ----------------------------------------------------------------------------
 
 
 class Loaded(NamedTuple):
-    """What became of loading an app: the folders of its modules, and what is not well."""
+    """The result of loading an app: the folders of its modules, and a warning."""
 
     folders: list[str]
     warning: str | None
 
 
 def load(app: Duly) -> Loaded:
-    """Import everything of an app, and let its declared schedules be what the code says.
+    """Import all modules of an app and apply its declared schedules.
 
-    A worker leaves alone a set that was replaced before; whoever edits goes back and forth.
+    A worker does not apply a set that was replaced before, but during development an edit is often
+    undone.
     """
     app.core.import_modules()
     app.core.runnables()
@@ -54,7 +55,7 @@ def load(app: Duly) -> Loaded:
 
 
 def _own_files() -> Iterable[Path]:
-    """The files of the modules that are neither Python's, nor installed, nor ours."""
+    """The files of the user's modules: not Python's, not installed and not duly's."""
     not_ours = (Path(sys.base_prefix) / "lib", Path(__file__).parents[2])
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
@@ -68,18 +69,18 @@ def _own_files() -> Iterable[Path]:
 
 
 class Failure(NamedTuple):
-    """The code cannot be loaded, and why."""
+    """Why the code cannot be loaded."""
 
     why: str
 
 
 class Trial:
-    """One attempt to load the code, in a process of its own."""
+    """An attempt to load the code in a separate process."""
 
     def __init__(self, command: Sequence[str]) -> None:
         with ExitStack() as files:
-            # Not pipes: nobody reads before the end, and a module that prints more than a pipe
-            # holds would wait for that for ever.
+            # Not pipes: the output is read only at the end, and a module that prints more than a
+            # pipe holds would block forever.
             self._out, self._err = (files.enter_context(TemporaryFile()) for _ in range(2))
             self._process = subprocess.Popen(
                 command,
@@ -95,7 +96,7 @@ class Trial:
         return self._process.poll() is not None
 
     def close(self) -> tuple[int, str, str]:
-        """Its exit code, what it printed, and its errors; it is killed if it still runs."""
+        """Its exit code, stdout and stderr; it is killed if it is still running."""
         if not self.has_ended:
             self._process.kill()
         self._process.communicate()
@@ -120,7 +121,7 @@ class Code:
         self._trial: Trial | None = None
 
     def look(self) -> Loaded | Failure | None:
-        """Something when the code has changed and an attempt to load it has ended."""
+        """The result of loading the code, once it has changed and the attempt has ended."""
         if self._trial is not None:
             return self._end(self._trial) if self._trial.has_ended else None
         if os_monotonic() < self._look_at:
@@ -128,7 +129,7 @@ class Code:
         self._look_at = os_monotonic() + LOOK_EVERY
         stamps = _stamps(self._folders)
         if stamps != self._stamps:
-            # Not yet: an editor may be writing.
+            # Wait until it settles: an editor may still be writing.
             self._stamps, self._settled = stamps, False
         elif not self._settled:
             self._begin()
@@ -155,7 +156,7 @@ class Code:
 
 
 def _stamps(folders: Iterable[str]) -> Stamps:
-    """When the Python files of some folders were written; also those that nobody imports yet."""
+    """Modification times of all Python files in some folders, imported or not."""
     found: dict[Path, tuple[int, int]] = {}
     for folder in folders:
         for file in Path(folder).glob("*.py"):

@@ -1,4 +1,4 @@
-"""`duly dev`: run all parts of an app on this machine and show what happens."""
+"""`duly dev`: run all parts of an app on this machine and show their activity."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ PORTS_TRIED = 100
 LOOK_EVERY = 0.05
 DATABASE = "duly-dev.db"
 SHUTDOWN_SLACK = 3
-"""So much longer the demo may take on a machine that has no time for it."""
+"""The factor by which a slow machine may exceed the time of the demo."""
 
 Steps = Generator[None]
-"""What is done besides, a little at a time."""
+"""Work done between refreshes, one step at a time."""
 
 
 @click.command(cls=Command)
@@ -46,21 +46,21 @@ Steps = Generator[None]
     type=click.IntRange(1, 65_535),
     default=PORT,
     show_default=True,
-    help="Of the server; the next free one if it is taken.",
+    help="Port of the server; if it is in use, the next free one.",
 )
-@click.option("--for", "seconds", type=Length(), help="End by itself after so long: 20s, 5m.")
+@click.option("--for", "seconds", type=Length(), help="Stop after this time: 20s, 5m.")
 @click.option("--load", "load_only", is_flag=True, hidden=True)
 @click.pass_obj
 def dev(root: Root, port: int, seconds: float | None, load_only: bool) -> None:
-    """Run worker, ticker and server here, with reload on change.
+    """Run a worker, ticker and server locally, with reload on change.
 
-    Ctrl-C ends them. Without an app it makes duly-dev.db in this folder and runs a demo there.
-    Meanwhile the other commands, in another terminal, look at what it does.
+    Ctrl-C stops them. Without an app it runs a demo, with its database duly-dev.db in this folder.
+    Use the other commands in a second terminal to inspect it.
 
     \b
     duly dev
     duly --app shop.tasks:app dev
-    duly dev --for 20s              exit 1 if the demo has not succeeded by then
+    duly dev --for 20s              exit 1 if the demo does not succeed in time
     """
     if find_spec("uvicorn") is None or find_spec("fastapi") is None:
         raise MissingExtra("server", "duly dev")
@@ -71,8 +71,8 @@ def dev(root: Root, port: int, seconds: float | None, load_only: bool) -> None:
 
 
 def _try_to_load(root: Root) -> None:
-    """Whether the code can be loaded, and where it is."""
-    # One that hangs in an import ends with its parent, too.
+    """Load the code, and print the folders of its modules."""
+    # End with the parent even while an import hangs.
     end_with_parent(lambda: os._exit(EXIT_ERROR))
     app = root.app
     click.echo(LOADED + json.dumps(load(app)._asdict()))
@@ -83,12 +83,12 @@ def _run(root: Root, port: int, seconds: float | None) -> int:
     is_demo = not root.is_named
     app = _demo() if is_demo else root.app
     if not is_demo and isinstance(app.store, SqliteStore):
-        # What a database server holds is changed by `duly migrate` alone.
+        # A database server is migrated only by `duly migrate`.
         app.migrate()
     app.ready()
     command = app.command()
     if command is None:
-        fail("the app must be in a module or a script that can be imported", EXIT_USAGE)
+        fail("the app must be in a module or script that can be imported", EXIT_USAGE)
     try:
         with _listener(port) as listener:
             running = Dev(root, app, command, listener)
@@ -98,7 +98,7 @@ def _run(root: Root, port: int, seconds: float | None) -> int:
 
 
 def _demo() -> Duly:
-    """The demo on a database of its own, whatever the environment says: it writes there."""
+    """The demo, always on its own database because it writes to it."""
     os.environ["DULY_DATABASE_URL"] = f"sqlite:///{os.path.abspath(DATABASE)}"
     os.environ.setdefault("ORDERS_WEBHOOK_SECRET", secrets.token_hex(16))
     from duly.cli import demo
@@ -110,15 +110,16 @@ def _demo() -> Duly:
 
 
 def _listener(first: int) -> socket.socket:
-    """The server's socket, which stays open while the server is started again."""
-    for port in range(first, min(first + PORTS_TRIED, 65_536)):
+    """The server's socket, which stays open when the server restarts."""
+    last = min(first + PORTS_TRIED - 1, 65_535)
+    for port in range(first, last + 1):
         with suppress(OSError):
             return bind(HOST, port)
-    return fail(f"none of the ports from {first} on is free", hint="give another --port")
+    return fail(f"no free port in {first}-{last}", hint="give another --port")
 
 
 class StopRequests(Stop):
-    """How often somebody has asked to stop: the second time there is a hurry."""
+    """Counts stop requests; the second one means to hurry."""
 
     times = 0
 
@@ -131,7 +132,7 @@ class StopRequests(Stop):
 
 
 class Dev:
-    """The processes of an app, the code that they run, and the view of what they do."""
+    """The processes of an app, its code, and the view of their activity."""
 
     def __init__(self, root: Root, app: Duly, command: list[str], listener: socket.socket) -> None:
         self._app = app
@@ -146,8 +147,8 @@ class Dev:
         self._remedy = ""
 
     def app(self, seconds: float | None) -> int:
-        """Run the user's app until somebody asks to stop, or time is up; the exit code."""
-        self._remedy = "; it starts again when the code changes"
+        """Run the user's app until a stop request or the time limit; the exit code."""
+        self._remedy = "; it restarts when the code changes"
         loaded = load(self._app)
         code = Code(self._command, loaded.folders)
         try:
@@ -157,7 +158,7 @@ class Dev:
         return 0 if self._is_well else EXIT_ERROR
 
     def demo(self, seconds: float | None) -> int:
-        """The same for the demo; where its time was limited, it must have shown its main job."""
+        """Run the demo; if its time is limited, fail unless its main job was shown."""
         from duly.cli.dev.story import Story
 
         story = Story(self._view, self._out, self._url, self._children)
@@ -167,7 +168,7 @@ class Dev:
     def _until_stopped(
         self, steps: Steps, seconds: float | None, is_done: Callable[[], bool] = lambda: True
     ) -> None:
-        """Take one step after the other, and show what happens meanwhile."""
+        """Run the steps and refresh the view between them."""
         began = os_monotonic()
 
         def is_over() -> bool:
@@ -190,23 +191,23 @@ class Dev:
                 self._children.end(self._stop.hurry)
                 self._hear()
 
-    # What is done besides ------------------------------------------------------------------------
+    # Steps ---------------------------------------------------------------------------------------
 
     def _tell(self, story: Story) -> Steps:
         self._children.start_server(self._listener.fileno())
         try:
             yield from story.tell()
         except DulyError as error:
-            self._view.say(f"the demo has failed: {error}", "red")
+            self._view.say(f"the demo failed: {error}", "red")
 
     def _follow(self, code: Code, loaded: Loaded) -> Steps:
-        """Start what there is, and start it again whenever the code is another."""
+        """Start the processes, and restart them when the code changes."""
         self._start(loaded)
         while True:
             match code.look():
                 case Failure(why):
                     self._is_well = False
-                    self._view.say(f"{why}\nthe processes that run go on as they are", "red")
+                    self._view.say(f"{why}\nthe old code keeps running", "red")
                 case Loaded() as loaded:
                     self._view.say("the code has changed")
                     self._children.end(self._stop.hurry)
@@ -229,7 +230,7 @@ class Dev:
         for child in self._children.ended():
             self._is_well = False
             self._hear()
-            said = f"the {child.name} has ended with exit code {child.code}"
+            said = f"the {child.name} ended with exit code {child.code}"
             self._view.say(f"{said}{self._remedy}", "red")
 
     def _hear(self) -> None:

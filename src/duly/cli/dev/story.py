@@ -1,6 +1,6 @@
 """The scripted part of the demo: duly's main features in ten seconds.
 
-Told by a generator that gives way while it waits, so that everything else goes on meanwhile.
+A generator that yields while it waits, so that the main loop keeps running.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from duly.model.job import State
 SECRET = "ORDERS_WEBHOOK_SECRET"
 PHOTOS = 20
 KILL_AT = 0.1
-"""How far the album is when its worker is killed; the paper jams much later."""
+"""The album's progress at which its worker is killed, well before the paper jam."""
 
 Steps = Generator[None]
 
 
 class Story:
-    """Loses a worker and recovers its job, destroys a message, explains what schedules skip."""
+    """Previews schedules, kills a worker whose job is recovered, and runs a delayed delete."""
 
     def __init__(self, view: View, out: Out, url: str, children: Children) -> None:
         self._view, self._out, self._url = view, out, url
         self._children = children
         self.shown = False
-        """Whether jobs have run, one was recovered, and a preview was printed."""
+        """Whether a preview was printed, jobs have run and one was recovered."""
 
     def tell(self) -> Steps:
         self._explain_schedules()
@@ -50,7 +50,7 @@ class Story:
         yield from self._see_it_recovered(album)
         yield from self._see_it_destroyed(message)
         yield from self._order_a_teapot()
-        self._view.say("That was the demo; it goes on. Try, in another terminal:")
+        self._view.say("That was the demo; it keeps running. Try this in another terminal:")
         for command in ("jobs list", "schedules list", "run print_album photos:=30"):
             self._view.say(f"    duly --url {self._url} {command}", "")
 
@@ -62,22 +62,22 @@ class Story:
             self._view.show({"preview": found}, partial(foreseen, self._out, found))
 
     def _lose_a_worker(self) -> Generator[None, None, Job[str]]:
-        """An album whose worker was killed while it was printing."""
+        """A job whose worker was killed while it was running."""
         while True:
             album = demo.app.run(demo.print_album, PHOTOS)
             second = self._children.start_second_worker()
-            self._view.say("A second worker prints an album, and will be killed.")
+            self._view.say("A second worker starts printing an album, and is about to be killed.")
             while not album.state.is_terminal and _done(album) < KILL_AT:
                 yield
             self._children.kill(second)
             if album.state is State.RUNNING:
-                self._view.say("kill -9: it is dead, and nobody has said what became of the album.")
+                self._view.say("kill -9: the worker is gone, but its job is still marked running.")
                 return album
 
     def _see_it_recovered(self, album: Job[str]) -> Steps:
         while album.attempt < 2 and not album.state.is_terminal:
             yield
-        self._view.say("Another worker has noticed, and prints the album again.")
+        self._view.say("Another worker noticed, and prints the album again.")
         while not album.state.is_terminal:
             yield
         self._view.say(f"Printed: {album.result()}.")
@@ -89,7 +89,7 @@ class Story:
         (end,) = message.children()
         while not end.state.is_terminal:
             yield
-        self._view.say("Ada's message is gone: it was stored with its end, in one transaction.")
+        self._view.say("Ada's message is gone: it and its deletion were stored in one transaction.")
 
     def _order_a_teapot(self) -> Steps:
         body = json.dumps({"item": "teapot", "order": secrets.token_hex(4)}).encode()
@@ -101,9 +101,9 @@ class Story:
             answer = connection.getresponse()
             answer.read()
         except OSError as error:
-            self._view.say(f"The server did not answer the shop's webhook: {error}", "yellow")
+            self._view.say(f"The server did not respond to the shop's webhook: {error}", "yellow")
         else:
-            self._view.say(f"A webhook of the shop was answered with {answer.status}.")
+            self._view.say(f"The shop sent a webhook, and got status {answer.status}.")
         finally:
             connection.close()
 

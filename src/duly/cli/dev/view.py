@@ -32,7 +32,7 @@ MAX_RUNNING = 6
 MAX_TICKS = 5
 MAX_EVENTS = 8
 MAX_LINES = 20
-"""So many events of one moment are printed as lines; the others are only counted."""
+"""How many events are printed at a time; the rest are only counted."""
 
 
 class EventLine(NamedTuple):
@@ -45,7 +45,7 @@ class EventLine(NamedTuple):
 
 
 def event_line(news: News, now_ms: int) -> EventLine | None:
-    """What is worth a line of its own: ends, second attempts, ticks, and what operators do."""
+    """A line for finished jobs, further attempts, ticks and operator actions."""
     match news:
         case JobNews(state=State.PENDING) if news.attempt:
             return EventLine(now_ms, news.function, "pending", f"after attempt {news.attempt}")
@@ -61,14 +61,14 @@ def event_line(news: News, now_ms: int) -> EventLine | None:
 
 
 class DatabaseState(NamedTuple):
-    """How things stand in the database."""
+    """The state of the database at one time."""
 
     health: HealthReport
     schedules: Sequence[Schedule]
 
 
 class View:
-    """Keeps what has happened since the start, and shows it."""
+    """Collects events since the start and shows them."""
 
     def __init__(self, app: Duly, out: Out, title: str) -> None:
         self._app, self._out, self._title = app, out, title
@@ -82,7 +82,7 @@ class View:
 
     @contextmanager
     def shown(self) -> Generator[None]:
-        """Follow what happens; on a terminal, with a picture that changes."""
+        """Follow events, on a terminal with a live view."""
         with ExitStack() as stack:
             feed = self._app.core.feed
             self._follower = stack.enter_context(feed.following(lambda _: True, None, lambda: None))
@@ -97,37 +97,37 @@ class View:
                 self.update(now=True)
                 self._live = None
 
-    # Lines that stay -----------------------------------------------------------------------------
+    # Permanent lines -----------------------------------------------------------------------------
 
     def begin(self, url: str, where: str) -> None:
         facts = {"url": url, "database": where, "pid": os.getpid()}
-        said = f"duly dev: {url} on {where}; Ctrl-C ends"
+        said = f"duly dev: {url} on {where}; Ctrl-C stops"
         self.show(facts, lambda: self._out.styled(said, "bold"))
 
     def say(self, text: str, style: str = "bold") -> None:
         self.show({"message": text}, lambda: self._out.styled(text, style))
 
     def show(self, value: Mapping[str, Any], render: Callable[[], RenderableType]) -> None:
-        """A value: as a line of JSON, or as `render` shows it to people."""
+        """Print a value: as a line of JSON, or as `render` shows it to people."""
         if self._out.as_json:
             self._out.line(value)
         else:
             self._print(render())
 
     def _print(self, shown: RenderableType) -> None:
-        # A line may be longer than the terminal, which knows best how to break it.
+        # Leave breaking long lines to the terminal.
         self._out.console.print(shown, soft_wrap=True)
         self._out.console.file.flush()
 
     def heard(self, line: Line) -> None:
-        """A process has printed something."""
+        """Show a line that a process printed."""
         said = f"{line.who} | {line.text}"
         self.show({"process": line.who, "line": line.text}, lambda: self._out.styled(said, "dim"))
 
-    # What changes --------------------------------------------------------------------------------
+    # Updates -------------------------------------------------------------------------------------
 
     def update(self, *, now: bool = False) -> None:
-        """Take in what is new, and show it."""
+        """Read new events and show them."""
         new = self._take()
         if self._live is None:
             self._print_events(new)
@@ -178,7 +178,7 @@ class View:
         text.append_text(self._out.cell(event.outcome))
         return text.append(f" {safe(event.why)}".rstrip(), style="dim")
 
-    # The picture ---------------------------------------------------------------------------------
+    # The live view -------------------------------------------------------------------------------
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -196,7 +196,7 @@ class View:
         from rich.text import Text
 
         if self._standing is None:
-            return self._out.styled("the database cannot be read now", "red")
+            return self._out.styled("the database cannot be read", "red")
         health = self._standing.health
         waiting = sum(queue.due + queue.held for queue in health.queues)
         later = sum(queue.later for queue in health.queues)

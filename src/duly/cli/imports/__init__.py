@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 KINDS = {"new": "green", "change": "yellow", "unchanged": "dim", "cannot": "red"}
-NO_PICKLES = "a job store holds pickles, and reading one runs whatever code it holds"
+NO_PICKLES = "a job store contains pickles, and reading a pickle can run any code"
 
 
 class Mapped(click.ParamType[Rule]):
@@ -35,11 +35,11 @@ class Mapped(click.ParamType[Rule]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Rule:
         pattern, sign, function = str(value).rpartition("=")
         if not sign or not function:
-            self.fail(f"{value!r} is no rule; give 'regex=function'", param, ctx)
+            self.fail(f"{value!r} is not a rule; write 'regex=function'", param, ctx)
         try:
             return Rule(re.compile(pattern), function)
         except re.error as error:
-            self.fail(f"{pattern!r} is no regular expression: {error}", param, ctx)
+            self.fail(f"{pattern!r} is not a valid regular expression: {error}", param, ctx)
 
 
 def _common(prefix: str) -> Decorator:
@@ -49,31 +49,35 @@ def _common(prefix: str) -> Decorator:
             "rules",
             type=Mapped(),
             multiple=True,
-            help="What matches calls this function; may be repeated.",
+            help="Entries that match call this function; repeatable.",
         ),
-        click.option("--prefix", default=prefix, show_default=True, help="Of the keys."),
-        click.option("--yes", is_flag=True, help="Write; else it is only shown."),
+        click.option("--prefix", default=prefix, show_default=True, help="Prefix for the keys."),
+        click.option(
+            "--yes", is_flag=True, help="Write the schedules instead of only showing them."
+        ),
     )
 
 
 @click.group(cls=Group)
 def imports() -> None:
-    """Take over schedules from cron and other systems.
+    """Import schedules from cron and other systems.
 
-    Shows what is new and what would change, and writes it with --yes. The same import again
-    changes nothing. Exit 1 if something cannot be taken over.
+    Shows what is new and what would change; --yes writes it. Repeating an import changes nothing.
+    Exit 1 if an entry cannot be imported.
     """
 
 
-# Where they come from ----------------------------------------------------------------------------
+# Sources -----------------------------------------------------------------------------------------
 
 
 @imports.command()
 @click.argument("file", type=click.File(encoding="utf-8", errors="surrogateescape"))
-@click.option("--system", is_flag=True, help="With a column for the user, as /etc/crontab.")
-@click.option("--function", metavar="NAME", help="Calls this, with command=<what the line runs>.")
+@click.option("--system", is_flag=True, help="Expect a user column, as in /etc/crontab.")
+@click.option(
+    "--function", metavar="NAME", help="Call this function, with the line's command as command=."
+)
 @_common("crontab:")
-@tz_option("The zone of the schedules; this machine's by default.")
+@tz_option("Time zone of the schedules (default: this machine's).")
 @click.pass_obj
 def crontab(
     root: Root,
@@ -85,10 +89,11 @@ def crontab(
     yes: bool,
     tz: str | None,
 ) -> None:
-    """Take over the lines of a crontab: a file, or - for standard input.
+    """Import a crontab from a file, or from standard input with -.
 
-    Each calls a function, which gets what the line runs as `command`, and with --system the
-    `user`, if it takes them. Variables are not taken over, apart from CRON_TZ.
+    Each line calls a function. If the function has these parameters, it gets the line's command as
+    `command` and, with --system, the user as `user`. CRON_TZ is used; other variables are not
+    imported.
 
     \b
     crontab -l | duly import crontab - --function run_command
@@ -98,29 +103,29 @@ def crontab(
     from duly.cli.imports.from_crontab import read_crontab
 
     if function is None and not rules:
-        fail("say what the lines call: --function NAME, or --map 'regex=function'", EXIT_USAGE)
+        fail("give the function to call: --function NAME, or --map 'regex=function'", EXIT_USAGE)
     if not system and file.name.startswith(("/etc/crontab", "/etc/cron.d/")):
-        fail(f"{file.name} has a column for the user; give --system", EXIT_USAGE)
+        fail(f"{file.name} has a user column; give --system", EXIT_USAGE)
     zone = tz or local_zone()
     found = read_crontab(file.read(), zone, system=system)
     if found.settings:
         names = ", ".join(f"{name} (line {line})" for name, line in found.settings.items())
-        root.out.note(f"set for the commands, and not taken over: {names}")
-    _take_over(root, found.found, _planner(root, prefix, rules, function), yes=yes)
+        root.out.note(f"variables that were not imported: {names}")
+    _import(root, found.found, _planner(root, prefix, rules, function), yes=yes)
 
 
 @imports.command("celery-beat")
 @click.argument("source", metavar="MODULE:NAME|FILE.json")
 @_common("beat:")
-@tz_option("The zone of the schedules; by default the app's `timezone`, or UTC.")
+@tz_option("Time zone of the schedules (default: the app's `timezone`, or UTC).")
 @click.pass_obj
 def celery_beat(
     root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool, tz: str | None
 ) -> None:
-    """Take over the `beat_schedule` of Celery: that of an app, or a dict.
+    """Import Celery's `beat_schedule` from an app or a dict.
 
-    A task calls the function of the same name, or of the part after its last dot, unless --map
-    says otherwise. Celery need not be installed if the module does not need it.
+    A task calls the function of the same name, or the one named like the part after the last dot,
+    unless --map matches. Celery does not have to be installed unless the module imports it.
 
     \b
     duly import celery-beat shop.celery:app
@@ -133,7 +138,7 @@ def celery_beat(
         raise InvalidOption("SOURCE", f"{source} has no beat_schedule")
     zone = tz or beat.tz or "UTC"
     found = read_beat(beat.schedule, zone)
-    _take_over(root, found, _planner(root, prefix, rules), yes=yes)
+    _import(root, found, _planner(root, prefix, rules), yes=yes)
 
 
 @imports.command()
@@ -141,10 +146,10 @@ def celery_beat(
 @_common("apscheduler:")
 @click.pass_obj
 def apscheduler(root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool) -> None:
-    """Take over the jobs of an APScheduler 3 scheduler.
+    """Import the jobs of an APScheduler 3 scheduler.
 
-    It is asked for its jobs with get_jobs(), so it may have to be started by its module. The
-    database of a job store is not read: it holds pickles, which run code when they are read.
+    Jobs are read with get_jobs(), so the module may have to start the scheduler. The database of a
+    job store is not read: it contains pickles, which can run code when they are read.
 
     \b
     duly import apscheduler shop.jobs:scheduler
@@ -156,8 +161,8 @@ def apscheduler(root: Root, source: str, rules: tuple[Rule, ...], prefix: str, y
         fail(f"{NO_PICKLES}; name the scheduler as module:scheduler", EXIT_USAGE)
     scheduler = _object(source)
     if not callable(getattr(scheduler, "get_jobs", None)):
-        raise InvalidOption("SOURCE", f"{source} is no scheduler: it has no get_jobs()")
-    _take_over(root, read_jobs(scheduler), _planner(root, prefix, rules), yes=yes)
+        raise InvalidOption("SOURCE", f"{source} is not a scheduler: it has no get_jobs()")
+    _import(root, read_jobs(scheduler), _planner(root, prefix, rules), yes=yes)
 
 
 def _object(source: str) -> Any:
@@ -172,7 +177,7 @@ def _json_file(source: str) -> Any:
     except (OSError, ValueError) as error:
         raise InvalidOption("SOURCE", f"cannot read {source}: {error}") from error
     if not is_mapping(found):
-        raise InvalidOption("SOURCE", f"{source} holds no object")
+        raise InvalidOption("SOURCE", f"{source} does not contain a JSON object")
     return found
 
 
@@ -185,17 +190,17 @@ def _planner(
         if not each["internal"]
     }
     if not root.is_remote:
-        # An app that no worker has run yet has published nothing.
+        # The functions of an app are not published until a worker has run it.
         for info in (each for each in operations.published(root.app) if not each.internal):
             schema = json.loads(info.schema)
             known.setdefault(info.name, schema.get("properties", {}))
     return Planner(root.api, known, prefix, rules, function)
 
 
-# What becomes of them ----------------------------------------------------------------------------
+# Planning and writing ----------------------------------------------------------------------------
 
 
-def _take_over(root: Root, found: Iterable[ReadEntry], planner: Planner, *, yes: bool) -> None:
+def _import(root: Root, found: Iterable[ReadEntry], planner: Planner, *, yes: bool) -> None:
     out = root.out
     changes = list(planner.plan(found))
     to_write = [change for change in changes if change.kind in ("new", "change")]
@@ -218,7 +223,7 @@ def _written(root: Root, changes: list[Change]) -> int:
                 advance(done, len(changes), str(change.key))
         except BaseException:
             root.out.note(
-                f"{done} of {len(changes)} are written; the same again goes on from there"
+                f"{done} of {len(changes)} were written; run the same import again to continue"
             )
             raise
     return done
@@ -228,10 +233,14 @@ def _summary(changes: list[Change], written: int, to_write: int) -> str:
     counts = {kind: sum(change.kind == kind for change in changes) for kind in KINDS}
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     if not changes:
-        return "nothing to take over"
+        return "nothing to import"
     if written:
         return f"{said}: {written} written"
-    return f"{said}: nothing is written without --yes" if to_write else f"{said}: nothing to write"
+    return (
+        f"{said}: nothing was written; give --yes to write"
+        if to_write
+        else f"{said}: nothing to write"
+    )
 
 
 def _show(out: Out, change: Change) -> None:
@@ -256,7 +265,7 @@ def _lines(out: Out, change: Change) -> Iterable[Text]:
     if change.kind != "unchanged":
         yield _indented(out, f"next {out.moment(change.would['next_tick_at_ms']) or 'never'}")
     if change.lost:
-        yield _indented(out, f"not taken over: {', '.join(change.lost)}")
+        yield _indented(out, f"not imported: {', '.join(change.lost)}")
 
 
 def _indented(out: Out, text: str) -> Text:

@@ -11,32 +11,32 @@ NO_FIELDS: Fields = MappingProxyType({})
 
 
 class Entry(NamedTuple):
-    """A schedule of another system, in the words of duly."""
+    """A schedule of another system, in duly's terms."""
 
     where: str
-    """Where it stands there, for people."""
+    """Where it is in the source, for people."""
     text: str
-    """As it is written there."""
+    """Its text in the source."""
     key: str
-    """What it is called, always the same, without a prefix."""
+    """Its key without the prefix, the same in every import."""
     times: Fields
-    """`cron` and `tz`, or `every_ms`, or `at`: as the API takes them."""
+    """`cron` and `tz`, or `every_ms`, or `at`, as in the API."""
     calls: str
-    """What it calls there; `--map` looks at it."""
+    """What it calls in the source; `--map` matches this."""
     args: tuple[Any, ...] = ()
     kwargs: Fields = NO_FIELDS
     offered: Fields = NO_FIELDS
-    """Arguments for a function that takes them."""
+    """Arguments that are passed if the function has such parameters."""
     options: Fields = NO_FIELDS
-    """What its jobs have that others have not."""
+    """Options of its jobs."""
     made_with: Fields = NO_FIELDS
-    """What a new one has besides; one that is there already keeps its own."""
+    """Further fields of a new schedule; an existing one keeps its own."""
     lost: tuple[str, ...] = ()
-    """What duly does not take over, in words."""
+    """The parts that are not imported, for people."""
 
 
 class NotImportable(NamedTuple):
-    """What cannot be taken over, and why."""
+    """An entry that cannot be imported, and why."""
 
     where: str
     text: str
@@ -47,12 +47,12 @@ ReadEntry = Entry | NotImportable
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it has fields by name."""
+    """Whether it is a mapping."""
     return isinstance(value, Mapping)
 
 
 class UniqueNames:
-    """Gives names; one that is given again has a number after it."""
+    """Makes names unique by appending a number to repeated ones."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}

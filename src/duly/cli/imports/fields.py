@@ -21,7 +21,7 @@ def all_values(field: int) -> frozenset[int]:
 
 
 def read(text: str, field: int) -> frozenset[int] | None:
-    """The values that duly reads in a field; None if it does not understand it."""
+    """The values that duly parses from a field; None if the field is not valid."""
     if text == "*":
         return all_values(field)
     words = [text if index == field else every for index, every in enumerate(_EVERY)]
@@ -34,7 +34,7 @@ def read(text: str, field: int) -> frozenset[int] | None:
 
 
 def write(values: Iterable[int], field: int, text: str = "") -> str:
-    """A field of these values: as it was written, if duly reads the same in that."""
+    """A field with these values; the original text if duly parses the same values from it."""
     wanted = frozenset(values)
     if wanted == all_values(field):
         return "*"
@@ -44,7 +44,7 @@ def write(values: Iterable[int], field: int, text: str = "") -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """No `L`, `W`, `#` or `H`, which mean nothing elsewhere."""
+    """Whether it has no `L`, `W`, `#` or `H`, which other systems do not know."""
     return all(_NAME.fullmatch(word) for word in re.findall(r"[A-Za-z#?]+", text))
 
 

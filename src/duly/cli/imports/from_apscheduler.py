@@ -1,8 +1,8 @@
 """Reads the jobs of an APScheduler 3 scheduler, without APScheduler.
 
-Its crontabs count the days of the week from Monday, and all their fields have to match: both the
-day of the month and that of the week. What is read is an object of the user's own module. The
-database of a job store is not: it holds pickles, and reading one runs whatever code it holds.
+Its crontabs count weekdays from Monday, and all fields have to match, both the day of the month and
+the day of the week. Jobs are read from an object in the user's module, never from the database of a
+job store: that contains pickles, and reading a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def _calls(job: Any) -> str:
 
 
 def _name(job: Any) -> str:
-    # An id that nobody has chosen is another one each time.
+    # A generated id is different each time.
     return _calls(job) if _ID_OF_ITS_OWN.fullmatch(str(job.id)) else str(job.id)
 
 
 def _digest(job: Any) -> str:
-    """What tells jobs of one name apart; they come in the order in which they are due."""
+    """A digest that distinguishes jobs of the same name, whatever their order."""
     args: list[Any] = list(job.args or ())
     kwargs: dict[str, Any] = dict(job.kwargs or {})
     called = (str(job.trigger), args, sorted(kwargs.items()))
@@ -58,7 +58,7 @@ def _digest(job: Any) -> str:
 
 def _entry(job: Any, where: str, key: str) -> Entry:
     times, more = _times(job.trigger)
-    # One that was not started yet has no such attribute; one that is paused has None.
+    # A job that has not been started has no such attribute; a paused one has None.
     if getattr(job, "next_run_time", job) is None:
         more["enabled"] = False
     return Entry(
@@ -74,7 +74,7 @@ def _entry(job: Any, where: str, key: str) -> Entry:
 
 
 def _times(trigger: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """When it fires, and what a new schedule has besides."""
+    """When it fires, and further fields of a new schedule."""
     more: dict[str, Any] = {
         name: _instant(value)
         for name, value in (
@@ -88,14 +88,14 @@ def _times(trigger: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if hasattr(trigger, "run_date"):
         return {"at": _instant(trigger.run_date)}, {}
     if hasattr(trigger, "interval"):
-        # Its start is one of its ticks, and the first.
+        # The start of an interval is its first tick.
         if start := more.pop("start_at", None):
             more["anchor_at"] = start
         return interval(trigger.interval), more
     named = {str(getattr(field, "name", "")): str(field) for field in _fields(trigger)}
     if {"minute", "hour", "day_of_week"} <= named.keys():
         return {"cron": expression_of(named), "tz": zone_name(trigger.timezone)}, more
-    raise Refused(f"{type(trigger).__name__} is neither a cron, an interval nor a date")
+    raise Refused(f"{type(trigger).__name__} is not a cron, interval or date trigger")
 
 
 def _fields(trigger: Any) -> list[Any]:
@@ -105,15 +105,15 @@ def _fields(trigger: Any) -> list[Any]:
 
 def _instant(value: Any) -> str:
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise Refused(f"{value} has no zone")
+        raise Refused(f"{value} has no time zone")
     return value.isoformat()
 
 
 def expression_of(named: dict[str, str]) -> str:
-    """An expression that fires when a cron trigger with these fields does."""
+    """A cron expression equivalent to a trigger with these fields."""
     for name in ("year", "week"):
         if named.get(name, "*") != "*":
-            raise Refused(f"duly has no field for its {name}")
+            raise Refused(f"duly has no cron field for {name}")
     days, weekdays = _days(named.get("day", "*"))
     weekday = _weekdays(named["day_of_week"])
     if weekday != "*":
@@ -141,7 +141,7 @@ def _weekdays(text: str) -> str:
 
 
 def _days(text: str) -> tuple[str, str]:
-    """The field for days of a month as the two of a cron expression, one of which is enough."""
+    """The day field as the two day fields of a cron expression, either of which may match."""
     days: list[str] = []
     weekdays: list[str] = []
     plain: list[str] = []
@@ -157,7 +157,7 @@ def _days(text: str) -> tuple[str, str]:
         if written == "*":
             return "*", "*"
         days.insert(0, written)
-    # With `?` in the one field the other decides alone.
+    # With `?` in one field, only the other one counts.
     return ",".join(days) or ("?" if weekdays else "*"), ",".join(weekdays) or "*"
 
 
@@ -171,13 +171,13 @@ def _part(part: str, field: int, names: dict[str, int]) -> range:
     first, dash, last = base.partition("-")
     try:
         start = every[0] if base == "*" else _number(first, names)
-        # With a step, a number alone goes on to the end.
+        # With a step, a single number is the start of a range to the end.
         end = every[-1] if base == "*" or (slash and not dash) else _number(last or first, names)
         numbers = range(start, end + 1, int(step) if slash else 1)
     except (KeyError, ValueError) as error:
-        raise Refused(f"{part!r} is no value of its trigger") from error
+        raise Refused(f"{part!r} is not a valid value") from error
     if not numbers or not set(numbers) <= set(every):
-        raise Refused(f"{part!r} is no value of its trigger")
+        raise Refused(f"{part!r} is not a valid value")
     return numbers
 
 

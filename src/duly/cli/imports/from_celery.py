@@ -1,7 +1,7 @@
 """Reads the `beat_schedule` of Celery, without Celery.
 
-Its crontabs count the days of the week from Sunday, as cron does, but all their fields have to
-match: both the day of the month and that of the week. Ranges may go over the end: `fri-mon`.
+Its crontabs count weekdays from Sunday, as cron does, but all fields have to match, both the day of
+the month and the day of the week. Ranges may wrap around: `fri-mon`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ FIELDS = {
     "month_of_year": fields.MONTH,
     "day_of_week": fields.WEEKDAY,
 }
-BOTH_DAYS = "both its day of the month and of the week have to match; duly takes either"
+BOTH_DAYS = "both day of month and day of week must match here; in duly either is enough"
 
 
 class Beat(NamedTuple):
-    """What `beat_schedule` says, and the zone of its crontabs."""
+    """A `beat_schedule` and the time zone of its crontabs."""
 
     schedule: Mapping[str, Any]
     tz: str | None
 
 
 class Refused(Exception):
-    """Why an entry cannot be taken over."""
+    """Why an entry cannot be imported."""
 
 
 def beat_of(found: Any) -> Beat | None:
-    """The schedule of a Celery app, of its `conf`, or one that is given as it is."""
+    """The schedule of a Celery app or its `conf`, or a plain dict."""
     if is_mapping(found) and "beat_schedule" not in found:
         return Beat(found, None)
     conf = found if is_mapping(found) else getattr(found, "conf", found)
@@ -55,7 +55,7 @@ def beat_of(found: Any) -> Beat | None:
 
 
 def zone_name(tz: Any) -> str:
-    """What a zone is called: a name, or an object of zoneinfo or pytz."""
+    """The name of a zone, given as text or as a zoneinfo or pytz object."""
     return str(getattr(tz, "key", None) or getattr(tz, "zone", None) or tz)
 
 
@@ -70,12 +70,12 @@ def read_beat(schedule: Mapping[str, Any], tz: str) -> Iterator[ReadEntry]:
 
 def _entry(name: str, entry: Any, tz: str) -> Entry:
     if not is_mapping(entry) or not isinstance(entry.get("task"), str):
-        raise Refused("it names no task")
+        raise Refused("it has no task")
     options: Any = entry.get("options") or {}
     args: Any = entry.get("args") or ()
     kwargs: Any = entry.get("kwargs") or {}
     if not is_mapping(options) or not is_mapping(kwargs):
-        raise Refused("its kwargs or options are no dict")
+        raise Refused("its kwargs or options are not a dict")
     queue = options.get("queue")
     return Entry(
         where=f"entry {name}",
@@ -98,11 +98,11 @@ def _times(schedule: Any, tz: str) -> dict[str, Any]:
         schedule = dict(zip(FIELDS, words, strict=True))
     if _is_crontab(schedule):
         return {"cron": expression_of(schedule), "tz": tz}
-    raise Refused(f"{type(schedule).__name__} is neither a crontab nor an interval")
+    raise Refused(f"{type(schedule).__name__} is not a crontab or an interval")
 
 
 def interval(length: Delay) -> dict[str, Any]:
-    """An interval as the API takes it."""
+    """An interval in the API's form."""
     try:
         return {"every_ms": length_ms("its interval", length)}
     except InvalidTime as error:
@@ -116,7 +116,7 @@ def _is_crontab(schedule: Any) -> bool:
 
 
 def expression_of(crontab: Any) -> str:
-    """The five fields of an expression that fires when the crontab does."""
+    """A cron expression equivalent to a crontab."""
     values = {name: _given(crontab, name) for name in FIELDS}
     words = {
         name: fields.write(expand(value, field), field, str(value))
@@ -134,7 +134,7 @@ def _given(crontab: Any, name: str) -> Any:
 
 
 def expand(value: Any, field: int) -> frozenset[int]:
-    """The values of a field, as Celery reads it."""
+    """The values of a field, as Celery parses it."""
     if isinstance(value, str):
         parts = [number for part in value.split(",") for number in _part(part.strip(), field)]
     elif isinstance(value, Iterable):
@@ -159,7 +159,7 @@ def _part(part: str, field: int) -> list[int]:
     if not slash:
         return numbers
     if not (base == "*" or dash) or not (step.isascii() and step.isdigit() and int(step)):
-        raise Refused(f"{part!r} is no value of its crontab")
+        raise Refused(f"{part!r} is not a valid value")
     return numbers[:: int(step)]
 
 
@@ -176,7 +176,7 @@ def _number(text: str, field: int) -> int:
     if number is None and text.isascii() and text.isdigit():
         number = int(text)
     if number is None or number not in fields.all_values(field):
-        raise Refused(f"{text!r} is no value of its crontab")
+        raise Refused(f"{text!r} is not a valid value")
     return number
 
 

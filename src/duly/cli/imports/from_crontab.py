@@ -1,8 +1,8 @@
-"""Reads crontabs: those of users, and system crontabs, which have a user column.
+"""Reads crontabs: user crontabs, and system crontabs, which have a user column.
 
-A line means what Debian's cron and cronie take it to mean. That is how duly reads expressions too,
-with one difference: where the day of the month or of the week begins with `*`, cron wants both to
-match, while duly does so only where one of them is exactly `*`. See `_days`.
+Lines are parsed as Debian's cron and cronie parse them. duly parses expressions in the same way,
+with one difference: if the day of the month or of the week starts with `*`, cron requires both to
+match, while duly does so only if one of them is exactly `*`. See `_days`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ LONGEST_NAME = 40
 
 
 class Crontab(NamedTuple):
-    """What a crontab holds, line by line."""
+    """The contents of a crontab, by line."""
 
     found: list[ReadEntry]
     settings: dict[str, int]
-    """Variables that are set for the commands, with their lines: they are not taken over."""
+    """Variables for the commands, with their line numbers; they are not imported."""
 
 
 class _Refused(Exception):
-    """Why a line cannot be taken over."""
+    """Why a line cannot be imported."""
 
 
 def read_crontab(text: str, tz: str, *, system: bool = False) -> Crontab:
-    """All lines of a crontab that call something; `tz` is the zone of cron itself."""
+    """All lines of a crontab that run a command; `tz` is the zone of cron itself."""
     settings: dict[str, int] = {}
     found = list(_found(text, tz, system, settings))
     return Crontab(found, settings)
@@ -71,9 +71,9 @@ def _entry(where: str, line: str, tz: str, system: bool, numbered: UniqueNames) 
     expression, rest = _macro(line) if line.startswith("@") else _five_fields(line)
     user, command = _parted(rest) if system else ("", rest)
     if not command:
-        raise _Refused("it has no user or no command" if system else "it has no command")
+        raise _Refused("the user or the command is missing" if system else "the command is missing")
     if _PERCENT.search(command):
-        raise _Refused("what stands after % is the input of the command; put it into the command")
+        raise _Refused("text after % is the command's standard input; move it into the command")
     command = command.replace("\\%", "%")
     offered = {"command": command, "user": user} if system else {"command": command}
     name = numbered(_name(command, user))
@@ -84,17 +84,17 @@ def _entry(where: str, line: str, tz: str, system: bool, numbered: UniqueNames) 
 def _macro(line: str) -> tuple[str, str]:
     macro, rest = _parted(line)
     if macro.lower() == "@reboot":
-        raise _Refused("cron runs it when the machine starts, which is no time")
+        raise _Refused("@reboot means at system start, which is not a time")
     if macro.upper() not in MACROS:
-        raise _Refused(f"duly has no {macro}")
+        raise _Refused(f"duly does not support {macro}")
     return macro.lower(), rest
 
 
 def _five_fields(line: str) -> tuple[str, str]:
-    # A minus before the minute keeps cronie from logging.
+    # A minus sign before the minute disables cronie's logging.
     words = line.removeprefix("-").split(None, 5)
     if len(words) < 6:
-        raise _Refused("it has no five fields and a command")
+        raise _Refused("a line needs five fields and a command")
     for field, word in enumerate(words[:5], fields.MINUTE):
         _check(word, field)
     minute, hour, day, month, weekday = words[:5]
@@ -104,7 +104,7 @@ def _five_fields(line: str) -> tuple[str, str]:
 
 def _check(word: str, field: int) -> None:
     if "~" in word:
-        raise _Refused(f"{word} is a random time; write H({word.replace('~', '-')}) for it in duly")
+        raise _Refused(f"{word} is a random time; in duly, write H({word.replace('~', '-')})")
     if not _FIELD.fullmatch(word) or fields.read(word, field) is None:
         raise _Refused(_what_is_wrong(word, field))
 
@@ -116,14 +116,14 @@ def _what_is_wrong(word: str, field: int) -> str:
         Cron(" ".join(words))
     except InvalidCron as error:
         return f"{error.field}: {error.reason}; {error.hint}"
-    return f"cron has no {word!r}"
+    return f"{word!r} is not valid in a crontab"
 
 
 def _days(day: str, weekday: str) -> tuple[str, str]:
-    """The two day fields as duly has to read them.
+    """The two day fields, written for duly.
 
-    If one begins with `*`, cron wants both to match; else one of them is enough. In duly both have
-    to match only if one is exactly `*`, that is if it names every day.
+    If one of them starts with `*`, cron requires both to match; otherwise either is enough. duly
+    requires both only if one is exactly `*`, that is, every day.
     """
     if not day.startswith("*") and not weekday.startswith("*"):
         return day, weekday
@@ -131,7 +131,9 @@ def _days(day: str, weekday: str) -> tuple[str, str]:
         return "*", weekday
     if fields.read(weekday, fields.WEEKDAY) == fields.all_values(fields.WEEKDAY):
         return day, "*"
-    raise _Refused("cron wants both its days to match, for one begins with *; duly takes either")
+    raise _Refused(
+        "a day field starts with *, so cron requires both to match; duly requires either"
+    )
 
 
 def _checked(expression: str, tz: str) -> str:
@@ -150,7 +152,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _name(command: str, user: str) -> str:
-    """The same for the same command, wherever and however often it stands."""
+    """A name that depends only on the command and the user."""
     words = re.sub(r"[^\w.]+", "-", command, flags=re.ASCII)[:LONGEST_NAME].strip("-.")
     digest = hashlib.sha256(f"{user}\0{command}".encode("utf-8", "surrogateescape")).hexdigest()
     return f"{words}-{digest[:6]}"

@@ -1,7 +1,7 @@
-"""Plans an import as a whole, then writes it as a whole.
+"""Plans a whole import, then writes it.
 
-The API is asked about every schedule first, and makes none. So whatever it would refuse is known
-before anything is written, and what stands already is compared with what it would say itself.
+The API first checks every schedule without creating it. Refusals are therefore known before
+anything is written, and existing schedules are compared with the API's own representation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Kind = Literal["new", "change", "unchanged", "cannot"]
 
 
 class Rule(NamedTuple):
-    """What matches is called as this function."""
+    """Entries that match the pattern call this function."""
 
     pattern: re.Pattern[str]
     function: str
 
 
 class Change(NamedTuple):
-    """What becomes of one schedule of the other system."""
+    """What an import does with one entry of the source."""
 
     kind: Kind
     where: str
@@ -37,14 +37,14 @@ class Change(NamedTuple):
     would: dict[str, Any] | None = None
     """The schedule as it would be."""
     stands: dict[str, Any] | None = None
-    """The schedule as it is."""
+    """The existing schedule."""
     body: dict[str, Any] | None = None
     reason: str | None = None
     lost: tuple[str, ...] = ()
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """What differs: before and after."""
+        """The fields that differ: before and after."""
         if self.would is None or self.stands is None:
             return {}
         return differences(self.stands, self.would)
@@ -55,7 +55,7 @@ def differences(stands: Mapping[str, Any], would: Mapping[str, Any]) -> dict[str
 
 
 class Planner:
-    """Says what would become of entries, and asks no one to write anything."""
+    """Plans the change for each entry, without writing anything."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Planner:
         rules: Sequence[Rule],
         function: str | None,
     ) -> None:
-        """`known`: the parameters of every function, in their order."""
+        """`known`: the parameters of every function, in order."""
         self._api, self._known = api, known
         self._prefix, self._rules, self._function = prefix, rules, function
 
@@ -77,7 +77,7 @@ class Planner:
                 continue
             key = self._prefix + entry.key
             if key in seen:
-                yield _refused(entry, key, "another one has the same key")
+                yield _refused(entry, key, "another entry has the same key")
                 continue
             seen.add(key)
             yield self._change(entry, key)
@@ -98,7 +98,7 @@ class Planner:
         elif not differences(stands, would):
             kind = "unchanged"
         elif stands["declared"]:
-            return _refused(entry, key, "code declares a schedule of this key; change it there")
+            return _refused(entry, key, "this key is declared in code; change it there")
         else:
             kind = "change"
         made = {**body, **entry.made_with} if kind == "new" else body
@@ -117,7 +117,7 @@ class Planner:
                 raise
             return None
 
-    # What is called ------------------------------------------------------------------------------
+    # Functions and arguments ---------------------------------------------------------------------
 
     def _body(self, entry: Entry, key: str) -> dict[str, Any]:
         function = self._function_for(entry)
@@ -136,28 +136,28 @@ class Planner:
         if self._function is not None:
             return self._function
         if entry.offered:
-            raise _NoFit("no --map matches it, and there is no --function")
+            raise _NoFit("no --map matches it, and --function is not given")
         short = re.split(r"[.:]", entry.calls)[-1]
         name = next((name for name in (entry.calls, short) if name in self._known), None)
         if name is None:
             near = difflib.get_close_matches(short, self._known, 1)
             meant = f", did you mean {near[0]!r}?" if near else ""
-            raise _NoFit(f"there is no function {short!r}{meant}; say which with --map")
+            raise _NoFit(f"there is no function {short!r}{meant}; choose one with --map")
         return name
 
     def _arguments(self, entry: Entry, function: str) -> dict[str, Any]:
         takes = self._known.get(function, entry.offered)
         if self._function == function and "command" in entry.offered and "command" not in takes:
-            raise _NoFit(f"{function}() takes no `command`")
+            raise _NoFit(f"{function}() has no parameter `command`")
         arguments = {name: value for name, value in entry.offered.items() if name in takes}
         names = [name for name in takes if name not in entry.kwargs]
         if len(entry.args) > len(names):
-            raise _NoFit(f"{function}() takes fewer arguments than it is given")
+            raise _NoFit(f"{function}() takes fewer arguments than the entry passes")
         return {**arguments, **dict(zip(names, entry.args, strict=False)), **entry.kwargs}
 
 
 class _NoFit(Exception):
-    """Why nothing can be called so."""
+    """Why the entry cannot call a function."""
 
 
 def _refused(entry: Entry, key: str, reason: str) -> Change:
@@ -177,7 +177,7 @@ def _json(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(api: Api, changes: Sequence[Change]) -> Iterator[Change]:
-    """Write what is new or has changed, one after the other, and give each when it is written."""
+    """Write new and changed schedules one by one; yield each after it is written."""
     for change in changes:
         assert change.body is not None
         if change.kind == "new":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import force_option, note_option, or_nearest, owner_option, schedule_id, sure
+from duly.cli.ask import force_option, new_owner_option, note_option, or_nearest, schedule_id, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 FIRST_TICKS = 5
 MAX_SHOWN = 10
 BACKFILL_PAGE = 500
-"""So many ticks are filled in with one request."""
+"""How many ticks one request backfills."""
 _pairs = click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1, type=Pair())
 
 
-# Making and changing -----------------------------------------------------------------------------
+# Creating and changing ---------------------------------------------------------------------------
 
 
 @schedules.command()
@@ -47,9 +47,9 @@ _pairs = click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1
 @click.argument("function", metavar="FUNCTION")
 @_pairs
 @schedule_options
-@click.option("--disabled", is_flag=True, help="It does not tick until it is enabled.")
-@click.option("--fire-at-once", is_flag=True, help="--every ticks first when it is made.")
-@owner_option
+@click.option("--disabled", is_flag=True, help="Create it disabled.")
+@click.option("--fire-at-once", is_flag=True, help="With --every: run first when it is created.")
+@new_owner_option
 @click.pass_obj
 def create(
     root: Root,
@@ -62,10 +62,10 @@ def create(
     owner: str | None,
     **options: Any,
 ) -> None:
-    """Make a schedule that calls FUNCTION, or POSTs to endpoint:NAME.
+    """Create a schedule that calls FUNCTION, or POSTs to endpoint:NAME.
 
-    Arguments are text after =, JSON after :=. Give --cron, --every or --at; the first ticks are
-    shown with what they will come to.
+    Arguments are name=text or name:=json. Give --cron, --every or --at. The upcoming runs are
+    previewed.
 
     \b
     duly schedules create nightly report --cron "0 2 * * *" --tz Europe/Berlin
@@ -85,14 +85,18 @@ def create(
 @on_one
 @_pairs
 @schedule_options
-@click.option("--function", metavar="NAME", help="Call this instead; or endpoint:NAME.")
+@click.option("--function", metavar="NAME", help="Call this function, or POST to endpoint:NAME.")
 @click.option(
     "--clear",
     type=click.Choice(sorted(CLEARABLE)),
     multiple=True,
-    help="Take an option away; may be given several times.",
+    help="Remove this option; repeatable.",
 )
-@click.option("--version", type=int, help="Only if it is still this one; else the one of now.")
+@click.option(
+    "--version",
+    type=int,
+    help="Fail unless the schedule is at this version (default: the current one).",
+)
 @click.pass_obj
 def update(
     root: Root,
@@ -105,10 +109,10 @@ def update(
     version: int | None,
     **options: Any,
 ) -> None:
-    """Change what is given, and nothing else.
+    """Change a schedule; options that are not given stay as they are.
 
-    Arguments, if some are given, replace all that there were. Another trigger, zone, start or end
-    counts from now.
+    Arguments, if given, replace all existing arguments. A new trigger, time zone, start or end
+    applies from now.
 
     \b
     duly schedules update nightly --cron "30 2 * * *" --jitter 5m
@@ -119,7 +123,7 @@ def update(
     if function is not None:
         changes |= called(function)
     if not changes:
-        fail("give at least one option that is to change", EXIT_USAGE)
+        fail("give at least one option to change", EXIT_USAGE)
     api = root.api
     which = schedule_id(api, key, owner)
     read = api.get("/schedules/{}", which)["version"] if version is None else version
@@ -130,8 +134,8 @@ def update(
         if error.code != "stale_version":
             raise
         fail(
-            f"somebody has changed {key!r} since version {read}; nothing was changed by this",
-            hint=f"see what it is now with `duly schedules show {key}`, then try again",
+            f"{key!r} is no longer at version {read}; nothing was changed",
+            hint=f"check it with `duly schedules show {key}`, then try again",
         )
     root.out.show(changed, lambda: _first_ticks(root, changed))
 
@@ -141,7 +145,7 @@ def _check_one_trigger(options: dict[str, Any], *, needed: bool) -> None:
     if len(given) > 1:
         fail(f"give {' or '.join(given)}, not both", EXIT_USAGE)
     if needed and not given:
-        fail("say when: give --cron, --every or --at", EXIT_USAGE)
+        fail("give --cron, --every or --at", EXIT_USAGE)
 
 
 def _asked(api: Api, function: str | None, ask: Any) -> Item:
@@ -156,7 +160,7 @@ def _asked(api: Api, function: str | None, ask: Any) -> Item:
 
 
 def _first_ticks(root: Root, schedule: Item) -> RenderableType:
-    """A schedule that was made or changed, with the ticks to come."""
+    """A created or changed schedule, with its upcoming ticks."""
     from rich.console import Group as Lines
 
     out = root.out
@@ -175,7 +179,7 @@ def _first_ticks(root: Root, schedule: Item) -> RenderableType:
 @note_option
 @click.pass_obj
 def enable(root: Root, key: str, owner: str | None, note: str | None) -> None:
-    """Let it tick again, from now: nothing that was due meanwhile is caught up.
+    """Enable a schedule, from now on: missed ticks are not caught up.
 
     \b
     duly schedules enable nightly --note "the import is fixed"
@@ -188,7 +192,7 @@ def enable(root: Root, key: str, owner: str | None, note: str | None) -> None:
 @note_option
 @click.pass_obj
 def disable(root: Root, key: str, owner: str | None, note: str | None) -> None:
-    """Stop it at once; jobs that exist go on.
+    """Disable a schedule immediately; existing jobs continue.
 
     \b
     duly schedules disable nightly --note "until the import is fixed"
@@ -201,9 +205,9 @@ def disable(root: Root, key: str, owner: str | None, note: str | None) -> None:
 @force_option
 @click.pass_obj
 def remove(root: Root, key: str, owner: str | None, force: bool) -> None:
-    """Remove it; its unfinished jobs and its ledger stay.
+    """Remove a schedule, but keep its unfinished jobs and its ledger.
 
-    On a terminal it asks; elsewhere it needs --force.
+    Asks on a terminal; otherwise --force is required.
 
     \b
     duly schedules remove nightly
@@ -212,17 +216,17 @@ def remove(root: Root, key: str, owner: str | None, force: bool) -> None:
     found = root.api.get("/schedules/{}", which)
     sure(f"Remove schedule {found['key']!r} of {found['function']}?", force=force)
     root.api.delete("/schedules/{}", which)
-    root.out.show({"removed": which}, lambda: root.out.cell(f"{found['key']} is removed"))
+    root.out.show({"removed": which}, lambda: root.out.cell(f"{found['key']} was removed"))
 
 
-# The next tick, and others -----------------------------------------------------------------------
+# Ticks -------------------------------------------------------------------------------------------
 
 
 @schedules.command("skip-next")
 @on_one
 @click.pass_obj
 def skip_next(root: Root, key: str, owner: str | None) -> None:
-    """Skip the next tick; the ledger will say that an operator did.
+    """Skip the next tick; the ledger records it as skipped by an operator.
 
     \b
     duly schedules skip-next nightly
@@ -235,7 +239,7 @@ def skip_next(root: Root, key: str, owner: str | None) -> None:
 @click.argument("to", type=Moment())
 @click.pass_obj
 def move_next(root: Root, key: str, owner: str | None, to: datetime) -> None:
-    """Move the next tick, and only that one, to a time before the following one.
+    """Move only the next tick, to a time before the one after it.
 
     \b
     duly schedules move-next nightly +30m
@@ -252,14 +256,14 @@ def _do(root: Root, key: str, owner: str | None, path: str, body: Any) -> None:
 @schedules.command()
 @on_one
 @_pairs
-@click.option("--wait", is_flag=True, help="Follow the job to its end; exit 1 if it fails.")
+@click.option("--wait", is_flag=True, help="Wait for the job; exit 1 if it fails.")
 @click.pass_obj
 def run(
     root: Root, key: str, owner: str | None, pairs: tuple[tuple[str, Any], ...], wait: bool
 ) -> None:
-    """Run it now, beside its ticks; exit 1 if that is refused.
+    """Run a schedule now, in addition to its ticks; exit 1 if that is refused.
 
-    Calendar and condition are not asked. Arguments, if some are given, replace its own.
+    The calendar and the condition are not checked. Arguments, if given, replace the schedule's own.
 
     \b
     duly schedules run nightly --wait
@@ -279,15 +283,15 @@ def run(
 def _ran(key: str, tick: Item) -> str:
     if tick["outcome"] == "dispatched":
         return f"{key} runs as job {tick['job_id']}"
-    return f"{key} does not run: {words(tick['reason'], tick['detail'])}"
+    return f"{key} was not run: {words(tick['reason'], tick['detail'])}"
 
 
-# -7d is a time here.
+# -7d is a time, not an option.
 @schedules.command(context_settings={"ignore_unknown_options": True})
 @on_one
 @click.argument("start", type=Moment())
 @click.argument("until", metavar="END", type=Moment())
-@click.option("--dry-run", is_flag=True, help="Only show what would become of the ticks.")
+@click.option("--dry-run", is_flag=True, help="Only show which ticks would run.")
 @force_option
 @click.pass_obj
 def backfill(
@@ -299,10 +303,10 @@ def backfill(
     dry_run: bool,
     force: bool,
 ) -> None:
-    """Run the ticks from START up to END, not included, that are not in the ledger yet.
+    """Run past ticks from START to END (exclusive) that are not in the ledger.
 
-    It shows what would become of them first, and asks. At most 10,000 ticks; the same range again
-    runs nothing twice.
+    Shows first what would run, and asks. At most 10,000 ticks. Repeating a range runs nothing
+    twice.
 
     \b
     duly schedules backfill nightly 2026-05-01 2026-06-01
@@ -322,7 +326,7 @@ def backfill(
     try:
         _fill(root, which, would, (start, until), filled)
     except (ApiError, KeyboardInterrupt):
-        out.note(f"{_sum(filled, 'were')}; the same command again goes on from there")
+        out.note(f"{_sum(filled, 'were')}; run the same command again to continue")
         raise
     if out.as_json:
         out.data(filled)
@@ -333,7 +337,7 @@ def backfill(
 def _fill(
     root: Root, which: str, would: Item, span: tuple[datetime, datetime], filled: Item
 ) -> None:
-    """Fill the range in parts, each of which is done or not at all; oldest first."""
+    """Backfill the range in parts, oldest first; each part is done entirely or not at all."""
     ticks = [from_ms(tick["tick_at_ms"]) for tick in would["ticks"]]
     bounds = [span[0], *ticks[BACKFILL_PAGE::BACKFILL_PAGE], span[1]]
     with root.out.progress("Running ticks") as advance:
@@ -348,7 +352,7 @@ def _fill(
 
 def _show_backfill(out: Out, would: Item, verb: str) -> None:
     shown = would["ticks"][:MAX_SHOWN]
-    show_ticks(out, shown, empty="there is no tick in this range", value=would)
+    show_ticks(out, shown, empty="no ticks in this range", value=would)
     if len(would["ticks"]) > MAX_SHOWN:
         out.say(f"… and {len(would['ticks']) - MAX_SHOWN} more")
     if would["ticks"]:

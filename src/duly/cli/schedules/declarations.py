@@ -25,9 +25,9 @@ SIGNS = {
 }
 """Entries of other kinds change nothing and are not shown."""
 MEANING = {
-    "orphan": "code declares it no longer: it stops, and `duly schedules prune` removes it",
-    "remove": "code declares it no longer",
-    "revive": "code declares it again",
+    "orphan": "no longer declared: it is disabled, and `duly schedules prune` removes it",
+    "remove": "no longer declared",
+    "revive": "declared again",
     "blocked": "its function was deleted",
 }
 
@@ -35,9 +35,9 @@ MEANING = {
 @schedules.command()
 @click.pass_obj
 def plan(root: Root) -> None:
-    """What `apply` would change: + new, ~ changed, - no longer declared.
+    """Show what `apply` would change: + new, ~ changed, - no longer declared.
 
-    Schedules that are declared as before keep their state, and what operators have decided.
+    Schedules whose declaration is unchanged keep their state and the operators' changes.
 
     \b
     duly schedules plan
@@ -50,7 +50,7 @@ def plan(root: Root) -> None:
 @force_option
 @click.pass_obj
 def apply(root: Root, force: bool) -> None:
-    """Make the store say what code declares; it shows the changes first, and asks.
+    """Apply the schedules declared in code, after showing the changes and asking.
 
     \b
     duly schedules apply
@@ -62,7 +62,7 @@ def apply(root: Root, force: bool) -> None:
 @force_option
 @click.pass_obj
 def prune(root: Root, force: bool) -> None:
-    """Remove schedules that code declares no longer; it shows which first, and asks.
+    """Remove schedules no longer declared in code, after showing them and asking.
 
     \b
     duly schedules prune
@@ -79,7 +79,7 @@ def _do(root: Root, path: str, verb: str, done: str, *, force: bool) -> None:
         what = "change" if verb == "Apply" else "schedule"
         plural = "" if would["changes"] == 1 else "s"
         sure(f"{verb} {would['changes']} {what}{plural}?", force=force)
-    # Also where nothing changes: it becomes known that this set of declarations is the newest.
+    # Even if nothing changes, this marks the set of declarations as the newest.
     answer = root.api.post(path, body={})
     out.show(answer, lambda: _done(out, would, answer, done))
 
@@ -92,12 +92,12 @@ def _done(out: Out, would: Item, answer: Item, done: str) -> RenderableType:
     said = out.cell(f"{done}: {answer['changes']}")
     if answer["entries"] == would["entries"]:
         return said
-    # Somebody was faster; what was shown before is not what was done.
+    # Another change came first, so the result differs from the plan shown above.
     return Lines(diff(out, answer), said)
 
 
 def diff(out: Out, plan: Item) -> RenderableType:
-    """A plan, line by line."""
+    """A plan, one line for each change."""
     from rich.console import Group as Lines
 
     shown = [entry for entry in plan["entries"] if entry["kind"] in SIGNS]

@@ -1,4 +1,4 @@
-"""The `schedules` command group, and what its commands have in common."""
+"""The `schedules` command group, and helpers that its commands share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from duly.cli.out import Item, Out, brief
 
 @click.group(cls=Group)
 def schedules() -> None:
-    """Rules that say when a function is called.
+    """List, create, change and preview schedules.
 
-    A schedule is named by its key, or by its id; with --owner, by the key that the owner has given.
+    Give a schedule by its key or id. For a schedule that has an owner, give the key with --owner.
     """
 
 
@@ -28,7 +28,7 @@ def on_one(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def said(out: Out, schedule: Item) -> str:
-    """In a line: what it is, and when it ticks next."""
+    """One line with the status and the next tick."""
     text = f"{schedule['key']} is {schedule['status']}"
     if schedule["error"]:
         text += f": {schedule['error']}"
@@ -42,7 +42,7 @@ def said(out: Out, schedule: Item) -> str:
 
 
 def overridden(out: Out, override: Item) -> str:
-    """What an operator has said of the next tick."""
+    """What an operator decided about the next tick."""
     by = f" by {override['by']}" if override["by"] else ""
     if override["to_at_ms"] is None:
         return f"skipped{by}"
@@ -57,7 +57,7 @@ def words(reason: str, detail: Mapping[str, Any]) -> str:
 
 
 def inputs(tick: Item) -> str:
-    """What a dispatch calls its function with."""
+    """The inputs of a dispatch."""
     turn = tick["rotation_index"]
     given = brief(tick["inputs"]) if tick["inputs"] else ""
     return given if turn is None else f"rotation {turn}: {given}"

@@ -42,35 +42,37 @@ def _option(option: Option) -> Decorator:
 
 
 schedule_options = all_of(
-    click.option("--cron", metavar="EXPR", help="When: five fields, as `duly cron` explains."),
-    click.option("--every", type=Length(), help="When: again and again, as 15m or 1d."),
-    click.option("--at", type=Moment(), help="When: once, then."),
-    tz_option("The zone of --cron (UTC by default), and of times without an offset."),
-    click.option("--anchor", "anchor_at", type=Moment(), help="One tick of --every."),
+    click.option(
+        "--cron", metavar="EXPR", help="Run at the times of a cron expression; see `duly cron`."
+    ),
+    click.option("--every", type=Length(), help="Run at this interval, such as 15m or 1d."),
+    click.option("--at", type=Moment(), help="Run once, at this time."),
+    tz_option("Time zone of --cron (default: UTC) and of times without an offset."),
+    click.option("--anchor", "anchor_at", type=Moment(), help="A time that --every counts from."),
     *(_option(option) for option in OPTIONS),
-    click.option("--queue", metavar="NAME", help="Of its jobs."),
-    click.option("--priority", type=click.IntRange(0, 9), help="Of its jobs."),
-    click.option("--timeout", type=Length(), help="How long an attempt of its jobs may take."),
+    click.option("--queue", metavar="NAME", help="Queue of its jobs."),
+    click.option("--priority", type=click.IntRange(0, 9), help="Priority of its jobs."),
+    click.option("--timeout", type=Length(), help="Time limit of one attempt of its jobs."),
 )
 
 
 def body_of(options: dict[str, Any], cleared: Sequence[str] = ()) -> dict[str, Any]:
-    """What was given, as the API takes it; what is to be taken away is null there."""
+    """The given options in the API's form; options to remove are null."""
     given = {name: _plain(value) for name, value in options.items() if value is not None}
     if given.get("at"):
-        # It has done its work: an instant has no zone.
+        # It has been applied to the time; a single instant has no zone.
         given.pop("tz", None)
     if "every" in given:
         given["every_ms"] = round(given.pop("every") * 1000)
     taken = {CLEARABLE[name]: None for name in cleared}
     if both := sorted(taken.keys() & given.keys()):
-        fail(f"{both[0]} is both given and taken away", EXIT_USAGE)
+        fail(f"{both[0]} is both set and cleared", EXIT_USAGE)
     jobs = {name: given.pop(name) for name in JOB_OPTIONS if name in given}
     return given | taken | ({"options": jobs} if jobs else {})
 
 
 def called(function: str) -> dict[str, str]:
-    """The function, or the endpoint, that is called."""
+    """The target of a schedule: a function or an endpoint."""
     if function.startswith(ENDPOINT):
         return {"endpoint": function.removeprefix(ENDPOINT)}
     return {"function": function}
@@ -85,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 
 def create_command(schedule: Item) -> str:
-    """The command that makes such a schedule, quoted for a shell."""
+    """The command that recreates a schedule, quoted for a shell."""
     if schedule["declared"]:
         return f"# {json.dumps(schedule['key'])} is declared in code: duly schedules apply"
     words = ["duly", "schedules", "create"]
@@ -100,7 +102,7 @@ def create_command(schedule: Item) -> str:
 
 
 def _options_of(schedule: Item) -> dict[str, str | None]:
-    """What `schedules create` is given, by the names of its options; None if it is not."""
+    """The options of `schedules create` for this schedule; None if not needed."""
     jobs = schedule["options"]
     return {
         "cron": schedule["cron"],
@@ -111,14 +113,14 @@ def _options_of(schedule: Item) -> dict[str, str | None]:
         **{option.flag: _written(option, schedule[option.name]) for option in OPTIONS},
         "queue": jobs.get("queue"),
         "priority": None if jobs.get("priority") is None else str(jobs["priority"]),
-        # Of a job's options it is stored in milliseconds.
+        # Unlike other options, this one is stored in milliseconds.
         "timeout": None if jobs.get("timeout") is None else write_length(jobs["timeout"]),
         "owner": schedule["owner"],
     }
 
 
 def _written(option: Option, value: Any) -> str | None:
-    """A value as its option takes it; None if there is none."""
+    """A value in the form its option accepts; None if there is none."""
     if value is None:
         return None
     if option.kind in JSON:

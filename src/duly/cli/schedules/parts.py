@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 @schedules.command()
 @on_one
-@click.option("--set", "new", type=Json(), metavar="JSON", help="Let this hold from now on.")
-@click.option("--clear", is_flag=True, help="Let it tick without a condition.")
-@click.option("--try", "other", type=Json(), metavar="JSON", help="What would this come to?")
+@click.option("--set", "new", type=Json(), metavar="JSON", help="Replace the condition.")
+@click.option("--clear", is_flag=True, help="Remove the condition.")
+@click.option(
+    "--try", "other", type=Json(), metavar="JSON", help="Evaluate a condition without saving it."
+)
 @click.pass_obj
 def condition(root: Root, key: str, owner: str | None, new: Any, clear: bool, other: Any) -> None:
-    """What a condition comes to now: each operator with what it finds.
+    """Evaluate a schedule's condition now, operator by operator.
 
-    JSON may be @FILE.
+    JSON may be given as @FILE.
 
     \b
     duly schedules condition nightly
@@ -58,7 +60,7 @@ def _change(root: Root, which: str, changes: dict[str, Any]) -> Item:
 def _check_one(**given: bool) -> None:
     names = [f"--{name}" for name, is_given in given.items() if is_given]
     if len(names) > 1:
-        fail(f"give {' or '.join(names)}, one of them", EXIT_USAGE)
+        fail(f"give only one of {' and '.join(names)}", EXIT_USAGE)
 
 
 def _explain(root: Root, key: str, explanation: Item) -> None:
@@ -78,7 +80,7 @@ def _explained(out: Out, key: str, explanation: Item) -> RenderableType:
         Column("expected", "expected", brief, flexible=True),
         Column("found", None, _actual, flexible=True),
     ]
-    held = ("it holds", "green") if explanation["passes"] else ("it does not hold", "yellow")
+    held = ("it is met", "green") if explanation["passes"] else ("it is not met", "yellow")
     return Lines(out.grid(explanation["checks"], columns), out.styled(*held))
 
 
@@ -87,20 +89,26 @@ def _mark(out: Out, passes: bool) -> Text:
 
 
 def _actual(check: Item) -> str:
-    return brief(check["actual"]) if check["found"] else "nothing there"
+    return brief(check["actual"]) if check["found"] else "not found"
 
 
 @schedules.command()
 @on_one
 @click.option(
-    "--set", "new", type=Json(), metavar="JSON", help="Take these in turn, from the first."
+    "--set",
+    "new",
+    type=Json(),
+    metavar="JSON",
+    help="Replace the rotation, starting from its first entry.",
 )
-@click.option("--clear", is_flag=True, help="Let every dispatch take its own arguments again.")
+@click.option(
+    "--clear", is_flag=True, help="Remove the rotation; runs use the schedule's own arguments."
+)
 @click.pass_obj
 def rotation(root: Root, key: str, owner: str | None, new: Any, clear: bool) -> None:
-    """The arguments that successive dispatches take in turn.
+    """Show or change the arguments that successive runs use in turn.
 
-    JSON may be @FILE.
+    JSON may be given as @FILE.
 
     \b
     duly schedules rotation nightly
@@ -141,7 +149,7 @@ def _turns(out: Out, schedule: Item) -> RenderableType:
 @click.argument("calendar", metavar="CALENDAR")
 @click.pass_obj
 def attach(root: Root, key: str, owner: str | None, calendar: str) -> None:
-    """Let a calendar decide on which dates it ticks.
+    """Attach a calendar, which decides the dates on which the schedule runs.
 
     \b
     duly schedules attach nightly closed
@@ -154,7 +162,7 @@ def attach(root: Root, key: str, owner: str | None, calendar: str) -> None:
 
 
 def _dates(root: Root, schedule: Item) -> str:
-    """On which dates its calendar lets it tick."""
+    """The dates that its calendar allows, in words."""
     calendar = root.api.get("/calendars/{}", schedule["calendar_id"])
     on = "except on" if calendar["kind"] == "skip_dates" else "only on"
     return f"{on} dates in {calendar['name']}"
@@ -164,7 +172,7 @@ def _dates(root: Root, schedule: Item) -> str:
 @on_one
 @click.pass_obj
 def detach(root: Root, key: str, owner: str | None) -> None:
-    """Let it tick on every date again.
+    """Detach the calendar, so that the schedule runs on every date.
 
     \b
     duly schedules detach nightly

@@ -24,7 +24,7 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 HEAT = ("dim", "green", "yellow", "red")
 HOURS = 24
 WIDE = 72
-"""From here on a table has room for details, and an hour for two characters."""
+"""The width from which a table has room for details, and an hour for two characters."""
 BUSIEST = 5
 MARKS = {"dispatch": "●", "skip": "○"}
 COLOURS = {"dispatch": "green", "skip": "yellow"}
@@ -32,16 +32,19 @@ COLOURS = {"dispatch": "green", "skip": "yellow"}
 
 @schedules.command()
 @on_one
-@click.option("-n", type=click.IntRange(1, 200), default=10, show_default=True)
-@click.option("--after", type=Moment(), help="Only those later than this.")
-@click.option("--simulate", is_flag=True, help="Take each dispatch for one that has succeeded.")
+@click.option(
+    "-n", type=click.IntRange(1, 200), default=10, show_default=True, help="How many ticks."
+)
+@click.option("--after", type=Moment(), help="Only ticks after this time.")
+@click.option("--simulate", is_flag=True, help="Assume that each dispatched job succeeds.")
 @click.pass_obj
 def preview(
     root: Root, key: str, owner: str | None, n: int, after: datetime | None, simulate: bool
 ) -> None:
-    """What the next ticks would come to, and why, as things stand now.
+    """Preview the next ticks: which would run, which would be skipped, and why.
 
-    Nothing is changed. A schedule that is disabled shows what would come if it were enabled now.
+    Nothing is changed. For a disabled schedule, the preview shows what would happen if it were
+    enabled now.
 
     \b
     duly schedules preview nightly
@@ -63,11 +66,11 @@ def preview(
 
 
 def foreseen(out: Out, found: list[Item]) -> RenderableType:
-    """Coming ticks as a table, and on a time line."""
+    """Upcoming ticks as a table and on a timeline."""
     from rich.console import Group as Lines
 
     if not found:
-        return out.cell("no tick is to come")
+        return out.cell("no upcoming ticks")
     parts: list[RenderableType] = [out.grid(_with_notes(found), _columns(out, found))]
     if len(found) > 1:
         parts += [out.cell(""), time_line(out, found)]
@@ -94,7 +97,7 @@ def _columns(out: Out, found: list[Item]) -> list[Column]:
 
 
 def _is_elsewhere(found: list[Item]) -> bool:
-    """Whether clocks of the schedule's zone show other times than those of whoever looks."""
+    """Whether the schedule's zone and the displayed zone show different times."""
     return any(tick["local"] != tick["viewer"] for tick in found)
 
 
@@ -107,20 +110,20 @@ def _mark(out: Out, decision: str) -> Text:
 
 
 def _clock(day: str, local: str) -> str:
-    """Fri 2026-07-03 09:00; seconds only where there are some."""
+    """Fri 2026-07-03 09:00; seconds only if they are not zero."""
     at = datetime.fromisoformat(local)
     return f"{at:{day} %H:%M:%S}".removesuffix(":00")
 
 
 def _with_notes(found: list[Item]) -> list[Item]:
-    """The ticks, each with a word on clocks that are set forward or back before it."""
+    """The ticks, with notes on daylight saving changes."""
     noted: list[Item] = []
     before: timedelta | None = None
     for tick in found:
         offset = datetime.fromisoformat(tick["local"]).utcoffset()
         note = None
         if tick["dst_adjusted"]:
-            note = "DST: clocks are set forward over its time"
+            note = "DST: its local time is skipped"
         elif before is not None and offset is not None and offset != before:
             note = f"DST: clocks are set {'forward' if offset > before else 'back'} before it"
         noted.append({**tick, "dst": note})
@@ -134,7 +137,7 @@ def _detail(tick: Item) -> str:
 
 
 def time_line(out: Out, found: list[Item]) -> RenderableType:
-    """The ticks by distance, from now on unless the first is far away."""
+    """The ticks on a scale of time that starts now, unless the first tick is far away."""
     from rich.console import Group as Lines
     from rich.text import Text
 
@@ -160,18 +163,22 @@ def time_line(out: Out, found: list[Item]) -> RenderableType:
 
 
 @schedules.command()
-@click.option("--days", type=click.IntRange(1, 92), default=7, show_default=True)
-@click.option("--start", type=Moment(), help="From the hour of this time on.")
-@click.option("--ics", is_flag=True, help="The coming ticks as an iCalendar feed; 31 days at most.")
-@click.option("--schedule", "key", metavar="KEY", help="With --ics: only the ticks of this one.")
+@click.option(
+    "--days", type=click.IntRange(1, 92), default=7, show_default=True, help="How many days."
+)
+@click.option("--start", type=Moment(), help="Start at the hour of this time (default: now).")
+@click.option(
+    "--ics", is_flag=True, help="Print upcoming ticks as an iCalendar feed; at most 31 days."
+)
+@click.option("--schedule", "key", metavar="KEY", help="With --ics: only this schedule.")
 @owner_option
 @click.pass_obj
 def forecast(
     root: Root, days: int, start: datetime | None, ics: bool, key: str | None, owner: str | None
 ) -> None:
-    """How many jobs schedules will make, hour by hour, and the busiest minutes.
+    """Forecast how many jobs schedules will create, by hour, and the busiest minutes.
 
-    Triggers and calendars are asked; conditions, budgets and overlapping are not.
+    Counts triggers and calendars, but not conditions, budgets or overlaps.
 
     \b
     duly schedules forecast --days 14
@@ -181,20 +188,20 @@ def forecast(
         _print_feed(root, days, start, key, owner)
         return
     if key is not None:
-        fail("--schedule goes with --ics", EXIT_USAGE)
+        fail("--schedule requires --ics", EXIT_USAGE)
     out = root.out
     first = _whole_hour(start or now(), out.tz)
     found = root.api.get("/forecast", days=days, start=first.isoformat(), owner=owner)
     out.show(found, lambda: _forecast(out, found))
     if not found["complete"]:
-        out.note("there is too much to count: these are the figures of some schedules only")
+        out.note("too many ticks to count: only some of the schedules are included")
 
 
 def _print_feed(
     root: Root, days: int, start: datetime | None, key: str | None, owner: str | None
 ) -> None:
     if start is not None:
-        fail("--start does not go with --ics: a feed begins now", EXIT_USAGE)
+        fail("--start cannot be used with --ics: a feed starts now", EXIT_USAGE)
     which = None if key is None else schedule_id(root.api, key, owner)
     text = root.api.text("/forecast.ics", days=days, schedule=which, owner=owner)
     click.echo(text, nl=False)
@@ -205,7 +212,7 @@ def _whole_hour(at: datetime, tz: ZoneInfo) -> datetime:
 
 
 class Day(NamedTuple):
-    """One line of the strip: dispatches by the hour, None of hours that are not looked at."""
+    """A line of the forecast: dispatches by hour; None for hours outside its range."""
 
     name: str
     hours: list[int | None]
@@ -216,7 +223,7 @@ class Day(NamedTuple):
 
 
 def days_of(found: Item, tz: ZoneInfo) -> list[Day]:
-    """The hours of a forecast as days of a zone; an hour that clocks show twice counts as one."""
+    """The hours of a forecast as local days; an hour that occurs twice counts as one."""
     days: dict[str, Day] = {}
     for hour in found["hours"]:
         local = datetime.fromisoformat(hour["at"]).astimezone(tz)

@@ -37,15 +37,21 @@ REASONS = [
 
 
 @schedules.command("list")
-@click.option("--function", metavar="NAME")
-@click.option("--enabled/--disabled", default=None, help="Only those.")
-@click.option("--parked", is_flag=True, default=None, help="Only those that cannot be decided.")
-@click.option("--calendar", metavar="NAME", help="Only those that it is attached to.")
+@click.option("--function", metavar="NAME", help="Only schedules of this function.")
+@click.option("--enabled/--disabled", default=None, help="Only enabled or disabled schedules.")
+@click.option("--parked", is_flag=True, default=None, help="Only parked schedules.")
+@click.option("--calendar", metavar="NAME", help="Only schedules that use this calendar.")
 @owner_option
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Maximum number of schedules.",
+)
 @click.pass_obj
 def list_(root: Root, /, limit: int, **filters: Any) -> None:
-    """Schedules, oldest first.
+    """List schedules, oldest first.
 
     \b
     duly schedules list --disabled
@@ -69,7 +75,7 @@ def list_(root: Root, /, limit: int, **filters: Any) -> None:
 
 
 def _last_run(out: Out, schedule: Item) -> str | None:
-    """When it last dispatched, and what became of that job."""
+    """When it last dispatched a job, and the state of that job."""
     ran_at = out.ago(schedule["last_dispatch_at_ms"])
     status = schedule["last_status"]
     return f"{ran_at}, {status}" if ran_at and status else ran_at
@@ -79,7 +85,7 @@ def _last_run(out: Out, schedule: Item) -> str | None:
 @on_one
 @click.pass_obj
 def show(root: Root, key: str, owner: str | None) -> None:
-    """One schedule: what it calls, when, under which rules, and how it stands.
+    """Show a schedule: what it calls, when, its options and its state.
 
     \b
     duly schedules show nightly
@@ -93,10 +99,10 @@ def show(root: Root, key: str, owner: str | None) -> None:
 @owner_option
 @click.pass_obj
 def health(root: Root, key: str | None, owner: str | None) -> None:
-    """How schedules do: OK, MISSED, PAUSED or NEVER_RAN; exit 1 if one is missed.
+    """Check schedules: OK, MISSED, PAUSED or NEVER_RAN; exit 1 if one is missed.
 
-    Missed are those that are overdue or parked, whose last tick was missed, or that have broken
-    what they promise.
+    A schedule is missed if it is overdue or parked, if its last tick was missed, or if it broke its
+    expectation.
 
     \b
     duly schedules health || notify-someone
@@ -125,11 +131,17 @@ def _loud(out: Out, state: str) -> Text:
 
 @schedules.command()
 @on_one
-@click.option("--outcome", type=click.Choice(OUTCOMES))
-@click.option("--reason", type=click.Choice(REASONS), help="Why they were skipped.")
-@click.option("--after", type=Moment(), help="Of this time or later.")
-@click.option("--before", type=Moment(), help="Earlier than this time.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only ticks with this outcome.")
+@click.option("--reason", type=click.Choice(REASONS), help="Only ticks skipped for this reason.")
+@click.option("--after", type=Moment(), help="Only ticks at or after this time.")
+@click.option("--before", type=Moment(), help="Only ticks before this time.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Maximum number of ticks.",
+)
 @click.pass_obj
 def ticks(
     root: Root,
@@ -141,7 +153,7 @@ def ticks(
     before: datetime | None,
     limit: int,
 ) -> None:
-    """What became of the ticks of a schedule, newest first.
+    """Show the ledger of a schedule, newest tick first.
 
     \b
     duly schedules ticks nightly --outcome skipped
@@ -153,13 +165,13 @@ def ticks(
         "after": None if after is None else after.isoformat(),
     }
     found = _ledger(root, schedule_id(root.api, key, owner), asked, before, limit)
-    show_ticks(root.out, found, empty="no ticks yet; `duly schedules preview` shows those to come")
+    show_ticks(root.out, found, empty="no ticks yet; `duly schedules preview` shows upcoming ones")
 
 
 def _ledger(
     root: Root, which: str, asked: dict[str, Any], before: datetime | None, limit: int
 ) -> list[Item]:
-    """The pages of a ledger go back in time; ticks of one instant stay together."""
+    """The pages of a ledger, back in time; ticks of the same time are on one page."""
     following = None if before is None else before.isoformat()
     found: list[Item] = []
     while len(found) < limit:
@@ -195,11 +207,11 @@ def _fate(tick: Item) -> str:
     if tick["rotation_index"] is not None:
         text += f", rotation {tick['rotation_index']}"
     if tick["dst_adjusted"]:
-        text += ", clocks were set forward over its time"
+        text += ", moved by a daylight saving change"
     return text.removeprefix(", ")
 
 
-# One, in full ------------------------------------------------------------------------------------
+# Details ----------------------------------------------------------------------------------------
 
 
 def _fields(out: Out, schedule: Item) -> list[tuple[str, Any]]:
@@ -276,5 +288,5 @@ def _value(out: Out, option: Option, schedule: Item) -> Any:
 
 
 def turn(schedule: Item) -> int:
-    """Whose turn it is in a rotation."""
+    """The index of the next entry in a rotation."""
     return int(schedule["rotation_index"]) % len(schedule["rotation"])
