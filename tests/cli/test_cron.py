@@ -27,10 +27,10 @@ def test_words_and_fires(terminal: Terminal) -> None:
     # The last tick that there can be is long before the last year that a clock shows.
     never = terminal.run("cron", "0 0 29 2 *", "--after", "9997-01-01")
     assert never.out.splitlines() == ["At 00:00, on day 29 of the month, only in February (UTC)"]
-    assert never.err == "it does not fire before 9892-03-08, and duly looks no further\n"
+    assert never.err == "it does not fire before 9892-03-08, the end of the search\n"
     few = terminal.run("cron", "0 0 1 1 *", "--after", "9890-06-01")
     assert len(few.out.splitlines()) == 3 + 2
-    assert few.err == "it does not fire again before 9892-03-08, and duly looks no further\n"
+    assert few.err == "it does not fire again before 9892-03-08, the end of the search\n"
     # Unquoted, where the shell found no file to put for a star.
     assert "At 09:00" in terminal.run("cron", "0", "9", "1", "1", "1").out
 

@@ -77,7 +77,7 @@ def says(process: Process, text: str) -> None:
 
 
 def address(process: Process) -> str:
-    says(process, "Ctrl-C ends")
+    says(process, "Ctrl-C stops")
     found = re.search(r"http://\S+", process.output())
     assert found is not None
     return found[0]
@@ -110,13 +110,13 @@ def test_the_demo_shows_the_main_job_without_a_person(dev, terminal: Terminal, t
     assert int(url.rpartition(":")[2]) > port
 
     says(running, "is team day in days off")
-    says(running, "/last_24h_stats/failed is 0, expected > 2")
-    says(running, "kill -9: it is dead")
+    says(running, "/last_24h_stats/failed is 0: not gt 2")
+    says(running, "kill -9: the worker is gone")
     says(running, "rescued 1 jobs")
     says(running, "Printed: 20 photos, at attempt 2.")
     says(running, "print_album succeeded at attempt 2")
     says(running, "Ada's message is gone")
-    says(running, "A webhook of the shop was answered with 200.")
+    says(running, "The shop sent a webhook, and got status 200.")
     says(running, "call for help skipped condition_failed")
     says(running, "on_order succeeded")
     the_quickstart_is_true(terminal, url)
@@ -173,7 +173,7 @@ def test_what_changes_is_loaded_and_what_is_wrong_waits(dev, tmp_path):
 
         (tmp_path / "tiny.py").write_text("def broken(:\n")
         says(running, "SyntaxError")
-        says(running, "the processes that run go on as they are")
+        says(running, "the old code keeps running")
         assert version() == "one"
 
         # A module that is not there yet is waited for, too.

@@ -49,7 +49,7 @@ def test_endpoints_are_made_changed_and_removed(place: Place) -> None:
 
     place.app.endpoints.of("ann").create("billing", URL)
     twins = place.duly("endpoints", "remove", "billing", "--force", code=1)
-    assert "give --owner, or the id of one" in twins.err
+    assert "give --owner, or the id" in twins.err
     assert "--force" in place.duly("endpoints", "remove", made["id"], code=1).err
     place.duly("endpoints", "remove", "billing", "--owner", "ann", "--force")
     asked = [("Remove endpoint 'billing'", "y\n")]
@@ -90,7 +90,7 @@ def test_webhooks_are_listed_and_processed_again(place: Place) -> None:
         listed = place.duly("webhooks", "list", columns=columns).plain
         assert max(map(len, listed.splitlines())) <= columns
     assert [each["id"] for each in place.duly("webhooks", "list", "--json").json] == [event]
-    assert place.duly("webhooks", "list", "--state", "failed").out == "nothing has come in\n"
+    assert place.duly("webhooks", "list", "--state", "failed").out == "no deliveries\n"
     shown = place.duly("webhooks", "show", event).out
     assert "hello" in shown
     assert "\x1b" not in shown
@@ -114,7 +114,7 @@ def test_gateways_and_their_crons(place: Place) -> None:
 
     assert "gateways crons edge" in place.duly("gateways", "add", "edge", address).out
     crons = ("gateways", "crons", "edge")
-    assert place.duly(*crons).out == "it has no crons\n"
+    assert place.duly(*crons).out == "no crons\n"
     made = place.duly(
         *(*crons, "add", "touch", "name=seen", "--cron", "0 3 * * *"),
         *("--tz", "Europe/Istanbul", "--name", "nightly", "--json"),
@@ -155,18 +155,18 @@ def test_gateways_and_their_crons(place: Place) -> None:
     wrong = place.duly(*crons, "run", "nightli", code=1)
     assert "did you mean 'nightly'?" in wrong.err
     assert "--force" in place.duly(*crons, "remove", "nightly", code=1).err
-    assert "say when" in place.duly(*crons, "add", "touch", code=2).err
+    assert "give --cron, --every or --at" in place.duly(*crons, "add", "touch", code=2).err
 
     gateway.signal(signal.SIGKILL)
     wait_until(lambda: place.duly(*crons, code=None).code == 1)
     gone = place.duly("observe")
     assert "edge/nightly" in gone.out
-    assert "edge gives no answer" in gone.err
+    assert "edge does not respond" in gone.err
     silent = place.duly(*crons, code=1)
     assert "nightly" in silent.out
-    assert "gives no answer" in silent.err
+    assert "does not respond" in silent.err
     assert "stale" in place.duly("gateways", "list").out
-    assert "gives no answer" in place.duly(*crons, "run", "nightly", code=1).err
+    assert "does not respond" in place.duly(*crons, "run", "nightly", code=1).err
     assert "did you mean 'edge'?" in place.duly("gateways", "remove", "egde", code=1).err
     assert "--force" in place.duly("gateways", "remove", "edge", code=1).err
     place.duly("gateways", "remove", "edge", "--force")

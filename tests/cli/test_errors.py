@@ -112,7 +112,7 @@ BROKEN = {
     "typo": ("x = 1\ndef f(:\n", 1, "typo.py:2: SyntaxError: invalid syntax"),
     "boom": ("import json\n\njson.loads('{')\n", 1, "boom.py:3: JSONDecodeError: "),
     "needs": ("import nothing_like_it\n", 1, "needs.py:1: ModuleNotFoundError: No module named"),
-    "leaves": ("import sys\nsys.exit('no')\n", 1, "leaves.py:2 ends the program"),
+    "leaves": ("import sys\nsys.exit('no')\n", 1, "leaves.py:2 exits when it is imported"),
     "wrong_url": (
         f"from duly import Duly\napp = Duly('mysql://me:{SECRET}@host/x')\n",
         1,
@@ -224,7 +224,7 @@ def stranger() -> Iterator[str]:
 def test_a_server_that_is_not_duly(terminal: Terminal, stranger: str) -> None:
     for how in ("page", "gone", "json", "list"):
         wrong = said(terminal.run("--url", f"{stranger}/{how}", "jobs", "list", code=1))
-        assert f"{stranger}/{how} did not answer as a duly server: " in wrong
+        assert f"{stranger}/{how} does not look like a duly server: " in wrong
         assert "--url" in wrong
     # Something is missing, or is of another kind; with --json, too.
     for how, *arguments in (
@@ -241,7 +241,7 @@ def test_a_server_that_is_not_duly(terminal: Terminal, stranger: str) -> None:
         ("events", "jobs", "watch", ID),
     ):
         ran = terminal.run("--url", f"{stranger}/{how}", *arguments, code=1)
-        assert f"{stranger}/{how} did not answer as a duly server" in said(ran), arguments
+        assert f"{stranger}/{how} does not look like a duly server" in said(ran), arguments
     moved = said(terminal.run("--url", f"{stranger}/moved", "jobs", "list", code=1))
     assert "sends to https://elsewhere.example.com/" in moved
     assert "\x1b" not in moved
@@ -252,10 +252,10 @@ def test_a_server_that_is_not_duly(terminal: Terminal, stranger: str) -> None:
 @pytest.mark.parametrize(
     ("url", "code", "says"),
     [
-        ("ftp://host", 2, "no address of a server"),
-        ("host:8484", 2, "no address of a server"),
+        ("ftp://host", 2, "not a server's address"),
+        ("host:8484", 2, "not a server's address"),
         ("http://[::1", 2, "no address"),
-        (f"http://me:{SECRET}@127.0.0.1:1", 2, "more than host, port and path"),
+        (f"http://me:{SECRET}@127.0.0.1:1", 2, "only contain a scheme, host, port and path"),
         ("http://127.0.0.1:1", 1, "Connection refused"),
         ("https://127.0.0.1:1", 1, "Connection refused"),
     ],
@@ -336,8 +336,8 @@ sys.meta_path[:] = map(Blocker, sys.meta_path)
 @pytest.mark.parametrize(
     ("blocked", "arguments", "says"),
     [
-        ("click", ["jobs", "list"], "duly[cli] is missing; type: pip install 'duly[cli]'"),
-        ("rich", ["--version"], "duly[cli] is missing; type: pip install 'duly[cli]'"),
+        ("click", ["jobs", "list"], "the command line needs an extra; run: pip install 'duly[cli]'"),
+        ("rich", ["--version"], "the command line needs an extra; run: pip install 'duly[cli]'"),
         ("fastapi starlette pydantic uvicorn", ["serve"], 'pip install "duly[server]"'),
         ("psycopg psycopg_pool", ["worker"], 'pip install "duly[postgres]"'),
         ("psycopg psycopg_pool", ["migrate"], 'pip install "duly[postgres]"'),

@@ -30,7 +30,7 @@ def test_a_crontab(place: Place) -> None:
     assert "--function" in wrong.err
     nowhere = place.duly(*take, "--function", "run_comand", code=1)
     assert "run_comand" in nowhere.out
-    assert place.duly(*take, "--function", "note", code=1).out.count("takes no `command`") == 2
+    assert place.duly(*take, "--function", "note", code=1).out.count("has no parameter `command`") == 2
 
     shown = place.duly(*take, *to, code=1, columns=80).plain
     assert "new       crontab:usr-bin-backup.sh-full-" in shown
@@ -39,9 +39,9 @@ def test_a_crontab(place: Place) -> None:
     assert "At 09:00, only on Sunday (Europe/Istanbul)" in shown
     assert "02:30:00 +03" in shown
     assert "cannot    line 4" in shown
-    assert "when the machine starts" in shown
+    assert "at system start" in shown
     assert "MAILTO (line 1)" in shown
-    assert "2 new, 1 cannot: nothing is written without --yes" in shown
+    assert "2 new, 1 cannot: nothing was written; give --yes to write" in shown
     assert keys(place) == {}
 
     file.write_text(CRONTAB.replace("@reboot", "#"))

@@ -92,9 +92,9 @@ def test_any_pair_of_days_is_as_in_cron_or_refused(day: str, weekday: str, month
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("@reboot /bin/x", "when the machine starts"),
+        ("@reboot /bin/x", "at system start"),
         ("@every_minute /bin/x", "no @every_minute"),
-        ("0 3 * * * mail -s hi me%body", "input of the command"),
+        ("0 3 * * * mail -s hi me%body", "standard input"),
         ("0 3 * * *", "five fields and a command"),
         ("@daily", "no command"),
         ("nonsense", "five fields"),
@@ -105,7 +105,7 @@ def test_any_pair_of_days_is_as_in_cron_or_refused(day: str, weekday: str, month
         ("H 3 * * * x", "'H'"),
         ("5/15 3 * * * x", "5-59/15"),
         ("0 22-2 * * * x", "reversed"),
-        ("0 3 */2 * 1 x", "both its days"),
+        ("0 3 */2 * 1 x", "both to match"),
         ("0 0 30 2 * x", "never fire"),
     ],
 )

@@ -37,7 +37,7 @@ def test_it_writes_an_app_that_runs(terminal: Terminal, tmp_path):
 def test_nothing_is_overwritten(terminal: Terminal, tmp_path):
     (tmp_path / "tasks.py").write_text("mine = True\n")
     ran = terminal.run("init", cwd=tmp_path, code=1)
-    assert "tasks.py is there already" in ran.err
+    assert "tasks.py already exists; it was not changed" in ran.err
     assert (tmp_path / "tasks.py").read_text() == "mine = True\n"
     assert [file.name for file in tmp_path.iterdir()] == ["tasks.py"]
 
@@ -54,7 +54,7 @@ def test_a_project_gets_the_lines_and_keeps_its_own(terminal: Terminal, tmp_path
         project.write_text(other)
         name = f"tasks{len(other)}.py"
         ran = terminal.run("init", name, cwd=tmp_path)
-        assert "left pyproject.toml as it is" in ran.out
+        assert "did not change pyproject.toml" in ran.out
         assert f'app = "{Path(name).stem}:app"' in ran.out
         assert project.read_text() == other
 
@@ -70,8 +70,8 @@ def test_in_a_folder_of_its_own(terminal: Terminal, tmp_path):
 
 def test_names_that_are_no_modules(terminal: Terminal, tmp_path):
     for name, says in (
-        ("tasks.txt", "no name of a module"),
-        ("my-tasks.py", "no name of a module"),
+        ("tasks.txt", "not a module name"),
+        ("my-tasks.py", "not a module name"),
         ("duly.py", "would hide duly itself"),
     ):
         assert says in terminal.run("init", name, cwd=tmp_path, code=2).err

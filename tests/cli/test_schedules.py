@@ -49,7 +49,7 @@ def test_a_schedule_is_made_changed_and_looked_at(place: Place) -> None:
     after = place.duly("schedules", "update", stored.id, *options, "--json").json
     assert (after["calendar"], after["note"], after["args"]) == (None, None, {"text": "bye"})
     stale = place.duly("schedules", "update", "nightly", "--jitter=9", "--version=1", code=1)
-    assert "somebody has changed 'nightly' since version 1; nothing was changed" in stale.err
+    assert "'nightly' is no longer at version 1; nothing was changed" in stale.err
     assert "duly schedules show nightly" in stale.err
     assert place.app.schedules.get("nightly").policies.jitter == 300_000
 
@@ -102,8 +102,8 @@ def test_what_operators_do_to_one(place: Place) -> None:
     assert "has no condition" in place.duly("schedules", "condition", "hourly").out
     tried = place.duly("schedules", "condition", "hourly", "--try", CONDITION).out
     assert "✓  /last_24h_stats/failed    lt        3          0" in tried
-    assert "✗  /prior_run_result/status  eq        completed  nothing there" in tried
-    assert "it does not hold" in tried
+    assert "✗  /prior_run_result/status  eq        completed  not found" in tried
+    assert "it is not met" in tried
     assert place.app.schedules.get("hourly").condition is None
     file = place.folder / "condition.json"
     file.write_text(CONDITION)
@@ -135,14 +135,14 @@ def test_removing_asks_or_needs_force(place: Place) -> None:
     for key in ("one", "two"):
         place.app.schedules.create(key, touch(place), every=3600)
     refused = place.duly("schedules", "remove", "one", code=1)
-    assert "Nobody can be asked here" in refused.err
+    assert "This is not a terminal" in refused.err
     assert "--force" in refused.err
     keys = [("Remove schedule 'one' of touch?", "n\n")]
     left = place.duly("schedules", "remove", "one", columns=80, keys=keys, code=1)
     assert "nothing was changed" in left.plain
     assert {each.key for each in place.app.schedules.list()} == {"one", "two"}
     keys = [("Remove schedule 'one' of touch?", "y\n")]
-    assert "one is removed" in place.duly("schedules", "remove", "one", columns=80, keys=keys).plain
+    assert "one was removed" in place.duly("schedules", "remove", "one", columns=80, keys=keys).plain
     place.duly("schedules", "remove", "two", "--force")
     assert place.app.schedules.list() == []
 
@@ -164,7 +164,7 @@ def test_what_is_to_come(place: Place) -> None:
     seen = place.duly(*forward, "--display-tz", "Asia/Tokyo", columns=120).plain
     assert re.search(rf"● dispatch  Sat {before} 02:30  Sat 10:30 +{{\"text\"", seen)
     assert re.search(
-        rf"● dispatch  Sun {sunday} 03:00  Sun 10:00 .*DST: clocks are set forward over its time",
+        rf"● dispatch  Sun {sunday} 03:00  Sun 10:00 .*DST: its local time is skipped",
         seen,
     )
     assert "local time is UTC+01:00, yours is Asia/Tokyo" in seen
@@ -228,7 +228,7 @@ def test_a_past_range_is_filled_after_a_look_at_it(place: Place) -> None:
     assert "24 ticks would be dispatched, 0 skipped" in would
     assert "… and 14 more" in would
     assert place.app.jobs() == []
-    assert "Nobody can be asked here" in place.duly(*fill, code=1).err
+    assert "This is not a terminal" in place.duly(*fill, code=1).err
     keys = [("Run 24 ticks of 'hourly'?", "n\n")]
     assert "nothing was changed" in place.duly(*fill, columns=80, keys=keys, code=1).plain
     assert place.app.jobs() == []
@@ -261,7 +261,7 @@ def test_runs_and_the_ledger(place: Place) -> None:
     [job, _] = place.app.jobs()
     assert ran == f"hourly runs as job {job.id}\n"
     refused = place.duly("schedules", "run", "hourly", code=1).out
-    assert refused == f"hourly does not run: job {job.id} is unfinished\n"
+    assert refused == f"hourly was not run: job {job.id} is unfinished\n"
     due(place, minutes=30)
     place.app.schedules.skip_next("hourly", by="ann")
     tick_all(place.app)
@@ -332,14 +332,14 @@ def test_what_code_declares_is_planned_applied_and_pruned(declaring: Place) -> N
     assert "+ new" in planned
     assert "~ other" in planned
     assert any("trigger" in line and "30 2 * * *" in line for line in planned)
-    assert any(line.startswith("- gone: code declares it no longer") for line in planned)
+    assert any(line.startswith("- gone: no longer declared") for line in planned)
     assert planned[-1] == "1 unchanged"
     assert declaring.duly("schedules", "plan", "--json").json["changes"] == 3
     keys = [("Apply 3 changes?", "n\n")]
     left = declaring.duly("schedules", "apply", columns=80, keys=keys, code=1)
     assert "nothing was changed" in left.plain
     assert "\x1b[32m+ new" in left.out
-    assert "Nobody can be asked here" in declaring.duly("schedules", "apply", code=1).err
+    assert "This is not a terminal" in declaring.duly("schedules", "apply", code=1).err
     with pytest.raises(ScheduleNotFound):
         schedules.get("new")
 
@@ -373,7 +373,7 @@ def test_wrong_names_and_options(place: Place) -> None:
     create = ("schedules", "create", "x")
     nobody = place.duly(*create, "tuch", "text=x", "--every", "1h", code=1)
     assert "did you mean 'touch'?" in nobody.err
-    assert "say when" in place.duly(*create, "touch", code=2).err
+    assert "give --cron, --every or --at" in place.duly(*create, "touch", code=2).err
     two = place.duly(*create, "touch", "--every=1h", "--at=+1h", code=2)
     assert "give --every or --at, not both" in two.err
     assert (
@@ -385,7 +385,7 @@ def test_wrong_names_and_options(place: Place) -> None:
     assert "Traceback" not in again.err
     assert "at least one option" in place.duly("schedules", "update", "nightly", code=2).err
     cleared = place.duly("schedules", "update", "nightly", "--note=a", "--clear=note", code=2)
-    assert "both given and taken away" in cleared.err
+    assert "both set and cleared" in cleared.err
     assert [each.key for each in place.app.schedules.list()] == ["nightly", "hers"]
 
 

@@ -148,7 +148,7 @@ def test_a_token_is_asked_for_as_soon_as_there_is_one(shop, serve):
 )
 def test_beyond_loopback_it_refuses_to_start_without_tokens(start, options):
     line = said(start("--host=0.0.0.0", "--port=0", *options), 2)
-    assert "needs authentication" in line
+    assert "requires authentication" in line
 
 
 def test_a_part_that_there_is_not_is_refused(start):
@@ -168,7 +168,7 @@ def test_the_dashboard_alone(serve):
 
 def test_open_to_all_is_refused_beyond_loopback_also_with_tokens(shop, start):
     shop.app.tokens.create("ci", ["read"])
-    assert "needs authentication" in said(start("--host=0.0.0.0", "--port=0", "--auth=open"), 2)
+    assert "requires authentication" in said(start("--host=0.0.0.0", "--port=0", "--auth=open"), 2)
 
 
 def test_beyond_loopback_with_a_token_it_asks_for_it(shop, serve):

@@ -14,7 +14,7 @@ def test_tokens_are_made_listed_and_revoked(place: Place) -> None:
     secret = made.out.strip()
     # Nothing but the secret is on standard output, so that a shell can take it.
     assert made.out == f"{secret}\n"
-    assert "shown only now" in made.err
+    assert "shown only once" in made.err
     principal = place.app.tokens.check(secret)
     assert principal is not None
     assert (principal.owner, {str(scope) for scope in principal.scopes}) == (
@@ -41,7 +41,7 @@ def test_tokens_are_made_listed_and_revoked(place: Place) -> None:
     assert "--force" in place.duly("tokens", "revoke", "ci", code=1).err
     place.duly("tokens", "revoke", "ci", columns=80, keys=[("Revoke token 'ci'", "n\n")], code=1)
     assert place.app.tokens.check(secret) is not None
-    assert place.duly("tokens", "revoke", "ci", "--force").out == "ci is revoked\n"
+    assert place.duly("tokens", "revoke", "ci", "--force").out == "ci was revoked\n"
     assert place.app.tokens.check(secret) is None
     place.duly("tokens", "revoke", other["id"], "--force")
     names = [each["name"] for each in place.duly("tokens", "list", "--json").json]
@@ -57,4 +57,4 @@ def test_what_is_not_clear_is_refused(place: Place) -> None:
     for _ in range(2):
         place.app.tokens.create("twin", ["read"])
     twins = place.duly("tokens", "revoke", "twin", "--force", code=1)
-    assert "give the id of one" in twins.err
+    assert "give an id" in twins.err

@@ -53,13 +53,13 @@ def test_the_command_says_what_it_does(terminal, shop, sqlite_url, postgres_url)
 
     # One more: who closed it.
     done = terminal.run("copy", sqlite_url, postgres_url, columns=100)
-    assert "moved 32 rows, verified" in done.plain
+    assert "moved and verified 32 rows" in done.plain
     assert "100%" in done.plain
     again = terminal.run("copy", sqlite_url, postgres_url, "--json")
     assert again.json["already_done"]
     assert again.json["tables"]["jobs"] == 31
     other = f"{sqlite_url}.other"
-    assert "it would be refused" in terminal.run("copy", sqlite_url, other, "--dry-run", code=1).out
+    assert "the copy would be refused" in terminal.run("copy", sqlite_url, other, "--dry-run", code=1).out
     assert "was moved to" in terminal.run("copy", sqlite_url, other, code=1).err
     assert list(Path(sqlite_url.removeprefix("sqlite:///")).parent.glob("*.other*")) == []
     refused = terminal.run("copy", sqlite_url, postgres_url, "--abort", code=1)
@@ -79,7 +79,7 @@ def test_what_is_refused_changes_nothing(terminal, shop, sqlite_url, tmp_path):
     wrong = terminal.run("copy", sqlite_url, "mysql://shop", code=1)
     assert "is not a database URL" in wrong.err
     gone = terminal.run("copy", sqlite_url, "sqlite:///:memory:", code=1)
-    assert "a temporary file would be gone with this command" in gone.err
+    assert "is lost when this command ends" in gone.err
     idle = terminal.run("copy", sqlite_url, f"sqlite:///{tmp_path}/new.db", "--abort")
     assert idle.out == "nothing was being copied\n"
     shop.run(shop.function("settle"), 30)
