@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "duly"
 # Each module imports its own level and those above it in this table. A new top-level module is
 # given its level here.
 LEVELS = [
-    {"errors", "clock", "ids", "fault", "zones"},
+    {"errors", "clock", "ids", "fault", "nearest", "zones"},
     {"model"},
     {"store"},
     {"runtime"},

@@ -79,10 +79,11 @@ CalendarEnds (UserWarning)          a warning: the attached calendar's last date
 from __future__ import annotations
 
 import contextlib
-import difflib
 import math
 from collections.abc import Iterable
 from urllib.parse import urlsplit
+
+from duly.nearest import did_you_mean
 
 
 class DulyError(Exception):
@@ -334,8 +335,8 @@ class UnknownFunction(DulyError, LookupError):
                 "this one belongs to another app or has been redefined"
             )
         else:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            meant = did_you_mean(name, known)
+            hint = f"; {meant}" if meant else ""
             message = f"no function is registered as {name!r}{hint}"
         super().__init__(message)
 
@@ -351,36 +352,39 @@ class FunctionDeleted(DulyError, LookupError):
 class ScheduleNotFound(DulyError, LookupError):
     """The owner has no schedule with that key or id."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, known: Iterable[str] = ()) -> None:
         self.key = key
-        super().__init__(f"there is no schedule {key!r}; list them with app.schedules.list()")
+        hint = did_you_mean(key, known) or "list them with app.schedules.list()"
+        super().__init__(f"there is no schedule {key!r}; {hint}")
 
 
 class CalendarNotFound(DulyError, LookupError):
     """The owner has no calendar with that name or id."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         self.name = name
         self.field = "calendar"
         self.reason: str = f"there is no calendar {name!r}"
-        self.hint: str = "list them with app.calendars.list()"
+        self.hint: str = did_you_mean(name, known) or "list them with app.calendars.list()"
         super().__init__(f"{self.reason}; {self.hint}")
 
 
 class EndpointNotFound(DulyError, LookupError):
     """The owner has no endpoint with that name or id."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         self.name = name
-        super().__init__(f"there is no endpoint {name!r}; list them with app.endpoints.list()")
+        hint = did_you_mean(name, known) or "list them with app.endpoints.list()"
+        super().__init__(f"there is no endpoint {name!r}; {hint}")
 
 
 class GatewayNotFound(DulyError, LookupError):
     """There is no gateway with that name or id."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         self.name = name
-        super().__init__(f"there is no gateway {name!r}; list them with app.gateways.list()")
+        hint = did_you_mean(name, known) or "list them with app.gateways.list()"
+        super().__init__(f"there is no gateway {name!r}; {hint}")
 
 
 class CronNotFound(DulyError, LookupError):
@@ -388,7 +392,7 @@ class CronNotFound(DulyError, LookupError):
 
     def __init__(self, cron_id: str) -> None:
         self.cron_id = cron_id
-        super().__init__(f"the gateway has no cron {cron_id!r}; list them with cron_list()")
+        super().__init__(f"the gateway has no cron {cron_id!r}; list its crons with cron_list()")
 
 
 class JobNotFound(DulyError, LookupError):

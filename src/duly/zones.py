@@ -6,7 +6,6 @@ data that is a year old and wrong for several zones. The host's search path is o
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import zoneinfo
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from duly.errors import UnknownZone
+from duly.nearest import nearest
 
 # A path in the zone data: without dots, so it cannot point anywhere else.
 _NAME = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
@@ -207,8 +207,8 @@ def _nearest(name: str, names: frozenset[str]) -> str | None:
     wanted = re.sub(r"\s+", "_", name.strip()).lower()
     if exact := same.get(wanted) or cities.get(wanted):
         return exact
-    near = difflib.get_close_matches(wanted, same, n=1, cutoff=0.7)
-    return same[near[0]] if near else None
+    near = nearest(wanted, sorted(same), cutoff=0.7)
+    return None if near is None else same[near]
 
 
 _data: _Data | None = None

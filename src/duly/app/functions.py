@@ -61,7 +61,8 @@ class Functions(Mapping[str, Function[..., Any]]):
         here = self._core.functions.by_any_name(name)
         info = self._info_of(here) if here is not None else self._info_elsewhere(name)
         if info is None:
-            raise UnknownFunction(name, self._core.functions.registered)
+            known = (each.name for each in self._core.ready().functions())
+            raise UnknownFunction(name, [*self._core.functions.registered, *known])
         store = self._core.ready()
         return _with_trigger(info, store.is_scheduled(self._names_of(info.name)))
 

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 from collections.abc import Iterable
 from itertools import islice
 
 from duly.errors import InvalidCalendar, MissingExtra
+from duly.nearest import did_you_mean
 
 MAX_YEARS = 100
 """More would not fit into a calendar."""
@@ -62,6 +62,5 @@ def _years(years: int | Iterable[int]) -> list[int]:
 
 def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidCalendar:
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"[:200]
+    hint = did_you_mean(name, known) or f"there are {', '.join(known)}"[:200]
     return InvalidCalendar(field, f"{name!r} is not known to the holidays package", hint)

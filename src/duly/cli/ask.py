@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from duly.cli.api import Api, ApiError
 from duly.cli.command import fail
+from duly.cli.ids import is_prefix, matching, missing, named_or_prefix, only
 from duly.cli.safe import safe
 from duly.ids import is_id
 
@@ -22,7 +22,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
-    """The id of a schedule that is given by its key or its id."""
+    """The id of a schedule that is given by its key, its id or a prefix of its id."""
     if is_id(name):
         return name
     try:
@@ -30,6 +30,8 @@ def schedule_id(api: Api, name: str, owner: str | None = None) -> str:
     except ApiError as error:
         if error.status != 404:
             raise
+        if is_prefix(name) and (same := [each["id"] for each in matching(api, "/schedules", name)]):
+            return only("schedule", name, same)
         found = list(api.pages("/schedules", most=MAX_LOOKED_AT, owner=owner))
         _check_owner(name, [each["owner"] for each in found if each["key"] == name])
         missing("schedule", name, (each["key"] for each in found))
@@ -44,7 +46,7 @@ def _check_owner(name: str, owners: Sequence[str | None]) -> None:
 def named(api: Api, path: str, what: str, name: str, owner: str | None = None) -> dict[str, Any]:
     """The item of a list with this name or id; two owners may use the same name."""
     found = list(api.pages(path, owner=owner))
-    same = [each for each in found if name in (each["name"], each["id"])]
+    same = named_or_prefix(found, what, name)
     if not same:
         missing(what, name, (each["name"] for each in found))
     if len(same) > 1:
@@ -54,19 +56,6 @@ def named(api: Api, path: str, what: str, name: str, owner: str | None = None) -
             hint="give --owner, or the id",
         )
     return dict(same[0])
-
-
-def missing(what: str, name: str, names: Iterable[str]) -> NoReturn:
-    """Exit because nothing has this name, and suggest the nearest one."""
-    near = difflib.get_close_matches(name, list(names), 1)
-    fail(f"there is no {what} {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
-
-
-def or_nearest(error: ApiError, what: str, name: str, names: Iterable[str]) -> NoReturn:
-    """Raise the API's error, or exit with the nearest name if nothing has this one."""
-    if error.status == 404:
-        missing(what, name, names)
-    raise error
 
 
 def sure(question: str, *, force: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
@@ -17,6 +16,7 @@ from duly.cli import EXIT_INTERRUPTED
 from duly.cli.safe import safe
 from duly.cli.when import ZoneName
 from duly.errors import DulyError, InvalidOption, UnknownZone
+from duly.nearest import nearest
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -111,8 +111,8 @@ class Group(click.Group):
         name = args[0]
         known = self.get_command(ctx, name) is not None
         if not known and not ctx.resilient_parsing and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest(name, self.list_commands(ctx))
+            meant = f" Did you mean {near!r}?" if near else ""
             raise click.UsageError(f"There is no command {name!r}.{meant}", ctx)
         return super().resolve_command(ctx, args)
 

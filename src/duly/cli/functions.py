@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from duly.cli import complete
-from duly.cli.api import Api, ApiError
-from duly.cli.ask import force_option, note_option, or_nearest, sure
+from duly.cli.api import Api
+from duly.cli.ask import force_option, note_option, sure
 from duly.cli.command import Group
 from duly.cli.out import Column, Item, Out, brief
 from duly.cli.root import Root
@@ -74,15 +74,8 @@ def show(root: Root, name: str) -> None:
 
 
 def _get(api: Api, name: str) -> Item:
-    try:
-        found: Item = api.get("/functions/{}", name)
-    except ApiError as error:
-        or_nearest(error, "function", name, _names(api))
+    found: Item = api.get("/functions/{}", name)
     return found
-
-
-def _names(api: Api) -> list[str]:
-    return [each["name"] for each in api.items("/functions")]
 
 
 def _shown(out: Out, function: Item) -> RenderableType:
@@ -326,9 +319,6 @@ def _what_goes(api: Api, name: str) -> str:
 
 
 def _decide(root: Root, name: str, verb: str, note: str | None, said: str) -> Item:
-    try:
-        answer = root.api.post("/functions/{}/status", name, body={"verb": verb, "note": note})
-    except ApiError as error:
-        or_nearest(error, "function", name, _names(root.api))
+    answer = root.api.post("/functions/{}/status", name, body={"verb": verb, "note": note})
     root.out.show(answer, lambda: root.out.cell(f"{answer['name']} {said}"))
     return dict(answer)

@@ -11,7 +11,6 @@ import click
 from duly.cli.ask import (
     all_of,
     force_option,
-    missing,
     named,
     new_owner_option,
     owner_option,
@@ -19,6 +18,7 @@ from duly.cli.ask import (
     sure,
 )
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
+from duly.cli.ids import missing, named_or_prefix
 from duly.cli.out import Column, Item, Out, pretty
 from duly.cli.root import Root
 from duly.cli.values import Pair, together
@@ -337,10 +337,10 @@ def _cron(of: Crons, cron: str) -> tuple[str, Item]:
     if gateway["stale"]:
         fail(f"gateway {gateway['name']!r} does not respond: {gateway['error']}")
     known: list[Item] = gateway["crons"]
-    found = next((each for each in known if cron in (each["id"], each["name"])), None)
-    if found is None:
+    found = named_or_prefix(known, "cron", cron)
+    if not found:
         missing(f"cron of {gateway['name']!r} called", cron, (each["name"] for each in known))
-    return gateway["id"], found
+    return gateway["id"], dict(found[0])
 
 
 def _shown(out: Out, cron: Item) -> RenderableType:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duly.cli import complete
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import all_of, force_option, or_nearest, owner_option, sure
+from duly.cli.ask import all_of, force_option, owner_option, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.follow import FINAL, PAUSE_SECONDS, Patience, follow
+from duly.cli.ids import missing, recent, resolved
 from duly.cli.out import Column, Out, pretty
 from duly.cli.root import Root
 from duly.clock import os_sleep
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-MAX_LOOKED_AT = 200
 
 
 @click.group(cls=Group)
@@ -103,7 +102,7 @@ def show(root: Root, job_id: str) -> None:
     duly jobs show 0190f0c2-…
     """
     job = _get(root.api, job_id)
-    children = root.api.items("/jobs/{}/children", job_id)
+    children = root.api.items("/jobs/{}/children", job["id"])
     root.out.show({**job, "children": children}, lambda: _shown(root.out, job, children))
 
 
@@ -120,7 +119,7 @@ def watch(root: Root, job_id: str) -> None:
     """
     job = _get(root.api, job_id)
     if job["state"] not in FINAL or root.out.as_json:
-        job = follow(root.api, root.out, job_id, job["function"], lines=root.out.as_json)
+        job = follow(root.api, root.out, job["id"], job["function"], lines=root.out.as_json)
     end(root.out, job, quiet=root.out.as_json)
 
 
@@ -134,7 +133,7 @@ def logs(root: Root, job_id: str, live: bool) -> None:
     \b
     duly jobs logs 0190f0c2-… --follow
     """
-    _get(root.api, job_id)
+    job_id = _get(root.api, job_id)["id"]
     after = _print_lines(root, job_id, 0)
     if live:
         _follow_lines(root, job_id, after)
@@ -190,7 +189,8 @@ def cancel(root: Root, /, job_ids: tuple[str, ...], force: bool, **filters: str 
     """
     if _by_id(job_ids, filters):
         answers = [
-            {"id": job_id, **_asked(root.api, job_id, "/jobs/{}/cancel")} for job_id in job_ids
+            {"id": job_id, **root.api.post("/jobs/{}/cancel", job_id)}
+            for job_id in _resolved(root.api, job_ids)
         ]
         root.out.show(answers, lambda: None)
         for answer in answers:
@@ -217,7 +217,8 @@ def retry(
     duly jobs retry --dead --function send_mail
     """
     if _by_id(job_ids, {**filters, "dead": dead or None}):
-        again = [_asked(root.api, job_id, "/jobs/{}/retry") for job_id in job_ids]
+        ids = _resolved(root.api, job_ids)
+        again = [root.api.post("/jobs/{}/retry", job_id) for job_id in ids]
         root.out.show(again, lambda: None)
         for job in again:
             root.out.say(f"{job['retry_of']} is retried as {job['id']}")
@@ -252,16 +253,18 @@ def _bulk(root: Root, body: dict[str, Any], verb: str, *, force: bool) -> None:
 
 
 def _get(api: Api, job_id: str) -> dict[str, Any]:
-    job: dict[str, Any] = _asked(api, job_id, "/jobs/{}", api.get)
+    try:
+        job: dict[str, Any] = api.get("/jobs/{}", resolved(api, "job", "/jobs", job_id))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        missing("job", job_id, recent(api, "/jobs"))
     return job
 
 
-def _asked(api: Api, job_id: str, path: str, verb: Callable[..., Any] | None = None) -> Any:
-    try:
-        return (verb or api.post)(path, job_id)
-    except ApiError as error:
-        recent = (job["id"] for job in api.pages("/jobs", most=MAX_LOOKED_AT, cursor="before"))
-        or_nearest(error, "job", job_id, recent)
+def _resolved(api: Api, texts: Sequence[str]) -> list[str]:
+    """The ids of jobs that exist; nothing is changed unless all of them do."""
+    return [_get(api, text)["id"] for text in texts]
 
 
 def end(out: Out, job: dict[str, Any], *, quiet: bool = False) -> None:

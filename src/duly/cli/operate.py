@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 import duly
-from duly.cli.ask import missing, note_option
+from duly.cli.ask import note_option
 from duly.cli.command import Command, Group
+from duly.cli.ids import LISTS, is_prefix, missing, resolved
 from duly.cli.out import Column, Item, brief
 from duly.cli.root import Root
 
@@ -180,6 +181,8 @@ def audit(root: Root, target: str | None, limit: int) -> None:
     duly audit --limit 100
     """
     out = root.out
+    if target is not None:
+        target = _full_target(root, target)
     columns = [
         Column("when", "at_ms", out.at),
         Column("who", "actor"),
@@ -189,3 +192,11 @@ def audit(root: Root, target: str | None, limit: int) -> None:
     ]
     found = list(root.api.pages("/audit", most=limit, cursor="before", target=target))
     out.table(found, columns, empty="no audit entries")
+
+
+def _full_target(root: Root, target: str) -> str:
+    """KIND:ID with a full id; other targets, such as functions, have no ids."""
+    kind, _, text = target.partition(":")
+    if kind not in LISTS or not is_prefix(text):
+        return target
+    return f"{kind}:{resolved(root.api, kind, LISTS[kind], text)}"

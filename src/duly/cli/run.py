@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from duly.cli import EXIT_INTERRUPTED, complete
-from duly.cli.api import Api, ApiError
-from duly.cli.ask import new_owner_option, or_nearest
+from duly.cli.api import Api
+from duly.cli.ask import new_owner_option
 from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -63,7 +63,7 @@ def run(
         "options": {name: value for name, value in options.items() if value is not None},
     }
     api = root.api
-    job = _created(api, function, body, key)
+    job = api.post("/jobs", body=body, key=key)
     if no_wait:
         root.out.show(job, lambda: root.out.cell(job["id"]))
         return
@@ -72,15 +72,6 @@ def run(
     except KeyboardInterrupt:
         _leave(api, job["id"])
     end(root.out, job)
-
-
-def _created(api: Api, function: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
-    try:
-        job: dict[str, Any] = api.post("/jobs", body=body, key=key)
-    except ApiError as error:
-        names = [each["name"] for each in api.items("/functions") if not each["internal"]]
-        or_nearest(error, "function", function, names)
-    return job
 
 
 def _leave(api: Api, job_id: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from duly.cli.api import Api
-from duly.cli.ask import force_option, missing, owner_option, sure
+from duly.cli.ask import force_option, owner_option, sure
 from duly.cli.command import Group, fail
+from duly.cli.ids import missing, named_or_prefix
 from duly.cli.out import Column, Item
 from duly.cli.root import Root
 from duly.cli.when import Moment, tz_option
@@ -115,8 +116,9 @@ def revoke(root: Root, name: str, force: bool) -> None:
 def _found(api: Api, name: str) -> Item:
     """The token with this id, or the only valid one with this name."""
     every = list(api.pages("/tokens"))
+    active = [each for each in every if each["status"] == "active"]
     same = [each for each in every if each["id"] == name]
-    same = same or [each for each in every if each["name"] == name and each["status"] == "active"]
+    same = same or named_or_prefix(active, "token", name)
     if not same:
         missing("valid token", name, (each["name"] for each in every))
     if len(same) > 1:

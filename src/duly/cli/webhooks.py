@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import or_nearest, owner_option
+from duly.cli.ask import owner_option
 from duly.cli.command import EXIT_ERROR, Group
+from duly.cli.ids import missing, recent, resolved
 from duly.cli.out import Column, Item, Out, pretty
 from duly.cli.root import Root
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MAX_LOOKED_AT = 200
 STATES = ["pending", "processing", "processed", "failed", "filtered"]
 
 
@@ -64,7 +63,7 @@ def show(root: Root, event_id: str) -> None:
     \b
     duly webhooks show 0190f0c2-…
     """
-    event = _asked(root.api, event_id, root.api.get, "/webhooks/{}")
+    event = _get(root.api, event_id)
     root.out.show(event, lambda: _shown(root.out, event))
 
 
@@ -79,8 +78,8 @@ def retry(root: Root, event_ids: tuple[str, ...]) -> None:
     """
     api = root.api
     answers = [
-        {"id": event_id, **_asked(api, event_id, api.post, "/webhooks/{}/retry")}
-        for event_id in event_ids
+        {"id": event_id, **api.post("/webhooks/{}/retry", event_id)}
+        for event_id in [_get(api, text)["id"] for text in event_ids]
     ]
     root.out.show(answers, lambda: None)
     for answer in answers:
@@ -95,14 +94,13 @@ def _became(answer: Item) -> str:
     return f"is {answer['state']}; only failed deliveries can be retried"
 
 
-def _asked(api: Api, event_id: str, verb: Callable[..., Any], path: str) -> Item:
+def _get(api: Api, event_id: str) -> Item:
     try:
-        found: Item = verb(path, event_id)
+        found: Item = api.get("/webhooks/{}", resolved(api, "delivery", "/webhooks", event_id))
     except ApiError as error:
-        recent = (
-            each["id"] for each in api.pages("/webhooks", most=MAX_LOOKED_AT, cursor="before")
-        )
-        or_nearest(error, "delivery", event_id, recent)
+        if error.status != 404:
+            raise
+        missing("delivery", event_id, recent(api, "/webhooks"))
     return found
 
 

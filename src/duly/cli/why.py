@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import owner_option, schedule_id
-from duly.cli.command import Command, fail
+from duly.cli.ask import MAX_LOOKED_AT, owner_option, schedule_id
+from duly.cli.command import Command
+from duly.cli.ids import is_prefix, matching, missing, only, recent
 from duly.cli.out import Item, Out
 from duly.cli.root import Root
 from duly.ids import is_id
@@ -33,8 +35,19 @@ def why(root: Root, name: str, owner: str | None) -> None:
     duly why 0190f0c2-…
     """
     api, out = root.api, root.out
-    found = _of_id(api, name) if is_id(name) else _of_schedule(api, name, owner)
+    found = _found(api, name, owner)
     out.show(found, lambda: _shown(out, found))
+
+
+def _found(api: Api, name: str, owner: str | None) -> Item:
+    if is_id(name):
+        return _of_id(api, name)
+    if not is_prefix(name) or _if_there(api, "/schedules/named", key=name, owner=owner):
+        return _of_schedule(api, schedule_id(api, name, owner))
+    both = [each["id"] for path in ("/jobs", "/schedules") for each in matching(api, path, name)]
+    if not both:
+        _missing(api, name, owner)
+    return _of_id(api, only("job or schedule", name, both))
 
 
 def _of_id(api: Api, name: str) -> Item:
@@ -42,23 +55,26 @@ def _of_id(api: Api, name: str) -> Item:
     if job is not None:
         return job
     if _if_there(api, "/schedules/{}", name) is None:
-        fail(
-            f"there is no job and no schedule {name!r}", hint="`duly jobs list` shows those of now"
-        )
-    return _of_schedule(api, name, None)
+        _missing(api, name, None)
+    return _of_schedule(api, name)
 
 
-def _of_schedule(api: Api, name: str, owner: str | None) -> Item:
+def _missing(api: Api, name: str, owner: str | None) -> NoReturn:
+    keys = (each["key"] for each in api.pages("/schedules", most=MAX_LOOKED_AT, owner=owner))
+    missing("job and no schedule", name, chain(keys, recent(api, "/jobs")))
+
+
+def _of_schedule(api: Api, which: str) -> Item:
     """The schedule's reasons, with those of its unfinished jobs."""
-    found: Item = api.get("/schedules/{}/why", schedule_id(api, name, owner))
+    found: Item = api.get("/schedules/{}/why", which)
     named = dict.fromkeys(job for reason in found["reasons"] for job in reason["jobs"])
     jobs = (_if_there(api, "/jobs/{}/why", job) for job in named)
     return {**found, "jobs": [job for job in jobs if job is not None and _waits(job)]}
 
 
-def _if_there(api: Api, path: str, name: str) -> Any:
+def _if_there(api: Api, path: str, *names: str, **query: str | None) -> Any:
     try:
-        return api.get(path, name)
+        return api.get(path, *names, **query)
     except ApiError as error:
         if error.status != 404:
             raise

@@ -14,6 +14,7 @@ from duly.functions.function import Function, StoredTarget
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import decode_retry
 from duly.model.signature import Signature
+from duly.nearest import MAX_KNOWN
 from duly.store.table import Store
 
 NAME = QUEUE = "duly.post"
@@ -50,7 +51,8 @@ class EndpointTarget(Action[[Any], Delivered], StoredTarget):
     def looked_up(self, store: Store) -> EndpointTarget:
         record = store.endpoint_named(self.owner, self.endpoint)
         if record is None:
-            raise EndpointNotFound(self.endpoint)
+            known = store.endpoints(self.owner, None, MAX_KNOWN)
+            raise EndpointNotFound(self.endpoint, (each.name for each in known))
         return self.as_stored(record)
 
     def _with(self, changes: Mapping[str, Any]) -> EndpointTarget:

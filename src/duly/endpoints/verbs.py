@@ -26,6 +26,7 @@ from duly.functions.times import Delay, seconds_of
 from duly.ids import is_id
 from duly.model.endpoint import EndpointRecord
 from duly.model.retry import Retry, encode_retry
+from duly.nearest import MAX_KNOWN
 from duly.runtime.outbound import Allow
 from duly.runtime.outbound.client import check_header
 from duly.runtime.transaction_guard import refuse_inside_mutation
@@ -209,7 +210,8 @@ class Endpoints:
             store.endpoint(name) if is_id(name) else store.endpoint_named(self._owner or "", name)
         )
         if found is None or (self._owner is not None and found.owner != self._owner):
-            raise EndpointNotFound(name)
+            known = store.endpoints(self._owner or "", None, MAX_KNOWN)
+            raise EndpointNotFound(name, (each.name for each in known))
         return found
 
     def _columns(self, changes: Mapping[str, Any]) -> dict[str, Any]:

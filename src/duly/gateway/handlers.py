@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ import msgspec
 from duly.errors import InvalidFunction, InvalidOption
 from duly.functions.checks import check_text
 from duly.gateway.crons import CronRecord
+from duly.nearest import did_you_mean
 
 TIMEOUT = 60.0
 MAX_TIMEOUT = 86_400.0
@@ -56,9 +56,8 @@ class Handlers:
         found = self._by_name.get(name)
         if found is not None:
             return found
-        near = difflib.get_close_matches(name, self._by_name, n=1)
         known = ", ".join(sorted(self._by_name)) or "none"
-        hint = f"did you mean {near[0]!r}?" if near else f"the gateway's handlers are: {known}"
+        hint = did_you_mean(name, self._by_name) or f"the gateway's handlers are: {known}"
         raise InvalidOption("handler", f"there is no handler {name!r}", hint)
 
 

@@ -36,6 +36,7 @@ from duly.ids import is_id
 from duly.model.gateway import GatewayRecord, answered, silent, worth_noting
 from duly.model.stored_values import read
 from duly.model.trigger import Trigger
+from duly.nearest import MAX_KNOWN
 from duly.runtime.transaction_guard import is_inside, refuse_inside_mutation
 from duly.schedules.checks import check_by
 
@@ -313,7 +314,8 @@ class Gateways:
     def _record(self, name: str) -> GatewayRecord:
         found = self._find(name)
         if found is None:
-            raise GatewayNotFound(name)
+            known = self._core.ready().gateways(self._owner or "", None, MAX_KNOWN)
+            raise GatewayNotFound(name, (each.name for each in known))
         return found
 
     def _find(self, name: str) -> GatewayRecord | None:

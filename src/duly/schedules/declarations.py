@@ -524,7 +524,7 @@ class Comparison:
             return
         found = self._attachable.get(name)
         if found is None:
-            raise CalendarNotFound(name)
+            raise CalendarNotFound(name, self._attachable)
         if found.calendar.exhausted(self._now):
             log.warning("calendar %r of schedule %r has no more dates", name, wanted.key)
 

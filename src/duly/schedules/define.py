@@ -48,6 +48,7 @@ from duly.model.schedule import (
 from duly.model.schedule_options import BY_NAME, DAY_MS, Kind, Shift
 from duly.model.stored_values import read
 from duly.model.trigger import At, Cron, Every, Trigger
+from duly.nearest import MAX_KNOWN
 from duly.store.schedules.calendars import read_calendar
 from duly.zones import zone
 
@@ -382,7 +383,8 @@ def find_calendar(core: Core, name: object, owner: str) -> tuple[str, Calendar]:
     store = core.ready()
     record = store.calendar(name) if is_id(name) else store.calendar_named(owner, name)
     if record is None or record.owner != owner:
-        raise CalendarNotFound(name)
+        known = (each.name for each in store.calendars(owner, None, MAX_KNOWN))
+        raise CalendarNotFound(name, [*SEEDS, *known])
     calendar = read_calendar(record.definition)
     if calendar is None:
         raise CalendarNotFound(name)

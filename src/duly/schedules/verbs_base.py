@@ -13,7 +13,8 @@ from duly.errors import InvalidOption, ScheduleNotFound
 from duly.functions.checks import check_stored_text, check_text
 from duly.functions.function import Call
 from duly.ids import is_id
-from duly.model.schedule import ScheduleRecord
+from duly.model.schedule import ScheduleFilter, ScheduleRecord
+from duly.nearest import MAX_KNOWN
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by
 from duly.schedules.declarations import DeclaredSchedule
@@ -61,8 +62,15 @@ class VerbsBase:
         else:
             record = self._by_key(name)
         if record is None or (self._owner is not None and record.owner != self._owner):
-            raise ScheduleNotFound(name)
+            raise ScheduleNotFound(name, () if is_id(name) else self._known_keys())
         return record
+
+    def _known_keys(self) -> list[str]:
+        """The keys that `_by_key` finds, for suggestions."""
+        of_owner = ScheduleFilter(owner=self._owner or "", limit=MAX_KNOWN)
+        apps = ("", self._core.name)
+        found = self._core.ready().schedules(of_owner)
+        return [record.key for record in found if record.app in apps]
 
     def _by_key(self, key: str) -> ScheduleRecord | None:
         store = self._core.ready()

@@ -6,7 +6,6 @@ anything is written, and existing schedules are compared with the API's own repr
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from duly.cli.api import Api, ApiError
 from duly.cli.imports.entry import Entry, NotImportable, ReadEntry
+from duly.nearest import did_you_mean
 
 COMPARED = ("function", "args", "options", "cron", "tz", "every_ms", "at")
 TIMES = ("cron", "tz", "every_ms", "at")
@@ -140,9 +140,8 @@ class Planner:
         short = re.split(r"[.:]", entry.calls)[-1]
         name = next((name for name in (entry.calls, short) if name in self._known), None)
         if name is None:
-            near = difflib.get_close_matches(short, self._known, 1)
-            meant = f", did you mean {near[0]!r}?" if near else ""
-            raise _NoFit(f"there is no function {short!r}{meant}; choose one with --map")
+            meant = did_you_mean(short, self._known) or ""
+            raise _NoFit(f"there is no function {short!r}; choose one with --map {meant}".rstrip())
         return name
 
     def _arguments(self, entry: Entry, function: str) -> dict[str, Any]:

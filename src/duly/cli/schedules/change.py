@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.api import Api, ApiError
-from duly.cli.ask import force_option, new_owner_option, note_option, or_nearest, schedule_id, sure
+from duly.cli.api import ApiError
+from duly.cli.ask import force_option, new_owner_option, note_option, schedule_id, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -77,7 +77,7 @@ def create(
     body |= {"key": key, "owner": owner, "enabled": not disabled}
     if fire_at_once:
         body["fire_at_once"] = True
-    made = _asked(root.api, function, lambda: root.api.post("/schedules", body=body))
+    made = root.api.post("/schedules", body=body)
     root.out.show(made, lambda: _first_ticks(root, made))
 
 
@@ -129,7 +129,7 @@ def update(
     read = api.get("/schedules/{}", which)["version"] if version is None else version
     body = {"version": read, **changes}
     try:
-        changed = _asked(api, function, lambda: api.patch("/schedules/{}", which, body=body))
+        changed = api.patch("/schedules/{}", which, body=body)
     except ApiError as error:
         if error.code != "stale_version":
             raise
@@ -146,17 +146,6 @@ def _check_one_trigger(options: dict[str, Any], *, needed: bool) -> None:
         fail(f"give {' or '.join(given)}, not both", EXIT_USAGE)
     if needed and not given:
         fail("give --cron, --every or --at", EXIT_USAGE)
-
-
-def _asked(api: Api, function: str | None, ask: Any) -> Item:
-    try:
-        made: Item = ask()
-    except ApiError as error:
-        if function is None or error.code != "unknown_function":
-            raise
-        names = [each["name"] for each in api.items("/functions") if not each["internal"]]
-        or_nearest(error, "function", function, names)
-    return made
 
 
 def _first_ticks(root: Root, schedule: Item) -> RenderableType:

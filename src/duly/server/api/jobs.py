@@ -381,9 +381,12 @@ def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
     """A function that may be called over HTTP: not internal, deprecated, deleted or duly's own."""
     if is_reserved(name) or not name.isprintable():
         raise UnknownFunction(name, ())
-    info: FunctionInfo = app.functions.info(name)
+    try:
+        info: FunctionInfo = app.functions.info(name)
+    except UnknownFunction:
+        raise UnknownFunction(name, _names_callable(app)) from None
     if info.internal:
-        raise UnknownFunction(name, ())
+        raise UnknownFunction(name, _names_callable(app))
     match info.status:
         case Status.DELETED:
             raise FunctionDeleted(name)
@@ -393,6 +396,15 @@ def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
             )
         case _:
             return app.function(name)
+
+
+def _names_callable(app: Duly) -> list[str]:
+    """The functions that outsiders may call, for suggestions."""
+    stored = {info.name: info for info in app.functions.published()}
+    here = [info for info in operations.published(app) if info.name not in stored]
+    listed = [info for info in stored.values() if info.status != Status.DELETED]
+    known = (*here, *listed)
+    return [info.name for info in known if not (info.internal or is_reserved(info.name))]
 
 
 def callee(
