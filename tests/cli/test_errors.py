@@ -336,7 +336,11 @@ sys.meta_path[:] = map(Blocker, sys.meta_path)
 @pytest.mark.parametrize(
     ("blocked", "arguments", "says"),
     [
-        ("click", ["jobs", "list"], "the command line needs an extra; run: pip install 'duly[cli]'"),
+        (
+            "click",
+            ["jobs", "list"],
+            "the command line needs an extra; run: pip install 'duly[cli]'",
+        ),
         ("rich", ["--version"], "the command line needs an extra; run: pip install 'duly[cli]'"),
         ("fastapi starlette pydantic uvicorn", ["serve"], 'pip install "duly[server]"'),
         ("psycopg psycopg_pool", ["worker"], 'pip install "duly[postgres]"'),

@@ -30,7 +30,9 @@ def test_a_crontab(place: Place) -> None:
     assert "--function" in wrong.err
     nowhere = place.duly(*take, "--function", "run_comand", code=1)
     assert "run_comand" in nowhere.out
-    assert place.duly(*take, "--function", "note", code=1).out.count("has no parameter `command`") == 2
+    assert (
+        place.duly(*take, "--function", "note", code=1).out.count("has no parameter `command`") == 2
+    )
 
     shown = place.duly(*take, *to, code=1, columns=80).plain
     assert "new       crontab:usr-bin-backup.sh-full-" in shown

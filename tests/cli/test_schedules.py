@@ -142,7 +142,9 @@ def test_removing_asks_or_needs_force(place: Place) -> None:
     assert "nothing was changed" in left.plain
     assert {each.key for each in place.app.schedules.list()} == {"one", "two"}
     keys = [("Remove schedule 'one' of touch?", "y\n")]
-    assert "one was removed" in place.duly("schedules", "remove", "one", columns=80, keys=keys).plain
+    assert (
+        "one was removed" in place.duly("schedules", "remove", "one", columns=80, keys=keys).plain
+    )
     place.duly("schedules", "remove", "two", "--force")
     assert place.app.schedules.list() == []
 

@@ -59,7 +59,10 @@ def test_the_command_says_what_it_does(terminal, shop, sqlite_url, postgres_url)
     assert again.json["already_done"]
     assert again.json["tables"]["jobs"] == 31
     other = f"{sqlite_url}.other"
-    assert "the copy would be refused" in terminal.run("copy", sqlite_url, other, "--dry-run", code=1).out
+    assert (
+        "the copy would be refused"
+        in terminal.run("copy", sqlite_url, other, "--dry-run", code=1).out
+    )
     assert "was moved to" in terminal.run("copy", sqlite_url, other, code=1).err
     assert list(Path(sqlite_url.removeprefix("sqlite:///")).parent.glob("*.other*")) == []
     refused = terminal.run("copy", sqlite_url, postgres_url, "--abort", code=1)
@@ -81,7 +84,7 @@ def test_what_is_refused_changes_nothing(terminal, shop, sqlite_url, tmp_path):
     gone = terminal.run("copy", sqlite_url, "sqlite:///:memory:", code=1)
     assert "is lost when this command ends" in gone.err
     idle = terminal.run("copy", sqlite_url, f"sqlite:///{tmp_path}/new.db", "--abort")
-    assert idle.out == "nothing was being copied\n"
+    assert idle.out == "no copy was in progress\n"
     shop.run(shop.function("settle"), 30)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import click
@@ -17,6 +18,8 @@ from duly.cli.safe import safe
 from duly.cli.when import ZoneName
 from duly.errors import DulyError, InvalidOption, UnknownZone
 from duly.nearest import nearest
+
+log = logging.getLogger(__name__)
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -77,16 +80,22 @@ class Group(click.Group):
     """A group whose `lazy` commands are imported when they are used.
 
     `lazy` maps a name to (module:attribute, help). The help is repeated here so that --help imports
-    nothing; a test compares it with the command's own.
+    nothing; a test compares it with the command's own. `sections` maps the titles under which the
+    help lists the commands to their names.
     """
 
     command_class = Command
 
     def __init__(
-        self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        lazy: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy or {}
+        self.sections = sections
         if self.invoke_without_command:
             self.params += _shared()
 
@@ -117,9 +126,13 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self._short_help(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        every = self.list_commands(ctx)
+        width = max(map(len, every))
+        for title, names in (self.sections or {"Commands": every}).items():
+            # The same width everywhere, so that the sections line up.
+            rows = [(f"{name:<{width}}", self._short_help(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete without importing lazy commands."""
@@ -172,9 +185,15 @@ class RootGroup(Group):
 
 
 def _fail_with(error: Exception, server: str | None) -> NoReturn:
+    from duly.cli.find import described, line_of
+
+    log.debug("the error was raised here", exc_info=error)
+    # If code of the user's raised it, that is the place to look.
+    where = line_of(error)
+    at = f"{where}: " if where else ""
     if isinstance(error, DulyError):
-        fail(str(error), _exit_code(error), hint=getattr(error, "hint", None))
-    what = f"{type(error).__name__}: {error}"
+        fail(f"{at}{error}", _exit_code(error), hint=getattr(error, "hint", None))
+    what = f"{at}{described(error)}"
     if server and isinstance(error, BAD_ANSWER_ERRORS):
         what = f"{server} does not look like a duly server of this version: {what}"
     fail(what, hint="give --debug for the full traceback")
@@ -208,13 +227,14 @@ def _leave_pipe() -> NoReturn:
 
 def fail(message: str, code: int = EXIT_ERROR, *, hint: str | None = None) -> NoReturn:
     """Exit with a line that says what happened and one that says what to do."""
-    click.echo(f"duly: {safe(_as_typed(message))}", err=True)
+    click.echo(f"duly: {safe(as_typed(message))}", err=True)
     if hint and hint not in message:
-        click.echo(f"      {safe(_as_typed(hint))}", err=True)
+        click.echo(f"      {safe(as_typed(hint))}", err=True)
     sys.exit(code)
 
 
-def _as_typed(text: str) -> str:
+def as_typed(text: str) -> str:
+    """A message with the commands to type instead of calls in Python."""
     for verb, command in PYTHON_VERBS.items():
         text = text.replace(verb, command)
     return text

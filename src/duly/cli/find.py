@@ -40,7 +40,17 @@ def find_app(path: str | None) -> Duly:
 
 def named(path: str | None) -> str | None:
     """Where the app is, according to the command line or pyproject.toml."""
-    return path or _from_pyproject()
+    return path or _from_pyproject().app
+
+
+def set_up(path: str | None) -> None:
+    """Call the function that pyproject.toml names as `set_up` of its app, for `duly dev`."""
+    ours = _Ours() if path else _from_pyproject()
+    if ours.set_up is None:
+        return
+    function = find_object(ours.set_up, "set_up")
+    with _loading(ours.set_up):
+        function()
 
 
 def find_gateway(path: str) -> Gateway:
@@ -73,16 +83,16 @@ def find_object(path: str, option: str) -> Any:
     return found
 
 
-def _from_pyproject() -> str | None:
+def _from_pyproject() -> _Ours:
     file = Path("pyproject.toml")
     if not file.is_file():
-        return None
+        return _Ours()
     try:
         project = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise LoadFailed(f"cannot read {file}: {error}; fix it, or give --app") from error
     try:
-        return msgspec.convert(project, _Project).tool.duly.app
+        return msgspec.convert(project, _Project).tool.duly
     except msgspec.ValidationError as error:
         said = str(error).replace("`$.", "`")
         raise LoadFailed(f'{file}: {said}; write app = "module:name" under [tool.duly]') from error
@@ -90,6 +100,7 @@ def _from_pyproject() -> str | None:
 
 class _Ours(msgspec.Struct):
     app: str | None = None
+    set_up: str | None = None
 
 
 class _Tools(msgspec.Struct):
@@ -128,13 +139,16 @@ def _is_absent(name: str, error: BaseException | None) -> bool:
     """Whether the module itself is missing, as opposed to one that it imports."""
     if isinstance(error, ModuleNotFoundError):
         return error.name is not None and f"{name}.".startswith(f"{error.name}.")
-    return isinstance(error, TypeError | ValueError) and _line_of(error) is None
+    return isinstance(error, TypeError | ValueError) and line_of(error) is None
 
 
 def _load_file(file: Path, option: str) -> ModuleType:
     """Load a script under its file name, so that `if __name__ == "__main__"` does not run."""
     if not file.is_file():
         raise InvalidOption(option, f"there is no file {file}")
+    loaded = sys.modules.get(file.stem)
+    if loaded is not None and loaded.__file__ and Path(loaded.__file__).resolve() == file.resolve():
+        return loaded
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
@@ -156,16 +170,21 @@ def _loading(name: str) -> Generator[None]:
 
 
 def _load_failed(name: str, error: BaseException) -> LoadFailed:
-    where = _line_of(error) or name
+    where = line_of(error) or name
     if isinstance(error, SystemExit):
         return LoadFailed(f"{where} exits when it is imported")
+    return LoadFailed(f"{where}: {described(error)}")
+
+
+def described(error: BaseException) -> str:
+    """The type of an error and the first line of its message."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     first = said.strip().split("\n")[0]
     kind = type(error).__name__
-    return LoadFailed(f"{where}: {kind}: {first}" if first else f"{where}: {kind}")
+    return f"{kind}: {first}" if first else kind
 
 
-def _line_of(error: BaseException) -> str | None:
+def line_of(error: BaseException) -> str | None:
     """The last line of the user's code in the traceback, as file:line."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith("<"):
         return f"{_shown(error.filename)}:{error.lineno}"

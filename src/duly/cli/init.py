@@ -39,7 +39,8 @@ def init(root: Root, file: Path) -> None:
     """
     _check(file)
     app = f"{file.stem}:app" if file.parent == Path() else f"{file.as_posix()}:app"
-    lines = f'[tool.duly]\napp = "{app}"\n'
+    set_up = f"{app.removesuffix(':app')}:set_up"
+    lines = f'[tool.duly]\napp = "{app}"\nset_up = "{set_up}"\n'
     project = _project(lines)
     _write(file, _code(file))
     if project.text is not None:
@@ -73,8 +74,8 @@ def _code(file: Path) -> str:
 def _commands(file: Path) -> str:
     width = len(f"python {file}    ")
     return (
-        f"    {f'python {file}':<{width}}makes the tables and the calendar\n"
-        f"    {'duly dev':<{width}}runs it, and shows what happens\n"
+        f"    {'duly dev':<{width}}runs set_up() and the app, and shows its activity\n"
+        f"    {f'python {file}':<{width}}runs only set_up(): do this before `duly worker`\n"
     )
 
 

@@ -293,8 +293,8 @@ def _error(job: dict[str, Any]) -> str:
 
 def _columns(out: Out) -> list[Column]:
     return [
-        Column("id", "id"),
-        Column("function", "function", flexible=True),
+        Column("id", "id", ids=True),
+        Column("function", "function", flexible=True, least=12),
         Column("state", "state"),
         Column("due", "run_at_ms", out.ago, right=True),
         Column("try", "attempt", right=True),

@@ -40,12 +40,12 @@ def observe(root: Root, owner: str | None, limit: int) -> None:
     out = root.out
     found = _look(root, owner, limit)
     columns = [
-        Column("function / gateway", None, _resource, flexible=True),
-        Column("type", None, _type, flexible=True),
-        Column("zone", "tz", flexible=True),
+        Column("function / gateway", None, _resource, flexible=True, least=20),
         Column("status", "status"),
         Column("next", "next_run", partial(_at, out)),
+        Column("type", None, _type, flexible=True, least=12),
         Column("last run", None, partial(_last_run, out)),
+        Column("zone", "tz", flexible=True),
     ]
     out.table(found["rows"], columns, empty="no schedules and no gateway crons", value=found)
     for gateway in found["gateways"]:

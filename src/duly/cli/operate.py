@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -148,7 +148,7 @@ def list_workers(root: Root) -> None:
     """
     out = root.out
     columns = [
-        Column("id", "id"),
+        Column("id", "id", ids=True),
         Column("host", "host", flexible=True),
         Column("pid", "pid", right=True),
         Column("slots", "slots", right=True),
@@ -185,13 +185,20 @@ def audit(root: Root, target: str | None, limit: int) -> None:
         target = _full_target(root, target)
     columns = [
         Column("when", "at_ms", out.at),
-        Column("who", "actor"),
+        Column("who", "actor", flexible=True),
         Column("what", "action"),
-        Column("target", "target", flexible=True),
-        Column("detail", "detail", brief, flexible=True),
+        Column("target", "target", flexible=True, least=28, ids=True),
+        Column("detail", "detail", _detail, flexible=True, least=12),
     ]
     found = list(root.api.pages("/audit", most=limit, cursor="before", target=target))
     out.table(found, columns, empty="no audit entries")
+
+
+def _detail(detail: Any) -> str:
+    if not isinstance(detail, dict):
+        return brief(detail)
+    fields = cast("dict[str, Any]", detail)
+    return ", ".join(f"{name}: {brief(each)}" for name, each in fields.items() if each is not None)
 
 
 def _full_target(root: Root, target: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ STATES = {
     "filtered": "dim",
     "stale": "red",
 }
+GAP = 2
+"""The space between columns."""
+ID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ID_SIZES = (13, 18, 23, 36)
+"""Ends of the groups of an id, from the one that completes its milliseconds."""
 Item = dict[str, Any]
 Advance = Callable[[int, int | None, str], None]
 """Progress: how many are done, of how many (None: unknown), and a short text."""
@@ -54,7 +60,8 @@ Advance = Callable[[int, int | None, str], None]
 class Column(NamedTuple):
     """A field of the items (None: the item itself), and how to show it.
 
-    A `flexible` column may be truncated.
+    On a narrow terminal a `flexible` column is truncated down to `least` characters, and `ids` are
+    shortened to unique prefixes.
     """
 
     title: str
@@ -62,10 +69,20 @@ class Column(NamedTuple):
     show: Callable[[Any], Any] = str
     right: bool = False
     flexible: bool = False
+    least: int = 8
+    ids: bool = False
 
     def of(self, item: Item) -> Any:
         value = item if self.field is None else item[self.field]
         return None if value is None else self.show(value)
+
+
+class Fitted(NamedTuple):
+    """A table that fits the terminal: some of its columns, their widths, and the cells."""
+
+    columns: Sequence[Column]
+    widths: Sequence[int]
+    rows: Sequence[Sequence[Text]]
 
 
 class Out:
@@ -120,7 +137,13 @@ class Out:
             self.print(shown)
 
     def print(self, shown: RenderableType) -> None:
-        self.console.print(shown)
+        if self.is_terminal:
+            self.console.print(shown)
+            return
+        with self.console.capture() as captured:
+            self.console.print(shown)
+        # Tables are padded to their full width, which only a terminal needs.
+        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     def say(self, text: str) -> None:
         """Print a sentence for people; with --json, nothing."""
@@ -141,45 +164,65 @@ class Out:
         elif not items:
             self.say(empty)
         else:
-            self._print_list(items, columns)
+            if self.is_terminal:
+                fitted = self._fitted(items, columns)
+                self.print(self._drawn(fitted))
+                if hidden := [column.title for column in columns[len(fitted.columns) :]]:
+                    self.note(f"hidden: {', '.join(hidden)}")
+            else:
+                self._print_lines(items, columns)
             if any(column.title.endswith("at") or column.title in TIMED for column in columns):
                 self.note(f"times in {self.tz.key}")
 
-    def _print_list(self, items: Sequence[Item], columns: Sequence[Column]) -> None:
-        """As a table; if it does not fit, each item with its fields below it."""
-        from rich.measure import Measurement
-
-        table = self.grid(items, columns)
-        anywhere = self.console.options.update(max_width=WIDE)
-        needed = Measurement.get(self.console, anywhere, table).minimum
-        if needed <= self.console.width:
-            self.print(table)
-            return
-        first, *rest = columns
+    def _print_lines(self, items: Iterable[Item], columns: Sequence[Column]) -> None:
+        """For files and pipes: one line for each item, with tabs between the fields."""
+        click.echo("\t".join(column.title for column in columns))
         for item in items:
-            # The name has its own line, so that it can be copied.
-            self.print(self.cell(first.of(item)))
-            self.print(self.fields((f"  {column.title}", column.of(item)) for column in rest))
+            click.echo("\t".join(self._in_one_line(column.of(item)).plain for column in columns))
 
     def grid(self, items: Iterable[Item], columns: Sequence[Column]) -> RenderableType:
+        return self._drawn(self._fitted(items, columns))
+
+    def _drawn(self, fitted: Fitted) -> RenderableType:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-        for column in columns:
+        for column, width in zip(fitted.columns, fitted.widths, strict=True):
+            justify: Any = "right" if column.right else "left"
             table.add_column(
-                column.title,
-                justify="right" if column.right else "left",
-                # Flexible columns shrink first; their cells still take one line.
-                no_wrap=not column.flexible,
-                overflow="ellipsis",
-                min_width=6 if column.flexible else None,
+                column.title, justify=justify, width=width, no_wrap=True, overflow="ellipsis"
             )
-        for item in items:
-            table.add_row(*(self._in_one_line(column.of(item)) for column in columns))
+        for row in fitted.rows:
+            table.add_row(*row)
         return table
+
+    def _fitted(self, items: Iterable[Item], columns: Sequence[Column]) -> Fitted:
+        """Shorten ids, then leave out columns on the right, then truncate flexible ones."""
+        room = self.console.width
+        rows = [[self._in_one_line(column.of(item)) for column in columns] for item in items]
+        widths = _widths(columns, rows)
+        if _total(widths) > room:
+            _shorten_ids(columns, rows)
+            widths = _widths(columns, rows)
+        least = [
+            min(width, column.least) if column.flexible else width
+            for column, width in zip(columns, widths, strict=True)
+        ]
+        kept = len(columns)
+        while kept > 1 and _total(least[:kept]) > room:
+            kept -= 1
+        widths, least = widths[:kept], least[:kept]
+        while _total(widths) > room:
+            spare = [width - minimum for width, minimum in zip(widths, least, strict=True)]
+            # If nothing is left to truncate, this is a single column.
+            widest = max(range(kept), key=lambda index: (spare[index] > 0, widths[index]))
+            widths[widest] -= 1
+        return Fitted(columns[:kept], widths, [row[:kept] for row in rows])
 
     def _in_one_line(self, value: Any) -> Text:
         text = self.cell(value).copy()
+        if "\n" in text.plain:
+            text.plain = text.plain.replace("\n", "\\n")
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
 
@@ -252,6 +295,26 @@ class Out:
                 bar.update(task, completed=done, total=total, word=safe(word))
 
             yield advance
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> list[int]:
+    return [
+        max([len(column.title), *(row[index].cell_len for row in rows)])
+        for index, column in enumerate(columns)
+    ]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _shorten_ids(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+    """Cut ids down to prefixes that are unique in the table."""
+    cells = [row[index] for row in rows for index, column in enumerate(columns) if column.ids]
+    ids = {found for cell in cells for found in ID.findall(cell.plain)}
+    size = next(size for size in ID_SIZES if len({found[:size] for found in ids}) == len(ids))
+    for cell in cells:
+        cell.plain = ID.sub(lambda found: found[0][:size], cell.plain)
 
 
 def pretty(value: Any) -> str:

@@ -58,11 +58,23 @@ COMMANDS = {
 }
 
 
+SECTIONS = {
+    "Get started": ("init", "dev", "migrate"),
+    "Run": ("worker", "ticker", "serve"),
+    "Jobs": ("run", "jobs", "why", "functions", "queues"),
+    "Schedules": ("schedules", "calendars", "cron", "import"),
+    "HTTP": ("endpoints", "webhooks", "tokens"),
+    "Operations": ("doctor", "workers", "pause", "resume", "audit", "copy", "version"),
+    "Advanced": ("gateways", "observe"),
+}
+"""The commands as the help lists them."""
+
+
 class Root:
     """The context of every command: the app or server, found when it is first used."""
 
     def __init__(self, path: str | None, bound: Duly | None, url: str | None, token: str | None):
-        self._path, self._bound = path, bound
+        self._path, self._bound, self._bound_at_start = path, bound, bound
         self._url, self._token = url, token
 
     @property
@@ -76,6 +88,13 @@ class Root:
     def is_remote(self) -> bool:
         """Whether commands go to a server instead of a local app."""
         return self._url is not None
+
+    def set_up(self) -> None:
+        """Prepare the app of this folder with the function that pyproject.toml names, if any."""
+        from duly.cli.find import set_up
+
+        if self._bound_at_start is None:
+            set_up(self._path)
 
     @property
     def app(self) -> Duly:
@@ -114,6 +133,7 @@ class Root:
 @click.group(
     cls=RootGroup,
     lazy=COMMANDS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EXIT_CODES,
 )

@@ -45,7 +45,7 @@ def list_(root: Root, /, limit: int, **filters: str | None) -> None:
     out = root.out
     found = list(root.api.pages("/webhooks", most=limit, cursor="before", **filters))
     columns = [
-        Column("id", "id"),
+        Column("id", "id", ids=True),
         Column("webhook", "webhook", flexible=True),
         Column("type", "type", flexible=True),
         Column("state", "state"),

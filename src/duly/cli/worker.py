@@ -121,10 +121,9 @@ def _child_command(
 
 def log_options() -> list[str]:
     """Pass the root's own options on to the children."""
-    root = click.get_current_context().find_root()
-    return [
-        f"--{name.replace('_', '-')}={root.params[name]}" for name in ("log_format", "log_level")
-    ]
+    params = click.get_current_context().find_root().params
+    options = [f"--{name.replace('_', '-')}={params[name]}" for name in ("log_format", "log_level")]
+    return [*options, "--debug"] if params["debug"] else options
 
 
 def _supervise(

@@ -20,7 +20,14 @@ import msgspec
 
 from duly.clock import from_ms
 from duly.core import Core
-from duly.errors import BadInput, CalendarNotFound, InvalidOption, ScheduleExists, StoreError
+from duly.errors import (
+    BadInput,
+    CalendarNotFound,
+    DulyError,
+    InvalidOption,
+    ScheduleExists,
+    StoreError,
+)
 from duly.functions.checks import check_flag
 from duly.functions.function import Call, Function
 from duly.model.calendar import Calendar
@@ -344,7 +351,7 @@ class Declarations:
         return self._shown(steps)
 
     def apply_at_start(self) -> None:
-        """Apply a new set. A set with errors changes nothing, and does not stop the process."""
+        """Apply a new set. A faulty one changes nothing, and does not stop the worker."""
         try:
             if self._core.settings.apply == "start" and self._is_new():
                 plan = self.apply(only_new=True)
@@ -352,11 +359,16 @@ class Declarations:
                     log.info("applied the schedules of %s:\n%s", self._core.name, plan)
         except StoreError:
             raise
+        except DulyError as error:
+            # A mistake in a declaration: the message says what to do, a traceback would not help.
+            log.error("%s: %s", self._not_applied(), error)
+            log.debug("where that was raised", exc_info=True)
         except Exception:
-            log.exception(
-                "the schedules that %r declares were not applied; the stored ones are unchanged",
-                self._core.name,
-            )
+            log.exception("%s", self._not_applied())
+
+    def _not_applied(self) -> str:
+        name = self._core.name
+        return f"the schedules that {name!r} declares were not applied; stored ones are unchanged"
 
     def _is_new(self) -> bool:
         wanted, _ = self._wanted()

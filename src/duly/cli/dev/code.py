@@ -16,6 +16,7 @@ from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
 from duly.app import Duly
+from duly.cli.command import as_typed
 from duly.clock import os_monotonic
 from duly.errors import DulyError
 
@@ -50,7 +51,7 @@ def load(app: Duly) -> Loaded:
         try:
             app.schedules.apply()
         except DulyError as error:
-            warning = f"the declared schedules were not applied: {error}"
+            warning = as_typed(f"the declared schedules were not applied: {error}")
     return Loaded(sorted({str(file.parent) for file in _own_files()}), warning)
 
 

@@ -75,6 +75,7 @@ def _try_to_load(root: Root) -> None:
     # End with the parent even while an import hangs.
     end_with_parent(lambda: os._exit(EXIT_ERROR))
     app = root.app
+    root.set_up()
     click.echo(LOADED + json.dumps(load(app)._asdict()))
     app.close()
 
@@ -86,6 +87,8 @@ def _run(root: Root, port: int, seconds: float | None) -> int:
         # A database server is migrated only by `duly migrate`.
         app.migrate()
     app.ready()
+    if not is_demo:
+        root.set_up()
     command = app.command()
     if command is None:
         fail("the app must be in a module or script that can be imported", EXIT_USAGE)

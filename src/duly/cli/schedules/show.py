@@ -20,7 +20,6 @@ from duly.model.schedule_options import OPTIONS, Kind, Option
 if TYPE_CHECKING:
     from rich.text import Text
 
-NARROW = 60
 OUTCOMES = ["dispatched", "skipped", "missed"]
 REASONS = [
     "calendar",
@@ -60,15 +59,13 @@ def list_(root: Root, /, limit: int, **filters: Any) -> None:
     found = list(root.api.pages("/schedules", most=limit, **filters))
     out = root.out
     columns = [
-        Column("key", "key", flexible=True),
-        Column("function", "function", flexible=True),
-        Column("when", "description", flexible=True),
-        Column("next", "next_tick_at_ms", out.ago, right=True),
-        Column("last run", None, partial(_last_run, out)),
+        Column("key", "key", flexible=True, least=16),
         Column("status", "status"),
+        Column("next", "next_tick_at_ms", out.ago, right=True),
+        Column("when", "description", flexible=True, least=16),
+        Column("last run", None, partial(_last_run, out)),
+        Column("function", "function", flexible=True, least=12),
     ]
-    if out.console.width < NARROW:
-        del columns[1]
     if any(each["owner"] for each in found):
         columns.insert(1, Column("owner", "owner", flexible=True))
     out.table(found, columns, empty="no schedules")
@@ -189,7 +186,7 @@ def show_ticks(out: Out, found: list[Item], *, empty: str, value: Any = None) ->
     columns = [
         Column("when", "tick_at_ms", out.at),
         Column("outcome", "outcome"),
-        Column("why", None, _fate, flexible=True),
+        Column("why", None, _fate, flexible=True, ids=True),
     ]
     out.table(found, columns, empty=empty, value=value)
 
