@@ -232,6 +232,46 @@ def test_an_app_of_ones_own_ends_by_itself_too(terminal: Terminal, tmp_path):
     assert "Traceback" not in ran.err
 
 
+def test_what_init_writes_runs_at_once(dev: Start, terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run("init", cwd=tmp_path)
+    running = dev("--port=8950")
+    # A job that needs the table that set_up() creates, and a schedule that needs its calendar.
+    says(running, "send succeeded")
+    assert "not applied" not in running.output() + running.errors()
+    listed = terminal.run("schedules", "list", "--json", cwd=tmp_path).json
+    assert [each["calendar"] for each in listed if each["key"] == "morning news"] == ["days off"]
+    running.signal(signal.SIGINT)
+    assert running.wait() == 0
+
+
+def test_a_set_up_that_fails_is_one_line(terminal: Terminal, tmp_path: Path) -> None:
+    write(tmp_path, "one")
+    with (tmp_path / "tiny.py").open("a") as file:
+        file.write("def prepare():\n    1 / 0\n")
+    project = '[tool.duly]\napp = "tiny:app"\nset_up = "tiny:prepare"\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    line, *hint = terminal.run("dev", "--for=1s", cwd=tmp_path, code=1).err.splitlines()
+    assert re.fullmatch(r"duly: tiny\.py:\d+: ZeroDivisionError: division by zero", line)
+    assert hint == []
+    # An app that is named otherwise is not prepared by it.
+    terminal.run("--app=tiny:app", "dev", "--for=0.5s", "--port=8960", cwd=tmp_path)
+
+
+def test_a_calendar_that_is_not_there_is_one_line(dev: Start, tmp_path: Path) -> None:
+    write(tmp_path, "one")
+    text = (tmp_path / "tiny.py").read_text()
+    (tmp_path / "tiny.py").write_text(text.replace(", cron=", ', calendar="weekend", cron='))
+    (tmp_path / "pyproject.toml").write_text('[tool.duly]\napp = "tiny:app"\n')
+    running = dev("--port=8970")
+    says(running, "worker | ")
+    wait_until(lambda: "worker | " in running.output(), "the worker says so", PATIENCE)
+    lines = (running.output() + running.errors()).splitlines()
+    assert "Traceback" not in "".join(lines)
+    said = [line for line in lines if "there is no calendar 'weekend'" in line]
+    assert len(said) == 2, lines
+    assert all("did you mean 'weekends'?" in line for line in said)
+
+
 def test_without_the_extra_it_says_what_to_install(dev, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['uvicorn'] = None\n")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), PYTHONPATH])}

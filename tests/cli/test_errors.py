@@ -149,6 +149,45 @@ def test_an_app_that_cannot_be_imported(terminal: Terminal, tmp_path: Path) -> N
     assert "boom.py" in whole.err
 
 
+MISTAKES = {
+    "imports of the app": (
+        "app = Duly('sqlite:///x.db', imports=['mods'])\n",
+        "import json\n\njson.loads('{')\n",
+        "mods.py:3: JSONDecodeError: ",
+    ),
+    "a syntax error there": (
+        "app = Duly('sqlite:///x.db', imports=['mods'])\n",
+        "def f(:\n",
+        "mods.py:1: SyntaxError: invalid syntax",
+    ),
+    "a condition": (
+        "app = Duly('sqlite:///x.db')\n@app.action\ndef f(ctx: Ctx) -> None: ...\n"
+        "app.schedule('x', f, cron='0 9 * * *', condition={'/a': {'like': 1}})\n",
+        "",
+        "tasks.py:5: InvalidCondition: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("command", [("ticker",), ("dev", "--for=1s"), ("serve", "--port=0")])
+def test_a_mistake_in_the_users_code_is_one_line(
+    terminal: Terminal, tmp_path: Path, name: str, command: tuple[str, ...]
+) -> None:
+    app, module, says = MISTAKES[name]
+    (tmp_path / "empty.py").write_text("from duly import Duly\napp = Duly('sqlite:///x.db')\n")
+    (tmp_path / "tasks.py").write_text(f"from duly import Ctx, Duly\n{app}")
+    (tmp_path / "mods.py").write_text(module)
+    terminal.run("--app", "empty", "migrate", cwd=tmp_path)
+    wrong = terminal.run("--app", "tasks", *command, cwd=tmp_path, code=1)
+    line, *hint = said(wrong).splitlines()
+    assert line.startswith(f"duly: {says}")
+    assert len(hint) <= 1
+    traced = terminal.run("--log-level=debug", "--app", "tasks", *command, cwd=tmp_path, code=1).err
+    assert "Traceback" in traced
+    assert f"duly: {says}" in traced
+
+
 @pytest.mark.parametrize(
     ("project", "says"),
     [
@@ -308,7 +347,7 @@ def test_what_to_do_is_a_command(error: Exception, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         fail(str(error), hint=getattr(error, "hint", None))
     shown = capsys.readouterr().err
-    assert re.search(r"`duly [a-z ]+` shows those", shown), shown
+    assert re.search(r"list them with `duly [a-z ]+`", shown), shown
     assert "app." not in shown
 
 

@@ -12,7 +12,7 @@ from tests.cli.processes import environment
 from tests.cli.terminal import Terminal
 
 DEMO = (Path(duly.__file__).parent / "cli" / "demo.py").read_text()
-NAMED = {"tool": {"duly": {"app": "tasks:app"}}}
+NAMED = {"tool": {"duly": {"app": "tasks:app", "set_up": "tasks:set_up"}}}
 
 
 def test_it_writes_an_app_that_runs(terminal: Terminal, tmp_path):
@@ -66,6 +66,9 @@ def test_in_a_folder_of_its_own(terminal: Terminal, tmp_path):
     answer = terminal.run("init", "shop/tasks.py", "--json", cwd=tmp_path).json
     assert answer["app"] == "shop/tasks.py:app"
     assert (tmp_path / "shop" / "tasks.py").exists()
+    terminal.run("dev", "--for=0.5s", "--port=8951", cwd=tmp_path)
+    listed = terminal.run("schedules", "list", "--json", cwd=tmp_path).json
+    assert len(listed) == 3
 
 
 def test_names_that_are_no_modules(terminal: Terminal, tmp_path):

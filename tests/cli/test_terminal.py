@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import click
 import pytest
 
 from duly.cli.command import Group
-from duly.cli.root import COMMANDS, cli
+from duly.cli.root import COMMANDS, SECTIONS, cli
 from tests.cli.places import APP, Place
 from tests.cli.processes import PYTHONPATH, Process, duly, environment, wait_until
 from tests.cli.terminal import Terminal
@@ -31,6 +32,19 @@ def test_help_and_unknown_commands(terminal: Terminal) -> None:
     assert max(map(len, shown.plain.splitlines())) <= 80
     wrong = terminal.run("jobz", code=2)
     assert "Did you mean 'jobs'?" in wrong.err
+
+
+def test_help_groups_the_commands(terminal: Terminal) -> None:
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
+    shown = terminal.run("--help", columns=100).plain
+    places = [shown.index(f"\n{title}:\n") for title in SECTIONS]
+    assert places == sorted(places)
+    assert list(SECTIONS)[-1] == "Advanced"
+    assert shown.index("\n  gateways ") > places[-1]
+    rows = [line for line in shown.splitlines() if line[2:].split(" ")[0] in COMMANDS]
+    assert len(rows) == len(COMMANDS)
+    # The explanations line up over all sections.
+    assert {line[:11].rstrip() == line[:13].rstrip() for line in rows} == {True}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -147,7 +161,7 @@ def test_a_reader_that_has_had_enough(home: Place, terminal: Terminal) -> None:
     ended = subprocess.run(
         ["sh", "-c", line], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
-    assert ended.stdout.split()[:2] == ["id", "function"]
+    assert ended.stdout == "id\tfunction\tstate\tdue\ttry\n"
     assert ended.stderr in ("", "times in UTC\n")
 
 
@@ -163,6 +177,66 @@ def test_a_narrow_terminal(home: Place) -> None:
     assert "default" in home.duly("queues", "list", columns=40).plain
     shown = home.duly("jobs", "show", job.id, columns=40).plain
     assert shown.replace("\n", "").count("x") >= 100
+
+
+def made_and_changed(home: Place) -> None:
+    """Lists with long texts in them."""
+    function = home.app.functions.get("touch")
+    for key in ("nightly", "a schedule with a rather long key"):
+        home.app.schedules.create(key, function.bind("x"), cron="0 9 * * *", tz="Europe/Istanbul")
+        home.app.schedules.disable(key, by="an operator", note="until the import works\nagain")
+    for _ in range(3):
+        home.app.run(function.using(queue="default"), "x")
+
+
+LISTS = (("jobs", "list"), ("schedules", "list"), ("audit",))
+
+
+def test_a_list_has_one_line_for_each_item(home: Place) -> None:
+    made_and_changed(home)
+    for arguments in LISTS:
+        items = home.duly(*arguments, "--json").json
+        for columns in (80, 120):
+            ran = home.duly(*arguments, columns=columns)
+            lines = [line for line in ran.plain.splitlines() if not line.startswith("times in")]
+            assert max(map(len, lines)) <= columns, ran.plain
+            rows = [line for line in lines[1:] if not line.startswith("hidden: ")]
+            assert len(rows) == len(items), ran.plain
+            # Every column has something that can be read.
+            assert not re.search(r"(^|  )\S{0,3}…", ran.plain), ran.plain
+
+
+def test_short_ids_in_a_list_lead_to_the_objects(home: Place) -> None:
+    made_and_changed(home)
+    newest = home.app.jobs(limit=1)[0]
+    shown = home.duly("jobs", "list", columns=44).plain.splitlines()
+    assert newest.id not in "".join(shown)
+    short = shown[1].split()[0]
+    assert newest.id.startswith(short)
+    assert home.duly("jobs", "show", short, "--json").json["id"] == newest.id
+    entries = home.duly("audit", columns=80).plain
+    targets = set(re.findall(r"schedule:\S+", entries))
+    assert len(targets) == 2
+    for target in targets:
+        assert home.duly("audit", "--target", target, "--json").json
+
+
+def test_a_list_in_a_pipe_has_fields_between_tabs(home: Place) -> None:
+    made_and_changed(home)
+    for arguments in LISTS:
+        items = home.duly(*arguments, "--json").json
+        head, *lines = home.duly(*arguments, env={"COLUMNS": "80", "FORCE_COLOR": "1"}).out.split(
+            "\n"
+        )
+        assert lines.pop() == ""
+        rows = [dict(zip(head.split("\t"), line.split("\t"), strict=True)) for line in lines]
+        assert len(rows) == len(items)
+        assert "\x1b" not in head + "".join(lines)
+        if arguments[0] == "jobs":
+            assert [row["id"] for row in rows] == [item["id"] for item in items]
+        if arguments[0] == "audit":
+            assert [row["target"] for row in rows] == [item["target"] for item in items]
+            assert "until the import works\\nagain" in rows[0]["detail"]
 
 
 def test_no_terminal_at_all(home: Place) -> None:

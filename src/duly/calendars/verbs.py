@@ -42,10 +42,9 @@ from duly.ids import is_id
 from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates, Day, read_date
 from duly.model.ical import MAX_TEXT, dates_of
 from duly.model.schedule import ScheduleFilter, ScheduleRecord
-from duly.nearest import MAX_KNOWN
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_after, check_by
-from duly.schedules.define import to_json
+from duly.schedules.define import known_calendars, to_json
 from duly.schedules.views import Schedule
 from duly.store.schedules.calendars import CalendarRecord, read_calendar
 from duly.zones import zone
@@ -275,8 +274,7 @@ class Calendars:
     def _record(self, name: str) -> CalendarRecord:
         record = self._find(name)
         if record is None:
-            found = self._core.ready().calendars(self._for(), None, MAX_KNOWN)
-            raise CalendarNotFound(name, [*SEEDS, *(each.name for each in found)])
+            raise CalendarNotFound(name, known_calendars(self._core, self._for()))
         return record
 
     def _find(self, name: str) -> CalendarRecord | None:

@@ -143,7 +143,7 @@ class Out:
         with self.console.capture() as captured:
             self.console.print(shown)
         # Tables are padded to their full width, which only a terminal needs.
-        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        self._write("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     def say(self, text: str) -> None:
         """Print a sentence for people; with --json, nothing."""
@@ -176,9 +176,13 @@ class Out:
 
     def _print_lines(self, items: Iterable[Item], columns: Sequence[Column]) -> None:
         """For files and pipes: one line for each item, with tabs between the fields."""
-        click.echo("\t".join(column.title for column in columns))
+        self._write("\t".join(column.title for column in columns))
         for item in items:
-            click.echo("\t".join(self._in_one_line(column.of(item)).plain for column in columns))
+            self._write("\t".join(self._in_one_line(column.of(item)).plain for column in columns))
+
+    def _write(self, text: str) -> None:
+        # Not click.echo(), which replaces a stream whose encoding is ASCII.
+        sys.stdout.write(f"{text}\n")
 
     def grid(self, items: Iterable[Item], columns: Sequence[Column]) -> RenderableType:
         return self._drawn(self._fitted(items, columns))

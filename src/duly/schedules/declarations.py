@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 
@@ -50,6 +51,7 @@ from duly.schedules.define import (
     define,
     detail_of,
     from_json,
+    known_calendars,
     to_json,
 )
 from duly.schedules.rows import (
@@ -297,7 +299,8 @@ class Declarations:
         """What `apply` would change now."""
         wanted, names = self._wanted()
         stored = self._core.ready().declared(self._core.name, names)
-        steps = self._settle(wanted, stored, None, self._core.now())
+        with self._suggesting_calendars():
+            steps = self._settle(wanted, stored, None, self._core.now())
         return self._shown(steps, applied_before=digest(wanted) in stored.sets)
 
     def apply(self, by: str | None = None, *, only_new: bool = False) -> SchedulePlan:
@@ -318,9 +321,18 @@ class Declarations:
             steps[:] = self._settle(wanted, stored, by, now)
             return AppliedSet([step.write for step in steps if step.write], chosen)
 
-        self._core.ready().apply_declared(self._core.name, names, settle, by, now)
+        with self._suggesting_calendars():
+            self._core.ready().apply_declared(self._core.name, names, settle, by, now)
         self._core.wake_ticker()
         return self._shown(steps, applied_before=known)
+
+    @contextmanager
+    def _suggesting_calendars(self) -> Generator[None]:
+        """Add a suggestion to the error for an unknown calendar, after the transaction."""
+        try:
+            yield
+        except CalendarNotFound as error:
+            raise CalendarNotFound(error.name, known_calendars(self._core, "")) from error
 
     def _publish(self, wanted: Iterable[DesiredSchedule], now: int) -> None:
         """Publish the functions for tickers that do not have their code."""
@@ -536,7 +548,7 @@ class Comparison:
             return
         found = self._attachable.get(name)
         if found is None:
-            raise CalendarNotFound(name, self._attachable)
+            raise CalendarNotFound(name)
         if found.calendar.exhausted(self._now):
             log.warning("calendar %r of schedule %r has no more dates", name, wanted.key)
 

@@ -383,12 +383,17 @@ def find_calendar(core: Core, name: object, owner: str) -> tuple[str, Calendar]:
     store = core.ready()
     record = store.calendar(name) if is_id(name) else store.calendar_named(owner, name)
     if record is None or record.owner != owner:
-        known = (each.name for each in store.calendars(owner, None, MAX_KNOWN))
-        raise CalendarNotFound(name, [*SEEDS, *known])
+        raise CalendarNotFound(name, known_calendars(core, owner))
     calendar = read_calendar(record.definition)
     if calendar is None:
         raise CalendarNotFound(name)
     return record.id, calendar
+
+
+def known_calendars(core: Core, owner: str) -> list[str]:
+    """The names of an owner's calendars and of the built-in ones, for suggestions."""
+    stored = core.ready().calendars(owner, None, MAX_KNOWN)
+    return [*SEEDS, *(each.name for each in stored)]
 
 
 def to_json(value: object) -> str:
