@@ -79,7 +79,7 @@ def test_a_wrong_expression_is_pointed_at(terminal: Terminal) -> None:
     assert "it would never fire" in terminal.run("cron", "0 0 30 2 *", code=2).err
     few = terminal.run("cron", "0", "9", "README.md", code=2).err
     assert "3 fields" in few
-    assert "in quotes" in few
+    assert "quote the expression" in few
     hostile = terminal.run("cron", "\x1b[31m * * * *", code=2)
     assert "\x1b" not in hostile.err
     for arguments in (("-n", "0"), ("--tz", "Mars/Base"), ("--after", "never")):

@@ -79,13 +79,14 @@ def test_lines_are_shown_within_a_second(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     shown: dict[float, str] = {}
+    job_id = "01900000-0000-7000-8000-000000000000"
 
     def answer(target: str, now: float) -> Any:
         shown[now] = shown.get(now, "") + capsys.readouterr().out
         if 2 < now < 6:
             raise AWAY
         if "/logs" not in target:
-            return {"state": "succeeded" if now >= 9 else "running"}
+            return {"id": job_id, "state": "succeeded" if now >= 9 else "running"}
         after = int(target.partition("after=")[2])
         lines = [{"seq": n, "text": f"line {n}"} for n in range(after + 1, int(now) + 1)]
         return {"items": lines, "next": None}
@@ -93,7 +94,7 @@ def test_lines_are_shown_within_a_second(
     root = Root(None, None, None, None)
     root.out = Out(as_json=True, tz=None)
     root.api = Timed(monkeypatch, answer)
-    logs.main(["x", "--follow"], obj=root, standalone_mode=False)
+    logs.main([job_id, "--follow"], obj=root, standalone_mode=False)
     texts = [json.loads(line)["text"] for line in "".join(shown.values()).splitlines()]
     texts += [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
     assert texts == [f"line {n}" for n in range(1, 10)]

@@ -132,4 +132,4 @@ def test_what_code_declares_is_left_alone(place: Place) -> None:
     file = place.folder / "cron.txt"
     file.write_text("0 1 * * * x\n")
     shown = place.duly("import", "crontab", str(file), "--function", "run_command", "--yes", code=1)
-    assert "code declares" in shown.out
+    assert "declared in code" in shown.out

@@ -93,10 +93,10 @@ def test_any_pair_of_days_is_as_in_cron_or_refused(day: str, weekday: str, month
     ("line", "says"),
     [
         ("@reboot /bin/x", "at system start"),
-        ("@every_minute /bin/x", "no @every_minute"),
+        ("@every_minute /bin/x", "not support @every_minute"),
         ("0 3 * * * mail -s hi me%body", "standard input"),
         ("0 3 * * *", "five fields and a command"),
-        ("@daily", "no command"),
+        ("@daily", "the command is missing"),
         ("nonsense", "five fields"),
         ("61 3 * * * x", "minute: 61 is not in 0-59"),
         ("0 3 * * 8 x", "day of week: 8 is not in 0-7"),

@@ -281,7 +281,7 @@ def test_the_jobs_of_a_scheduler() -> None:
     assert isinstance(once, Entry)
     assert once.times == {"at": "2030-01-01T00:00:00+01:00"}
     reasons = [each.reason for each in refused if isinstance(each, NotImportable)]
-    assert ["no zone" in reasons[0], "not a cron" in reasons[1]] == [True, True]
+    assert ["no time zone" in reasons[0], "not a cron" in reasons[1]] == [True, True]
 
 
 def test_jobs_of_one_function_keep_their_keys_in_whatever_order_they_come() -> None:

@@ -47,7 +47,7 @@ def test_the_command_says_what_it_does(terminal, shop, sqlite_url, postgres_url)
     assert password is not None
 
     plan = terminal.run("copy", sqlite_url, postgres_url, "--dry-run")
-    assert re.search(r"^jobs +30$", plan.out, re.M)
+    assert re.search(r"^jobs\s+30$", plan.out, re.M)
     assert re.search(r"30 rows from .*duly.db to test_\w+ on 127.0.0.1", plan.out)
     shop.run(shop.function("settle"), 30)
 

@@ -176,9 +176,9 @@ class Out:
 
     def _print_lines(self, items: Iterable[Item], columns: Sequence[Column]) -> None:
         """For files and pipes: one line for each item, with tabs between the fields."""
-        self._write("\t".join(column.title for column in columns))
-        for item in items:
-            self._write("\t".join(self._in_one_line(column.of(item)).plain for column in columns))
+        rows = [[self._in_one_line(column.of(item)).plain for column in columns] for item in items]
+        for row in ([column.title for column in columns], *rows):
+            self._write("\t".join(row))
 
     def _write(self, text: str) -> None:
         # Not click.echo(), which replaces a stream whose encoding is ASCII.
