@@ -148,7 +148,9 @@ def test_gateways_and_their_crons(place: Place) -> None:
     schedules = place.duly("schedules", "list", columns=200).plain
     assert re.search(r"edge/nightly +disabled +interval 1h +.*, ok +Europe/Istanbul", observed)
     assert re.search(r"touch \(often\) +enabled .*interval 10m .*, pending", observed)
-    assert re.search(r"often +enabled +in .* Every 10 minutes .*(ago|now), pending +touch", schedules)
+    assert re.search(
+        r"often +enabled +in .* Every 10 minutes .*(ago|now), pending +touch", schedules
+    )
     rows = place.duly("observe", "--limit", "1", "--json").json["rows"]
     assert [row["source"] for row in rows] == ["schedule", "gateway"]
     assert cron["payload"] == {"name": "seen"}

@@ -181,7 +181,7 @@ def test_a_narrow_terminal(home: Place) -> None:
 
 def made_and_changed(home: Place) -> None:
     """Lists with long texts in them."""
-    function = home.app.functions.get("touch")
+    function = home.app.function("touch")
     for key in ("nightly", "a schedule with a rather long key"):
         home.app.schedules.create(key, function.bind("x"), cron="0 9 * * *", tz="Europe/Istanbul")
         home.app.schedules.disable(key, by="an operator", note="until the import works\nagain")

@@ -137,7 +137,7 @@ class Out:
             self.print(shown)
 
     def print(self, shown: RenderableType) -> None:
-        if self.is_terminal:
+        if self.console.is_terminal:
             self.console.print(shown)
             return
         with self.console.capture() as captured:

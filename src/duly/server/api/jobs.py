@@ -400,11 +400,11 @@ def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
 
 def _names_callable(app: Duly) -> list[str]:
     """The functions that outsiders may call, for suggestions."""
-    stored = {info.name: info for info in app.functions.published()}
-    here = [info for info in operations.published(app) if info.name not in stored]
-    listed = [info for info in stored.values() if info.status != Status.DELETED]
-    known = (*here, *listed)
-    return [info.name for info in known if not (info.internal or is_reserved(info.name))]
+    stored = app.functions.published()
+    hidden = {info.name for info in stored if info.internal or info.status == Status.DELETED}
+    hidden |= {info.name for info in operations.published(app) if info.internal}
+    known = [info.name for info in (*stored, *operations.published(app))]
+    return [name for name in known if name not in hidden and not is_reserved(name)]
 
 
 def callee(
