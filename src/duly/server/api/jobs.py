@@ -400,10 +400,10 @@ def callable_by_http(app: Duly, name: str) -> Function[..., Any]:
 
 def _names_callable(app: Duly) -> list[str]:
     """The functions that outsiders may call, for suggestions."""
-    stored = app.functions.published()
+    stored, here = app.functions.published(), operations.published(app)
     hidden = {info.name for info in stored if info.internal or info.status == Status.DELETED}
-    hidden |= {info.name for info in operations.published(app) if info.internal}
-    known = [info.name for info in (*stored, *operations.published(app))]
+    hidden |= {info.name for info in here if info.internal}
+    known = [*(info.name for info in stored), *(info.name for info in here)]
     return [name for name in known if name not in hidden and not is_reserved(name)]
 
 
