@@ -206,6 +206,15 @@ def test_a_list_has_one_line_for_each_item(home: Place) -> None:
             assert not re.search(r"(^|  )\S{0,3}…", ran.plain), ran.plain
 
 
+def test_columns_that_do_not_fit_are_hidden_from_the_right(home: Place) -> None:
+    made_and_changed(home)
+    shown = home.duly("schedules", "list", columns=55).plain
+    head, *rows = shown.splitlines()
+    assert head.split() == ["key", "status", "next", "when"]
+    assert "hidden: last run, function" in rows
+    assert sum("  disabled  " in row for row in rows) == 2
+
+
 def test_short_ids_in_a_list_lead_to_the_objects(home: Place) -> None:
     made_and_changed(home)
     newest = home.app.jobs(limit=1)[0]
