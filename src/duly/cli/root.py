@@ -24,6 +24,7 @@ COMMANDS = {
     "copy": ("duly.cli.copy:copy", "Move a store to another database and verify the copy."),
     "cron": ("duly.cli.cron:cron", "Explain a cron expression and show when it fires."),
     "dev": ("duly.cli.dev:dev", "Run a worker, ticker and server locally, with reload on change."),
+    "docs": ("duly.cli.docs:docs", "Show where the documentation is, or print the guide."),
     "doctor": ("duly.cli.doctor:doctor", "Report problems and how to fix them."),
     "endpoints": (
         "duly.cli.endpoints:endpoints",
@@ -59,7 +60,7 @@ COMMANDS = {
 
 
 SECTIONS = {
-    "Get started": ("init", "dev", "migrate"),
+    "Get started": ("init", "dev", "migrate", "docs"),
     "Run": ("worker", "ticker", "serve"),
     "Jobs": ("run", "jobs", "why", "functions", "queues"),
     "Schedules": ("schedules", "calendars", "cron", "import"),
