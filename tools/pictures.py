@@ -20,10 +20,11 @@ from duly.cli.schedules.preview import foreseen
 from duly.clock import to_ms
 from duly.testing import override
 from tools import recording
-from tools.recording import COLUMNS, FORMAT
+from tools.recording import FORMAT
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 NOW = datetime(2026, 6, 28, 12, tzinfo=UTC)
+COLUMNS = 100
 DEMO_SECONDS = 16
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from duly.cli.out import STATES
 
-COLUMNS, ROWS = 100, 26
+COLUMNS, ROWS = 106, 26
 PAUSE = 6.0
 """How many seconds the last lines stay before the recording starts again."""
 LINE_HEIGHT = 24.4
@@ -66,9 +66,11 @@ def draw(lines: Sequence[Line], title: str, name: str) -> str:
 
 
 def _styled(text: str) -> Text:
-    styled = Text(text, style="" if re.match(r"\d\d:\d\d:\d\d |[ a-z]", text) else "bold")
+    if re.match(r"[A-Z]|duly |kill ", text):
+        return Text(text, style="bold")
+    styled = Text(text)
     for word, style in STATES.items():
-        styled.highlight_regex(rf"\b{word}\b", style)
+        styled.highlight_regex(rf"(?<!/)\b{word}\b", style)
     return styled
 
 

@@ -112,7 +112,7 @@ def test_the_demo_shows_the_main_job_without_a_person(dev, terminal: Terminal, t
     says(running, "is team day in days off")
     says(running, "/last_24h_stats/failed is 0: not gt 2")
     says(running, "kill -9: the worker is gone")
-    says(running, "rescued 1 jobs")
+    says(running, "jobs rescued: 1")
     says(running, "Printed: 20 photos, at attempt 2.")
     says(running, "print_album succeeded at attempt 2")
     says(running, "Ada's message is gone")

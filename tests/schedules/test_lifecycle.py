@@ -240,7 +240,7 @@ def test_an_action_that_was_cut_off_is_an_error_and_the_next_tick_comes(
         ErrorKind.WORKER_LOST,
         "the worker died while running this job",
     )
-    assert "is dead; rescued 1 jobs" in caplog.text
+    assert "is dead; jobs rescued: 1" in caplog.text
     [tick] = again.schedules.ticks("s")
     assert again.schedules.get("s").next_tick == tick.at + HOUR
     clock.advance(3600)

@@ -109,7 +109,7 @@ def rescue(
     """
     rescued = store.rescue(worker_id, beat, judge_lost(clock, witnessed=witnessed), clock.now())
     if rescued is not None:
-        log.warning("worker %s is dead; rescued %d jobs", worker_id, rescued)
+        log.warning("worker %s is dead; jobs rescued: %d", worker_id, rescued)
         store.ring()
     return rescued or 0
 
