@@ -3,12 +3,14 @@
 import contextlib
 import logging
 import os
+import re
 import sqlite3
 import stat
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from psycopg import sql as compose
@@ -105,7 +107,7 @@ def test_the_script_does_by_hand_what_migrate_does(url):
 def test_a_step_that_was_applied_with_another_text_is_refused(store, monkeypatch):
     known = migrate.migrations
     changed = [
-        Migration(step.version, step.name, step.min_code, step.text + "-- a comment\n")
+        Migration(step.version, step.name, step.min_code, step.text + "SELECT 1;\n")
         for step in known("sqlite" if isinstance(store, SqliteStore) else "postgres")
     ]
     monkeypatch.setattr(migrate, "migrations", lambda dialect: changed)
@@ -116,6 +118,18 @@ def test_a_step_that_was_applied_with_another_text_is_refused(store, monkeypatch
 
 
 @pytest.mark.spec("N29")
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_a_comment_can_be_reworded_but_no_statement(dialect):
+    for step in migrate.migrations(dialect):
+        assert "--" not in re.sub(r"--.*", "", step.text)
+        assert not re.search(r"'[^'\n]*--[^'\n]*'", re.sub(r"^\s*--.*", "", step.text, flags=re.M))
+        reworded = msgspec.structs.replace(step, text=step.text + "\n-- Another comment.\n")
+        changed = msgspec.structs.replace(step, text=step.text + "\nSELECT 1;\n")
+
+        assert reworded.checksum == step.checksum
+        assert changed.checksum != step.checksum
+
+
 def test_old_and_new_code_run_side_by_side_through_a_migration(url, next_release, monkeypatch):
     """An old worker goes on while the schema grows under it, and serves what new code enqueues."""
     old = Duly(url)

@@ -55,7 +55,9 @@ class Migration(msgspec.Struct, frozen=True):
 
     @property
     def checksum(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """Of the statements alone, so that a comment can be reworded later."""
+        statements = " ".join(re.sub(r"--.*", "", self.text).split())
+        return hashlib.sha256(statements.encode()).hexdigest()
 
 
 @cache
