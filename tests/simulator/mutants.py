@@ -192,7 +192,7 @@ def both(*plants: AbstractContextManager[None]) -> Iterator[None]:
 
 PARITY = ",\n    CHECK ((state = 'running') = (token % 2 = 1))"
 WAS_RUNNING = """,
-    -- Only what was running can succeed or fail.
+    -- Only a running job can succeed or fail.
     CHECK (state = 'canceled' OR token % 2 = 1)"""
 
 

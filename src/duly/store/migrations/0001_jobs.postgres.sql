@@ -50,12 +50,12 @@ CREATE TABLE __schema__.jobs (
     CHECK ((state = 'running') = (token % 2 = 1)),
     CHECK ((state = 'running') = (worker_id IS NOT NULL))
 ) WITH (
-    -- Every job is inserted, updated and deleted once: vacuum often, and at full speed.
+    -- Every job is inserted, updated and deleted, so vacuum often and at full speed.
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.01,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0,
-    -- See below: the table must never look tiny.
+    -- The table must never look tiny to the planner; see below.
     autovacuum_analyze_threshold = 1000,
     vacuum_truncate = off
 );
@@ -69,9 +69,10 @@ CREATE INDEX jobs_expiry ON __schema__.jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state = 'pending';
 CREATE INDEX jobs_deadline ON __schema__.jobs (deadline_at) WHERE deadline_at IS NOT NULL;
 
--- PostgreSQL reads a table of a few pages from end to end, and a prepared plan does so until the next
--- ANALYZE, however many jobs have come meanwhile (a finish of 1,000 beside 200,000: 900 ms, not 30).
--- So the table gets a hundred pages now and keeps them, empty.
+-- PostgreSQL scans a table of a few pages sequentially, and a prepared plan continues to do so
+-- until the next ANALYZE, however many jobs have been added in the meantime (finishing 1,000 jobs
+-- while 200,000 are stored then takes 900 ms instead of 30 ms). So the table is given a hundred
+-- pages now, which it keeps when they are empty.
 INSERT INTO __schema__.jobs
     (id, function, kind, queue, priority, created_at, scheduled_at, run_at, args)
 SELECT gen_random_uuid(), '', 'action', '', 0, 0, 0, 0, repeat(' ', 1000)
@@ -109,17 +110,18 @@ CREATE TABLE __schema__.history (
     error_traceback text,
     canceled_by text,
     exhausted boolean NOT NULL DEFAULT false,
-    -- Only what was running can succeed or fail.
+    -- Only a running job can succeed or fail.
     CHECK (state = 'canceled' OR token % 2 = 1)
 ) PARTITION BY LIST (bucket);
 
--- A fixed ring, day of finish modulo 16: retention empties a bucket, and no DDL runs later.
+-- A fixed ring of 16 buckets: the bucket of a job is the day on which it finished, modulo 16.
+-- Retention empties buckets, so no DDL is needed later.
 DO $$
 BEGIN
     FOR bucket IN 0..15 LOOP
         EXECUTE format(
             'CREATE TABLE __schema__.history_%s PARTITION OF __schema__.history FOR VALUES IN (%s)'
-            -- Statistics of a bucket that has just begun would make prepared plans scan it.
+            -- Statistics of a bucket that is still almost empty would make prepared plans scan it.
             ' WITH (autovacuum_analyze_threshold = 1000)',
             lpad(bucket::text, 2, '0'), bucket);
     END LOOP;
@@ -136,7 +138,7 @@ BEGIN RAISE EXCEPTION 'duly: a finished job never changes'; END $$;
 CREATE TRIGGER history_final BEFORE UPDATE ON __schema__.history
     FOR EACH ROW EXECUTE FUNCTION __schema__.refuse_update();
 
--- What outlives retention: the newest finished job of a function, and exhausted jobs.
+-- Jobs that outlive retention: the newest finished job of each function, and exhausted jobs.
 CREATE TABLE __schema__.kept (
     id uuid PRIMARY KEY,
     function text COLLATE "C" NOT NULL,

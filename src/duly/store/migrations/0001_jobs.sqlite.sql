@@ -55,8 +55,8 @@ CREATE TABLE duly_jobs (
     pending_key text,
     limit_key text,
     limits text,
-    -- What may be long stands last, and its size before it: to read a column, SQLite reads whatever
-    -- stands in front of it.
+    -- Long columns come last, and their sizes come before them: to read a column, SQLite must also
+    -- read all columns in front of it.
     args_bytes integer GENERATED ALWAYS AS (length(CAST(args AS BLOB))) STORED,
     args text NOT NULL,
     CHECK ((state = 'running') = (token % 2 = 1)),
@@ -72,7 +72,8 @@ CREATE INDEX duly_jobs_expiry ON duly_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state = 'pending';
 CREATE INDEX duly_jobs_deadline ON duly_jobs (deadline_at) WHERE deadline_at IS NOT NULL;
 
--- A foreign key would follow the user's own PRAGMA foreign_keys; these two do not.
+-- A foreign key would depend on the user's setting of PRAGMA foreign_keys; these two triggers do
+-- not.
 CREATE TRIGGER duly_jobs_worker_exists BEFORE UPDATE OF worker_id ON duly_jobs
 WHEN NEW.worker_id IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM duly_workers WHERE id = NEW.worker_id)
@@ -115,14 +116,15 @@ CREATE TABLE duly_history (
     actor text,
     retry_of text,
     batch_id text,
-    -- As above; and short arguments need not be looked for behind a long result.
+    -- As above. In addition, short arguments are copied in front of a long result, so that reading
+    -- them does not mean reading the result.
     args_bytes integer GENERATED ALWAYS AS (length(CAST(args AS BLOB))) STORED,
     result_bytes integer GENERATED ALWAYS AS (length(CAST(result AS BLOB))) STORED,
     short_args text GENERATED ALWAYS AS
         (CASE WHEN args_bytes <= 8192 AND result_bytes > 8192 THEN args END) STORED,
     result text,
     args text NOT NULL,
-    -- Only what was running can succeed or fail.
+    -- Only a running job can succeed or fail.
     CHECK (state = 'canceled' OR token % 2 = 1)
 );
 
@@ -134,7 +136,7 @@ CREATE INDEX duly_history_parent ON duly_history (parent_id) WHERE parent_id IS 
 CREATE TRIGGER duly_history_final BEFORE UPDATE ON duly_history
 BEGIN SELECT RAISE(ABORT, 'duly: a finished job never changes'); END;
 
--- What outlives retention: the newest finished job of a function, and exhausted jobs.
+-- Jobs that outlive retention: the newest finished job of each function, and exhausted jobs.
 CREATE TABLE duly_kept (
     id text PRIMARY KEY,
     function text NOT NULL,

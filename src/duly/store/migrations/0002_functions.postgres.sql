@@ -1,6 +1,6 @@
 -- min_code: 1
--- What workers publish of their functions, and the status that operators give them. An alias has a
--- row of its own, which follows the status of the function that it stands for.
+-- The functions that workers publish, and the status that operators set. An alias has its own row,
+-- which follows the status of the function that it stands for.
 CREATE TABLE __schema__.functions (
     name text PRIMARY KEY,
     kind text NOT NULL,
@@ -9,8 +9,8 @@ CREATE TABLE __schema__.functions (
     options text NOT NULL,
     internal boolean NOT NULL,
     alias_of text,
-    -- What was ever published, by digest: a process of an earlier release that starts again beside a
-    -- newer one changes nothing.
+    -- Digests of every version ever published. If a process of an earlier release restarts
+    -- alongside a newer one, it changes nothing.
     seen text NOT NULL,
     published_at bigint NOT NULL,
     status text NOT NULL DEFAULT 'active'

@@ -1,5 +1,6 @@
 -- min_code: 1
--- Who started a job, which job it repeats, who waits for its end, and which keys it competes for.
+-- What started a job, which job it retries, which jobs wait for it to end, and which keys it
+-- competes for.
 ALTER TABLE __schema__.jobs
     ADD COLUMN trigger text,
     ADD COLUMN actor text,
@@ -14,7 +15,8 @@ ALTER TABLE __schema__.jobs
 CREATE INDEX jobs_batch ON __schema__.jobs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE UNIQUE INDEX jobs_unique ON __schema__.jobs (unique_key) WHERE unique_key IS NOT NULL;
 CREATE UNIQUE INDEX jobs_pending ON __schema__.jobs (pending_key) WHERE pending_key IS NOT NULL;
--- Those that wait for a key, in the order in which they get it; and those that may try to.
+-- Jobs that wait for a limit key, in the order in which they get a slot; and jobs that may try to
+-- get one.
 CREATE INDEX jobs_limit ON __schema__.jobs (limit_key, priority DESC, run_at, id)
     WHERE limit_key IS NOT NULL AND hold = 'key';
 CREATE INDEX jobs_limited ON __schema__.jobs (limit_key, run_at)
@@ -34,15 +36,16 @@ ALTER TABLE __schema__.kept
     ADD COLUMN retry_of uuid,
     ADD COLUMN batch_id uuid;
 
--- A live row goes only when its job has ended, whoever ended it: that frees the job that waits for it,
--- or for the last of a batch. The hook of a batch has the batch's id.
+-- A row is deleted from this table only when its job has ended, for whatever reason. The deletion
+-- frees the job that waits for this one, or for the last job of a batch. The id of a batch's hook
+-- is the id of the batch.
 CREATE FUNCTION __schema__.free_hook() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.hook_id IS NOT NULL THEN
         UPDATE __schema__.jobs SET hold = NULL WHERE id = OLD.hook_id AND hold = 'batch';
     END IF;
     IF OLD.batch_id IS NOT NULL THEN
-        -- Of two last members that end at the same moment, the second sees that the first is gone.
+        -- If the last two members end at the same moment, the second sees that the first is gone.
         PERFORM 1 FROM __schema__.jobs WHERE id = OLD.batch_id FOR UPDATE;
         IF NOT EXISTS (SELECT 1 FROM __schema__.jobs WHERE batch_id = OLD.batch_id) THEN
             UPDATE __schema__.jobs SET hold = NULL WHERE id = OLD.batch_id AND hold = 'batch';
@@ -55,7 +58,7 @@ CREATE TRIGGER jobs_hook AFTER DELETE ON __schema__.jobs
     FOR EACH ROW WHEN (OLD.hook_id IS NOT NULL OR OLD.batch_id IS NOT NULL)
     EXECUTE FUNCTION __schema__.free_hook();
 
--- Keys that outlive a job: one call per period, one per idempotency key.
+-- Keys that outlive their job: for one call per period, or one call per idempotency key.
 CREATE TABLE __schema__.keys (
     scope text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -65,12 +68,12 @@ CREATE TABLE __schema__.keys (
 );
 CREATE INDEX keys_expiry ON __schema__.keys (expires_at);
 
--- Who runs under a key now, and when its last jobs started.
+-- The jobs that now run under a limit key, and the times at which its last jobs started.
 CREATE TABLE __schema__.slots (
     key text COLLATE "C" NOT NULL,
     slot integer NOT NULL,
     job_id uuid NOT NULL,
-    -- Which attempt: an earlier one may still run when the job is started again.
+    -- Identifies the attempt: an earlier one may still be running when the job is started again.
     token integer NOT NULL,
     worker_id uuid NOT NULL,
     PRIMARY KEY (key, slot)
@@ -88,7 +91,7 @@ CREATE TABLE __schema__.starts (
 );
 CREATE INDEX starts_expiry ON __schema__.starts (expires_at);
 
--- How many jobs of a queue run at once, over all workers.
+-- How many jobs of a queue may run at once, across all workers.
 ALTER TABLE __schema__.queues ADD COLUMN at_once integer;
 
 CREATE TABLE __schema__.progress (

@@ -1,8 +1,9 @@
 -- min_code: 1
--- Rules that say when a function is called, and the ledger of what became of each due instant.
+-- Schedules, which say when a function is called, and the ledger, which records the outcome of each
+-- tick.
 CREATE TABLE __schema__.schedules (
     id uuid PRIMARY KEY,
-    -- The app whose code declares it; empty for those that are data.
+    -- The app whose code declares the schedule; empty if it was not declared in code.
     app text COLLATE "C" NOT NULL,
     owner text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -22,31 +23,33 @@ CREATE TABLE __schema__.schedules (
     start_at bigint,
     end_at bigint,
     remaining integer CHECK (remaining >= 0),
-    -- The nominal time of the next tick, and when it is looked at: jitter, a shift to another day or
-    -- an operator may move that. Both are empty while nothing is to come.
+    -- The nominal time of the next tick, and the time at which it is processed: jitter, a shift to
+    -- another day or an operator may move the latter. Both are NULL if there is no next tick.
     next_tick_at bigint,
     due_at bigint,
     override text,
-    -- Since when it ticks as it does.
+    -- The time since which the schedule has been enabled with its current timing.
     awake_at bigint,
-    -- No slot up to here that a backfill has taken may be dispatched again.
+    -- A backfill may have taken slots up to this time; these must not be dispatched again.
     filled_until bigint,
     last_tick_at bigint,
     last_dispatch_at bigint,
     last_job_id uuid,
     error text,
-    -- Since when nobody can decide about it, and the tick that it stood at.
+    -- When the schedule was parked because it could not be processed, and the tick at which it
+    -- stopped.
     parked_at bigint,
     parked_tick bigint,
     orphaned_at bigint,
-    -- What code says of it, as it was applied last; an operator may have changed the rest since.
+    -- The declaration in code, as last applied; an operator may have changed the other columns
+    -- since.
     declared text,
-    -- What it promises, whom to tell if that is broken, when to look next, and how it stands.
+    -- The expectation, the alert to send if it is missed, and the time of the next check.
     expect text,
     alert text,
     expect_at bigint,
-    -- The tick whose success is waited for, or since when jobs are there that may still succeed; the
-    -- last success that was seen.
+    -- The tick whose success is expected, or the time since which there are jobs that may still
+    -- succeed; the last success that was seen; and how the expectation was missed, if it was.
     expect_tick bigint,
     last_success_at bigint,
     late text,
@@ -65,7 +68,8 @@ CREATE INDEX schedules_calendar ON __schema__.schedules (calendar) WHERE calenda
 CREATE INDEX schedules_expect ON __schema__.schedules (expect_at) WHERE expect_at IS NOT NULL;
 CREATE INDEX schedules_parked ON __schema__.schedules (id) WHERE parked_at IS NOT NULL;
 
--- Every tick is exactly one row: dispatched, skipped or, with others, missed.
+-- Each tick is in exactly one row: dispatched, skipped or missed. A row for missed ticks can cover
+-- several of them.
 CREATE TABLE __schema__.ticks (
     schedule_id uuid NOT NULL,
     kind text NOT NULL CHECK (kind IN ('slot', 'manual', 'missed')),
@@ -88,8 +92,8 @@ CREATE TABLE __schema__.ticks (
     CHECK (outcome <> 'dispatched' OR job_id IS NOT NULL)
 );
 
--- The sets of declared schedules that were applied for an app, by digest, the newest last: a process
--- of an earlier release that starts again beside a newer one changes nothing.
+-- Digests of the sets of declared schedules that were applied for an app, newest last. If a process
+-- of an earlier release restarts alongside a newer one, it changes nothing.
 CREATE TABLE __schema__.declarations (
     app text COLLATE "C" PRIMARY KEY,
     seen text NOT NULL
@@ -106,18 +110,19 @@ CREATE TABLE __schema__.calendars (
 );
 CREATE UNIQUE INDEX calendars_name ON __schema__.calendars (owner, name);
 
--- What jobs of a schedule have cost, as they say themselves.
+-- The costs that the jobs of a schedule have reported.
 CREATE TABLE __schema__.costs (
     schedule_id uuid NOT NULL,
     tick_at bigint NOT NULL,
     job_id uuid NOT NULL,
-    -- Of the claim that says it: each attempt has a row with what it has cost so far.
+    -- The token of the attempt that reported the cost: each attempt has one row with its cost so
+    -- far.
     token integer NOT NULL,
     amount double precision NOT NULL,
     PRIMARY KEY (schedule_id, tick_at, job_id, token)
 );
 
--- What outlives the ledger and the jobs: one row for a schedule and a day (UTC).
+-- Counts that outlive the ledger and the jobs: one row per schedule and day (UTC).
 CREATE TABLE __schema__.days (
     schedule_id uuid NOT NULL,
     day integer NOT NULL,
@@ -130,7 +135,7 @@ CREATE TABLE __schema__.days (
     PRIMARY KEY (schedule_id, day)
 );
 
--- Who did what to what.
+-- The audit log: who did what to what, and when.
 CREATE TABLE __schema__.audit (
     id uuid PRIMARY KEY,
     at bigint NOT NULL,
@@ -141,10 +146,10 @@ CREATE TABLE __schema__.audit (
 );
 CREATE INDEX audit_target ON __schema__.audit (target, id);
 
--- Retention keeps the newest finished job of each function; a condition looks for it.
+-- Retention keeps the newest finished job of each function; conditions look it up.
 CREATE INDEX kept_ended ON __schema__.kept (function, state, id);
 CREATE INDEX jobs_schedule ON __schema__.jobs (actor, state, id) WHERE trigger = 'schedule';
 CREATE INDEX history_schedule ON __schema__.history (actor, id) WHERE trigger = 'schedule';
--- Waiting jobs of a function; what runs is found by its worker. Said so that no other statement is
--- tempted to use it.
+-- Pending jobs of a function; running jobs are found by their worker. The condition is written in
+-- this form so that the planner does not use the index for other statements.
 CREATE INDEX jobs_function ON __schema__.jobs (function, id) WHERE token % 2 = 0;

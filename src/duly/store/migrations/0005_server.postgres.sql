@@ -1,11 +1,11 @@
 -- min_code: 1
--- Who may use the server. Of a token only its digest is kept.
+-- API tokens for the server. Only the digest of a token is stored.
 CREATE TABLE __schema__.tokens (
     id uuid PRIMARY KEY,
     name text NOT NULL,
     digest text NOT NULL,
     scopes text NOT NULL,
-    -- Whose things it is for; empty: everybody's.
+    -- Limits the token to this owner's objects; NULL: no limit.
     owner text COLLATE "C",
     created_at bigint NOT NULL,
     created_by text,
@@ -16,27 +16,28 @@ CREATE TABLE __schema__.tokens (
 );
 CREATE UNIQUE INDEX tokens_digest ON __schema__.tokens (digest);
 
--- Which id the thing has that a request with an idempotency key makes, made already or not.
+-- The id of the object that a request with an idempotency key creates, whether or not it exists
+-- yet.
 CREATE TABLE __schema__.requests (
     actor text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     fingerprint text NOT NULL,
     target uuid NOT NULL,
-    -- Whether it was made; what was removed since is not made again.
+    -- Whether the object was created; one that has been removed since is not created again.
     done boolean NOT NULL DEFAULT false,
     expires_at bigint NOT NULL,
     PRIMARY KEY (actor, key)
 );
 CREATE INDEX requests_expiry ON __schema__.requests (expires_at);
 
--- Webhooks as they were received. What became of one is what became of its job; without one it was
--- filtered.
+-- Webhook requests as they were received. The outcome of a request is the outcome of its job; a
+-- request without a job was filtered.
 CREATE TABLE __schema__.inbox (
     id uuid PRIMARY KEY,
     webhook text COLLATE "C" NOT NULL,
     delivery text COLLATE "C" NOT NULL,
     type text,
-    -- Deliveries about the same entity are processed in the order of their arrival.
+    -- Deliveries about the same entity are processed in the order in which they arrived.
     entity text COLLATE "C",
     owner text COLLATE "C",
     headers text NOT NULL,
@@ -49,8 +50,9 @@ CREATE INDEX inbox_webhook ON __schema__.inbox (webhook, id);
 CREATE INDEX inbox_owner ON __schema__.inbox (owner, id) WHERE owner IS NOT NULL;
 CREATE INDEX inbox_job ON __schema__.inbox (job_id) WHERE job_id IS NOT NULL;
 
--- The jobs of one entity belong to one batch, of which only the first is not held. When that one has
--- ended, however it did, the next is freed; one that ends while it is held frees nobody.
+-- The jobs of one entity belong to one batch, in which every job except the first is held. When the
+-- first has ended, for whatever reason, the next is freed. A job that ends while it is held frees
+-- no other job.
 CREATE INDEX jobs_line ON __schema__.jobs (batch_id, id) WHERE trigger = 'webhook';
 
 CREATE FUNCTION __schema__.free_next() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -62,7 +64,7 @@ BEGIN
             ORDER BY id LIMIT 1;
         EXIT WHEN next IS NULL;
         UPDATE __schema__.jobs SET hold = NULL WHERE id = next AND hold = 'batch';
-        -- Else it was canceled at the same moment: then it is the turn of the one behind it.
+        -- Otherwise it was canceled at the same moment, and it is the turn of the job behind it.
         EXIT WHEN FOUND;
     END LOOP;
     RETURN NULL;
@@ -73,7 +75,8 @@ CREATE TRIGGER jobs_line AFTER DELETE ON __schema__.jobs
         AND OLD.hold IS DISTINCT FROM 'batch')
     EXECUTE FUNCTION __schema__.free_next();
 
--- Addresses that jobs and schedules POST to. The secret is a reference (env:, file:), never a value.
+-- Addresses to which jobs and schedules POST. The secret is a reference (env:, file:), never a
+-- value.
 CREATE TABLE __schema__.endpoints (
     id uuid PRIMARY KEY,
     owner text COLLATE "C" NOT NULL,
@@ -89,7 +92,7 @@ CREATE TABLE __schema__.endpoints (
 );
 CREATE UNIQUE INDEX endpoints_name ON __schema__.endpoints (owner, name);
 
--- Other runtimes with crons of their own, and what they said last.
+-- Other runtimes with their own crons, and their last answers.
 CREATE TABLE __schema__.gateways (
     id uuid PRIMARY KEY,
     owner text COLLATE "C" NOT NULL,
@@ -99,16 +102,16 @@ CREATE TABLE __schema__.gateways (
     version integer NOT NULL DEFAULT 1,
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL,
-    -- The last answer, when it came, and what went wrong since.
+    -- The last answer, when it came, and the error since then.
     crons text,
     seen_at bigint,
     error text,
-    -- Since when it has given no answer.
+    -- The time since which it has not answered.
     stale_since bigint
 );
 CREATE UNIQUE INDEX gateways_name ON __schema__.gateways (owner, name);
 
--- Counts that only grow, for those who measure.
+-- Counters for metrics; they only grow.
 CREATE TABLE __schema__.counters (
     name text COLLATE "C" NOT NULL,
     labels text COLLATE "C" NOT NULL,
@@ -116,14 +119,14 @@ CREATE TABLE __schema__.counters (
     PRIMARY KEY (name, labels)
 );
 
--- The trace that a job belongs to, if its caller was traced.
+-- The trace to which a job belongs, if its caller was traced.
 CREATE TABLE __schema__.traces (
     job_id uuid PRIMARY KEY,
     parent text NOT NULL
 );
 
--- What has ended lately, for live events. Rows come in about this order, so a summary of each page
--- range is enough and costs an insert nothing.
+-- Recently ended jobs and decided ticks, for live events. Rows are added in about this order, so a
+-- summary of each page range is enough and costs an insert nothing.
 CREATE INDEX history_ended ON __schema__.history USING brin (completed_at)
     WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX ticks_decided ON __schema__.ticks USING brin (decided_at)

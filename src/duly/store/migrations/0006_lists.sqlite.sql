@@ -1,11 +1,12 @@
 -- min_code: 1
--- So that lists answer soon also where they find little. Most jobs are in the default queue and
--- succeed: they pay nothing for this.
+-- Keep lists fast even when they find few rows. Most jobs are in the default queue and succeed:
+-- these two indexes cost them nothing.
 CREATE INDEX duly_history_queue ON duly_history (queue, id) WHERE queue <> 'default';
--- Those that have not succeeded; said so that no other statement is tempted to use it.
+-- Jobs that did not succeed. The condition is written in this form so that the planner does not use
+-- the index for other statements.
 CREATE INDEX duly_history_state ON duly_history (state, id) WHERE length(state) < 9;
 
--- Webhooks that have failed, those that were filtered, and those whose job was there before them.
+-- Webhook requests that failed, that were filtered, or whose job was older than the request.
 CREATE INDEX duly_history_unprocessed ON duly_history (id)
     WHERE trigger = 'webhook' AND state IN ('failed', 'canceled');
 CREATE INDEX duly_kept_unprocessed ON duly_kept (id)
@@ -17,5 +18,6 @@ CREATE INDEX duly_audit_actor ON duly_audit (actor, id) WHERE actor IS NOT NULL;
 
 CREATE INDEX duly_schedules_disabled ON duly_schedules (owner, id) WHERE NOT enabled;
 
--- In which zone the dashboard shows times to whoever has it and has not chosen another.
+-- The time zone in which the dashboard shows times to the user of the token, unless another is
+-- chosen.
 ALTER TABLE duly_tokens ADD COLUMN tz text;

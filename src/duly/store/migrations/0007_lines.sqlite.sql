@@ -1,7 +1,7 @@
 -- min_code: 1
--- Whoever waits for a key gets it by when it was first due: a retry must not lose its turn.
--- Those that wait stand in lines, one for each queue, function and limit: whether a line may
--- start is the same for all who stand in it, so nobody steps over the jobs of a paused queue one by one.
+-- Waiting jobs get a limit key in the order in which they were first due: a retry must not lose its
+-- turn. They wait in lines, one for each queue, function and limit. Either every job in a line may
+-- start or none may, so the jobs of a paused queue do not have to be skipped one by one.
 DROP INDEX duly_jobs_limit;
 CREATE INDEX duly_jobs_limit ON duly_jobs
     (limit_key, queue, function, limits, priority DESC, scheduled_at, id)
