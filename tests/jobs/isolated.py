@@ -1,4 +1,4 @@
-"""The app whose actions run in processes of their own; its bodies leave lines in a folder.
+"""The app whose actions run in separate processes; its bodies leave lines in a folder.
 
 The test and the processes make the same app: the processes find it by importing this module.
 """
@@ -77,7 +77,7 @@ def add_answers(app: Duly) -> None:
 
 
 def add_endless(app: Duly, trace: Trace) -> None:
-    """They go on until they are stopped."""
+    """They run until they are stopped."""
 
     @app.action(isolate="process")
     def spin(ctx: Ctx) -> None:
@@ -101,7 +101,7 @@ def add_endless(app: Duly, trace: Trace) -> None:
 
     @app.action(isolate="process")
     def ignore(ctx: Ctx) -> None:
-        """Does not hear SIGTERM, and has started somebody who does not either."""
+        """Ignores SIGTERM, and has started a process that ignores it too."""
         child = subprocess.Popen([sys.executable, "-c", IGNORES])
         trace.append("child", child.pid)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -117,7 +117,7 @@ def add_endless(app: Duly, trace: Trace) -> None:
 
     @app.action(isolate="process", name="leave.child")
     def leave_child(ctx: Ctx) -> None:
-        """Ends when told, and leaves somebody behind."""
+        """Ends when told, and leaves a process behind."""
         child = subprocess.Popen([sys.executable, "-c", IGNORES])
         trace.append("child", child.pid)
         trace.append("began", os.getpid())

@@ -1,4 +1,4 @@
-"""What the tests of jobs stand on: a worker that works when told, and plain SQL beside duly.
+"""Support for the tests of jobs: a worker that works when told, and plain SQL alongside duly.
 
 Time is a ManualClock wherever it matters. Bodies run in the worker's own threads, so a test waits
 for a condition, with a deadline, and never for a length of time.
@@ -65,7 +65,7 @@ class CountingWorker(Worker):
         super()._start(claims)
 
     def _flush(self) -> None:
-        # Its loops do not run, so nobody else would write down what has ended.
+        # Its loops do not run, so nothing else would record the attempts that have ended.
         with suppress(StoreError):
             self.one_pass() if self.store.finishes_with_claim else self.finish_pass()
         super()._flush()
@@ -93,12 +93,12 @@ class ManualWorker:
         return self.worker.id
 
     def start_due(self) -> None:
-        """Claim what is due and start it; do not wait for any end."""
+        """Claim the due jobs and start them; do not wait for them to end."""
         self._beat.one_pass()
         self.worker.one_pass()
 
     def claim_only(self) -> None:
-        """Claim what is due as the last thing before a death: no body starts."""
+        """Claim the due jobs as the last act before a crash: no body starts."""
         worker = self.worker
         queues = tuple(sorted({lane.queue for lane in worker.store.lanes()}))
         request = ClaimRequest(
@@ -107,7 +107,7 @@ class ManualWorker:
         worker.store.exchange([], request, worker.clock.now())
 
     def settle(self) -> None:
-        """Write down how ended bodies have ended, and claim nothing."""
+        """Record the outcomes of bodies that have ended, and claim nothing."""
         if not self.worker.store.finishes_with_claim:
             self.worker.finish_pass()
             self.worker._slots.release_ended()
@@ -119,15 +119,15 @@ class ManualWorker:
             self.worker._stopping = False
 
     def beat(self) -> None:
-        """Prove life, rescue the dead, and tell bodies whose job was taken away."""
+        """Send a heartbeat, rescue dead workers' jobs, and tell bodies whose job was taken away."""
         self._beat.one_pass()
 
     def watch(self) -> None:
-        """Tell bodies whose time is over."""
+        """Tell bodies that have timed out."""
         self.worker._watch_pass()
 
     def insist(self) -> None:
-        """Go on telling them until they have ended."""
+        """Keep telling them until they have ended."""
         give_up_at = time.monotonic() + PATIENCE
         while self.worker._busy:
             assert time.monotonic() < give_up_at, "a body does not stop"
@@ -135,7 +135,7 @@ class ManualWorker:
             time.sleep(0.002)
 
     def work(self) -> None:
-        """Run everything that is due, and what that makes due, until nothing is left."""
+        """Run all due jobs, and the jobs that become due through them, until none is left."""
         give_up_at = time.monotonic() + PATIENCE
         claimed = -1
         while claimed != self.worker.claimed or not self.worker.idle:
@@ -146,11 +146,11 @@ class ManualWorker:
             self.start_due()
 
     def wait_for_bodies(self) -> None:
-        """Wait until no body runs any more."""
+        """Wait until no body is running."""
         self.worker._wait_until_quiet(PATIENCE)
 
     def wait_for(self, job: Job[Any]) -> None:
-        """Settle until the job has ended, while other bodies go on."""
+        """Settle until the job has ended, while other bodies continue."""
 
         def ended() -> bool:
             self.settle()
@@ -159,12 +159,12 @@ class ManualWorker:
         wait_until(ended, f"the end of {job}")
 
     def fall_silent(self) -> None:
-        """Be dead to the others, as a process that was suspended: its bodies go on later."""
+        """Look dead to the others, like a suspended process: its bodies continue later."""
         store: Any = self.worker.store
         store.abandon(self.id)
 
     def die(self) -> None:
-        """End as a killed process would: no beat, no lock, no word to the store."""
+        """End as a killed process would: no heartbeat, no lock, nothing reported to the store."""
         self.worker._outcomes.take()
         self.worker._held.clear()
         self.worker._slots._held.clear()
@@ -191,7 +191,7 @@ class Hire(Protocol):
 
 
 def rescue_the_dead(observer: ManualWorker) -> None:
-    """Beat until the observer has noticed every dead worker."""
+    """Send heartbeats until the observer has noticed every dead worker."""
     for _ in range(10):
         observer.beat()
 
@@ -206,7 +206,7 @@ def tidy(
 
 
 class Database:
-    """The database as everybody else sees it: plain SQL on a connection of its own."""
+    """The database as other programs see it: plain SQL on its own connection."""
 
     def __init__(self, url: str) -> None:
         self.is_sqlite = url.startswith("sqlite")
@@ -215,7 +215,7 @@ class Database:
 
     @cached_property
     def _own(self) -> Any:
-        # Not before it is needed: on PostgreSQL a connection takes longer than many a test.
+        # Not before it is needed: on PostgreSQL a connection takes longer than many tests.
         return self.connect()
 
     def connect(self) -> Any:
@@ -230,7 +230,7 @@ class Database:
         return connection
 
     def execute(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Run a statement, `?` for parameters, @jobs for a table of duly's; its rows."""
+        """Run a statement, with `?` for parameters and @jobs for duly's tables; return its rows."""
         cursor = self._own.execute(self.text(text), parameters)
         return list(cursor.fetchall()) if cursor.description else []
 
@@ -260,7 +260,7 @@ class Database:
 
 
 class Gate:
-    """Where a body tells that it has come, and waits to be let through."""
+    """Where a body reports that it has arrived, and waits to be let through."""
 
     def __init__(self) -> None:
         self._came = threading.Semaphore(0)
@@ -304,12 +304,12 @@ def in_thread(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
 
 
 def raise_state(tx: Tx, sqlstate: str) -> None:
-    """Meet an error of PostgreSQL's."""
+    """Run into a PostgreSQL error."""
     tx.execute(f"DO $$ BEGIN RAISE EXCEPTION 'trouble' USING ERRCODE = '{sqlstate}'; END $$")
 
 
 def make_conflict(db: Database, tx: Tx, folder: Path) -> None:
-    """Meet, inside a body, an error that the driver reports as somebody else's doing."""
+    """Run into an error, inside a body, that the driver attributes to another transaction."""
     if not db.is_sqlite:
         raise_state(tx, "40001")
     with (
@@ -346,7 +346,7 @@ def state_of(job: Job[Any]) -> State:
 
 
 class Undo(Exception):
-    """What a test raises to have something undone."""
+    """What a test raises to have a transaction rolled back."""
 
 
 @contextmanager

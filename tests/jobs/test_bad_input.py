@@ -1,4 +1,4 @@
-"""Whatever is wrong gives one clear error of duly's, and nothing is half written."""
+"""Every mistake gives one clear duly error, and nothing is half written."""
 
 import os
 import socket
@@ -631,7 +631,7 @@ def test_connections_that_the_server_has_ended_are_replaced_unseen(
     others = "datname = current_database() AND pid <> pg_backend_pid()"
 
     def all_gone() -> bool:
-        # Again and again: who rings for the last verb may connect only now.
+        # Repeatedly: the thread that rings for the last verb may connect only now.
         db.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
         return not db.count(f"pg_stat_activity WHERE {others}")
 

@@ -268,7 +268,7 @@ def ask_for_a_lock(db: Database, tx: Tx, folder: Path) -> None:
 
 @pytest.fixture
 def locked(db: Database) -> Any:
-    """A row that somebody holds."""
+    """A row that another transaction has locked."""
     db.execute("INSERT INTO notes VALUES ('locked')")
     holder = db.connect()
     if not db.is_sqlite:

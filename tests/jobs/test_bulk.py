@@ -193,7 +193,7 @@ def test_an_end_that_cannot_be_stored_spares_its_batch(app: Duly, db: Database, 
 def test_whatever_goes_wrong_with_one_row_the_rest_of_the_batch_is_stored(
     app: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ):
-    """Also errors that the driver raises before the database sees the row."""
+    """Even errors that the driver raises before the database sees the row."""
 
     @app.action
     def act(ctx: Ctx, n: int) -> int:

@@ -623,7 +623,7 @@ def test_nobody_else_takes_such_a_name(app: Duly):
 
 @pytest.mark.spec("N14")
 def test_whichever_queues_a_worker_serves_it_runs_bulk_jobs(app: Duly, send: Send, hire: Hire):
-    """A queue that is paused, or served by nobody, is often why somebody cancels its jobs."""
+    """A paused queue, or one without workers, is often the reason for canceling its jobs."""
     jobs = later(app, send, 2)
     app.queues.pause("default")
     bulk = app.bulk.cancel(queue="default")
@@ -907,7 +907,7 @@ def killable(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Duly]:
 
 
 def finish(app: Duly, bulk: Job[dict[str, int]]) -> dict[str, int]:
-    """What comes of it in a worker that nobody kills, and that leaves the other jobs alone."""
+    """The outcome in a worker that is not killed, and that leaves the other jobs alone."""
     app.start(beat_every=0.02, queues=["nothing else"])
     try:
         return bulk.result(PATIENCE)

@@ -127,7 +127,7 @@ def test_a_sync_body_can_see_the_cancel_and_leave_early(app: Duly, hire: Hire):
 def test_many_cancels_make_nobody_elses_worker_look_dead(
     app: Duly, url: str, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):
-    """The bodies here are told at once each time, while the others have no time to beat."""
+    """The bodies here are told immediately; the others have no time to send heartbeats."""
     gate = Gate()
 
     @app.action
@@ -210,7 +210,7 @@ def test_a_body_in_the_same_process_is_told_at_once(live: Duly, which: str):
         see(ctx)
         told.set()
 
-    # No beat comes within the patience of this test.
+    # No heartbeat is sent while this test waits.
     live.start(beat_every=3600)
     batch = live.batch([act.bind()])
     assert began.wait(PATIENCE)
@@ -248,7 +248,7 @@ def test_a_body_in_another_process_is_told_with_its_next_beat(
 
 
 class Ended:
-    """A job that has ended, and the claim that somebody still holds of it."""
+    """A job that has ended, and a claim of it that is still held."""
 
     def __init__(self, app: Duly, worker: ManualWorker, claim: Claim) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Actions in processes of their own: what comes back, and what stops them.
+"""Actions in separate processes: what they return, and what stops them.
 
 The processes are real, so the clock is too.
 """
@@ -42,13 +42,13 @@ class Shop:
         return self.app.run(self.app.function(name).using(**options), *args)
 
     def worker(self, *options: str) -> Process:
-        """A worker in a process of its own."""
+        """A worker in its own process."""
         env = environment(self.url, **{FOLDER: str(self.trace.folder)})
         self._workers.append(Process(duly("--app", APP, *options, "worker"), env))
         return self._workers[-1]
 
     def pid_of(self, file: str = "began", line: int = 0) -> int:
-        """The process in which a body has begun."""
+        """The process in which a body has started."""
         wait_until(lambda: len(self.trace.lines(file)) > line, "the body has begun")
         return int(self.trace.lines(file)[line][0])
 
@@ -354,7 +354,7 @@ def test_the_end_of_the_pipe_is_the_end_of_the_worker(shop: Shop):
 def test_a_stop_lets_the_process_end(shop: Shop):
     worker = shop.worker("--log-level=info")
     job = shop.call("wait.for", "go")
-    # As systemd stops a service: everybody gets the signal.
+    # As systemd stops a service: every process gets the signal.
     os.kill(shop.pid_of(), signal.SIGTERM)
     worker.signal_all(signal.SIGTERM)
     wait_until(lambda: "stops claiming jobs" in worker.errors(), "the worker was told")

@@ -84,7 +84,7 @@ def test_jobs_of_a_rolled_back_savepoint_do_not_count(app: Duly, db: Database, n
 
 
 def _fill(tx: Tx, note: Any, total: int) -> None:
-    """Schedule jobs whose arguments are so many bytes together."""
+    """Schedule jobs whose arguments have this many bytes in total."""
     while total:
         size = min(total, 1 << 20)
         tx.run_after(60, note, "x" * (size - EMPTY))

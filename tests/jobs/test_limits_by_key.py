@@ -76,7 +76,7 @@ def bodies() -> Bodies:
 
 @pytest.fixture
 def hire(hire: Hire, bodies: Bodies) -> Iterator[Hire]:
-    """Bodies are let go, and their ends written down, before their workers are stopped."""
+    """Bodies are let go, and their outcomes recorded, before their workers are stopped."""
     hired: list[ManualWorker] = []
 
     def make(*args: Any, **settings: Any) -> ManualWorker:
@@ -105,7 +105,7 @@ def holds(db: Database) -> list[str | None]:
 
 
 def pass_until(worker: ManualWorker, holds: Callable[[], object]) -> None:
-    """Settle and claim, again and again, until it is so."""
+    """Settle and claim repeatedly until the condition holds."""
 
     def turn() -> object:
         worker.settle()
@@ -681,7 +681,7 @@ def test_workers_that_claim_and_end_at_the_same_moment_lose_nobody(app: Duly, db
     for thread in threads:
         thread.join(60)
 
-    # Nobody was freed by the safety net: no janitor ran.
+    # No job was freed by the safety net: no janitor ran.
     wait_until(lambda: db.count("@slots") == 0)
     drain(app)
     assert most[0] == 1
@@ -694,7 +694,7 @@ def test_workers_that_claim_and_end_at_the_same_moment_lose_nobody(app: Duly, db
 def test_a_release_waits_for_the_claim_that_is_about_to_let_a_job_wait(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies
 ):
-    """Otherwise neither sees the other, and the job waits for ever."""
+    """Otherwise neither sees the other, and the job waits forever."""
     one = work.using(limit=Limit("k", at_once=1))
     jobs = app.run_many(one.bind(n) for n in range(2))
     worker = hire(concurrency=1)
@@ -907,7 +907,7 @@ def test_room_is_exact_at_the_edge_of_the_window():
     room.take(rules, 1000)
     assert room.starts_at(rules, 1000) == 1400
     assert room.starts_at(rules, 5000) == 5000
-    # Somebody else's clock may be a little ahead.
+    # The clock of another machine may be a little ahead.
     ahead = KeyRoom(starts=[5010, 5000])
     assert ahead.starts_at(rules, 4990) == 6000
     ahead.take(rules, 4990)
@@ -954,7 +954,7 @@ def test_a_queue_runs_only_so_many_at_once_over_all_workers(
     second.start_due()
     assert len(bodies.running) == 3
     assert app.queues.limits() == {"small": 2}
-    # Who waits is in nobody's way, and not held: another limit takes effect at once.
+    # Waiting jobs block no others and are not held: another limit takes effect immediately.
     assert set(holds(db)) == {None}
 
     bodies.end(0)

@@ -17,10 +17,10 @@ def url(postgres_url: str) -> str:
 
 @contextmanager
 def locked(db: Database, job: Job[Any]) -> Iterator[None]:
-    """The row of a job in the hands of somebody whose transaction does not end."""
+    """A job whose row is locked by a transaction that does not end."""
     other = db.connect()
     with other.transaction():
-        # Whoever waits for it fails the test, and does not hang.
+        # A statement that waits for it fails the test instead of hanging.
         other.execute("SET LOCAL idle_in_transaction_session_timeout = '30s'")
         other.execute("SELECT 1 FROM duly.jobs WHERE id = %s FOR SHARE", (job.id,))
         yield

@@ -199,6 +199,6 @@ def test_a_failed_heartbeat_resets_the_count_of_silent_rounds(
     with monkeypatch.context() as patch:
         patch.setattr(app.store, failing, fail)
         beat.one_pass()
-    # The last beat that was seen is known, so one round less than at the start.
+    # The last heartbeat that was seen is known, so one round less than at the start.
     assert rounds(ROUNDS_UNTIL_DEAD - 1) == State.RUNNING
     assert rounds(1) != State.RUNNING

@@ -139,7 +139,7 @@ def test_the_late_commit_of_an_attempt_that_was_given_up_changes_nothing(
 
 @pytest.fixture
 def killable(url: str, tmp_path: Path) -> Iterator[Duly]:
-    """An app with the machine's clock, for workers that are processes of their own."""
+    """An app with the machine's clock, for workers in their own processes."""
     app = prepare(make_app(url, tmp_path / "marks"))
     yield app
     app.close()
@@ -297,7 +297,7 @@ def test_a_mutation_may_ask_for_retries(app: Duly, db: Database, clock: ManualCl
 
 
 def _break_the_system(db: Database, tx: Tx) -> None:
-    """Meet an error that is nobody's: a full database, a lost connection."""
+    """Run into an error that no code caused: a full database, a lost connection."""
     if db.is_sqlite:
         tx.execute("PRAGMA max_page_count = 1")
         tx.execute("INSERT INTO notes SELECT hex(zeroblob(1000000))")
@@ -429,7 +429,7 @@ def test_conflicts_are_retried_without_limit(
     chance: float,
     longest: float,
 ):
-    """On SQLite somebody else's transaction is in the way."""
+    """On SQLite another transaction is in the way."""
     monkeypatch.setattr("duly.runtime.outcomes.random.random", lambda: chance)
     lose_patience(app, monkeypatch)
     runs, other = 0, db.connect()
@@ -474,7 +474,7 @@ def test_conflicts_are_retried_without_limit(
 def test_a_real_conflict_over_a_row_is_retried(
     app: Duly, db: Database, clock: ManualClock, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):
-    """Somebody else's open transaction stands in the way for a while."""
+    """Another open transaction is in the way for a while."""
     lose_patience(app, monkeypatch)
     db.execute("INSERT INTO notes VALUES ('shared')")
 
@@ -594,7 +594,7 @@ def test_a_body_that_goes_on_after_a_failed_statement_fails_on_postgres(
     hire().work()
 
     if db.is_sqlite:
-        # SQLite undoes the statement alone, so nothing is lost by going on.
+        # SQLite undoes only the statement, so nothing is lost by continuing.
         assert (job.state, db.notes()) == (State.SUCCEEDED, ["before"])
     else:
         assert job.error is not None

@@ -1,4 +1,4 @@
-"""What a job says of itself: its progress and its log lines."""
+"""What a job reports about itself: its progress and its log lines."""
 
 import asyncio
 import logging
@@ -275,7 +275,7 @@ def test_progress_raises_once_the_job_was_canceled(app: Duly, hire: Hire):
 
 
 def test_a_stale_attempt_never_overwrites_a_newer_one(app: Duly, hire: Hire):
-    """A worker that was taken for dead goes on, and reports."""
+    """A worker that was taken for dead continues, and reports progress."""
     gate = Gate()
 
     @app.action(retry=Retry(attempts=2, base=0, jitter=0))
@@ -331,7 +331,7 @@ def test_a_new_attempt_begins_without_progress(app: Duly, hire: Hire, clock: Man
 def test_an_update_of_a_missing_job_does_nothing(
     app: Duly, hire: Hire, clock: ManualClock, db: Database, writes: list[int]
 ):
-    """A worker that was taken for dead goes on after its job was given up and swept away."""
+    """A worker that was taken for dead continues after its job was failed and removed."""
     gate = Gate()
     passed: list[str] = []
 
@@ -826,7 +826,7 @@ def test_enqueueing_returns_the_id_without_waiting(app: Duly):
     with app:
         job = app.run(work)
 
-        # A worker runs it, and it cannot end before the caller goes on.
+        # A worker runs it, and it cannot end before the caller continues.
         assert began.wait(PATIENCE)
         running = app.job(job.id)
         assert (running.id, running.state) == (job.id, State.RUNNING)

@@ -284,7 +284,7 @@ def test_a_long_history_goes_in_batches_and_leaves_the_newest_of_each_function(
 def test_after_a_long_time_off_what_is_old_goes_at_once(
     app: Duly, clock: ManualClock, echo: Any, hire: Hire, days: int
 ):
-    """Nobody cleaned up meanwhile, and new jobs have finished before anybody does."""
+    """No janitor has cleaned up, and new jobs have finished before one does."""
     worker = hire()
     old = [app.run(echo, str(n)) for n in range(5)]
     worker.work()

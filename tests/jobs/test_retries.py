@@ -1,4 +1,4 @@
-"""A failed attempt runs again where its function asked for it, as long after as it asked for."""
+"""A failed job is retried if its function has a `Retry`, after the delay that it gives."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ FIVE = Retry(attempts=5)
 
 
 def failed(attempt: int, retry: Retry | None = FIVE, **failure: Any) -> Any:
-    """What becomes of a job whose attempt has failed."""
+    """A job after its attempt has failed."""
     claim = Claim(
         id="id",
         token=1,

@@ -29,7 +29,7 @@ Trouble = Callable[[Tx], object]
 
 
 class Group:
-    """Members that run in one shared transaction, unless somebody breaks it."""
+    """Members that run in one shared transaction, unless one of them breaks it."""
 
     def __init__(self, app: Duly, db: Database, hire: Hire) -> None:
         self.app, self.db, self._hire = app, db, hire
@@ -311,7 +311,7 @@ def test_what_lasts_until_the_end_of_a_transaction_ends_with_its_member(group: G
 def test_what_outlasts_a_transaction_stays_with_the_mutation_that_made_it(
     group: Group, swallow: bool
 ):
-    """On SQLite a pragma or a temporary table would be there for whoever comes next."""
+    """On SQLite a pragma or a temporary table would still be there for the next member."""
     db = group.db
     db.execute("CREATE TABLE odd (n integer CHECK (n % 2 = 1))")
 

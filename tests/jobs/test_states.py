@@ -79,7 +79,7 @@ def test_a_retry_is_pending_again_with_a_later_time(
 
 @pytest.mark.spec("R71")
 def test_no_other_state_or_change_can_be_stored(app: Duly, db: Database, hire: Hire):
-    """The database itself refuses, whoever asks."""
+    """The database itself refuses, whichever program asks."""
 
     @app.action
     def wave(ctx: Ctx) -> None: ...

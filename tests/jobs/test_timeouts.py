@@ -1,4 +1,4 @@
-"""What a time limit does to whom, and when it comes too late."""
+"""Timeouts: what they do to waiting and running bodies, and when they come too late."""
 
 import asyncio
 import logging
@@ -77,7 +77,7 @@ def test_a_mutation_that_waits_for_its_turn_does_not_use_up_its_time(
 def test_a_mutation_on_postgres_waits_for_no_other_while_there_are_connections(
     app: Duly, db: Database, hire: Hire
 ):
-    """SQLite has one writer, who is the one that is waited for."""
+    """SQLite has one writer, and that is the one that is waited for."""
     gate = Gate()
 
     @app.mutation
@@ -165,7 +165,7 @@ def test_an_async_body_that_swallows_its_cancellation_still_loses_its_result(
 
 
 def test_an_async_body_past_its_limit_may_clean_up(app: Duly, clock: ManualClock, hire: Hire):
-    """It is told again only after a while, lest what it awaits then be canceled too."""
+    """It is told again only after a while, so that what it awaits then is not canceled too."""
     began, cleaning, clean = threading.Event(), threading.Event(), threading.Event()
     told: list[str] = []
 
@@ -327,7 +327,7 @@ def test_the_janitor_times_out_what_a_living_worker_does_not(
     janitor = Janitor(app.ready(), clock)
     clock.advance(5)
     janitor.one_pass()
-    # A whole limit more, lest the clock was wrong, and half a minute.
+    # Another whole timeout, in case the clock was wrong, and half a minute.
     clock.advance(34)
     janitor.one_pass()
     tidy(app)
@@ -347,7 +347,7 @@ def test_the_janitor_times_out_what_a_living_worker_does_not(
 def test_a_deadline_without_a_time_limit_keeps_no_janitor_from_others(
     app: Duly, db: Database, hire: Hire, clock: ManualClock
 ):
-    """Nobody writes such a row; whoever finds one leaves it alone."""
+    """No code writes such a row; code that finds one leaves it alone."""
 
     @app.action
     def act(ctx: Ctx) -> None: ...
@@ -363,7 +363,7 @@ def test_a_deadline_without_a_time_limit_keeps_no_janitor_from_others(
 
 @on_sqlite
 def test_a_clock_that_steps_forward_times_out_nobody(app: Duly, clock: ManualClock, hire: Hire):
-    """PostgreSQL's own clock is everybody's, and not stepped by a machine that wakes up."""
+    """All processes share PostgreSQL's clock, which does not jump when a machine wakes up."""
     gate = Gate()
 
     @app.action(timeout=3600)
@@ -491,7 +491,7 @@ def test_an_endless_loop_stops_neither_the_worker_nor_its_other_jobs(url: str, t
         wait_until(lambda: endless.state.is_terminal, "the limit passes")
         assert kind_of(endless) == ErrorKind.TIMEOUT
 
-        # The loop goes on, in its slot; so does everything else.
+        # The loop continues, in its slot; so does everything else.
         (now,) = app.workers()
         assert now.id == before.id
         if url.startswith("postgres"):

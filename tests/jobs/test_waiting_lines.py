@@ -69,7 +69,7 @@ def test_a_free_slot_goes_to_the_first_that_can_start(
     hire: Hire,
     prevent: Callable[[Duly], None],
 ):
-    """In the pass in which it became free, and whoever stands in front of it."""
+    """In the pass in which it became free, whichever jobs are in front of it."""
     worker = hire(queues=["default"])
     app.run(work, "first")
     app.run_many([stuck.using(queue="p", priority=9).bind("stuck")] * BEHIND)
@@ -128,7 +128,7 @@ def run_first(app: Duly, worker: ManualWorker, work: Any, db: Database) -> None:
 def test_the_order_holds_over_workers_and_nobody_waits_for_one_that_is_busy(
     app: Duly, work: Any, ran: list[str], db: Database, hire: Hire
 ):
-    """The first in line is freed for its own worker. If that does not come, others go on."""
+    """The first in line is freed for its own worker. If that does not come, others continue."""
     here, there = hire(queues=["default"]), hire(queues=["p"])
     app.run(work, "first")
     here.start_due()
@@ -258,7 +258,7 @@ def test_a_paused_job_that_had_a_time_does_not_keep_the_rate_for_itself(
 
 
 def test_a_slot_is_handed_over_in_one_pass(app: Duly, work: Any, db: Database, hire: Hire):
-    """The next job has it when the last one has not any more."""
+    """The next job gets it as soon as the last one no longer has it."""
     worker = hire()
     app.run_many(work.bind(str(n)) for n in range(3))
     worker.start_due()

@@ -56,7 +56,7 @@ def live(url: str) -> Iterator[Duly]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of how many jobs each look of this process asked."""
+    """How many jobs this process asked about in each look."""
     sizes: list[int] = []
     look = steps.look
 
@@ -367,7 +367,7 @@ def make_app(url: str) -> Duly:
         for step in range(count):
             ctx.progress(step / count, f"step {step}")
             ctx.log(f"line {step}")
-            # So long as somebody has to see it.
+            # Long enough for the watcher to see it.
             threading.Event().wait(0.35)
         return "done"
 
@@ -376,7 +376,7 @@ def make_app(url: str) -> Duly:
 
 @contextmanager
 def another_process(url: str) -> Iterator[None]:
-    """A worker in a process of its own."""
+    """A worker in its own process."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.jobs.test_watch", url],
@@ -442,7 +442,7 @@ def test_a_killed_connection_costs_no_event(app: Duly, hire: Hire, db: Database)
 
 @pytest.mark.spec("R165")
 def test_an_outage_costs_no_event(app: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch):
-    """Also if the job ends, and its row moves, while the watcher cannot look."""
+    """Even if the job ends, and its row moves, while the watcher cannot look."""
 
     @app.action
     def work(ctx: Ctx) -> None: ...

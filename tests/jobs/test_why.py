@@ -156,7 +156,7 @@ def test_its_key_is_in_use(app: Duly, hire: Hire):
 
 
 def test_a_slot_of_its_key_is_free_and_it_cannot_take_it(app: Duly, hire: Hire, db: Database):
-    """What stands in its own way is named, and never jobs that do not run."""
+    """The jobs that block it are named, and never jobs that do not run."""
 
     @app.action(limit=Limit("bank", at_once=1))
     def pay(ctx: Ctx) -> None: ...

@@ -1,4 +1,4 @@
-"""What the tests of schedules stand on: a ticker that ticks when told."""
+"""Support for the tests of schedules: a ticker that processes ticks when told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def utc(*parts: int) -> datetime:
 
 
 def tick_all(app: Duly, *, page: int = 100) -> float:
-    """Let a ticker work until nothing is due; the delay that it would sleep then."""
+    """Let a ticker work until nothing is due; return how long it would then sleep."""
     ticker = Ticker(app.core, page=page)
     for _ in range(10_000):
         delay = ticker.one_pass()
@@ -32,7 +32,7 @@ def at(clock: ManualClock, instant: datetime) -> None:
 
 
 def dump(db: Database) -> dict[str, list[str]]:
-    """Every row of every table of duly's."""
+    """Every row of every duly table."""
     if db.is_sqlite:
         names = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         tables = [name for (name,) in names if name.startswith("duly_")]
@@ -43,5 +43,5 @@ def dump(db: Database) -> dict[str, list[str]]:
 
 
 def ledger(app: Duly, key: str) -> list[tuple[str, str | None]]:
-    """What became of the ticks of a schedule, oldest first."""
+    """The outcomes of a schedule's ticks, oldest first."""
     return [(tick.outcome, tick.reason) for tick in reversed(app.schedules.ticks(key))]

@@ -1,4 +1,4 @@
-"""Whatever is given to a verb of schedules or calendars is taken, or refused in duly's words."""
+"""The verbs of schedules and calendars accept their arguments or refuse them with a duly error."""
 
 from __future__ import annotations
 

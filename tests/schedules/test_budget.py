@@ -1,4 +1,4 @@
-"""At most so many runs, or so much cost, in any window."""
+"""Budgets: the largest number of runs, or the highest cost, in any window."""
 
 import asyncio
 import math

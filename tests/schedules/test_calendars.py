@@ -1,4 +1,4 @@
-"""Calendars as data: what they forbid, who sees them, and what becomes of those they decide for."""
+"""Calendars as data: what they forbid, which owners see them, and how changes affect schedules."""
 
 import asyncio
 import datetime as dt
@@ -54,7 +54,7 @@ def work(app: Duly) -> Any:
 
 
 def outcomes(app: Duly, key: str) -> dict[datetime, str]:
-    """What became of each tick: its outcome, or the reason why not."""
+    """The outcome of each tick, or the reason why it was skipped."""
     return {tick.at: tick.reason or tick.outcome for tick in app.schedules.ticks(key)}
 
 
@@ -163,7 +163,7 @@ def test_a_removed_calendar_leaves_schedules_that_fire(app: Duly, clock, work):
     assert outcomes(app, "digest") == {WEDNESDAY: "dispatched"}
     with pytest.raises(CalendarNotFound):
         app.calendars.get("never")
-    # The shift that it has left behind is in nobody's way.
+    # No shift is left behind that would make later updates fail.
     assert app.schedules.update("digest", cron="0 10 * * *").policies.shift is None
 
 
@@ -850,7 +850,7 @@ def test_a_calendar_that_ends_soon_is_warned_of_and_one_that_has_is_refused(
         app.schedules.attach("digest", "closed")
     assert seen[0].filename == __file__
     assert any("'closed' ends soon" in record.getMessage() for record in caplog.records)
-    # What does not attach it is not warned, and goes on when it has ended.
+    # An update that does not attach it gives no warning, and still works when it has ended.
     at(clock, utc(2026, 8, 1))
     assert app.schedules.update("digest", cron="0 10 * * *").calendar == "closed"
 

@@ -1,4 +1,4 @@
-"""What happens to ticks that nobody was there for; and the ledger adds up, whatever happens."""
+"""Ticks that became due while no ticker was running; and the ledger always adds up."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ LATER = 1 << 62
 
 
 def accounted(rows: list[TickRecord], trigger: Trigger, until: int | None = None) -> str | None:
-    """Whether rows are exactly the instants of the trigger, each once; else what is wrong."""
+    """What is wrong if the rows are not exactly the trigger's instants, each once."""
     slots = {row.tick_at: row.decided_at for row in rows if row.kind == "slot"}
     if len(slots) != sum(row.kind == "slot" for row in rows):
         return "a slot has two rows"

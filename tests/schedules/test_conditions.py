@@ -344,7 +344,7 @@ def test_a_hook_that_hangs_fails_its_condition_and_nobody_waits_for_it(
         tick_all(other)
     assert ledger(app, "slow") == [("skipped", "condition_failed")] * 3
     assert "in time" in app.schedules.ticks("slow")[0].detail["error"]
-    # Two threads hang: the third time nobody is left to ask.
+    # Two threads hang: the third time no thread is left to ask.
     assert next(outcome for outcome, _ in ledger(app, "quick")) == "dispatched"
     assert ledger(app, "quick")[-1] == ("skipped", "condition_failed")
     assert all(t.daemon for t in threading.enumerate() if t.name == "duly-signal")

@@ -753,7 +753,7 @@ def test_a_schedule_that_is_there_is_not_renamed_over(release: Release):
     assert app.schedules.get("b").next_tick == utc(2026, 7, 1, 9)
 
 
-# Old beside new, others beside us ----------------------------------------------------------------
+# Old alongside new, others alongside us ----------------------------------------------------------
 
 
 @pytest.mark.spec("N24")
@@ -780,7 +780,7 @@ def test_an_old_process_that_starts_again_changes_nothing(release: Release, capl
         "report": "orphan",
     }
     assert again.schedules.get("digest").next_tick == utc(2026, 7, 1, 9)
-    # Rolled back: now it is the newer release that starts again beside it.
+    # Rolled back: now it is the newer release that restarts alongside it.
     start(release(new))
     assert again.schedules.get("report").status == "orphaned"
 
@@ -1110,7 +1110,7 @@ def test_whoever_enables_an_orphan_keeps_it(release: Release):
     assert app.schedules.get("digest").status == "enabled"
     assert kinds(app.schedules.plan()) == {"report": "unchanged", "news": "unchanged"}
     assert not app.schedules.prune()
-    # It stays its keeper's also while it is disabled.
+    # It stays with its operator even while it is disabled.
     app.schedules.disable("digest")
     assert not app.schedules.apply()
     assert not app.schedules.prune()

@@ -71,7 +71,7 @@ def test_what_comes_before_the_start_uses_up_what_remains(app, work):
 def test_what_is_due_already_uses_up_what_remains(app, clock, work):
     app.schedules.create("thrice", work, cron="0 9 * * *", remaining=3, overlap="allow")
     app.schedules.create("strict", work, cron="0 9 * * *", remaining=3, catch_up=0)
-    # Nobody ticks: the one will catch up both, the other none.
+    # No ticker runs: the one will catch up both, the other none.
     at(clock, utc(2026, 7, 2, 12))
     assert app.schedules.forecast().total == 1 + 3
     tick_all(app)
@@ -97,7 +97,7 @@ def test_a_forecast_that_is_too_long_says_so_and_stops(app, work):
     app.schedules.create("hourly", work, cron="30 * * * *")
     foreseen = app.schedules.forecast(days=1, most_ticks=24)
     assert (foreseen.total, foreseen.complete) == (24, True)
-    # Also within one schedule, and whether or not its ticks bring anything.
+    # Even within one schedule, and whether or not its ticks dispatch anything.
     foreseen = app.schedules.forecast(days=2, most_ticks=24)
     assert (foreseen.total, foreseen.complete, foreseen.schedules) == (24, False, 1)
     app.schedules.update("hourly", calendar="weekends-only")
@@ -129,7 +129,7 @@ def test_health_says_who_is_late_and_who_only_waits(app, clock, work):
     drain(app)
     assert health(app) == {"fine": "ok", "off": "paused", "yearly": "never_ran", "strict": "ok"}
 
-    # Nobody ticks for an hour and more.
+    # No ticker runs for more than an hour.
     at(clock, utc(2026, 7, 1, 2, 10))
     [found] = app.schedules.health("fine")
     assert (found.state, found.lag_ms) == ("missed", 600_000)

@@ -230,7 +230,7 @@ def test_a_job_that_several_ticks_share_is_canceled_only_if_it_is_not_the_last_o
     app.schedules.create("hourly", note, **options)
     turns = [{"word": "a"}, {"word": "b"}]
     app.schedules.create("turns", note, rotation=turns, **options)
-    # Somebody else has asked for what the second tick of this one asks for.
+    # Another caller has enqueued the job that the second tick of this one asks for.
     app.schedules.create("other", note, rotation=[{"word": w} for w in "cdc"], **options)
     stranger = app.run(note, "d")
     hour(app, clock, 3)
@@ -290,7 +290,7 @@ def test_ticks_that_are_caught_up_may_overlap_if_that_is_allowed(
     worker.work()
 
 
-# Functions with a limit of their own -------------------------------------------------------------
+# Functions with their own limit ------------------------------------------------------------------
 
 
 @pytest.mark.spec("R156")

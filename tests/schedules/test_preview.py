@@ -214,7 +214,7 @@ def test_a_previewed_rotation_moves_on_with_dispatches_only(app: Duly, post: Any
         "a",
         "b",
     ]
-    # Also where the first rows are not shown.
+    # Even where the first rows are not shown.
     [row] = app.schedules.preview("digest", 1, after=utc(2026, 7, 5, 12))
     assert row.rotation_index == 1
     assert app.schedules.get("digest").rotation_index == 0
@@ -282,7 +282,7 @@ def test_ticks_of_coming_days_that_are_overdue_are_foreseen_as_one_pass(
     keys = [f"early {n}" for n in range(8)]
     for key in keys:
         app.schedules.create(key, post, cron="0 9 4,5 * *", **moved, **late)
-    # Nobody has looked since both were due.
+    # No ticker has looked since both were due.
     at(clock, utc(2026, 7, 3, 16))
     foreseen = {key: app.schedules.preview(key, len(decisions)) for key in keys}
     tick_all(app)

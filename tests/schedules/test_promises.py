@@ -1,4 +1,4 @@
-"""Schedules say what must be true of them, and somebody is told, once, when it is not."""
+"""Expectations: what schedules promise, and that one alert is sent when a promise is broken."""
 
 import json
 import threading
@@ -98,7 +98,7 @@ def test_a_tick_that_nobody_has_looked_at_is_late_too(app, clock, told):
     )
     schedule = app.schedules.get("books")
     at(clock, utc(2026, 7, 1, 3, 10))
-    # Nobody ticks; somebody only looks at promises.
+    # No ticker runs; only expectations are checked.
     app.store.check_promises(clock.now(), app.core.alert_jobs)
     assert jobs_of(app, "tell") == 1
     drain(app)
@@ -377,7 +377,7 @@ def test_an_alert_function_that_is_unknown_for_a_while_hears_of_it_later(app, cl
     run_everything(app)
     run_everything(app)
     assert told == [(schedule.id, "a tick did not succeed within 600 s")]
-    # And the promise goes on.
+    # And the promise remains.
     for instant in (utc(2026, 7, 2, 3), utc(2026, 7, 2, 3, 10)):
         at(clock, instant)
         run_everything(app)
@@ -449,7 +449,7 @@ def test_an_early_success_does_not_make_up_for_the_last_tick(app, clock, told):
     at(clock, utc(2026, 7, 1, 7))
     run_everything(app)
     assert len(told) == 1
-    # But a later run does: somebody has mended it.
+    # But a later run does: its function has been fixed.
     at(clock, utc(2026, 7, 2, 6))
     run_everything(app)
     bodies["fails"] = False
@@ -542,7 +542,7 @@ def test_a_tick_that_was_moved_beyond_that_time_counts_the_next_day(app, clock, 
 
 
 def test_a_dead_man_hears_of_jobs_that_had_to_wait_for_each_other(app, clock, told, monkeypatch):
-    # Else the ids of other tests, whose clocks were later, hide when these jobs were made.
+    # Otherwise the ids of other tests, whose clocks were later, hide when these jobs were created.
     monkeypatch.setattr(ids, "_source", ids._Source())
     ended: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What is kept of ticks and of the jobs of schedules, for how long, and what outlives them."""
+"""Retention of ticks and of schedules' jobs, and the counts that outlive them."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_two_janitors_count_a_day_once(postgres_url: str, clock: ManualClock, wh
 
 @pytest.mark.spec("R105", "N20")
 def test_what_a_budget_looks_at_is_kept_as_long_as_it_does(app: Duly, clock, post, db: Database):
-    """Else retention would change what becomes of a tick."""
+    """Otherwise retention would change the outcome of a tick."""
     month = timedelta(days=90).total_seconds()
     schedule = app.schedules.create("s", post, cron="0 0 * * *", budget=Budget(runs=150, per=month))
     plain = app.schedules.create("plain", post, cron="0 0 * * *")

@@ -61,7 +61,7 @@ def test_only_a_dispatch_moves_on(app: Duly, db: Database, clock: ManualClock, p
     assert app.schedules.get("digest").rotation_index == 2
     assert app.schedules.ticks("digest")[0].rotation_index is None
 
-    # A slot that somebody has filled before its turn.
+    # A slot that a backfill has filled before its turn.
     at(clock, utc(2026, 7, 5, 9))
     assert app.schedules.backfill("digest", utc(2026, 7, 5), utc(2026, 7, 5, 9)) == []
     at(clock, utc(2026, 7, 5, 10))

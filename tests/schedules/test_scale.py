@@ -25,7 +25,7 @@ def clock() -> ManualClock:
 
 
 def fill(app: Duly, count: int) -> None:
-    """So many schedules, of which some are due in an hour and the others in a year."""
+    """This many schedules; some are due in an hour and the others in a year."""
 
     @app.action
     def post(ctx: Ctx) -> None: ...

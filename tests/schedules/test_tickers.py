@@ -180,13 +180,13 @@ def done(app: Duly, schedule: Schedule) -> bool:
 
 @pytest.fixture
 def hardly_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not woken sleeps longer than a test waits."""
+    """A ticker that is not woken sleeps longer than a test waits."""
     monkeypatch.setattr(tickers, "POLL_SECONDS", 600.0)
 
 
 def test_a_change_in_the_same_process_wakes_the_ticker(url, app: Duly, hardly_polling, monkeypatch):
     real = make_app(url, None)  # type: ignore[arg-type]
-    # Nobody tells it from outside.
+    # Nothing tells it from outside.
     monkeypatch.setattr(real.ready(), "watch", lambda bell, stop: stop.wait())
     post = real.function("post")
     with real:

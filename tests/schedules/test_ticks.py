@@ -305,7 +305,7 @@ def test_an_interval_does_not_tick_when_it_is_made_though_time_goes_on(app: Duly
             made = app.schedules.get(key)
             assert made.next_tick == made.created + timedelta(days=1)
             for behind in (0, 3600):
-                # Whoever enables it may have a clock that is behind.
+                # The process that enables it may have a clock that is behind.
                 clock.jump(-behind)
                 app.schedules.disable(key)
                 assert app.schedules.enable(key).next_tick == made.next_tick
@@ -416,7 +416,7 @@ def test_a_slot_is_dispatched_once_also_if_the_schedule_says_it_is_due_again(
 def test_a_slot_that_a_backfill_has_taken_is_not_dispatched_again(app: Duly, clock, post):
     rotation = [{"audience": audience} for audience in "abcdef"]
     app.schedules.create("s", post, every=HOUR, overlap="allow", rotation=rotation)
-    clock.advance(3 * 3600 + 60)  # nobody ticks meanwhile
+    clock.advance(3 * 3600 + 60)  # no ticker runs in the meantime
     filled = app.schedules.backfill("s", utc(2026, 7, 1, 1), utc(2026, 7, 1, 2, 30), by="ada")
     assert [tick.outcome for tick in filled] == ["dispatched"] * 2
     drain(app)
@@ -458,7 +458,7 @@ def test_a_clock_that_steps_back_runs_no_slot_twice(app: Duly, clock, post):
     tick_all(app)
     assert len(app.schedules.ticks("s")) == 3
 
-    # Whoever makes it count from now again makes it count from a time that has been.
+    # A process that makes it count from now again uses a time that has passed.
     app.schedules.disable("s")
     app.schedules.enable("s")
     assert app.schedules.get("s").next_tick == utc(2026, 7, 1, 1)

@@ -516,7 +516,7 @@ class Almanac:
         index = state.rotation_index
         if inputs is None:
             return Outlook([_dispatched(row, state, index)], None, remaining, index + 1, serial)
-        # With inputs of its own it takes nobody's turn.
+        # With its own inputs it uses no turn of the rotation.
         row = msgspec.structs.replace(row, outcome="dispatched")
         return Outlook([row], None, remaining, index, serial, inputs=inputs)
 
@@ -700,7 +700,7 @@ class Almanac:
 
 
 def _check_standing(state: State) -> None:
-    """Whoever is awake and not at its end has a next tick."""
+    """Every schedule that is enabled and has not ended has a next tick."""
     if not state.is_awake or state.remaining == 0 or state.next_tick_at is not None:
         return
     if state.first_after(state.awake_at or 0) is None or _is_at_its_end(state):
@@ -728,7 +728,7 @@ def _inputs(state: State, row: Row, outlook: Outlook) -> str:
 
 
 def _missed(ticks: Sequence[int], slots: set[int], now: int) -> list[Row]:
-    """One row for all of them that nobody has filled in."""
+    """One row for all of them whose slots are not taken."""
     left = [tick for tick in ticks if tick not in slots] if slots else ticks
     if not left:
         return []

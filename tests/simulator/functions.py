@@ -81,7 +81,7 @@ acting: list[Process] = []
 
 
 class Pause:
-    """Where an async body waits until the simulation lets it go on."""
+    """Where an async body waits until the simulation lets it continue."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -288,7 +288,7 @@ async def walk(ctx: AsyncCtx) -> None:
 
 @app.action
 async def stubborn_walk(ctx: AsyncCtx) -> None:
-    """Goes on after it was told to stop."""
+    """Continues after it was told to stop."""
     begin(ctx)
     for function, *args in ((meddle, ctx.job_id), (spawn,)):
         with suppress(asyncio.CancelledError):
@@ -309,7 +309,7 @@ def deadly(ctx: Ctx) -> None:
 
 @app.action
 async def dwell(ctx: AsyncCtx) -> None:
-    """Lives for a while, whatever becomes of its job."""
+    """Lives for a while, whatever happens to its job."""
     begin(ctx)
     for _ in range(4):
         with suppress(asyncio.CancelledError):

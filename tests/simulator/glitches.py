@@ -1,5 +1,5 @@
-"""Worlds in which clocks are wrong: for seconds or for good, by seconds or by years, that of one
-process, of all of them, or of the server that they ask.
+"""Worlds in which clocks are wrong: for seconds or permanently, by seconds or by years, in one
+process, in all of them, or on the server that they ask.
 
 Every answer of every clock is judged. It may be off only by what its clock has shown for 30 seconds
 on end, and must be off by that after 60; and nothing may start, expire or tick at a later time.
@@ -166,7 +166,7 @@ class Glitches(World):
 
 
 def glitch(world: World) -> None:
-    """A clock is wrong, and everybody works on meanwhile."""
+    """A clock is wrong, and all processes keep working."""
     assert isinstance(world, Glitches)
     rng = world.rng
     seconds = rng.choice(SECONDS)
@@ -187,7 +187,7 @@ def glitch(world: World) -> None:
 
 
 def _work(world: World, process: Process | None) -> None:
-    """Whoever has the wrong clock does what depends on the time."""
+    """The process with the wrong clock does the work that depends on the time."""
     for each in list(world.workers if process is None else [process]):
         each.claim()
         if each.is_working:

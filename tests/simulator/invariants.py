@@ -410,7 +410,7 @@ class Ledger:
                 raise Violation("keys belong to jobs", f"{job_id} is nowhere")
 
     def check_end(self) -> None:
-        """Nothing is left but what is held for good, and the tables are what the log says."""
+        """Only jobs that are held permanently are left, and the tables are what the log says."""
         self.check_state()
         held = "hold = 'signature' AND function = 'picky'"
         self._none("liveness", f"SELECT id FROM duly_jobs WHERE NOT ({held}) OR hold IS NULL")

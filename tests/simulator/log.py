@@ -133,7 +133,7 @@ class Story:
 
     @property
     def canceled(self) -> bool:
-        """Canceled by somebody, not by expiry."""
+        """Canceled by a caller, not by expiry."""
         return self.now.state == State.CANCELED and self.now.error_kind is None
 
 

@@ -161,7 +161,7 @@ class Process:
             if raw.vanish() and not self.stack:
                 self.world.spare.append(raw)
             else:
-                # Whoever is still in the midst of something must not do it to a stranger's.
+                # An unfinished operation must not continue on a connection that is reused.
                 raw.close()
         if self.world.writer is self:
             self.world.writer = None

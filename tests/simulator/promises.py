@@ -39,7 +39,7 @@ Jobs = Mapping[str, Story]
 
 @dataclass(frozen=True)
 class Wish:
-    """A call as somebody makes it, and what it asks for."""
+    """A call as a caller makes it, and what it asks for."""
 
     function: Function[..., Any]
     args: tuple[Any, ...]
@@ -100,7 +100,7 @@ class Limits:
         self._starts: dict[str, list[Start]] = {}
 
     def begins(self, job_id: str, token: int, worker_id: str) -> None:
-        """A body begins."""
+        """A body starts."""
         self._alive[job_id, token] = worker_id
         story = self._jobs[job_id]
         for name, most in self._most_at_once(job_id).items():
@@ -124,7 +124,7 @@ class Limits:
                 yield body
 
     def check(self, slots: Collection[tuple[str, int]]) -> None:
-        """Whoever is limited and lives has a slot: (job id, token)."""
+        """Every live attempt under a limit has a slot: (job id, token)."""
         for job_id, token in self._counted():
             if self._most_at_once(job_id) and (job_id, token) not in slots:
                 _convict("the living have slots", self._jobs[job_id], f"has none for {token}")
@@ -138,7 +138,7 @@ class Limits:
         self._alive = {body: w for body, w in self._alive.items() if w not in gone}
 
     def disown(self, worker_id: str) -> None:
-        """A living worker was taken for dead: nobody counts what goes on there."""
+        """A live worker was taken for dead: what happens there is not counted."""
         self._disowned.add(worker_id)
 
     def claimed(self, new: Change) -> None:
@@ -157,7 +157,7 @@ class Limits:
                     _convict("rates", self._jobs[new.id], f"starts too early under {name}")
 
     def forget_starts(self) -> None:
-        """The clocks are at odds: nobody can say what a window is."""
+        """The clocks disagree: it is undefined what a window is."""
         self._starts.clear()
 
 
@@ -226,7 +226,7 @@ class Keys:
                 others.append((job_id, self._true_time()))
 
     def forget_periods(self) -> None:
-        """The clocks are at odds: nobody can say what a period is."""
+        """The clocks disagree: it is undefined what a period is."""
         self._at_odds.update(self._jobs)
 
 
@@ -235,7 +235,7 @@ def _words(wish: Wish) -> set[str]:
 
 
 def _stands_for(story: Story, label: str) -> bool:
-    """A call that was merged by one of its keys leaves the job the other, also if nobody heard."""
+    """A call merged by one of its keys gives the job the other, even if the answer was lost."""
     labels = story.now.labels
     merged = _word(label) == "once" and any(_word(own) in UNIQUES for own in labels)
     return merged or label in labels
@@ -245,7 +245,7 @@ def _stands_for(story: Story, label: str) -> bool:
 
 
 class Hooks:
-    """A hook for each job or batch that asked for one, after everybody it waits for."""
+    """A hook for each job or batch that asked for one, after all the jobs it waits for."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs

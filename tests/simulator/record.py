@@ -1,6 +1,6 @@
 """`python -m tests.simulator.record`: find a seed that convicts each mutant, and write it down.
 
-Whoever changes what a seed means (a new step, another weight, one more draw) runs this once: it
+Run this once after a change to what a seed means (a new step, another weight, one more draw): it
 tries the seed that is recorded, then the others in their order, and rewrites the `seed=` where the
 mutant is defined, whose test would otherwise have to search. With words as arguments, only the
 mutants whose names contain one of them.

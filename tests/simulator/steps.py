@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
     @property
     def is_vital(self) -> bool:
-        """Without these no world gets anywhere."""
+        """Without these, no world makes progress."""
         return self.weight >= 6
 
 
@@ -188,7 +188,7 @@ def enqueue_batch(world: World) -> None:
 
 @step(1)
 def enqueue_unfit(world: World) -> None:
-    """A job whose arguments fit no signature is held, whoever claims it."""
+    """A job whose arguments fit no signature is held, whichever worker claims it."""
     process = world.client
     world.note("enqueues an unfit picky")
     unfit = process.app.function("picky").bind(1)
@@ -441,7 +441,7 @@ def stop(world: World) -> None:
 
 @step(0.5)
 def declare_dead(world: World) -> None:
-    """Somebody takes a living worker for dead, as can happen where only beats are seen."""
+    """A live worker is taken for dead, as can happen when only its heartbeats are seen."""
     if process := worker(world):
         assert process.worker is not None
         worker_id = process.worker.id

@@ -1,4 +1,4 @@
-"""The real store, on connections that can fail and a lock that nobody waits for."""
+"""The real store, on connections that can fail and a lock that no caller waits for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SimTurnstile:
-    """The lock between all writers; nobody waits here, so a lock that is held was forgotten."""
+    """The lock between all writers; no caller waits here, so a lock that is held was forgotten."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class SimTurnstile:
         self.holder = holder
 
     def begun(self) -> None:
-        """Nobody measures."""
+        """Measures nothing."""
 
     def leave(self, holder: object) -> None:
         if self.holder is not holder:

@@ -50,7 +50,7 @@ def no_slot_key() -> AbstractContextManager[None]:
 
 
 def patched_where_written(name: str, value: Any) -> AbstractContextManager[None]:
-    """For ticks of the trigger and for those that somebody asks for."""
+    """For ticks of the trigger and for those that are requested."""
     return both(patched(ticking, name, value), patched(runs, name, value))
 
 
@@ -133,7 +133,7 @@ def job_changed(change: Callable[[NewJob, int], dict[str, Any]]) -> AbstractCont
 
 
 def apart(name: str) -> AbstractContextManager[None]:
-    """One part of a tick is a transaction of its own."""
+    """One part of a tick is its own transaction."""
     real = getattr(ticking, name)
     real_tick = SqliteStore.tick
 

@@ -176,7 +176,7 @@ def draw_rotation(rng: Random) -> list[dict[str, int]]:
 
 
 def client(world: ScheduleWorld) -> Process:
-    """Whoever asks knows the functions it asks for."""
+    """Callers know the functions that they ask for."""
     return world.rng.choice([process for process in world.processes if process.knows_all])
 
 
@@ -192,7 +192,7 @@ def account(world: ScheduleWorld, schedule_id: str) -> Account:
 
 
 def ask(world: ScheduleWorld, process: Process, work: Callable[[], object]) -> None:
-    """Whoever asks for what cannot be is told so."""
+    """A caller that asks for something impossible is told so."""
 
     def run() -> None:
         try:
@@ -260,7 +260,7 @@ def tick(world: ScheduleWorld) -> None:
 
 @step(10)
 def wait_for_a_tick(world: ScheduleWorld) -> None:
-    """Time passes until something is due, or a bit further, and somebody looks."""
+    """Time passes until something is due, or a bit longer, and a ticker looks."""
     coming = [a.state.due_at for a in world.almanac.accounts.values() if a.state.due_at]
     ahead = (min(coming) - world.clock.now()) / 1000 if coming else 0
     if 0 < ahead < 50_000:
@@ -403,7 +403,7 @@ def skip_next(world: ScheduleWorld) -> None:
 
 @step(1.5)
 def hurry(world: ScheduleWorld) -> None:
-    """A tick is decided before its time; what comes then may be of another trigger."""
+    """A tick is decided before its time; the next one may be from another trigger."""
     if schedule_id := choose(world):
         move_next(world, schedule_id, at_once=True)
         tick(world)

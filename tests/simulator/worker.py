@@ -50,7 +50,7 @@ class SimTask:
         self.canceled = True
 
     def resume(self) -> bool:
-        """Go on to the next pause; False when the body has ended."""
+        """Continue to the next pause; False when the body has ended."""
         canceled, self.canceled = self.canceled and self.begun, self.canceled and not self.begun
         self.begun = True
         try:

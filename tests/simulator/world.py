@@ -82,7 +82,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     steps: int
@@ -99,7 +99,7 @@ class Report:
 
 
 class SimAloneRuns(AloneRuns):
-    """Jobs that are to have a process of their own, once the simulation gives them one."""
+    """Jobs that will run in their own process, once the simulation gives them one."""
 
     def __init__(self) -> None:
         self.wanted: list[str] = []
@@ -198,7 +198,7 @@ class World:
         return [p for p in self.processes if p.is_working]
 
     def run_alone(self, job_id: str) -> None:
-        """A process for one job, which then ends; somebody may see how."""
+        """A process for one job, which then ends; its parent may see how."""
         process = self.new_process("alone")
         self.note(f"{process.name} for {self.ledger.name(job_id)}")
         process.act("start", lambda: process.start(alone=job_id))
@@ -210,7 +210,7 @@ class World:
     def _witness(self, worker_ids: set[str]) -> None:
         """The worker that had started it lives on, unless the body took that along too.
 
-        What dies by a fault dies with everything around it: nobody sees that.
+        A process that dies by a fault dies with everything around it, so nothing sees that.
         """
         watching = [process for process in self.workers if not process.stack]
         if not watching or (not self.calm and self.rng.random() < 0.3):
@@ -229,9 +229,9 @@ class World:
             self.note(f"    ({kind} after {skip})")
 
     def interleave(self, process: Process, overtake: Callable[[], None] | None = None) -> None:
-        """Whoever stands here may be overtaken by any other thread or process."""
+        """A thread at this point may be overtaken by any other thread or process."""
         if process.faults.dead:
-            # Its locks are let go when it is buried: until then nobody else can do anything.
+            # Its locks are released when it is buried: until then no other process can do anything.
             raise SimulatedCrash
         calm = self.calm or not process.is_open
         possible = not calm and self.writer is None and self._nested < MOST_NESTED
@@ -337,7 +337,7 @@ class World:
         process.settle()
 
     def _pass_time(self) -> bool:
-        """Go on to when something is due; False if nothing is left."""
+        """Advance to when something is due; False if nothing is left."""
         pending = "state = 'pending' AND hold IS NOT 'batch'"
         query = f"SELECT count(*), min(iif({pending}, run_at, NULL)) FROM duly_jobs"
         left, due = self.ledger.db.execute(f"{query} WHERE hold IS NOT 'signature'").fetchone()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 PATIENCE = 60.0
 
-# What every one of them does first: import everything, say so, wait for the sign.
+# What each process does first: import everything, say so, and wait for the signal.
 PRELUDE = """
 import sys
 from pathlib import Path
@@ -51,7 +51,7 @@ def hear(process: "subprocess.Popen[str]") -> str:
 
 @contextmanager
 def running(processes: Sequence["subprocess.Popen[str]"]) -> Iterator[None]:
-    """Start them together; whatever is left at the end is killed."""
+    """Start them together; processes that are left at the end are killed."""
     try:
         assert [hear(process) for process in processes] == ["ready"] * len(processes)
         for process in processes:
@@ -64,7 +64,7 @@ def running(processes: Sequence["subprocess.Popen[str]"]) -> Iterator[None]:
 
 
 def run_together(source: str, *arguments: str, count: int) -> list[str]:
-    """Run the same program `count` times at once; what each printed."""
+    """Run the same program `count` times at once; return what each printed."""
     processes = [start(source, str(number), *arguments) for number in range(count)]
     with running(processes):
         outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]

@@ -1,4 +1,4 @@
-"""Whoever opens an SQLite connection closes it: none is left to the garbage collector.
+"""Every SQLite connection is closed by the code that opened it, never by the garbage collector.
 
 Since Python 3.13 that is a ResourceWarning, which users see.
 """

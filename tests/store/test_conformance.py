@@ -1,4 +1,4 @@
-"""The published suite on every store of ours, and on one that somebody else might write."""
+"""Run the published suite on each of duly's stores, and on one as a third party might write it."""
 
 import os
 import subprocess
@@ -104,7 +104,7 @@ class TestPostgresSerializable(TestPostgres):
     level = "serializable"
 
 
-# What somebody else would write. It sees nothing of this project's tests.
+# What a third party would write. It uses nothing from this project's tests.
 THIRD_PARTY = """
 from duly.store.sqlite import SqliteStore
 from duly.testing import StoreConformance

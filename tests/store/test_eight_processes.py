@@ -98,7 +98,7 @@ def test_a_process_that_dies_in_a_transaction_leaves_everything_as_it_was(store)
     assert process.returncode == -9
     assert store.get(job_id).state == State.PENDING
     register(store)
-    # PostgreSQL sees a moment later that its client is dead, and only then lets go of the row.
+    # PostgreSQL notices a moment later that its client is dead, and only then unlocks the row.
     wait_until(lambda: claim(store) == [job_id], "that its lock is gone")
 
 
@@ -132,7 +132,7 @@ def test_postgres_skips_what_another_claimer_has_locked(migrated_postgres):
 
 def test_a_store_may_be_closed_while_others_are_woken(migrated_postgres):
     class Closing(PostgresStore):
-        """Closed by somebody else as soon as one has looked whether there is a bell."""
+        """As if closed by another thread once the caller has checked whether there is a bell."""
 
         looked = 0
         kept: Any = None

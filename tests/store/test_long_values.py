@@ -1,4 +1,4 @@
-"""Long arguments and results cost only whoever asks for them: no list and no claim reads them."""
+"""Long arguments and results cost only callers that ask for them: no list or claim reads them."""
 
 import os
 import sqlite3
@@ -22,7 +22,7 @@ LONG = f'{{"text":"{"x" * (50 * PAGE)}"}}'
 
 
 def fill(store: Any, long: str) -> dict[str, tuple[str, str | None]]:
-    """Jobs of which something is long: what lists say, by the id."""
+    """Jobs with long values, and what lists show of them, by id."""
     store.migrate(NOW)
     store.register(WorkerInfo(NO_JOB_ID, "app", "host", 1, None, ("send",), 10, False, 0, NOW), NOW)
     listed: dict[str, tuple[str, str | None]] = {}
@@ -72,7 +72,7 @@ def test_on_sqlite_no_page_of_what_is_long_is_read_in_vain(tmp_path: Path):
 
 
 def destroy_pages_of(file: Path) -> int:
-    """Overwrite what holds nothing but a piece of a long text; how many pages there were."""
+    """Overwrite the pages that hold only a piece of a long text; return how many there were."""
     with sqlite3.connect(file) as connection:
         assert connection.execute("PRAGMA page_size").fetchone() == (PAGE,)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -89,7 +89,7 @@ def destroy_pages_of(file: Path) -> int:
 @pytest.mark.spec("N47")
 def test_on_postgres_no_page_of_what_is_long_is_read_in_vain(postgres_url: str):
     store = PostgresStore(postgres_url)
-    # What can be compressed is short.
+    # A value that can be compressed is short.
     long = f'{{"text":"{os.urandom(1 << 20).hex()}"}}'
     listed = fill(store, long)
     assert {job.id: (job.args, job.result) for job in store.find(JobFilter())} == listed
@@ -111,7 +111,7 @@ def test_on_postgres_no_page_of_what_is_long_is_read_in_vain(postgres_url: str):
 
 
 def blocks(connection: psycopg.Connection, text: str, parameters: dict[str, Any]) -> int:
-    """How many pages the statement looks at.
+    """How many pages the statement reads.
 
     The least of three runs: pages of the system catalogs are counted too, and the server reads
     hundreds of them again whenever other databases have made it drop its caches.

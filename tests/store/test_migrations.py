@@ -56,7 +56,7 @@ def store(url: str) -> Any:
 
 @pytest.fixture
 def next_release(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Pretend that this code has one step more."""
+    """Pretend that this code has one more step."""
     known = migrate.migrations
 
     def release(text: str, min_code: int) -> None:
@@ -131,7 +131,7 @@ def test_a_comment_can_be_reworded_but_no_statement(dialect):
 
 
 def test_old_and_new_code_run_side_by_side_through_a_migration(url, next_release, monkeypatch):
-    """An old worker goes on while the schema grows under it, and serves what new code enqueues."""
+    """An old worker keeps running while the schema grows, and runs jobs that new code enqueues."""
     old = Duly(url)
     old.migrate()
 

@@ -4,7 +4,7 @@ On PostgreSQL a statement is run twelve times as the driver prepares it, under `
 `force_generic_plan` and `force_custom_plan`; then the plan that it got is explained and run. The
 tables are first empty, then small, then large without statistics (a prepared plan outlives the time
 when the table was empty), then large with them. A plan is right if it uses the index that was made
-for it, reads no table from end to end, and touches few pages however many jobs stand around.
+for it, scans no table sequentially, and touches few pages however many jobs there are.
 """
 
 import re
@@ -312,7 +312,7 @@ class Plan(NamedTuple):
 
     @property
     def scanned(self) -> set[str]:
-        """Tables that are read from end to end; the few paused queues and functions may be."""
+        """Tables that are scanned sequentially; the few paused queues and functions may be."""
         scans = [node for node in self.nodes if node["Node Type"] == "Seq Scan"]
         return {node["Relation Name"] for node in scans} - {"queues", "functions"}
 
@@ -322,7 +322,7 @@ class Plan(NamedTuple):
 
     @property
     def wasted(self) -> int:
-        """Rows, or pairs of rows, that were looked at in vain."""
+        """Rows, or pairs of rows, that were read but not returned."""
         return sum(
             node["Actual Loops"] * (node.get("Rows Removed by Filter", 0))
             + node["Actual Loops"] * (node.get("Rows Removed by Join Filter", 0))
@@ -752,7 +752,7 @@ def sqlite_session() -> Iterator[SqliteRecorder]:
 
 
 def test_sqlite_uses_its_indexes_with_and_without_statistics(sqlite_session):
-    """A user may run ANALYZE at any time, also on empty tables."""
+    """A user may run ANALYZE at any time, even on empty tables."""
     raw = sqlite_session.raw
     found = list(sqlite_faults(sqlite_session, "empty"))
     raw.execute("ANALYZE")
@@ -781,7 +781,7 @@ def test_a_claim_on_sqlite_does_not_look_at_jobs_that_cannot_start(sqlite_sessio
 
         raw.execute("BEGIN IMMEDIATE")
         raw.set_progress_handler(count, 10)
-        # Looking which queues have something due is part of every claim.
+        # Every claim looks up which queues have due jobs.
         assert sqlite_session.lanes()
         assert len(sqlite_session.claim(ClaimRequest(WORKER, QUEUES, ("send",), 5), NOW)) == 5
         raw.set_progress_handler(None, 0)

@@ -1,4 +1,4 @@
-"""How many connections a process has, who waits for one, and when they are closed."""
+"""How many connections a process has, which callers wait for one, and when they are closed."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ MakeApp = Callable[[int], Duly]
 
 @pytest.fixture
 def look(migrated_postgres: str) -> Iterator[Callable[[], int]]:
-    """How many connections to the database there are, beside this one and those kept for tests."""
+    """How many connections the database has, apart from this one and those kept for tests."""
     count = """SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
         AND pid <> pg_backend_pid() AND application_name = 'pooled'"""
     with psycopg.connect(migrated_postgres, autocommit=True) as connection:
@@ -223,7 +223,7 @@ def test_an_idle_connection_is_closed_after_a_while(
 
 
 def test_no_thread_outlives_the_store(make: MakeApp, monkeypatch: pytest.MonkeyPatch):
-    """Also not one that has to be waited for."""
+    """Not even one that has to be waited for."""
     take_old = Pool._take_old
 
     def take_slowly(pool: Pool) -> Any:

@@ -32,7 +32,7 @@ def store(migrated_postgres: str) -> Iterator[PostgresStore]:
 
 
 class Impatient(threading.Event):
-    """An event for which nobody waits."""
+    """An event that no thread waits for."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set()
@@ -127,7 +127,7 @@ def test_an_insert_that_is_repeated_tells_workers_too(
 
 
 def test_a_beat_that_met_a_lock_is_an_outage(store: PostgresStore, migrated_postgres: str) -> None:
-    """Who beats for others knows errors of duly's only, and must not end for any."""
+    """Code that sends heartbeats for others expects only duly's errors and must survive them."""
     worker = WorkerInfo(new_id(NOW), "shop", "here", 1, None, (), 1, False, 0, NOW)
     store.register(worker, NOW)
     with psycopg.connect(migrated_postgres) as other:

@@ -62,7 +62,7 @@ SELECT g / 100 %% 16, ('00000001-0000-7000-8000-' || lpad(to_hex(g), 12, '0'))::
     1, 1, 1, '{}'
 FROM generate_series(%(first)s::int, %(last)s::int) g
 """
-# More of each than are counted, under ids of their own; a partition may be read to its end.
+# More of each than are counted, under their own ids; a partition may be read to its end.
 MANY = 20_000
 READ = COUNTED + LARGE // len(HISTORY_ID)
 ENDED_OTHERWISE = {"failed": "eeeeeeee", "canceled": "cccccccc"}
@@ -81,7 +81,7 @@ def due(session: PostgresSession) -> None:
     session.run(PEEK_DUE, given)
 
 
-# A schedule with a ledger of its own, and one in a thousand that is parked.
+# A schedule with its own ledger, and one in a thousand that is parked.
 BUSY = "22222222-0000-7000-8000-000000000001"
 LOAD_TICKS = """
 INSERT INTO duly.ticks (schedule_id, kind, tick_at, outcome, reason, due_at, decided_at)

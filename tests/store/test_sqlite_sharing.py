@@ -103,11 +103,11 @@ def url(store: SqliteStore) -> str:
     return f"sqlite:///{store.path}"
 
 
-# Beside a hot writer
+# Alongside a busy writer
 
 
 def until(seconds: float, turns: int = 0) -> Iterator[float]:
-    """When each turn of a loop began, until the time is up and so many turns are taken."""
+    """When each turn of a loop started, until the time is up and enough turns were taken."""
     began = time.monotonic()
     while time.monotonic() < began + seconds or (turns > 0 and time.monotonic() < began + PATIENCE):
         yield time.monotonic()
@@ -118,7 +118,7 @@ def until(seconds: float, turns: int = 0) -> Iterator[float]:
 def test_lone_writers_are_served_beside_a_full_backlog_in_another_process(store, long_run):
     with store.transaction() as tx:
         tx.execute("CREATE TABLE mine (n)")
-    # Whoever is not served waits on, until it gives up.
+    # A caller that is not served keeps waiting until it gives up.
     seconds = 60 if long_run else 2
     lone: list[float] = []
     plain: list[float] = []
@@ -169,11 +169,11 @@ def test_a_writer_that_is_killed_in_its_turn_holds_nobody_up(store):
     assert not waiting.is_alive()
 
 
-# The turnstile, with a clock of its own
+# The turnstile, with its own clock
 
 
 class Time:
-    """Stands still but for `sleep`."""
+    """A clock that only `sleep` advances."""
 
     def __init__(self) -> None:
         self.ns = 10**12
@@ -367,7 +367,7 @@ def test_an_interrupted_wait_leaves_the_turnstile_usable(two, monkeypatch):
             pass
 
 
-# Forks. In processes of their own, because pytest has threads.
+# Forks, in separate processes because pytest has threads.
 
 FORK = """
 import os, subprocess
@@ -567,7 +567,7 @@ def test_a_child_does_not_keep_a_dead_worker_alive(store):
 
 # Ctrl-C
 
-# Whoever waits for a lock of the user's here soon gives up.
+# A caller that waits for the user's lock here soon gives up.
 IMPATIENT = """
 from duly.store import turnstile
 from duly.store.sqlite import store as connecting
@@ -654,7 +654,7 @@ class CtrlC:
             raise KeyboardInterrupt
 
     def _takes_a_lock(self, frame: FrameType, called: Any) -> bool:
-        """Interrupted just after that, nobody can tell whether the lock is held.
+        """If it is interrupted just after that, there is no way to tell whether the lock is held.
 
         Python does not interrupt there when `with` takes it; 3.14 does, which is a fault of its.
         """
