@@ -62,11 +62,20 @@ RULES = (
     _rule(
         "else",
         r"(?<!nothing )(?<!anything )(?<!something )(?<!everything )(?<!what )(?<!someone )"
-        r"(?<!anyone )(?<!everyone )(?<!where )(?<!somewhere )(?<!anywhere )(?<!or )\belse\b",
+        r"(?<!anyone )(?<!everyone )(?<!where )(?<!somewhere )(?<!anywhere )(?<!or )"
+        r"\b(?-i:[Ee]lse)\b",
         'write "otherwise"',
     ),
-    _rule("of duly's", r"\bof duly's\b", 'noun + noun: "duly\'s tables"'),
-    _rule("a connection of sqlite3", rf"\bof {HANDLES}(?!'s)\b", 'noun + noun: "a sqlite3 …"'),
+    _rule(
+        "of duly's",
+        r"(?<!all )(?<!one )(?<!each )(?<!any )\bof duly's\b",
+        'noun + noun: "duly\'s tables"',
+    ),
+    _rule(
+        "a connection of sqlite3",
+        rf"(?<!place )\bof {HANDLES}(?!'s)\b",
+        'noun + noun: "a sqlite3 …"',
+    ),
     _rule(
         "of its own",
         r"\bof (?:its|their|your|our|my|his|her|one's) own\b",
