@@ -87,6 +87,6 @@ def all_of(*options: Decorator) -> Decorator:
 
 
 force_option = click.option("--force", is_flag=True, help="Do not ask for confirmation.")
-owner_option = click.option("--owner", metavar="OWNER", help="Only this owner's.")
+owner_option = click.option("--owner", metavar="OWNER", help="Only this owner's objects.")
 new_owner_option = click.option("--owner", metavar="OWNER", help="Set the owner.")
 note_option = click.option("--note", metavar="TEXT", help="The reason, shown to other operators.")

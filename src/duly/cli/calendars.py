@@ -38,11 +38,8 @@ def calendars() -> None:
     """List, create, change and remove calendars."""
 
 
-_kind = click.option(
-    "--kind",
-    type=click.Choice(KINDS),
-    help="skip_dates: no ticks on its dates; only_dates: ticks only on its dates.",
-)
+KIND_HELP = "skip_dates: no ticks on its dates; only_dates: ticks only on its dates."
+_kind = click.option("--kind", type=click.Choice(KINDS), help=KIND_HELP)
 _tz = tz_option("Time zone of its dates.")
 _rules = click.option(
     "--rule",
@@ -210,7 +207,7 @@ def _labels(calendar: Calendar, starts: list[date]) -> Iterator[tuple[date, str]
 
 @calendars.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), required=True, help="What its dates do.")
+@click.option("--kind", type=click.Choice(KINDS), required=True, help=KIND_HELP)
 @_tz
 @click.option("--date", "dates", multiple=True, metavar="DATE[=LABEL]", help="A date; repeatable.")
 @_rules
@@ -279,7 +276,7 @@ def clone(
 @click.option(
     "--from", "first", metavar="DATE", help="First date to import (default: start of this year)."
 )
-@click.option("--to", "last", metavar="DATE", help="Last date to import (default: five years).")
+@click.option("--to", "last", metavar="DATE", help="Last date to import (default: in five years).")
 @new_owner_option
 @click.pass_obj
 def import_(

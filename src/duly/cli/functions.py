@@ -237,7 +237,7 @@ def example_of(root: Item, part: Any, depth: int = 0) -> Any:
 @note_option
 @click.pass_obj
 def pause(root: Root, name: str, note: str | None) -> None:
-    """Start none of its jobs; they wait, and its schedules skip their ticks.
+    """Stop starting its jobs: they wait, and its schedules skip their ticks.
 
     \b
     duly functions pause send_mail --note "the provider is down"
@@ -262,7 +262,7 @@ def resume(root: Root, name: str) -> None:
 @note_option
 @click.pass_obj
 def deprecate(root: Root, name: str, note: str | None) -> None:
-    """Run its waiting jobs, skip its ticks, and warn or refuse new calls.
+    """Finish its pending jobs, skip its ticks, and warn about or refuse new calls.
 
     \b
     duly functions deprecate send_fax --note "use send_mail"

@@ -76,7 +76,7 @@ def queues() -> None:
 @queues.command("list")
 @click.pass_obj
 def list_queues(root: Root) -> None:
-    """List queues: those that a function, worker, pause or limit names.
+    """List every queue that a function, worker, pause or limit refers to.
 
     \b
     duly queues list

@@ -167,7 +167,7 @@ OPTIONS = (
         "jitter",
         Kind.LENGTH,
         "Jitter",
-        "The maximum delay of a tick; each tick has a fixed one.",
+        "The maximum random delay of a tick; the same tick always has the same delay.",
         least=0,
         most=DAY_MS,
     ),
@@ -197,7 +197,7 @@ OPTIONS = (
         "expect",
         Kind.RECORD,
         "Promise",
-        'What the schedule promises, as by, within or every: {"by": "07:00"}.',
+        'The expectation to check, as by, within or every: {"by": "07:00"}.',
         parts=(
             Option("by", Kind.NAME, "Expectation: success by", "A time of day such as 07:00."),
             Option("within", Kind.LENGTH, "Expectation: success within"),

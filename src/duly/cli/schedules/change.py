@@ -48,7 +48,7 @@ _pairs = click.argument("pairs", metavar="[NAME=TEXT | NAME:=JSON]...", nargs=-1
 @_pairs
 @schedule_options
 @click.option("--disabled", is_flag=True, help="Create it disabled.")
-@click.option("--fire-at-once", is_flag=True, help="With --every: run first when it is created.")
+@click.option("--fire-at-once", is_flag=True, help="With --every: the first tick is due now.")
 @new_owner_option
 @click.pass_obj
 def create(
