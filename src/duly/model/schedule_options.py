@@ -196,7 +196,7 @@ OPTIONS = (
     Option(
         "expect",
         Kind.RECORD,
-        "Promise",
+        "Expectation",
         'The expectation to check, as by, within or every: {"by": "07:00"}.',
         parts=(
             Option("by", Kind.NAME, "Expectation: success by", "A time of day such as 07:00."),
