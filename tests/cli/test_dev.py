@@ -110,7 +110,7 @@ def test_the_demo_shows_the_main_job_without_a_person(dev, terminal: Terminal, t
     assert int(url.rpartition(":")[2]) > port
 
     says(running, "is team day in days off")
-    says(running, "/last_24h_stats/failed is 0: not gt 2")
+    says(running, "/last_24h_stats/failed is 0, expected > 2")
     says(running, "kill -9: the worker is gone")
     says(running, "jobs rescued: 1")
     says(running, "Printed: 20 photos, at attempt 2.")

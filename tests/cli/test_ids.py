@@ -103,7 +103,7 @@ def test_a_schedule_is_found_by_its_key_before_its_id(place: Place) -> None:
     size = next(size for size in (13, 18, 23) if made.id[:size] != other.id[:size])
     prefix = made.id[:size]
     assert place.duly("schedules", "show", prefix, "--json").json["key"] == "hourly"
-    assert "hourly waits" in place.duly("why", prefix).out
+    assert "hourly is waiting" in place.duly("why", prefix).out
     assert "hourly is disabled" in place.duly("schedules", "disable", prefix).out
     [entry, *_] = place.duly("audit", "--target", f"schedule:{prefix}", "--json").json
     assert (entry["action"], entry["target"]) == ("schedule.disable", f"schedule:{made.id}")

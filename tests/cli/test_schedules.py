@@ -300,7 +300,7 @@ def test_health_is_one_word_and_an_exit_code(place: Place) -> None:
     past = place.app.core.now() - 3_600_000
     place.db.execute(f"UPDATE {table} SET due_at = {past} WHERE key = 'late'")
     missed = place.duly("schedules", "health", code=1)
-    assert re.search(r"MISSED\s+late\s+overdue for 36\d\d s; does a ticker run\?", missed.out)
+    assert re.search(r"MISSED\s+late\s+overdue for 36\d\d s; is a ticker running\?", missed.out)
     assert place.duly("schedules", "health", "good", "--json").json[0]["state"] == "ok"
     bad = place.duly("schedules", "health", "late", "--json", code=1)
     assert json.loads(bad.out)[0]["state"] == "missed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,6 @@ from duly.cli.safe import safe
 from duly.cli.when import ZoneName
 from duly.errors import DulyError, InvalidOption, UnknownZone
 from duly.nearest import nearest
-
-log = logging.getLogger(__name__)
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -185,9 +182,11 @@ class RootGroup(Group):
 
 
 def _fail_with(error: Exception, server: str | None) -> NoReturn:
+    import logging
+
     from duly.cli.find import described, line_of
 
-    log.debug("the error was raised here", exc_info=error)
+    logging.getLogger(__name__).debug("the error was raised here", exc_info=error)
     # If code of the user's raised it, that is the place to look.
     where = line_of(error)
     at = f"{where}: " if where else ""

@@ -18,7 +18,7 @@ GUIDE = "assistants.md"
 @click.option("--for-assistants", is_flag=True, help="Print the guide for coding assistants.")
 @click.pass_obj
 def docs(root: Root, for_assistants: bool) -> None:
-    """Say where the documentation is, or print the guide.
+    """Show where the documentation is, or print the guide.
 
     The guide is one Markdown page on how to write code with duly. It fits into the context of a
     coding assistant, and into a file such as AGENTS.md.

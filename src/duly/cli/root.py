@@ -59,7 +59,7 @@ COMMANDS = {
 }
 
 
-SECTIONS = {
+SECTIONS: dict[str, tuple[str, ...]] = {
     "Get started": ("init", "dev", "migrate", "docs"),
     "Run": ("worker", "ticker", "serve"),
     "Jobs": ("run", "jobs", "why", "functions", "queues"),
