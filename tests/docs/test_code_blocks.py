@@ -241,10 +241,10 @@ LIMITS = [
     ("up to 100 waiting mutations", sqlite.SqliteStore.mutation_group == 100),
     ("about 10 ms", sqlite.SqliteStore.mutation_group_seconds == 0.010),
     ("not sent a heartbeat for 10 seconds", worker.SILENT_SECONDS == 10),
-    ("stand still for 8 rounds", liveness.ROUNDS_UNTIL_DEAD == 8),
+    ("8 successful heartbeats without seeing the counter change", liveness.ROUNDS_UNTIL_DEAD == 8),
     ("5 seconds after the limit", lifeline.BODY_GRACE == 5),
     ("SIGKILL 5 seconds later", isolate.KILL_AFTER == 5),
-    ("as that limit, and 30 seconds more", janitor.TIMEOUT_GRACE == 30),
+    ("that limit plus 30 seconds", janitor.TIMEOUT_GRACE == 30),
     ("stay for 7 days", janitor.RETENTION.days == 7),
     ("stay for 30 days", janitor.EXHAUSTED_RETENTION.days == 30),
 ]
