@@ -21,7 +21,7 @@ DulyError
 │   ├── CronExists                  the gateway already has a cron with that name
 │   ├── StaleVersion                the object was changed after it was read
 │   ├── WrongStatus                 the function's status does not allow that change
-│   ├── WrongDatabase               a handle points to another database than the app's
+│   ├── WrongDatabase               a handle points to a database other than the app's
 │   └── InvalidURL                  the database URL is invalid
 ├── UnknownFunction (LookupError)   no function is registered under that name
 ├── FunctionDeleted (LookupError)   an operator deleted the function
@@ -308,7 +308,7 @@ class WrongStatus(BadInput):
 
 
 class WrongDatabase(BadInput):
-    """The handle passed to `app.on` points to another database than the app's."""
+    """The handle passed to `app.on` points to a database other than the app's."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(f"{found}; the app's store is in {wanted}")
