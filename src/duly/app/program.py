@@ -16,12 +16,9 @@ from duly.endpoints.post import post_function
 from duly.endpoints.target import NAME as POST
 from duly.functions.function import Function
 from duly.model.function import Published
-from duly.model.job import NewJob
 from duly.model.schedule import ScheduleRecord
-from duly.schedules import Schedule
+from duly.schedules import Schedule, tick_jobs
 from duly.schedules.declarations import Declarations
-from duly.schedules.tick_jobs import alert_jobs, jobs_of_tick
-from duly.store.schedules.ledger import TickJobOrder
 from duly.store.table import Store
 
 Command = Callable[[], Sequence[str] | None]
@@ -76,11 +73,8 @@ class AppProgram(Core):
     def knows(self, function: str) -> bool:
         return self.functions.knows(function)
 
-    def jobs_of_tick(self, order: TickJobOrder, now: int) -> Sequence[NewJob]:
-        return jobs_of_tick(self, order, now)
-
-    def alert_jobs(self, schedule: ScheduleRecord, problem: str, now: int) -> Sequence[NewJob]:
-        return alert_jobs(self, schedule, problem, now)
+    jobs_of_tick = tick_jobs.jobs_of_tick
+    alert_jobs = tick_jobs.alert_jobs
 
     def signal(self, schedule: ScheduleRecord) -> Any:
         hook = self.settings.signal
