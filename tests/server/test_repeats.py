@@ -200,10 +200,16 @@ def test_what_is_made_gets_the_id_that_was_chosen_for_it(shop: Duly):
         lambda id: shop.tokens.create("t", id=id).token,
     ]
     for make in makers:
-        with pytest.raises(InvalidOption, match="id: must be an id as duly generates them"):
-            make("mine")
+        refuses_other_ids(make)
         chosen = new_id(shop.clock.now())
         assert make(chosen).id == chosen
+    refuses_other_ids(lambda id: shop.schedules.run("s", id=id))
+    refuses_other_ids(lambda id: shop.gateways.cron_add("g", "h", {"kind": "cron"}, id=id))
+
+
+def refuses_other_ids(make: Callable[[str], Any]) -> None:
+    with pytest.raises(InvalidOption, match="id: must be an id as duly generates them"):
+        make("mine")
 
 
 @pytest.mark.parametrize(("path", "body"), [*MADE, ("/gateways", GATEWAY)])
