@@ -13,12 +13,13 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duly.calendars import AsyncCalendars
 from duly.calls.bulk import AsyncBulk
 from duly.calls.context import Tx, open_tx
 from duly.calls.jobs import Read, watch_async
+from duly.calls.twins import awaited
 from duly.calls.verbs import AsyncVerbs
 from duly.errors import TransactionEnded
 from duly.functions.function import Function
@@ -30,7 +31,7 @@ from duly.observe.view import AsyncObserve
 from duly.runtime.threads import submit, to_the_end
 from duly.runtime.transaction_guard import enter, leave, refuse_inside_mutation
 from duly.schedules.twin import AsyncSchedules
-from duly.store.base import HeldJobs, Rows, WorkerInfo
+from duly.store.base import HeldJobs, WorkerInfo
 
 if TYPE_CHECKING:
     from duly.app.duly import Duly
@@ -133,27 +134,25 @@ class AsyncTx(AsyncVerbs):
         self._tx = tx
         self._lane = lane
 
-    async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Run a statement in the transaction. `?` marks a parameter on every database."""
-        return await self._do(partial(self._tx.execute, sql, parameters))
+    execute: Final = awaited(Tx.execute)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncGenerator[None]:
         """Undo what the block does, and only that, if it raises."""
         point = self._tx.savepoint()
-        await self._do(point.__enter__)
+        await self._do(lambda _: point.__enter__())
         try:
             yield
         except BaseException as error:
             undo = partial(point.__exit__, type(error), error, error.__traceback__)
             await _undone(self._lane.submit(undo), error)
             raise
-        await self._do(partial(point.__exit__, None, None, None))
+        await self._do(lambda _: point.__exit__(None, None, None))
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    async def _do(self, work: Callable[[Tx], T], reads: bool = False) -> T:
         self._lane.check()
         try:
-            return await asyncio.wrap_future(self._lane.statement(work))
+            return await asyncio.wrap_future(self._lane.statement(partial(work, self._tx)))
         except asyncio.CancelledError:
             self._lane.broken = True
             self._core.threads.start(partial(self._lane.interrupt, self._tx))
@@ -163,19 +162,18 @@ class AsyncTx(AsyncVerbs):
         return self._get
 
     async def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
-        insert = self._tx._insert  # pyright: ignore[reportPrivateUsage]
-        return await self._do(partial(insert, jobs))
+        return await self._do(lambda tx: tx._insert(jobs))  # pyright: ignore[reportPrivateUsage]
 
     async def _get(self, job_id: str) -> JobRecord | None:
         if self._lane.ended:
             return await self._core.threads.look(partial(self._core.get, job_id))
-        return await self._do(partial(self._tx._get, job_id))  # pyright: ignore[reportPrivateUsage]
+        return await self._do(lambda tx: tx._get(job_id))  # pyright: ignore[reportPrivateUsage]
 
     async def _list(self, filter: JobFilter) -> Sequence[JobRecord]:
-        return await self._do(partial(self._tx._list, filter))  # pyright: ignore[reportPrivateUsage]
+        return await self._do(lambda tx: tx._list(filter))  # pyright: ignore[reportPrivateUsage]
 
     async def _cancel(self, job_id: str) -> bool | None:
-        return await self._do(partial(self._tx._cancel, job_id))  # pyright: ignore[reportPrivateUsage]
+        return await self._do(lambda tx: tx._cancel(job_id))  # pyright: ignore[reportPrivateUsage]
 
 
 class _Transaction(AbstractAsyncContextManager[AsyncTx]):
