@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
+import msgspec
+
 from duly.endpoints.secrets import is_reference, is_same
 from duly.errors import InvalidOption
 
@@ -41,8 +43,7 @@ class Refused(Exception):
         super().__init__(reason)
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """The delivery data in a verified request's headers; None: the body may have it."""
 
     delivery_id: str | None
@@ -131,7 +132,6 @@ class Source(ABC):
 # Senders -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
 class GitHub(Source):
     """GitHub: `X-Hub-Signature-256`; the webhook's content type must be application/json."""
 
@@ -146,7 +146,6 @@ class GitHub(Source):
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Atlassian(Source):
     """Jira and Confluence: `X-Hub-Signature`, with SHA-256 only."""
 
@@ -161,7 +160,6 @@ class Atlassian(Source):
         return text_at(payload, "webhookEvent") or text_at(payload, "event")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stripe(Source):
     """Stripe: `Stripe-Signature`; any matching v1 signature is accepted, v0 never is."""
 
@@ -183,7 +181,6 @@ class Stripe(Source):
         return text_at(payload, "id")
 
 
-@dataclass(frozen=True, kw_only=True)
 class StandardWebhooks(Source):
     """Senders that follow standardwebhooks.com; a secret is base64, after `whsec_` or alone."""
 
@@ -211,7 +208,6 @@ class StandardWebhooks(Source):
         return Delivery(message_id.decode(), None)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Svix(StandardWebhooks):
     """Svix, and services that send through it, such as Clerk."""
 
