@@ -21,7 +21,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -65,8 +64,7 @@ class Check(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(msgspec.Struct, frozen=True):
     """Why a condition was met or not: all its checks, in order."""
 
     checks: tuple[Check, ...]
@@ -103,8 +101,7 @@ class Rule(NamedTuple):
         return Check(self.pointer, self.operator, self.expected, found, shown, passes)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """A parsed condition: a predicate over the context of a tick. Created by `parse`."""
 
     rules: tuple[Rule, ...] = ()

@@ -11,8 +11,9 @@ import datetime as dt
 import re
 from calendar import monthrange
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from duly.errors import InvalidCalendar, UnknownZone
 from duly.model.calendar import MAX_DATES, MAX_LABEL, second_of
@@ -119,8 +120,7 @@ class Moment(NamedTuple):
     tz: str | None = None
 
 
-@dataclass(slots=True)
-class Event:
+class Event(msgspec.Struct):
     line: Line
     start: Moment | None = None
     end: Moment | None = None
@@ -128,8 +128,8 @@ class Event:
     uid: str = ""
     label: str = ""
     rule: Line | None = None
-    extra: list[Moment] = field(default_factory=list[Moment])
-    without: list[Moment] = field(default_factory=list[Moment])
+    extra: list[Moment] = []
+    without: list[Moment] = []
     moves: Moment | None = None
     canceled: bool = False
 
@@ -288,8 +288,7 @@ Key = tuple[bool, dt.datetime]
 """Distinguishes two starts of an event, however they are written."""
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(msgspec.Struct):
     first: dt.date
     last: dt.date
     tz: str
@@ -387,8 +386,7 @@ class NthDay(NamedTuple):
     nth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(msgspec.Struct, frozen=True):
     freq: str
     interval: int
     count: int | None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+
+import msgspec
 
 MONDAY, THURSDAY, SATURDAY, SUNDAY = 0, 3, 5, 6
 ONE_DAY = dt.timedelta(days=1)
@@ -18,8 +19,7 @@ ONE_DAY = dt.timedelta(days=1)
 Named = Iterator[tuple[dt.date, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """Days that are computed for a year; after `last_date`, if set, they are not known."""
 
     name: str
