@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -184,6 +183,8 @@ def _seconds(retry_after: str | None, now: int) -> float | None:
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)
+    from email.utils import parsedate_to_datetime  # slow to import, and seldom needed
+
     try:
         when = parsedate_to_datetime(text)
         return None if when.tzinfo is None else max(0.0, (to_ms(when) - now) / 1000)

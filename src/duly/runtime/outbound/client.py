@@ -6,13 +6,13 @@ or looks up hosts itself would have to be prevented from each of these.
 
 from __future__ import annotations
 
-import http.client
 import io
 import re
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +23,8 @@ from duly.runtime.outbound.rules import Allow, read_address
 from duly.runtime.outbound.url import Target, parse_url
 
 if TYPE_CHECKING:
+    import http.client
+
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 MAX_ANSWER = 64 * 1024
@@ -92,13 +94,15 @@ class Client:
             raise
         except TimeoutError:
             raise DeliveryFailed(f"no answer in {seconds:g} s") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             # Not a chain: the error may quote the request.
             raise DeliveryFailed(_reason(error)) from None
         ms = round((os_monotonic() - began) * 1000)
         return msgspec.structs.replace(answer, ms=ms)
 
     def _exchange(self, request: _Request) -> Answer:
+        import http.client  # with the email package, which most processes do not need
+
         found = self._checked(request)
         raw = _connected(found, request)
         try:
@@ -110,6 +114,8 @@ class Client:
         connection.sock = channel
         try:
             return _ask(connection, request)
+        except http.client.HTTPException as error:
+            raise DeliveryFailed(_reason(error)) from None
         finally:
             connection.close()
             channel.end()
@@ -264,11 +270,9 @@ def _ask(connection: http.client.HTTPConnection, request: _Request) -> Answer:
 def _some_of(answer: http.client.HTTPResponse) -> bytes:
     """The first part of a body. The status has arrived, so an error here is not reported."""
     kept = bytearray()
-    try:
+    with suppress(Exception):
         while len(kept) < MAX_ANSWER and (part := answer.read1(MAX_ANSWER - len(kept))):
             kept += part
-    except (OSError, http.client.HTTPException, ValueError):
-        pass
     return bytes(kept)
 
 
