@@ -19,7 +19,7 @@ from tests.cli.processes import PYTHONPATH, environment
 from tests.cli.test_errors import BLOCKER
 
 ABSENT = "fastapi pydantic pydantic_core starlette anyio jinja2 uvicorn httpx2 cron_descriptor"
-HEAVY = [*ABSENT.split(), "duly.server.asgi", "duly.server.api.schedules"]
+HEAVY = [*ABSENT.split(), "http.client", "email", "duly.server.asgi", "duly.server.api.schedules"]
 TELL = """
 import json, sys
 from duly.cli import main
