@@ -46,7 +46,8 @@ def cpu(folder: str, command: list[str]) -> float:
 
 
 def run(folder: str, arguments: list[str]) -> None:
-    env = {**os.environ, "DULY_APP": "tasks"}
+    # As users have it: with the bytecode of earlier runs.
+    env = {**os.environ, "DULY_APP": "tasks", "PYTHONDONTWRITEBYTECODE": ""}
     subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=env, check=True, capture_output=True
     )
