@@ -269,8 +269,10 @@ def _ask(connection: http.client.HTTPConnection, request: _Request) -> Answer:
 
 def _some_of(answer: http.client.HTTPResponse) -> bytes:
     """The first part of a body. The status has arrived, so an error here is not reported."""
+    import http.client
+
     kept = bytearray()
-    with suppress(Exception):
+    with suppress(OSError, http.client.HTTPException, ValueError):
         while len(kept) < MAX_ANSWER and (part := answer.read1(MAX_ANSWER - len(kept))):
             kept += part
     return bytes(kept)
