@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
-
-import msgspec
 
 from duly.errors import InvalidFunction, InvalidOption, UnknownFunction
 from duly.functions.checks import check_text
@@ -33,13 +32,14 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _is_path = re.compile(r"(/[A-Za-z0-9._~-]+)+").fullmatch
 
 
-class Webhook(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Webhook:
     """A declared webhook."""
 
     name: str
     source: Source
     process: Function[..., Any] | None = None
-    routes: Mapping[str, Function[..., Any]] = {}
+    routes: Mapping[str, Function[..., Any]] = field(default_factory=dict[str, Any])
     filter: Filter | None = None
     path: str | None = None
     entity: Entity | None = None

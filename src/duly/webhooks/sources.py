@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
-import msgspec
-
 from duly.endpoints.secrets import is_reference, is_same
 from duly.errors import InvalidOption
 
@@ -43,7 +41,8 @@ class Refused(Exception):
         super().__init__(reason)
 
 
-class Delivery(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Delivery:
     """The delivery data in a verified request's headers; None: the body may have it."""
 
     delivery_id: str | None
@@ -132,6 +131,7 @@ class Source(ABC):
 # Senders -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
 class GitHub(Source):
     """GitHub: `X-Hub-Signature-256`; the webhook's content type must be application/json."""
 
@@ -146,6 +146,7 @@ class GitHub(Source):
         return None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Atlassian(Source):
     """Jira and Confluence: `X-Hub-Signature`, with SHA-256 only."""
 
@@ -160,6 +161,7 @@ class Atlassian(Source):
         return text_at(payload, "webhookEvent") or text_at(payload, "event")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Stripe(Source):
     """Stripe: `Stripe-Signature`; any matching v1 signature is accepted, v0 never is."""
 
@@ -181,6 +183,7 @@ class Stripe(Source):
         return text_at(payload, "id")
 
 
+@dataclass(frozen=True, kw_only=True)
 class StandardWebhooks(Source):
     """Senders that follow standardwebhooks.com; a secret is base64, after `whsec_` or alone."""
 
@@ -208,6 +211,7 @@ class StandardWebhooks(Source):
         return Delivery(message_id.decode(), None)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Svix(StandardWebhooks):
     """Svix, and services that send through it, such as Clerk."""
 
