@@ -51,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     apply: str = "start"
     """When declared schedules are applied to the store: "start" or "manual"."""
     capture_logs: bool = True
+    concurrency: int | None = None
+    """How many jobs a worker process runs at the same time, unless it is told otherwise."""
+    threads: int | None = None
+    """How many of them may be sync actions."""
     keep: RetentionOptions = {}
     """How long finished jobs, dead letters and ticks are kept."""
     idempotency_ms: int = IDEMPOTENCY_MS

@@ -30,6 +30,7 @@ STEPS = (
     "0008_hooks",
     "0009_lock_retries",
     "0010_waiting",
+    "0011_threads",
 )
 
 

@@ -156,11 +156,11 @@ def test_what_is_defined_during_an_outage_is_announced_after_it(
     app.migrate()
     relist, refused = app.store.relist, list[str]()
 
-    def refuse_once(worker_id: str, functions: Sequence[str]) -> None:
+    def refuse_once(worker_id: str, *lists: Sequence[str]) -> None:
         if not refused:
             refused.append(worker_id)
             raise StoreUnavailable("no connection")
-        relist(worker_id, functions)
+        relist(worker_id, *lists)
 
     monkeypatch.setattr(app.store, "relist", refuse_once)
     with app:

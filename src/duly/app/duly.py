@@ -68,7 +68,7 @@ from duly.runtime.service import Service, TickerService
 from duly.runtime.signals import SIGNAL_SECONDS
 from duly.runtime.threads import READS, to_the_end
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refuse_inside_mutation
-from duly.runtime.worker import DRAIN_SECONDS
+from duly.runtime.worker import CONCURRENCY, DRAIN_SECONDS, THREADS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
 from duly.schedules.declarations import DeclaredSchedule, declare
 from duly.store.base import POOL, HeldJobs, WorkerInfo
@@ -86,6 +86,7 @@ ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
 ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
+"""With `with app:`, which shares its process with other code, unless the app has a setting."""
 MAX_POOL = 10_000
 IDEMPOTENCY = timedelta(milliseconds=IDEMPOTENCY_MS)
 MIN_INTERVAL = timedelta(milliseconds=FLOOR_MS)
@@ -118,7 +119,8 @@ class Duly(Verbs, Registry):
         synchronous: str = "FULL",
         auto_migrate: bool = False,
         apply: str = "start",
-        concurrency: int = EMBEDDED_CONCURRENCY,
+        concurrency: int | None = None,
+        threads: int | None = None,
         capture_logs: bool = True,
         retention: timedelta = RETENTION,
         exhausted_retention: timedelta = EXHAUSTED_RETENTION,
@@ -134,6 +136,9 @@ class Duly(Verbs, Registry):
         `imports`: modules that define functions, imported when a worker starts.
         `apply`: "start" applies changed schedule declarations to the store when the app, or a
         worker, starts; "manual" leaves that to `app.schedules.apply()`.
+        `concurrency`: how many jobs a worker process runs at the same time; default: 100 for
+        `duly worker`, 10 for `with app:`. `threads`: how many of them may be sync actions;
+        default: 10. The options of `duly worker` take precedence.
         `capture_logs`: store what a job logs with `logging` as log lines of that job.
         `ledger_retention`: how long ticks are kept; each schedule's last hundred are always kept.
         `idempotency`: how long an `idempotency_key` is remembered.
@@ -148,7 +153,7 @@ class Duly(Verbs, Registry):
         given = url or os.environ.get(ENVIRONMENT_URL)
         kept = min(retention, exhausted_retention, ledger_retention)
         shortest = min(kept, idempotency, min_interval, signal_timeout)
-        _check_options(given, name, concurrency, shortest, synchronous, pool)
+        _check_options(given, name, concurrency, threads, shortest, synchronous, pool)
         assert given is not None
         clock = clock or SystemClock()
         folder = _folder_of_caller()
@@ -159,6 +164,8 @@ class Duly(Verbs, Registry):
             auto_migrate=auto_migrate,
             apply=_apply(apply),
             capture_logs=capture_logs,
+            concurrency=concurrency,
+            threads=threads,
             keep={
                 "retention": retention,
                 "exhausted_retention": exhausted_retention,
@@ -184,7 +191,6 @@ class Duly(Verbs, Registry):
         self.gateways: Gateways = Gateways(self._core)
         self.observe: Observe = Observe(self._core, self.gateways)
         self.aio: AsyncApp = AsyncApp(self)
-        self._concurrency = concurrency
         self.found_at: str | None = None
 
     def __repr__(self) -> str:
@@ -481,19 +487,23 @@ class Duly(Verbs, Registry):
         self,
         *,
         concurrency: int | None = None,
+        threads: int | None = None,
         queues: Sequence[str] | None = None,
         beat_every: float = HEARTBEAT_SECONDS,
         ticker: bool = True,
     ) -> None:
         """Run jobs in background threads of this process.
 
+        `concurrency`, `threads`: instead of the app's own settings.
         `ticker=False`: leave schedules to other processes.
         """
         with self._core.lock:
             if self._core.service is not None and self._core.service.is_here:
                 return
+            own = self._core.settings.concurrency
             service = self.service(
-                concurrency=concurrency or self._concurrency,
+                concurrency=concurrency or own or EMBEDDED_CONCURRENCY,
+                threads=threads,
                 queues=queues,
                 beat_every=beat_every,
                 ticker=ticker,
@@ -542,15 +552,25 @@ class Duly(Verbs, Registry):
         async with self:
             yield
 
-    def service(self, *, drain: float = DRAIN_SECONDS, **settings: Any) -> Service:
+    def service(
+        self,
+        *,
+        concurrency: int | None = None,
+        threads: int | None = None,
+        drain: float = DRAIN_SECONDS,
+        **settings: Any,
+    ) -> Service:
         """The loops of a worker process, not started; `duly worker` runs them.
 
+        `concurrency`, `threads`: instead of the app's own settings.
         `drain`: how many seconds a job in a separate process has to finish.
         """
         refuse_while_importing()
         self.ready()
         return Service(
             self._program,
+            concurrency=concurrency or self._core.settings.concurrency or CONCURRENCY,
+            threads=threads or self._core.settings.threads or THREADS,
             **self._core.settings.keep,
             alone_runs=AloneRuns(self._program, self._alone_command(drain)),
             **settings,
@@ -623,7 +643,8 @@ class Duly(Verbs, Registry):
 def _check_options(
     url: str | None,
     name: str,
-    concurrency: int,
+    concurrency: int | None,
+    threads: int | None,
     retention: timedelta,
     synchronous: str,
     pool: int,
@@ -634,8 +655,9 @@ def _check_options(
         faults.append(InvalidURL(f"give a database URL, or set {ENVIRONMENT_URL}"))
     if not name or not name.isprintable():
         faults.append(InvalidOption("name", f"must be printable text, not {name!r}"))
-    if concurrency < 1:
-        faults.append(InvalidOption("concurrency", f"must be at least 1, not {concurrency}"))
+    for option, given in (("concurrency", concurrency), ("threads", threads)):
+        if given is not None and given < 1:
+            faults.append(InvalidOption(option, f"must be at least 1, not {given}"))
     if retention <= timedelta(0):
         faults.append(InvalidOption("retention", "every length of time must be positive"))
     if synchronous not in ("FULL", "NORMAL", "EXTRA"):

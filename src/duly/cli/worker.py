@@ -27,11 +27,10 @@ from duly.runtime.isolate import Isolated
 from duly.runtime.lifeline import Lifeline
 from duly.runtime.service import run_alone
 from duly.runtime.supervisor import Supervisor
-from duly.runtime.worker import DRAIN_SECONDS
+from duly.runtime.worker import CONCURRENCY, DRAIN_SECONDS, THREADS
 
 log = logging.getLogger(__name__)
 
-CONCURRENCY = 100
 LOOK_EVERY = 0.05
 
 
@@ -42,9 +41,14 @@ LOOK_EVERY = 0.05
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 100_000),
-    default=CONCURRENCY,
-    show_default=True,
-    help="Concurrent jobs in each process.",
+    show_default=f"the app's setting, or {CONCURRENCY}",
+    help="Concurrent jobs in each process, apart from sync actions.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 100_000),
+    show_default=f"the app's setting, or {THREADS}",
+    help="Concurrent sync actions in each process.",
 )
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue; repeatable.")
 @click.option(
@@ -64,7 +68,8 @@ LOOK_EVERY = 0.05
 def worker(
     root: Root,
     processes: int,
-    concurrency: int,
+    concurrency: int | None,
+    threads: int | None,
     queues: tuple[str, ...],
     drain: float,
     wait: float,
@@ -97,25 +102,32 @@ def worker(
         if not stop.asked:
             run_alone(app.core, alone, own, lambda: stop.asked, drain)
     elif own is not None:
-        _work(root, concurrency, queues, drain, wait, own, ticker=not no_ticker)
+        _work(root, concurrency, threads, queues, drain, wait, own, ticker=not no_ticker)
     else:
         wait_for_database(app, wait)
         duly = app.command()
         if duly is None:
             fail("the app must be in a module or script that can be imported", EXIT_USAGE)
-        command = _child_command(duly, concurrency, queues, drain, wait)
+        command = _child_command(duly, concurrency, threads, queues, drain, wait)
         if no_ticker:
             command.append("--no-ticker")
         _supervise(root, processes, drain, command, with_parent=with_parent)
 
 
 def _child_command(
-    duly: list[str], concurrency: int, queues: tuple[str, ...], drain: float, wait: float
+    duly: list[str],
+    concurrency: int | None,
+    threads: int | None,
+    queues: tuple[str, ...],
+    drain: float,
+    wait: float,
 ) -> list[str]:
     options = [f"--queue={queue}" for queue in queues]
+    options += [f"--concurrency={concurrency}"] if concurrency else []
+    options += [f"--threads={threads}"] if threads else []
     return [
         *(*duly, *log_options(), "worker"),
-        *(f"--concurrency={concurrency}", f"--drain={drain}", f"--wait={wait}", *options),
+        *(f"--drain={drain}", f"--wait={wait}", *options),
     ]
 
 
@@ -161,7 +173,8 @@ def greet(root: Root, message: str, facts: Mapping[str, Any]) -> None:
 
 def _work(
     root: Root,
-    concurrency: int,
+    concurrency: int | None,
+    threads: int | None,
     queues: tuple[str, ...],
     drain: float,
     wait: float,
@@ -179,6 +192,7 @@ def _work(
         return
     service = root.app.service(
         concurrency=concurrency,
+        threads=threads,
         queues=queues or None,
         drain=drain,
         lifeline=lifeline,

@@ -69,7 +69,7 @@ TABLES: dict[str, TableView] = {
         "name scopes owner created_at created_by expires_at last_used_at revoked_at revoked_by",
     ),
     "traces": _shown("job_id"),
-    "workers": _shown("id", "app host pid queues slots alone beat started_at"),
+    "workers": _shown("id", "app host pid queues slots threads alone beat started_at"),
 }
 
 

@@ -25,7 +25,7 @@ from duly.runtime.lifeline import Lifeline
 from duly.runtime.loop import Loop
 from duly.runtime.program import Program
 from duly.runtime.ticker import Ticker
-from duly.runtime.worker import DRAIN_SECONDS, Worker
+from duly.runtime.worker import DRAIN_SECONDS, THREADS, Worker
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +99,7 @@ class Service:
         program: Program,
         *,
         concurrency: int,
+        threads: int = THREADS,
         queues: Sequence[str] | None = None,
         beat_every: float = HEARTBEAT_SECONDS,
         retention: timedelta = RETENTION,
@@ -112,6 +113,7 @@ class Service:
         self.worker = Worker(
             program,
             concurrency=concurrency,
+            threads=threads,
             queues=queues,
             lifeline=lifeline,
             also_wake=[self.ticking.changed] if self.ticking else (),

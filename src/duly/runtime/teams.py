@@ -193,6 +193,11 @@ class ThreadTeam:
                     "%d actions share %d threads: %s", self._unended, len(self._threads), error
                 )
 
+    @property
+    def free(self) -> int:
+        """How many attempts can start now."""
+        return self._most - self._unended
+
     def _hire(self) -> None:
         name = f"duly-action-{len(self._threads) + 1}"
         thread = threading.Thread(target=self._work, name=name, daemon=True)

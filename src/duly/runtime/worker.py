@@ -30,7 +30,7 @@ from duly.model.job import (
     again,
 )
 from duly.runtime import tracing
-from duly.runtime.demand import Demand
+from duly.runtime.demand import POLL_SECONDS, Demand, Overtaking
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
@@ -46,6 +46,8 @@ from duly.store.base import ClaimRequest, RowsLocked, WorkerInfo
 
 log = logging.getLogger(__name__)
 
+CONCURRENCY = 100
+THREADS = 10
 DRAIN_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 HEAD_START = 0.0002
@@ -61,7 +63,8 @@ class Worker:
         self,
         program: Program,
         *,
-        concurrency: int = 100,
+        concurrency: int = CONCURRENCY,
+        threads: int = THREADS,
         queues: Sequence[str] | None = None,
         lifeline: Lifeline | None = None,
         alone: str | None = None,
@@ -69,10 +72,13 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise InvalidOption("concurrency", "must be at least 1")
+        if threads < 1:
+            raise InvalidOption("threads", "must be at least 1")
         self.program = program
         self.store = program.store
         self.clock = program.clock
         self.concurrency = concurrency
+        self.threads = min(threads, concurrency)
         self.queues = None if queues is None else tuple(queues)
         self._alone = alone
         self._lifeline = lifeline
@@ -80,6 +86,8 @@ class Worker:
         self._revision = -1
         self._runnables: dict[str, Runnable] = {}
         self._functions: tuple[str, ...] = ()
+        # Those that need no thread of ThreadTeam.
+        self._threadless: tuple[str, ...] = ()
         # Held from the claim until the outcome is durable; busy only while the body runs.
         self._held: dict[str, Attempt] = {}
         self._busy = 0
@@ -92,6 +100,8 @@ class Worker:
         self._while_running = contextlib.ExitStack()
         self._stopping = False
         self._demand = Demand(self.store, self.clock, self.queues)
+        self._overtaking = Overtaking(self.store, self.clock, self.queues)
+        self._asked = self._demand
         self.last_beat = self.clock.monotonic()
         self.loop = Loop("claim", self._pass_and_yield, self.clock)
         self._slots = Slots(self.store, self.clock, self.loop.wake)
@@ -99,7 +109,7 @@ class Worker:
         self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
         self._watchdog = Watchdog(self.clock, self._watch_loop.wake)
         self._async = AsyncTeam(self._body_ended)
-        self._threads = ThreadTeam(concurrency, self._body_ended, self._run_in_thread)
+        self._threads = ThreadTeam(self.threads, self._body_ended, self._run_in_thread)
         self._processes = Processes(program.command)
         self._mutations = MutationTeam(
             self.store,
@@ -126,6 +136,8 @@ class Worker:
             queues=self.queues,
             functions=self._functions,
             slots=self.concurrency,
+            threads=self.threads,
+            threaded=self._threaded(),
             alone=self._alone is not None,
             beat=0,
             started_at=self.clock.now(),
@@ -151,6 +163,10 @@ class Worker:
     def _take_functions(self, runnables: Mapping[str, Runnable]) -> None:
         self._runnables = dict(runnables)
         self._functions = tuple(sorted(runnables))
+        self._threadless = tuple(n for n in self._functions if not _needs_thread(runnables[n]))
+
+    def _threaded(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self._functions) - set(self._threadless)))
 
     def _publish(self) -> None:
         # A process for a single job does not serve others, and must not end before it has run.
@@ -167,7 +183,7 @@ class Worker:
         except InvalidFunction as error:
             log.error("%s; the worker continues without functions that cannot be run", error)
             self._take_functions(self._known(with_faulty=False))
-        self.store.relist(self.id, self._functions)
+        self.store.relist(self.id, self._functions, self._threaded())
         self._publish()
         # Only now: whatever an outage has interrupted is done again.
         self._revision = revision
@@ -336,15 +352,16 @@ class Worker:
                 self._start(claims)
         if self._demand.guessed and not claims:
             return self.one_pass()
-        self._demand.backlog = request is not None and len(claims) >= request.limit
-        if request is not None and self._slots.are_to_be_freed:
-            return 0
+        if request is not None:
+            self._asked.ended(request, claims)
+            if self._slots.are_to_be_freed:
+                return 0
         return self._delay(claims)
 
     def _pass_and_yield(self) -> float:
         """Without a backlog, let bodies that were just handed over start before the next pass."""
         delay = self.one_pass()
-        if delay == 0 and not self._demand.backlog:
+        if delay == 0 and not self._asked.backlog:
             os_sleep(HEAD_START)
         return delay
 
@@ -364,17 +381,38 @@ class Worker:
         return delay
 
     def _request(self) -> ClaimRequest | None:
-        """The next request: due jobs in served queues, as many as can start now."""
+        """The next request: due jobs in served queues, as many as can start now.
+
+        While fewer threads than slots are free, requests of two kinds alternate: for any jobs, as
+        many as there are free threads; and for jobs that need no thread, as many as leave a slot
+        for each free thread. So no claimed job waits for a thread, and each takes what comes first.
+        """
         self._look_for_functions()
         if notified := self.notified.is_set():
             self.notified.clear()
         self._demand.begin_pass(notified)
+        self._overtaking.begin_pass(notified)
         room = self._room()
         if room <= 0 or self._stopping or self._alone or self._is_silent():
             # Other workers may start the waiting jobs.
             self._slots.release_ended()
             return None
-        return self._demand.request(self.id, self._functions, room, self._slots.ended())
+        demand, functions, limit = self._next_claim(room)
+        if limit <= 0:
+            self._slots.release_ended()
+            return None
+        self._asked = demand
+        return demand.request(self.id, functions, limit, self._slots.ended())
+
+    def _next_claim(self, room: int) -> tuple[Demand, tuple[str, ...], int]:
+        """What to ask for next: which functions, and at most how many jobs."""
+        threads = min(self._threads.free, room)
+        if threads == room or len(self._threadless) == len(self._functions):
+            return self._demand, self._functions, room
+        may_overtake = self._demand.backlog or threads <= 0
+        if self._threadless and may_overtake and self._overtaking.until_ready() <= 0:
+            return self._overtaking, self._threadless, room - max(0, threads)
+        return self._demand, self._functions, threads
 
     def _room(self) -> int:
         if self._too_many_wait():
@@ -400,14 +438,19 @@ class Worker:
         return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
 
     def _delay(self, claims: Sequence[Claim]) -> float:
-        if self._demand.backlog and self._room() > 0 and not (self._stopping or self._is_silent()):
-            return 0
         if self.store.finishes_with_claim and self._outcomes:
             return 0
+        room = self._room()
         # After these claims, a lane may contain due jobs that it did not show.
-        if claims and self._room() > 0:
+        if claims and room > 0:
             return 0
-        return self._demand.until_due()
+        if room <= 0 or self._stopping or self._is_silent():
+            return self._demand.until_due()
+        demand, _, limit = self._next_claim(room)
+        if limit <= 0:
+            # A body that ends wakes the loop.
+            return self._overtaking.until_ready() or POLL_SECONDS
+        return 0 if demand.backlog or demand is self._overtaking else demand.until_due()
 
     # Starting
 
@@ -428,7 +471,7 @@ class Worker:
             for attempt in attempts:
                 self._held[attempt.claim.id] = attempt
             self._slots.hold(claims)
-        self._demand.note(claims)
+        self._asked.note(claims)
         if log.isEnabledFor(logging.INFO):
             for attempt in attempts:
                 log_change(attempt.claim.id, attempt, State.RUNNING)
@@ -457,8 +500,8 @@ class Worker:
         for attempt in actions:
             if attempt.claim.timeout_ms is not None:
                 self._watchdog.watch(attempt, attempt.claim.timeout_ms / 1000)
-        coroutines = [a for a in actions if a.runnable.is_async and not a.runnable.isolated]
-        threads = [a for a in actions if not a.runnable.is_async or a.runnable.isolated]
+        threads = [a for a in actions if _needs_thread(a.runnable)]
+        coroutines = [a for a in actions if not _needs_thread(a.runnable)]
         self._hand_over(
             [(self._async, coroutines), (self._threads, threads), (self._mutations, mutations)]
         )
@@ -624,3 +667,8 @@ class Worker:
             claim = self.store.claim_alone(job_id, self.id, self._functions, now)
             if claim is not None:
                 self._start([claim])
+
+
+def _needs_thread(runnable: Runnable) -> bool:
+    """Sync actions, and isolated ones, whose threads wait for their processes."""
+    return runnable.kind == Kind.ACTION and (not runnable.is_async or runnable.isolated)

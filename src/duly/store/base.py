@@ -56,6 +56,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     alone: bool
     beat: int
     started_at: int
+    threads: int = 0
+    """How many of its slots sync actions can have at the same time; 0 if it does not say."""
+    threaded: tuple[str, ...] = ()
+    """The functions that need a thread."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):

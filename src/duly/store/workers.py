@@ -21,14 +21,16 @@ from duly.store.steps import Row
 # index.
 HELD_BY_WORKER = "worker_id BETWEEN :worker AND :worker"
 INSERT_WORKER = both(
-    "INSERT INTO @workers (id, app, host, pid, queues, functions, slots, alone, started_at)"
-    " VALUES (:id, :app, :host, :pid, :queues, :functions, :slots, :alone, :now)"
+    "INSERT INTO @workers (id, app, host, pid, queues, functions, slots, alone, started_at,"
+    " threads, threaded)"
+    " VALUES (:id, :app, :host, :pid, :queues, :functions, :slots, :alone, :now,"
+    " :threads, :threaded)"
 )
 DELETE_WORKER = both("DELETE FROM @workers WHERE id = :id")
 BEAT = both("UPDATE @workers SET beat = beat + 1 WHERE id = ANY(:ids::uuid[]) RETURNING @id")
 WORKERS = both(
-    "SELECT @id, app, host, pid, queues, functions, slots, alone, beat, started_at FROM @workers"
-    " ORDER BY id"
+    "SELECT @id, app, host, pid, queues, functions, slots, alone, beat, started_at, threads,"
+    " threaded FROM @workers ORDER BY id"
 )
 BEATS = both("SELECT @id, beat FROM @workers")
 HOLDINGS = each(
@@ -36,7 +38,9 @@ HOLDINGS = each(
     postgres="SELECT id::text, token FROM @jobs WHERE worker_id = :worker",
 )
 KNOWN_FUNCTIONS = both("SELECT functions FROM @workers")
-RELIST_WORKER = both("UPDATE @workers SET functions = :functions WHERE id = :id")
+RELIST_WORKER = both(
+    "UPDATE @workers SET functions = :functions, threaded = :threaded WHERE id = :id"
+)
 
 
 def register(session: Session, worker: WorkerInfo, now: int) -> None:
@@ -52,6 +56,8 @@ def register(session: Session, worker: WorkerInfo, now: int) -> None:
             "slots": worker.slots,
             "alone": worker.alone,
             "now": now,
+            "threads": worker.threads,
+            "threaded": _json(worker.threaded),
         },
     )
 
@@ -70,8 +76,11 @@ def holdings(session: Session, worker_id: str) -> dict[str, int]:
     return dict(session.run(HOLDINGS, {"worker": worker_id}))
 
 
-def relist(session: Session, worker_id: str, functions: Iterable[str]) -> None:
-    session.run(RELIST_WORKER, {"id": worker_id, "functions": _json(functions)})
+def relist(
+    session: Session, worker_id: str, functions: Iterable[str], threaded: Iterable[str]
+) -> None:
+    lists = {"functions": _json(functions), "threaded": _json(threaded)}
+    session.run(RELIST_WORKER, {"id": worker_id} | lists)
 
 
 def known_functions(session: Session) -> set[str]:
@@ -80,7 +89,7 @@ def known_functions(session: Session) -> set[str]:
 
 
 def _worker(row: Row) -> WorkerInfo:
-    id_, app, host, pid, queues, functions, slots, alone, beat, started_at = row
+    id_, app, host, pid, queues, functions, slots, alone, beat, started_at, threads, threaded = row
     return WorkerInfo(
         id_,
         app,
@@ -92,6 +101,8 @@ def _worker(row: Row) -> WorkerInfo:
         bool(alone),
         beat,
         started_at,
+        threads,
+        read(threaded, tuple[str, ...], ()),
     )
 
 

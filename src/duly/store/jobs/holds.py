@@ -126,9 +126,11 @@ def release_for(store: Engine, functions: Sequence[str]) -> None:
             pass
 
 
-def relist(store: Engine, worker_id: str, functions: Sequence[str]) -> None:
+def relist(
+    store: Engine, worker_id: str, functions: Sequence[str], threaded: Sequence[str]
+) -> None:
     """Store a worker's new list of functions, and free the jobs that waited for them."""
-    store.write(lambda session: workers.relist(session, worker_id, functions))
+    store.write(lambda session: workers.relist(session, worker_id, functions, threaded))
     release_for(store, functions)
 
 

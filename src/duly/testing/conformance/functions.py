@@ -144,7 +144,8 @@ class Functions(Ground):
         worker = self.register("send")
         unknown = self.enqueue_one(function="new")
         assert self.store.hold_unknown(NOW) == 1
-        self.store.relist(worker, ["send", "new"])
+        self.store.relist(worker, ["send", "new"], ["new"])
         assert self.get(unknown).hold is None
         [info] = self.store.workers()
         assert sorted(info.functions) == ["new", "send"]
+        assert info.threaded == ("new",)
