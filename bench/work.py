@@ -17,7 +17,8 @@ from duly.runtime.collector import look_less_often
 def main(url: str, marks: str, concurrency: str) -> None:
     app = make_app(url, Marks(Path(marks))).app
     look_less_often()
-    app.start(concurrency=int(concurrency))
+    # Otherwise sync actions would be measured with the default of 10 threads.
+    app.start(concurrency=int(concurrency), threads=int(concurrency))
     print("ready", flush=True)
     sys.stdin.read()
     app.close()

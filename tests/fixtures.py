@@ -121,10 +121,12 @@ def hire(app: Duly) -> Iterator[Hire]:
         of: Duly = app,
         *,
         concurrency: int = 10,
+        threads: int = 10,
         queues: Sequence[str] | None = None,
         alone: str | None = None,
     ) -> ManualWorker:
-        hired.append(ManualWorker(of, concurrency=concurrency, queues=queues, alone=alone))
+        sizes = {"concurrency": concurrency, "threads": threads}
+        hired.append(ManualWorker(of, **sizes, queues=queues, alone=alone))
         return hired[-1]
 
     yield make

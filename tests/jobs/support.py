@@ -79,11 +79,14 @@ class ManualWorker:
         app: Duly,
         *,
         concurrency: int = 10,
+        threads: int = 10,
         queues: Sequence[str] | None = None,
         alone: str | None = None,
     ) -> None:
         app.ready()
-        self.worker = CountingWorker(app.core, concurrency=concurrency, queues=queues, alone=alone)
+        self.worker = CountingWorker(
+            app.core, concurrency=concurrency, threads=threads, queues=queues, alone=alone
+        )
         self._beat = Heartbeat(self.worker)
         self._stopped = False
         self.worker.register()
@@ -185,6 +188,7 @@ class Hire(Protocol):
         of: Duly = ...,
         *,
         concurrency: int = ...,
+        threads: int = ...,
         queues: Sequence[str] | None = ...,
         alone: str | None = ...,
     ) -> ManualWorker: ...

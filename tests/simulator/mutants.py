@@ -44,6 +44,7 @@ from duly.runtime import heartbeat, outbox, outcomes, slots, worker
 from duly.runtime.execute import Attempt, MutationRunner
 from duly.runtime.outcomes import Outcomes
 from duly.runtime.slots import Slots
+from duly.runtime.teams import ThreadTeam
 from duly.runtime.worker import Worker
 from duly.store import limits, migrate, steps
 from duly.store.base import Blame, ClaimRequest
@@ -727,6 +728,11 @@ def alone_without_slot() -> AbstractContextManager[None]:
         return Claim(*session.run(CLAIM_PICKED, which)[0])
 
     return patched(SqliteStore, "claim_alone", writes(start_alone))
+
+
+@mutant("more sync actions are claimed than there are threads", seed=0)
+def threads_ignored() -> AbstractContextManager[None]:
+    return patched(ThreadTeam, "free", property(lambda _: 1000))
 
 
 @mutant("nobody frees those who wait for a key")

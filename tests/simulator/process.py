@@ -233,6 +233,8 @@ class Process:
             raise Violation(
                 "slots are accounted for", f"{worker._busy} for {len(worker.attempts)} bodies"
             )
+        if len(worker.threads.waiting) > worker.max_threads:
+            raise Violation("no claimed job waits for a thread", f"{worker.threads.waiting}")
         for attempt in worker.attempts:
             if not attempt.resolved and worker._held.get(attempt.claim.id) is not attempt:
                 raise Violation("whoever runs can be told", f"{attempt.claim.function} cannot")

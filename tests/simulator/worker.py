@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 class SimThreads(ThreadTeam):
     """Sync actions wait until the simulation runs them, each in one go."""
 
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(0, ended)
+    def __init__(self, most: int, ended: Ended) -> None:
+        super().__init__(most, ended)
         self.waiting: list[Attempt] = []
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
         self.waiting += attempts
+        self._unended += len(attempts)
 
     def take_back(self) -> list[Attempt]:
         taken, self.waiting = self.waiting, []
+        self._unended -= len(taken)
         return taken
 
     def run(self, attempt: Attempt) -> None:
@@ -34,6 +36,7 @@ class SimThreads(ThreadTeam):
         try:
             run_action(attempt)
         finally:
+            self._unended -= 1
             self._ended(attempt)
 
 
@@ -139,11 +142,16 @@ class SimWorker(Worker):
     """The real worker with bodies and waits under the simulation's control."""
 
     def __init__(self, process: Process, alone: str | None = None) -> None:
-        concurrency = process.world.settings.concurrency
-        super().__init__(process.app.core, concurrency=concurrency, alone=alone)
+        settings = process.world.settings
+        super().__init__(
+            process.app.core,
+            concurrency=settings.concurrency,
+            threads=settings.threads,
+            alone=alone,
+        )
         self.process = process
         self.claiming = SimLock(process)
-        self.threads = SimThreads(self._body_ended)
+        self.threads = SimThreads(self.max_threads, self._body_ended)
         self.asyncs = SimAsync(self._body_ended)
         self.mutations = SimMutations(self)
         self._claiming = self.claiming  # type: ignore[assignment]

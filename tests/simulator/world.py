@@ -58,6 +58,7 @@ class Settings:
 
     workers: int
     concurrency: int
+    threads: int
     finishes_with_claim: bool
     interleave: float
     fault: float
@@ -66,9 +67,11 @@ class Settings:
 
     @classmethod
     def draw(cls, rng: random.Random, steps: Sequence[Step]) -> Settings:
+        workers, concurrency = rng.choice((1, 2, 2, 3)), rng.choice((2, 5, 20))
         return cls(
-            workers=rng.choice((1, 2, 2, 3)),
-            concurrency=rng.choice((2, 5, 20)),
+            workers=workers,
+            concurrency=concurrency,
+            threads=concurrency // 2,
             finishes_with_claim=rng.random() < 0.6,
             interleave=rng.choice((0.0, 0.05, 0.15)),
             fault=rng.choice((0.0, 0.1, 0.3)),

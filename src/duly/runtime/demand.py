@@ -116,10 +116,10 @@ class Demand:
 
 
 class Overtaking(Demand):
-    """Claims that leave out the functions for which there is no thread.
+    """Claims that step over jobs that cannot start now: those that need a thread, or all others.
 
-    They step over the jobs that wait for threads, so they are made only when the others cannot be,
-    and rest after one that found nothing.
+    They take longer the more of these there are, so they are made only if there may be any, and
+    rest after one that found nothing.
     """
 
     def __init__(self, store: Store, clock: Clock, queues: tuple[str, ...] | None) -> None:

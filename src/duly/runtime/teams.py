@@ -194,8 +194,13 @@ class ThreadTeam:
                 )
 
     @property
+    def busy(self) -> int:
+        """How many attempts have not ended."""
+        return self._unended
+
+    @property
     def free(self) -> int:
-        """How many attempts can start now."""
+        """How many more can start now."""
         return self._most - self._unended
 
     def _hire(self) -> None:

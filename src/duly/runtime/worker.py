@@ -30,7 +30,7 @@ from duly.model.job import (
     again,
 )
 from duly.runtime import tracing
-from duly.runtime.demand import POLL_SECONDS, Demand, Overtaking
+from duly.runtime.demand import Demand, Overtaking
 from duly.runtime.execute import Attempt, MutationRunner, run_action
 from duly.runtime.isolate import NEEDS_MODULE, Processes
 from duly.runtime.lifeline import Lifeline
@@ -78,7 +78,7 @@ class Worker:
         self.store = program.store
         self.clock = program.clock
         self.concurrency = concurrency
-        self.threads = min(threads, concurrency)
+        self.max_threads = min(threads, concurrency)
         self.queues = None if queues is None else tuple(queues)
         self._alone = alone
         self._lifeline = lifeline
@@ -86,7 +86,7 @@ class Worker:
         self._revision = -1
         self._runnables: dict[str, Runnable] = {}
         self._functions: tuple[str, ...] = ()
-        # Those that need no thread of ThreadTeam.
+        self._threaded: tuple[str, ...] = ()
         self._threadless: tuple[str, ...] = ()
         # Held from the claim until the outcome is durable; busy only while the body runs.
         self._held: dict[str, Attempt] = {}
@@ -100,7 +100,8 @@ class Worker:
         self._while_running = contextlib.ExitStack()
         self._stopping = False
         self._demand = Demand(self.store, self.clock, self.queues)
-        self._overtaking = Overtaking(self.store, self.clock, self.queues)
+        self._with_threads = Overtaking(self.store, self.clock, self.queues)
+        self._without_threads = Overtaking(self.store, self.clock, self.queues)
         self._asked = self._demand
         self.last_beat = self.clock.monotonic()
         self.loop = Loop("claim", self._pass_and_yield, self.clock)
@@ -109,7 +110,7 @@ class Worker:
         self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
         self._watchdog = Watchdog(self.clock, self._watch_loop.wake)
         self._async = AsyncTeam(self._body_ended)
-        self._threads = ThreadTeam(self.threads, self._body_ended, self._run_in_thread)
+        self._threads = ThreadTeam(self.max_threads, self._body_ended, self._run_in_thread)
         self._processes = Processes(program.command)
         self._mutations = MutationTeam(
             self.store,
@@ -136,8 +137,8 @@ class Worker:
             queues=self.queues,
             functions=self._functions,
             slots=self.concurrency,
-            threads=self.threads,
-            threaded=self._threaded(),
+            threads=self.max_threads,
+            threaded=self._threaded,
             alone=self._alone is not None,
             beat=0,
             started_at=self.clock.now(),
@@ -163,10 +164,8 @@ class Worker:
     def _take_functions(self, runnables: Mapping[str, Runnable]) -> None:
         self._runnables = dict(runnables)
         self._functions = tuple(sorted(runnables))
+        self._threaded = tuple(n for n in self._functions if _needs_thread(runnables[n]))
         self._threadless = tuple(n for n in self._functions if not _needs_thread(runnables[n]))
-
-    def _threaded(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self._functions) - set(self._threadless)))
 
     def _publish(self) -> None:
         # A process for a single job does not serve others, and must not end before it has run.
@@ -183,7 +182,7 @@ class Worker:
         except InvalidFunction as error:
             log.error("%s; the worker continues without functions that cannot be run", error)
             self._take_functions(self._known(with_faulty=False))
-        self.store.relist(self.id, self._functions, self._threaded())
+        self.store.relist(self.id, self._functions, self._threaded)
         self._publish()
         # Only now: whatever an outage has interrupted is done again.
         self._revision = revision
@@ -381,50 +380,59 @@ class Worker:
         return delay
 
     def _request(self) -> ClaimRequest | None:
-        """The next request: due jobs in served queues, as many as can start now.
-
-        While fewer threads than slots are free, requests of two kinds alternate: for any jobs, as
-        many as there are free threads; and for jobs that need no thread, as many as leave a slot
-        for each free thread. So no claimed job waits for a thread, and each takes what comes first.
-        """
+        """The next request: due jobs in served queues, as many as can start now."""
         self._look_for_functions()
         if notified := self.notified.is_set():
             self.notified.clear()
-        self._demand.begin_pass(notified)
-        self._overtaking.begin_pass(notified)
-        room = self._room()
-        if room <= 0 or self._stopping or self._alone or self._is_silent():
+        for demand in (self._demand, self._without_threads, self._with_threads):
+            demand.begin_pass(notified)
+        self._asked, functions, limit = self._next_claim()
+        if limit <= 0 or self._stopping or self._alone or self._is_silent():
             # Other workers may start the waiting jobs.
             self._slots.release_ended()
             return None
-        demand, functions, limit = self._next_claim(room)
-        if limit <= 0:
-            self._slots.release_ended()
-            return None
-        self._asked = demand
-        return demand.request(self.id, functions, limit, self._slots.ended())
+        return self._asked.request(self.id, functions, limit, self._slots.ended())
 
-    def _next_claim(self, room: int) -> tuple[Demand, tuple[str, ...], int]:
-        """What to ask for next: which functions, and at most how many jobs."""
-        threads = min(self._threads.free, room)
-        if threads == room or len(self._threadless) == len(self._functions):
+    def _next_claim(self) -> tuple[Demand, tuple[str, ...], int]:
+        """Which functions to ask for, and how many jobs; none while it is not worth it.
+
+        A claim does not know whether it will get jobs that need a thread. So it asks for as many as
+        can start in any case; if it gets them all, the next one asks for those of which more can
+        start, and steps over the others.
+        """
+        room, threads = self._room(), self._free_threads()
+        if not self._threaded:
             return self._demand, self._functions, room
-        may_overtake = self._demand.backlog or threads <= 0
-        if self._threadless and may_overtake and self._overtaking.until_ready() <= 0:
-            return self._overtaking, self._threadless, room - max(0, threads)
-        return self._demand, self._functions, threads
+        if not self._threadless:
+            return self._demand, self._functions, threads
+        some = min(room, threads)
+        if room > threads:
+            side, functions, limit = self._without_threads, self._threadless, room
+        else:
+            side, functions, limit = self._with_threads, self._threaded, threads
+        got_all = self._asked is self._demand and self._demand.backlog
+        if limit > some and (some <= 0 or got_all):
+            if side.until_ready() <= 0:
+                return side, functions, limit
+            if some <= 0:
+                return side, functions, 0
+        return self._demand, self._functions, some
+
+    def _free_threads(self) -> int:
+        return 0 if self._too_many_wait() else self._threads.free
 
     def _room(self) -> int:
+        """How many jobs that need no thread can start."""
         if self._too_many_wait():
             return 0
-        room = self.concurrency - self._busy
+        room = self.concurrency - self._busy + self._threads.busy
         # Mutations wait here for a connection; claiming more of them would starve other workers.
         waiting = self._mutations.waiting()
         return min(room, self.store.mutation_backlog - waiting) if waiting else room
 
     def _too_many_wait(self) -> bool:
         """Whether too many outcomes are unwritten, and must be written before the next claim."""
-        return len(self._outcomes) > 2 * self.concurrency
+        return len(self._outcomes) > 2 * (self.concurrency + self.max_threads)
 
     def heartbeat_succeeded(self) -> None:
         """A heartbeat has succeeded: a worker that was silent may claim again immediately."""
@@ -440,17 +448,16 @@ class Worker:
     def _delay(self, claims: Sequence[Claim]) -> float:
         if self.store.finishes_with_claim and self._outcomes:
             return 0
-        room = self._room()
+        demand, _, limit = self._next_claim()
         # After these claims, a lane may contain due jobs that it did not show.
-        if claims and room > 0:
+        if claims and limit > 0:
             return 0
-        if room <= 0 or self._stopping or self._is_silent():
+        if self._stopping or self._is_silent() or (limit <= 0 and demand is self._demand):
             return self._demand.until_due()
-        demand, _, limit = self._next_claim(room)
-        if limit <= 0:
-            # A body that ends wakes the loop.
-            return self._overtaking.until_ready() or POLL_SECONDS
-        return 0 if demand.backlog or demand is self._overtaking else demand.until_due()
+        if demand is not self._demand:
+            # If it rests, a body that ends wakes the loop too.
+            return demand.until_ready()
+        return 0 if demand.backlog else demand.until_due()
 
     # Starting
 
