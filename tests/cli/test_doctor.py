@@ -12,6 +12,7 @@ from duly.clock import SystemClock
 from duly.ids import new_id
 from duly.model.function import FunctionInfo, Status
 from duly.model.queue import QueuePause
+from duly.observe.connections import EnginePool
 from duly.observe.doctor import Ending, Level, Parked, Signs, examine, has_wal_reset_bug, judge
 from duly.observe.health import HealthReport, QueueHealth
 from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
@@ -53,6 +54,7 @@ WELL = Signs(
     zone_data="2026a",
     required_zone_data="2025b",
     missing_extras=(),
+    pools=(),
     sends=True,
 )
 LATE = replace(QUEUE, lag_ms=180_000, due=7)
@@ -93,6 +95,16 @@ def test_where_all_is_well_nothing_is_told() -> None:
             {"engine": replace(WELL.engine, connections=95)},
             "note",
             "connections 95 of 100 at most 20 worker 17 more Duly(pool=…)",
+        ),
+        (
+            {"workers": [replace(WORKER, threads=10), replace(WORKER, id="w2", threads=61)]},
+            "note",
+            "connections 71 threads of 2 processes 71 connections 70 of 100 --threads",
+        ),
+        (
+            {"workers": [replace(WORKER, threads=6)], "pools": [EnginePool("shop.engine", 2, 3)]},
+            "note",
+            "connections 6 threads 5 shop.engine pool_size 2 max_overflow 3 --threads",
         ),
         (
             {"engine": replace(WELL.engine, transaction_timeout_ms=30_000)},

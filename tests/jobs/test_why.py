@@ -116,7 +116,7 @@ def test_every_worker_is_busy(app: Duly, hire: Hire):
     gate.wait_for_one()
     second = app.run(block)
     assert causes(app, first) == [Cause.RUNNING]
-    assert str(app.why(second)) == ("block has not run yet: all 1 worker slots are busy.")
+    assert str(app.why(second)) == ("block has not run yet: all 1 worker threads are busy.")
     gate.open()
     worker.work()
 

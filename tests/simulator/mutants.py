@@ -730,7 +730,7 @@ def alone_without_slot() -> AbstractContextManager[None]:
     return patched(SqliteStore, "claim_alone", writes(start_alone))
 
 
-@mutant("more sync actions are claimed than there are threads", seed=0)
+@mutant("more sync actions are claimed than there are threads", seed=2)
 def threads_ignored() -> AbstractContextManager[None]:
     return patched(ThreadTeam, "free", property(lambda _: 1000))
 

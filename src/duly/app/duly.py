@@ -56,6 +56,7 @@ from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.queue import QueuePause
 from duly.model.schedule import FLOOR_MS
 from duly.model.signature import Signature
+from duly.observe.connections import warn_about_pools
 from duly.observe.health import HealthReport
 from duly.observe.health import look as look_at_health
 from duly.observe.view import Observe
@@ -511,6 +512,7 @@ class Duly(Verbs, Registry):
             self._apply_declared()
             service.start()
             self._core.service = service
+            warn_about_pools(service.worker.max_threads)
 
     def _apply_declared(self) -> None:
         """Apply declared schedules, so that they exist when `start` returns."""

@@ -152,6 +152,7 @@ def list_workers(root: Root) -> None:
         Column("host", "host", flexible=True),
         Column("pid", "pid", right=True),
         Column("slots", "slots", right=True),
+        Column("threads", "threads", right=True),
         Column("queues", None, _served, flexible=True),
         Column("started", "started_at_ms", out.ago, right=True),
     ]

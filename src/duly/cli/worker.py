@@ -22,6 +22,7 @@ from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.root import Root
 from duly.cli.wait import wait_for_database, wait_option
 from duly.clock import os_sleep
+from duly.observe.connections import warn_about_pools, warn_about_server
 from duly.runtime.collector import look_less_often
 from duly.runtime.isolate import Isolated
 from duly.runtime.lifeline import Lifeline
@@ -111,7 +112,15 @@ def worker(
         command = _child_command(duly, concurrency, threads, queues, drain, wait)
         if no_ticker:
             command.append("--no-ticker")
-        _supervise(root, processes, drain, command, with_parent=with_parent)
+        most = _threads(root, concurrency, threads)
+        _supervise(root, processes, most, drain, command, with_parent=with_parent)
+
+
+def _threads(root: Root, concurrency: int | None, threads: int | None) -> int:
+    """How many threads a worker process will have."""
+    own = root.app.core.settings
+    slots = concurrency or own.concurrency or CONCURRENCY
+    return min(slots, threads or own.threads or THREADS)
 
 
 def _child_command(
@@ -139,7 +148,13 @@ def log_options() -> list[str]:
 
 
 def _supervise(
-    root: Root, processes: int, drain: float, command: list[str], *, with_parent: bool
+    root: Root,
+    processes: int,
+    threads: int,
+    drain: float,
+    command: list[str],
+    *,
+    with_parent: bool,
 ) -> None:
     def spawn(file: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -155,6 +170,7 @@ def _supervise(
         f"duly worker: {processes} process(es) of {root.app.name!r}; Ctrl-C stops",
         {"app": root.app.name, "processes": processes, "pid": os.getpid()},
     )
+    warn_about_server(root.app.core, threads, processes)
     supervisor.run()
 
 
@@ -200,6 +216,7 @@ def _work(
     )
     look_less_often()
     service.start()
+    warn_about_pools(service.worker.max_threads)
     stop.wait()
     service.stop(drain)
     root.app.close()

@@ -58,6 +58,8 @@ class Server(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] | None
     functions: tuple[str, ...]
     slots: int
+    threads: int = 0
+    threaded: tuple[str, ...] = ()
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -68,7 +70,9 @@ class Facts(msgspec.Struct, frozen=True):
     queue_pause: Pause | None
     workers: tuple[Server, ...]
     running: int
-    """Running jobs, counted up to the number of slots."""
+    """Running jobs, counted up to the number of slots and threads."""
+    running_threaded: int = 0
+    """How many of them need a thread."""
     in_the_way: tuple[str, ...] = ()
     """The jobs that it waits for."""
     key: KeyWait | None = None
@@ -210,7 +214,13 @@ def _serves(worker: Server, queue: str) -> bool:
 
 
 def _next(facts: Facts) -> Reason:
-    slots = sum(worker.slots for worker in _able(facts) if _serves(worker, facts.job.queue))
-    if facts.running >= slots:
-        return Reason(Cause.WORKERS_BUSY, f"all {slots} worker slots are busy")
+    serving = [worker for worker in _able(facts) if _serves(worker, facts.job.queue)]
+    if any(facts.job.function in worker.threaded for worker in serving):
+        threads = sum(worker.threads for worker in serving)
+        if facts.running_threaded >= threads:
+            return Reason(Cause.WORKERS_BUSY, f"all {threads} worker threads are busy")
+    else:
+        slots = sum(worker.slots for worker in serving)
+        if facts.running - facts.running_threaded >= slots:
+            return Reason(Cause.WORKERS_BUSY, f"all {slots} worker slots are busy")
     return Reason(Cause.ABOUT_TO_START, "it is due and a worker is free: it starts immediately")

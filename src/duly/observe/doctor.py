@@ -23,6 +23,14 @@ from duly.model.job import Hold, JobFilter
 from duly.model.measure import CAP as COUNTED
 from duly.model.queue import QueuePause
 from duly.model.schedule import ScheduleFilter
+from duly.observe.connections import (
+    POOL_HINT,
+    SERVER_HINT,
+    EnginePool,
+    engine_pools,
+    pool_problems,
+    server_problem,
+)
 from duly.observe.health import LATE_MS, HealthReport, look
 from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
 from duly.store.statements import SNAPSHOT_LEVELS
@@ -111,6 +119,7 @@ class Signs(msgspec.Struct, frozen=True):
     zone_data: str
     required_zone_data: str
     missing_extras: tuple[str, ...]
+    pools: Sequence[EnginePool]
     sends: bool
     """Whether there are endpoints or gateways."""
 
@@ -165,6 +174,7 @@ def read(core: Core) -> Signs:
         zone_data=zones.version(),
         required_zone_data=store.required_zone_data(),
         missing_extras=tuple(name for name, modules in EXTRAS.items() if not _are_here(modules)),
+        pools=engine_pools(),
         sends=bool(store.endpoints(None, None, 1) or store.gateways(None, None, 1)),
     )
 
@@ -288,8 +298,20 @@ def _connections(signs: Signs) -> Iterator[Finding]:
     if engine.connections > CONNECTIONS_WARNING_SHARE * engine.max_connections:
         hint = "raise max_connections, lower Duly(pool=…), or use a pooler"
         yield _note("connections", text, hint)
+    elif problem := server_problem([w.threads or w.slots for w in _alive(signs)], engine):
+        yield _note("connections", problem, SERVER_HINT)
     else:
         yield _ok("connections", text)
+
+
+def _pools(signs: Signs) -> Iterator[Finding]:
+    threads = max((worker.threads or worker.slots for worker in _alive(signs)), default=0)
+    for problem in pool_problems(threads, signs.pools)[:MAX_NAMED]:
+        yield _note("connections", problem, POOL_HINT)
+
+
+def _alive(signs: Signs) -> list[WorkerInfo]:
+    return [worker for worker in signs.workers if worker.id not in signs.silent]
 
 
 def has_wal_reset_bug(version: str) -> bool:
@@ -316,13 +338,14 @@ def _clock(signs: Signs) -> Iterator[Finding]:
 
 
 def _workers(signs: Signs) -> Iterator[Finding]:
-    alive = [worker for worker in signs.workers if worker.id not in signs.silent]
+    alive = _alive(signs)
     gone = len(signs.workers) - len(alive)
     if not alive:
         yield _wrong("workers", "no worker is running", "start one: `duly worker`")
     else:
-        slots = sum(worker.slots for worker in alive)
-        yield _ok("workers", f"{_count(len(alive), 'worker')} with {_count(slots, 'slot')}")
+        slots = _count(sum(worker.slots for worker in alive), "slot")
+        threads = _count(sum(worker.threads for worker in alive), "thread")
+        yield _ok("workers", f"{_count(len(alive), 'worker')} with {slots} and {threads}")
     if gone:
         yield _note(
             "workers",
@@ -499,6 +522,7 @@ CHECKS: tuple[Callable[[Signs], Iterator[Finding]], ...] = (
     _database,
     _engine,
     _connections,
+    _pools,
     _clock,
     _workers,
     _ticker,

@@ -40,8 +40,13 @@ def explain(core: Core, job_id: str) -> Why:
 def _facts(core: Core, record: JobRecord) -> Facts:
     store = core.ready()
     pauses = {pause.name: Pause(pause.paused_by, pause.note) for pause in store.paused_queues()}
-    workers = tuple(Server(w.queues, w.functions, w.slots) for w in store.workers() if not w.alone)
-    slots = max(1, sum(worker.slots for worker in workers))
+    workers = tuple(
+        Server(w.queues, w.functions, w.slots, w.threads, w.threaded)
+        for w in store.workers()
+        if not w.alone
+    )
+    slots = max(1, sum(worker.slots + worker.threads for worker in workers))
+    threaded = {name for worker in workers for name in worker.threaded}
     killed = store.kill_switch()
     running = store.find(JobFilter(state=State.RUNNING, limit=slots))
     return Facts(
@@ -50,6 +55,7 @@ def _facts(core: Core, record: JobRecord) -> Facts:
         queue_pause=pauses.get(record.queue),
         workers=workers,
         running=len(running),
+        running_threaded=sum(job.function in threaded for job in running),
         in_the_way=tuple(_in_the_way(core, record)),
         key=store.key_wait(record.id, core.now()) if record.hold == Hold.KEY else None,
         kill_switch=None if killed is None else Pause(killed.paused_by, killed.note),

@@ -144,6 +144,11 @@ class DatabaseInfo(msgspec.Struct, frozen=True):
     connections: int | None = None
     """Connections in use on the server, out of `max_connections`."""
     max_connections: int | None = None
+    reserved_connections: int = 0
+    """How many of them only superusers and certain roles can use."""
+    is_pooled: bool = False
+    """Whether duly connects through a pooler, so that the server's limits are not those of
+    clients."""
     transaction_timeout_ms: int | None = None
     """The time after which the server ends a transaction, or an idle one."""
 

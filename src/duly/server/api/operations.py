@@ -47,6 +47,7 @@ class WorkerShape(Shape):
     queues: list[str] | None
     functions: list[str]
     slots: int
+    threads: int
     alone: bool
     started_at: Time
     started_at_ms: Ms
@@ -148,6 +149,7 @@ def workers(app: Duly, who: Reader) -> list[WorkerShape]:
             queues=None if worker.queues is None else list(worker.queues),
             functions=list(worker.functions),
             slots=worker.slots,
+            threads=worker.threads,
             alone=worker.alone,
             started_at=from_ms(worker.started_at),
             started_at_ms=worker.started_at,

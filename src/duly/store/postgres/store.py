@@ -78,6 +78,8 @@ SERVER_STATE = each(
     postgres="""SELECT (extract(epoch FROM max(clock_timestamp() - xact_start) FILTER (
                 WHERE datname = current_database() AND pid <> pg_backend_pid())) * 1000)::int8,
             count(*), current_setting('max_connections')::int8,
+            current_setting('superuser_reserved_connections')::int8
+                + coalesce(current_setting('reserved_connections', true)::int8, 0),
             (SELECT min(setting::int8) FROM pg_settings WHERE setting <> '0' AND name IN
                 ('idle_in_transaction_session_timeout', 'transaction_timeout'))
         FROM pg_stat_activity WHERE backend_type = 'client backend'""",
@@ -367,7 +369,7 @@ class PostgresStore(Store):
         return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
 
     def database(self) -> DatabaseInfo:
-        return self.read(lambda session: _engine(session, self.pool))
+        return self.read(lambda session: _engine(session, self.pool, self.is_pooled))
 
     def close(self) -> None:
         with self._lock:
@@ -647,9 +649,9 @@ def _settle_shortly(
         raise _Locked from error
 
 
-def _engine(session: PostgresSession, pool: int) -> DatabaseInfo:
+def _engine(session: PostgresSession, pool: int, is_pooled: bool) -> DatabaseInfo:
     version = session.raw.info.parameter_status("server_version") or "?"
-    ((longest, used, most, timeout),) = session.run(SERVER_STATE)
+    ((longest, used, most, reserved, timeout),) = session.run(SERVER_STATE)
     ((isolation,),) = session.run(DEFAULT_ISOLATION)
     return DatabaseInfo(
         "PostgreSQL",
@@ -659,6 +661,8 @@ def _engine(session: PostgresSession, pool: int) -> DatabaseInfo:
         pool=pool,
         connections=used,
         max_connections=most,
+        reserved_connections=reserved,
+        is_pooled=is_pooled,
         transaction_timeout_ms=timeout,
     )
 

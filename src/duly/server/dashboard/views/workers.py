@@ -37,8 +37,9 @@ def workers(viewer: Viewing) -> Response:
         Row(each, operations.is_dead(app, each.id) is True, len(operations.holdings(app, each.id)))
         for each in found[:MAX_LISTED]
     ]
-    slots = sum(each.slots for each in found)
-    return render(viewer, "workers.html", rows=rows, all=len(found), slots=slots)
+    slots, threads = (sum(each.slots for each in found), sum(each.threads for each in found))
+    totals = {"all": len(found), "slots": slots, "threads": threads}
+    return render(viewer, "workers.html", rows=rows, **totals)
 
 
 @router.get("/workers.{format}")
