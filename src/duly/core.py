@@ -52,9 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """When declared schedules are applied to the store: "start" or "manual"."""
     capture_logs: bool = True
     concurrency: int | None = None
-    """How many jobs a worker process runs at the same time, unless it is told otherwise."""
+    """How many jobs a worker process runs at the same time, apart from sync actions."""
     threads: int | None = None
-    """How many of them may be sync actions."""
+    """How many sync actions it runs at the same time."""
     keep: RetentionOptions = {}
     """How long finished jobs, dead letters and ticks are kept."""
     idempotency_ms: int = IDEMPOTENCY_MS

@@ -22,7 +22,7 @@ def states(jobs: list) -> dict[str, int]:
     return {state.value: found.count(state) for state in set(found)}
 
 
-@pytest.mark.spec("R93", "N48")
+@pytest.mark.spec("R93", "N50")
 def test_no_more_sync_actions_are_claimed_than_there_are_threads(
     app: Duly, clock: ManualClock, hire: Hire
 ):
@@ -45,7 +45,7 @@ def test_no_more_sync_actions_are_claimed_than_there_are_threads(
     assert states(jobs) == {"succeeded": 7}
 
 
-@pytest.mark.spec("N48")
+@pytest.mark.spec("N50")
 @pytest.mark.parametrize("kind", ["mutation", "async"])
 def test_a_backlog_of_slow_sync_actions_holds_up_no_other_job(
     app: Duly, clock: ManualClock, hire: Hire, kind: str
@@ -83,7 +83,7 @@ def test_a_backlog_of_slow_sync_actions_holds_up_no_other_job(
     worker.work()
 
 
-@pytest.mark.spec("N48")
+@pytest.mark.spec("N50")
 def test_a_backlog_of_slow_async_actions_holds_up_no_sync_action(
     app: Duly, clock: ManualClock, hire: Hire
 ):
@@ -110,7 +110,7 @@ def test_a_backlog_of_slow_async_actions_holds_up_no_sync_action(
     worker.work()
 
 
-@pytest.mark.spec("R93", "N48")
+@pytest.mark.spec("R93", "N50")
 def test_priority_decides_among_jobs_that_can_start(app: Duly, clock: ManualClock, hire: Hire):
     started: list[str] = []
 
@@ -185,7 +185,7 @@ def test_an_embedded_worker_has_the_settings_of_its_app(url: str):
 
 
 @pytest.mark.postgres
-@pytest.mark.spec("N49")
+@pytest.mark.spec("N51")
 def test_slow_sync_actions_with_connections_of_their_own_leave_the_server_some():
     with temporary_postgres({"max_connections": str(CONNECTIONS)}) as url:
         app = Duly(url)

@@ -57,7 +57,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     beat: int
     started_at: int
     threads: int = 0
-    """How many of its slots sync actions can have at the same time; 0 if it does not say."""
+    """How many sync actions it runs at the same time, apart from its slots; 0 if it does not
+    say."""
     threaded: tuple[str, ...] = ()
     """The functions that need a thread."""
 
