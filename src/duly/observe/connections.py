@@ -64,7 +64,7 @@ POOL_HINT = "raise pool_size or max_overflow, or lower --threads"
 
 
 def server_problem(threads: Sequence[int], engine: DatabaseInfo) -> str | None:
-    """Whether worker processes with so many threads each may need more connections than are free."""
+    """Whether worker processes with so many threads each may lack connections."""
     if engine.connections is None or not engine.max_connections or engine.is_pooled:
         return None
     free = max(0, engine.max_connections - engine.reserved_connections - engine.connections)
