@@ -137,9 +137,9 @@ class Duly(Verbs, Registry):
         `imports`: modules that define functions, imported when a worker starts.
         `apply`: "start" applies changed schedule declarations to the store when the app, or a
         worker, starts; "manual" leaves that to `app.schedules.apply()`.
-        `concurrency`: how many jobs a worker process runs at the same time, apart from sync actions;
-        default: 100 for `duly worker`, 10 for `with app:`. `threads`: how many sync actions;
-        default: 10, at most `concurrency`. The options of `duly worker` take precedence.
+        `concurrency`: how many jobs a worker process runs at the same time, apart from sync
+        actions; default: 100 for `duly worker`, 10 for `with app:`. `threads`: how many sync
+        actions; default: 10, at most `concurrency`. The options of `duly worker` take precedence.
         `capture_logs`: store what a job logs with `logging` as log lines of that job.
         `ledger_retention`: how long ticks are kept; each schedule's last hundred are always kept.
         `idempotency`: how long an `idempotency_key` is remembered.

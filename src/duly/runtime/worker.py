@@ -432,7 +432,7 @@ class Worker:
 
     def _too_many_wait(self) -> bool:
         """Whether too many outcomes are unwritten, and must be written before the next claim."""
-        return len(self._outcomes) > 2 * (self.concurrency + self.max_threads)
+        return len(self._outcomes) > 2 * self.concurrency
 
     def heartbeat_succeeded(self) -> None:
         """A heartbeat has succeeded: a worker that was silent may claim again immediately."""
