@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from duly import State
+from duly import Duly, State
 from duly.runtime import collector
-from tests.cli.processes import TOP, Process, environment, wait_until
+from tests.cli.processes import TOP, Process, duly, environment, wait_until
 
 WAITERS = 12
 ENQUEUES = 7
@@ -226,3 +226,32 @@ look_less_often()
 assert (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()) == before
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=TOP)
+
+
+@pytest.mark.spec("R93")
+@pytest.mark.parametrize(
+    ("settings", "options", "sizes"),
+    [
+        ("", (), (100, 10)),
+        ("concurrency=7, threads=3", (), (7, 3)),
+        ("concurrency=7, threads=3", ("--concurrency=20", "--threads=15"), (20, 15)),
+        ("concurrency=7", ("--concurrency=2",), (2, 2)),
+    ],
+)
+def test_an_option_goes_before_the_setting_of_the_app(
+    url: str, tmp_path: Path, settings: str, options: tuple[str, ...], sizes: tuple[int, int]
+):
+    file = tmp_path / "sized.py"
+    file.write_text(f"from duly import Duly\napp = Duly({url!r}, {settings})\n")
+    app = Duly(url)
+    app.migrate()
+    process = Process(duly("--app", f"{file}:app", "worker", *options), environment(url))
+    try:
+        wait_until(lambda: app.workers(), f"the worker works\n{process.errors()}")
+        [worker] = app.workers()
+        assert (worker.slots, worker.threads) == sizes
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+    finally:
+        process.close()
+        app.close()

@@ -490,9 +490,11 @@ def test_the_settings_are_the_options_of_the_app():
 
     from duly.contrib.django.project import make_app
 
-    with override_settings(DULY={"NAME": "shop", "IMPORTS": ["shop.models"]}):
+    given = {"NAME": "shop", "IMPORTS": ["shop.models"], "CONCURRENCY": 7, "THREADS": 3}
+    with override_settings(DULY=given):
         made = make_app()
     assert made.name == "shop"
+    assert (made.core.settings.concurrency, made.core.settings.threads) == (7, 3)
     assert made.core.runnables() is not None
 
 
