@@ -7,7 +7,7 @@ import time
 import psycopg
 import pytest
 
-from duly import AsyncCtx, Ctx, Duly, ManualClock, State, Tx
+from duly import AsyncCtx, Ctx, Duly, Job, ManualClock, State, Tx
 from duly.errors import InvalidOption
 from duly.runtime.worker import Worker
 from tests.jobs.support import Gate, Hire, wait_until
@@ -17,7 +17,7 @@ SLOW_JOBS = 150
 CONNECTIONS = 100
 
 
-def states(jobs: list) -> dict[str, int]:
+def states(jobs: list[Job[None]]) -> dict[str, int]:
     found = [job.state for job in jobs]
     return {state.value: found.count(state) for state in set(found)}
 
@@ -137,6 +137,24 @@ def test_priority_decides_among_jobs_that_can_start(app: Duly, clock: ManualCloc
     expected = [f"{priority} {{}} {n}" for priority in (9, 6, 3, 1) for n in range(3)]
     for name in ("plain", "async"):
         assert [each for each in started if name in each] == [e.format(name) for e in expected]
+
+
+def test_claims_for_others_take_turns_with_those_for_sync_actions(
+    app: Duly, clock: ManualClock, hire: Hire
+):
+    """Also if so much time passes between claims that it is always time for both."""
+
+    @app.action
+    def quick(ctx: Ctx) -> None: ...
+
+    jobs = [app.run(quick) for _ in range(6)]
+    worker = hire(concurrency=4, threads=2)
+    for _ in range(8):
+        worker.start_due()
+        worker.wait_for_bodies()
+        worker.settle()
+        clock.advance(1)
+    assert states(jobs) == {"succeeded": 6}
 
 
 def test_a_worker_that_waits_for_threads_neither_spins_nor_sleeps_for_long(
