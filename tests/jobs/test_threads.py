@@ -147,6 +147,9 @@ def test_claims_for_others_take_turns_with_those_for_sync_actions(
     @app.action
     def quick(ctx: Ctx) -> None: ...
 
+    @app.mutation
+    def other(tx: Tx) -> None: ...
+
     jobs = [app.run(quick) for _ in range(6)]
     worker = hire(concurrency=4, threads=2)
     for _ in range(8):
@@ -212,7 +215,7 @@ def test_slow_sync_actions_with_connections_of_their_own_leave_the_server_some()
         @app.action
         def slow(ctx: Ctx) -> int:
             with psycopg.connect(url) as connection:
-                connection.execute("SELECT pg_sleep(0.05)")
+                connection.execute("SELECT pg_sleep(0.7)")
             return 1
 
         refused: list[Exception] = []
