@@ -22,7 +22,7 @@ SERVER = DatabaseInfo(
 )
 
 
-@pytest.mark.spec("N51")
+@pytest.mark.spec("N49")
 def test_a_server_without_enough_free_connections_is_told_in_numbers() -> None:
     assert server_problem([10] * 4, SERVER) == (
         "10 threads × 4 processes may open 40 connections; the server has 12 of 100 left"
@@ -34,7 +34,7 @@ def test_a_server_without_enough_free_connections_is_told_in_numbers() -> None:
     assert server_problem([100], DatabaseInfo("SQLite", "3.51.3")) is None
 
 
-@pytest.mark.spec("N51")
+@pytest.mark.spec("N49")
 def test_an_engine_with_fewer_connections_than_threads_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -53,7 +53,7 @@ def test_an_engine_with_fewer_connections_than_threads_is_named(
     assert "pool_size 2 + max_overflow 3" in problem
 
 
-@pytest.mark.spec("N51")
+@pytest.mark.spec("N49")
 def test_a_worker_that_starts_warns_of_its_engines(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

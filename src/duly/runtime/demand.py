@@ -114,6 +114,10 @@ class Demand:
         until_due = (min(future) - self._clock.now()) / 1000 if future else POLL_SECONDS
         return min(until_due, POLL_SECONDS)
 
+    def until_ready(self) -> float:
+        """Seconds until it is worth asking; 0 if it is worth it now."""
+        return 0 if self.backlog else self.until_due()
+
 
 class Overtaking(Demand):
     """Claims that step over jobs that cannot start now: those that need a thread, or all others.
@@ -136,7 +140,7 @@ class Overtaking(Demand):
         self._began_at = self._clock.monotonic()
 
     def until_ready(self) -> float:
-        """Seconds until it is worth asking; 0 if it is worth it now."""
+        """See Demand."""
         if self.backlog:
             return 0
         ready_at = self._rests_until if self._news else max(self._rests_until, self._polls_at)

@@ -454,10 +454,8 @@ class Worker:
             return 0
         if self._stopping or self._is_silent() or (limit <= 0 and demand is self._demand):
             return self._demand.until_due()
-        if demand is not self._demand:
-            # If it rests, a body that ends wakes the loop too.
-            return demand.until_ready()
-        return 0 if demand.backlog else demand.until_due()
+        # Meanwhile a body that ends wakes the loop too.
+        return demand.until_ready()
 
     # Starting
 
