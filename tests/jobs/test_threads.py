@@ -232,8 +232,8 @@ def test_slow_sync_actions_with_connections_of_their_own_leave_the_server_some()
         batch = app.batch(slow.bind() for _ in range(SLOW_JOBS))
         client = threading.Thread(target=knock)
         client.start()
+        service = app.service()
         try:
-            service = app.service()
             service.start()
             wait_until(lambda: batch.progress().ended == SLOW_JOBS, "all have ended")
         finally:
