@@ -68,7 +68,7 @@ def add_functions(app: Duly) -> None:
     def fails(ctx: Ctx, text: str = HOSTILE) -> None:
         raise ValueError(text)
 
-    @app.action(retry=Retry(attempts=5, base=1000))
+    @app.action(retry=Retry(attempts=5, delay=1000))
     def stubborn(ctx: Ctx) -> None:
         raise ValueError("not yet")
 

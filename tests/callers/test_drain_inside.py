@@ -143,7 +143,7 @@ def test_what_waits_is_seen_inside_the_transaction_only(
 def test_a_job_is_read_in_its_transaction_and_stays_as_it_was(
     shop: Duly, handle: Any, clock: ManualClock, db: Database
 ):
-    @shop.action(retry=Retry(attempts=2, base=60, jitter=0))
+    @shop.action(retry=Retry(attempts=2, delay=60, jitter=0))
     def fail(ctx: Ctx) -> None:
         raise ValueError("again")
 

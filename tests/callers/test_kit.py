@@ -22,7 +22,7 @@ shop = Duly("postgresql://nobody@127.0.0.1:1/production")
 sent: list[str] = []
 
 
-@shop.action(retry=Retry(attempts=3, base=60, jitter=0))
+@shop.action(retry=Retry(attempts=3, delay=60, jitter=0))
 def send(ctx: Ctx, to: str) -> str:
     sent.append(to)
     if to == "nobody":

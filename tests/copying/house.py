@@ -61,7 +61,7 @@ def _register(house: House) -> None:
         tx.execute("INSERT INTO notes (text) VALUES (?)", (text,))
         return text
 
-    @app.action(retry=Retry(attempts=3, base=60, jitter=0))
+    @app.action(retry=Retry(attempts=3, delay=60, jitter=0))
     def flaky(ctx: Ctx, text: str) -> str:
         ctx.log(f"trying {text}")
         ctx.progress(0.5, "half of it")

@@ -39,7 +39,7 @@ def make_app(url: str, file: Path, clock: Clock | None = None) -> Duly:
         if os.environ.get("MAY_DIE"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    @app.action(retry=Retry(attempts=3, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=3, delay=0, jitter=0))
     def die_once(ctx: Ctx) -> int:
         mark("die_once")
         if os.environ.get("MAY_DIE"):

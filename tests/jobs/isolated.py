@@ -52,7 +52,7 @@ def add_answers(app: Duly) -> None:
         await asyncio.sleep(0)
         return [a + b, os.getpid()]
 
-    @app.action(isolate="process", retry=Retry(attempts=3, base=0, jitter=0))
+    @app.action(isolate="process", retry=Retry(attempts=3, delay=0, jitter=0))
     def fail(ctx: Ctx, secret: Annotated[str, Redact], for_good: bool) -> None:
         error = NonRetryable if for_good else ValueError
         raise error(f"attempt {ctx.attempt} with {secret}")
@@ -150,7 +150,7 @@ def add_deaths(app: Duly, trace: Trace) -> None:
     def leave(ctx: Ctx) -> None:
         os._exit(3)
 
-    @app.action(isolate="process", retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(isolate="process", retry=Retry(attempts=2, delay=0, jitter=0))
     def die_once(ctx: Ctx) -> int:
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)

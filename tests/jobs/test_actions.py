@@ -197,7 +197,7 @@ def test_the_late_end_of_an_attempt_that_was_given_up_changes_nothing(app: Duly,
     """Its worker was taken for dead, and another one runs the job again."""
     gates = {1: Gate(), 2: Gate()}
 
-    @app.action(retry=Retry(attempts=5, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=5, delay=0, jitter=0))
     def act(ctx: Ctx) -> str:
         gates[ctx.attempt].pass_through()
         return f"attempt {ctx.attempt}"

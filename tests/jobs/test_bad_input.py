@@ -1,6 +1,7 @@
 """Every mistake gives one clear duly error, and nothing is half written."""
 
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -178,22 +179,39 @@ def test_an_option_that_does_not_exist_is_refused(app: Duly, act: Any):
 
 
 @pytest.mark.parametrize(
-    "policy",
+    ("policy", "reason"),
     [
-        {"attempts": 0},
-        {"attempts": -1},
-        {"attempts": 1.5},
-        {"base": -1},
-        {"base": float("nan")},
-        {"cap": float("inf"), "base": float("inf")},
-        {"jitter": float("nan")},
-        {"cap": 1e300},
-        {"base": 10**400},
+        ({"attempts": 0}, "attempts must be a whole number from 1, not 0"),
+        ({"attempts": -1}, "attempts must be a whole number from 1, not -1"),
+        ({"attempts": 1.5}, "attempts must be a whole number from 1, not 1.5"),
+        ({"delay": -1}, "delay must be 0 s to five years, not -1"),
+        ({"delay": "10"}, "delay must be 0 s to five years, not '10'"),
+        ({"delay": True}, "delay must be 0 s to five years, not True"),
+        ({"delay": float("nan")}, "delay must be 0 s to five years, not nan"),
+        ({"cap": float("inf"), "delay": float("inf")}, "cap must be 0 s to five years, not inf"),
+        ({"delay": 10**400}, "delay must be 0 s to five years, not 1000"),
+        ({"delay": []}, "a list must have 1 to 100 delays"),
+        ({"delay": [1] * 101}, "a list must have 1 to 100 delays"),
+        ({"delay": [1, -1]}, "delay must be 0 s to five years, not -1"),
+        ({"delay": [1, 10, 60], "attempts": 3}, "3 delays make 4 attempts, not 3"),
+        ({"delay": [1, 10], "factor": 3}, "give either a list of delays or a factor, not both"),
+        ({"delay": 7200}, "delay 7200 s is longer than cap 3600 s"),
+        ({"delay": [1, 7200]}, "give cap=7200"),
+        ({"cap": 1}, "delay 2 s is longer than cap 1 s"),
+        ({"cap": 1e300}, "cap must be 0 s to five years, not 1e"),
+        ({"factor": 0.5}, "factor must be 1 to 1000, not 0.5"),
+        ({"factor": float("nan")}, "factor must be 1 to 1000, not nan"),
+        ({"factor": float("inf")}, "factor must be 1 to 1000, not inf"),
+        ({"factor": "2"}, "factor must be 1 to 1000, not '2'"),
+        ({"jitter": float("nan")}, "jitter must be 0 s to five years, not nan"),
+        ({"jitter": "20"}, 'jitter must be seconds or a percentage like "20%"'),
+        ({"jitter": "-5%"}, "jitter must be seconds or a percentage"),
+        ({"jitter": "101%"}, "at most 100%: '101%'"),
     ],
     ids=str,
 )
-def test_a_retry_policy_that_could_not_be_followed_is_refused(policy: dict[str, Any]):
-    with pytest.raises(InvalidOption, match="retry"):
+def test_a_retry_policy_that_could_not_be_followed_is_refused(policy: dict[str, Any], reason: str):
+    with pytest.raises(InvalidOption, match=f"retry: .*{re.escape(reason)}"):
         Retry(**policy)
 
 

@@ -175,7 +175,7 @@ def test_what_goes_with_its_parent_is_canceled_too(app: Duly, send: Send, hire: 
         ctx.run_after(HOUR, send, 1)
         raise AssertionError("never reached") if ctx.canceled else RuntimeError("again")
 
-    job = app.run(parent.using(retry=Retry(attempts=3, base=2, jitter=0)))
+    job = app.run(parent.using(retry=Retry(attempts=3, jitter=0)))
     hire().work()
     (child,) = job.children()
     bulk = app.bulk.cancel(function=parent)
@@ -241,7 +241,7 @@ def test_failed_and_canceled_jobs_are_run_again_once(
 @pytest.mark.spec("N14")
 def test_dead_letters_only(app: Duly, send: Send, hire: Hire, clock: ManualClock):
     once = app.run(send, -1)
-    dead = app.run(send.using(retry=Retry(attempts=2, base=1, jitter=0)), -2)
+    dead = app.run(send.using(retry=Retry(attempts=2, delay=1, jitter=0)), -2)
     worker = hire()
     for _ in range(2):
         worker.work()
@@ -895,7 +895,7 @@ MANY = 1_200
 @pytest.fixture
 def killable(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Duly]:
     """An app whose jobs the killed process does not know, so that they wait."""
-    monkeypatch.setattr("duly.calls.bulk.RETRY", Retry(attempts=25, base=0, jitter=0))
+    monkeypatch.setattr("duly.calls.bulk.RETRY", Retry(attempts=25, delay=0, jitter=0))
     app = Duly(url)
     app.migrate()
 

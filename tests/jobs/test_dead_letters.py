@@ -8,7 +8,7 @@ from duly import Ctx, Duly, Function, JobNotFound, Limit, ManualClock, Retry, St
 from duly.errors import FunctionDeleted, InvalidOption
 from tests.jobs.support import Database, Hire
 
-TWICE = Retry(attempts=2, base=1, jitter=0)
+TWICE = Retry(attempts=2, delay=1, jitter=0)
 broken = True
 
 

@@ -66,7 +66,7 @@ def test_the_hook_is_called_once_on_success_failure_and_cancel(shop: Duly, hire:
 
 @pytest.mark.spec("R181")
 def test_the_hook_waits_for_the_last_attempt(shop: Duly, hire: Hire, clock: ManualClock):
-    work = shop.function("work").using(retry=Retry(attempts=2, base=60, jitter=0))
+    work = shop.function("work").using(retry=Retry(attempts=2, delay=60, jitter=0))
     shop.run(work, "badly")
     worker = hire()
     worker.work()
@@ -183,7 +183,7 @@ def test_the_hook_of_a_batch_is_called_once_when_the_last_member_has_ended(
     shop: Duly, hire: Hire, clock: ManualClock
 ):
     work = shop.function("work").using(on_complete=None)
-    later = work.using(retry=Retry(attempts=2, base=60, jitter=0))
+    later = work.using(retry=Retry(attempts=2, delay=60, jitter=0))
     batch = shop.batch(
         [work.bind(), work.bind("badly"), later.bind("badly"), work.bind()],
         on_complete=shop.function("all_done"),

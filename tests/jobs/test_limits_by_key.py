@@ -227,7 +227,7 @@ def test_a_canceled_body_counts_until_it_has_ended(
 def test_a_body_over_its_time_counts_until_it_has_ended(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, clock: ManualClock
 ):
-    late = work.using(timeout=5, retry=Retry(attempts=2, base=0, jitter=0))
+    late = work.using(timeout=5, retry=Retry(attempts=2, delay=0, jitter=0))
     job = app.run(late.using(limit=Limit("k", at_once=1)), 0)
     worker = hire()
     worker.start_due()
@@ -257,7 +257,7 @@ def test_the_end_of_an_earlier_attempt_does_not_free_the_slot_of_a_later_one(
 ):
     gates = [Gate(), Gate()]
 
-    @app.action(limit=Limit("k", at_once=2), timeout=5, retry=Retry(2, base=0, jitter=0))
+    @app.action(limit=Limit("k", at_once=2), timeout=5, retry=Retry(2, delay=0, jitter=0))
     def stay(ctx: Ctx) -> None:
         gates[ctx.attempt - 1].pass_through()
 
@@ -304,7 +304,7 @@ def test_a_job_that_lost_its_worker_keeps_its_turn(app: Duly, clock: ManualClock
     """Behind all that came meanwhile, each further loss would cost it as long again."""
     ran: list[int] = []
 
-    @app.action(limit=Limit("k", at_once=1), retry=Retry(base=5, jitter=0))
+    @app.action(limit=Limit("k", at_once=1), retry=Retry(delay=5, jitter=0))
     def work(ctx: Ctx, number: int) -> None:
         ran.append(number)
 
@@ -500,7 +500,7 @@ def test_a_job_that_runs_alone_waits_for_its_slot(
     app: Duly, work: Any, db: Database, hire: Hire, bodies: Bodies, clock: ManualClock
 ):
     job = app.run(
-        work.using(limit=Limit("k", at_once=1), retry=Retry(attempts=9, base=0, jitter=0)), 0
+        work.using(limit=Limit("k", at_once=1), retry=Retry(attempts=9, delay=0, jitter=0)), 0
     )
     for _ in range(2):
         victim = hire()
@@ -632,7 +632,7 @@ def test_eight_threads_in_two_processes_never_run_more_than_the_limit(
 def _hammer(url: str, counter: Any, guard: Any, enough: Any) -> None:
     app = Duly(url, concurrency=8)
 
-    @app.action(limit=Limit("k", at_once=2), retry=Retry(attempts=3, base=0, jitter=0))
+    @app.action(limit=Limit("k", at_once=2), retry=Retry(attempts=3, delay=0, jitter=0))
     def work(ctx: Ctx, number: int) -> None:
         with guard:
             counter["running"] += 1

@@ -278,7 +278,7 @@ def test_a_stale_attempt_never_overwrites_a_newer_one(app: Duly, hire: Hire):
     """A worker that was taken for dead continues, and reports progress."""
     gate = Gate()
 
-    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
     def work(ctx: Ctx) -> None:
         if ctx.attempt == 1:
             gate.pass_through()
@@ -305,7 +305,7 @@ def test_a_stale_attempt_never_overwrites_a_newer_one(app: Duly, hire: Hire):
 def test_a_new_attempt_begins_without_progress(app: Duly, hire: Hire, clock: ManualClock):
     gate = Gate()
 
-    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
     def work(ctx: Ctx) -> None:
         if ctx.attempt == 1:
             ctx.progress(0.9)
@@ -601,7 +601,7 @@ def test_lines_are_bounded_and_the_rest_is_counted(app: Duly, hire: Hire):
 
 
 def test_only_the_last_attempts_keep_their_lines(app: Duly, hire: Hire, clock: ManualClock):
-    @app.action(retry=Retry(attempts=15, base=1, jitter=0))
+    @app.action(retry=Retry(attempts=15, delay=1, factor=1, jitter=0))
     def work(ctx: Ctx) -> None:
         ctx.log(f"attempt {ctx.attempt}")
         raise ValueError("again")
@@ -774,7 +774,7 @@ def test_what_a_job_said_goes_with_it(app: Duly, hire: Hire, db: Database, clock
 
 
 def test_what_an_unfinished_job_said_stays(app: Duly, hire: Hire, db: Database, clock: ManualClock):
-    @app.action(retry=Retry(attempts=2, base=30 * DAY, cap=60 * DAY, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=30 * DAY, cap=60 * DAY, jitter=0))
     def work(ctx: Ctx) -> None:
         ctx.progress(0.5)
         ctx.log("line")

@@ -194,7 +194,7 @@ def test_the_newest_finished_job_of_every_function_outlives_the_rest(
 def test_exhausted_jobs_are_kept_thirty_days(
     app: Duly, clock: ManualClock, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):
-    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
     def flaky(ctx: Ctx, ok: bool) -> None:
         if not ok:
             raise ConnectionError
@@ -403,7 +403,7 @@ def test_many_jobs_expire_in_batches(app: Duly, db: Database, clock: ManualClock
 def test_a_job_that_has_started_and_waits_for_its_retry_no_longer_expires(
     app: Duly, clock: ManualClock, hire: Hire
 ) -> None:
-    @app.action(expires=30, retry=Retry(attempts=2, base=60, jitter=0))
+    @app.action(expires=30, retry=Retry(attempts=2, delay=60, jitter=0))
     def fails_once(ctx: Ctx) -> int:
         if ctx.attempt == 1:
             raise ValueError("not yet")

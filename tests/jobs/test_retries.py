@@ -1,5 +1,6 @@
 """A failed job is retried if its function has a `Retry`, after the delay that it gives."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def failed(attempt: int, retry: Retry | None = FIVE, **failure: Any) -> Any:
 
 @pytest.mark.spec("R174")
 @pytest.mark.parametrize("attempt", [1, 2, 3, 4])
-def test_the_delay_after_attempt_n_is_two_to_the_n_plus_up_to_a_second(attempt: int):
+def test_the_default_delay_after_attempt_n_is_two_to_the_n_plus_up_to_a_second(attempt: int):
     end = failed(attempt)
     assert end(0.0).run_at == 1000 * 2**attempt
     assert end(0.999).run_at == 1000 * 2**attempt + 999
@@ -51,7 +52,7 @@ def test_the_delay_after_attempt_n_is_two_to_the_n_plus_up_to_a_second(attempt: 
 def test_the_delay_is_capped_jitter_included():
     end = failed(20, Retry(attempts=50))
     assert (end(0.0).run_at, end(0.999).run_at) == (3_600_000, 3_600_000)
-    almost = failed(1, Retry(attempts=5, base=3599.5))
+    almost = failed(1, Retry(attempts=5, delay=3599.5))
     assert almost(0.999).run_at == 3_600_000
 
 
@@ -129,11 +130,11 @@ def test_an_exception_that_nobody_understands_fails_its_job_and_nothing_else(
             raise Odd() if which == "odd" else Silent()
         return which
 
-    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
     def act(ctx: Ctx, which: str) -> str:
         return body(which)
 
-    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
     async def act_async(ctx: AsyncCtx, which: str) -> str:
         return body(which)
 
@@ -243,6 +244,39 @@ def test_an_attempt_that_a_stop_interrupts_is_given_back_and_not_counted(app: Du
     assert jobs[0].result(0) == 1
     assert jobs[1].error is not None
     assert jobs[1].error.kind == ErrorKind.WORKER_LOST
+
+
+@pytest.mark.spec("R174")
+def test_jobs_wait_as_long_as_their_list_says(app: Duly, hire: Hire, clock: ManualClock):
+    started: list[float] = []
+
+    @app.action(retry=Retry(delay=[1, 10, 60], jitter=0))
+    def fail(ctx: Ctx) -> None:
+        started.append(clock.now() / 1000)
+        raise ValueError("boom")
+
+    app.run(fail)
+    worker = hire()
+    for _ in range(100):
+        worker.work()
+        clock.advance(1)
+    assert [b - a for a, b in pairwise(started)] == [1, 10, 60]
+
+
+def test_a_policy_from_before_a_field_was_renamed_still_allows_its_attempts(
+    app: Duly, hire: Hire, db: Database, clock: ManualClock
+):
+    @app.action(retry=FIVE)
+    def fails(ctx: Ctx) -> None:
+        raise ValueError("on purpose")
+
+    job, worker = app.run(fails), hire(concurrency=1)
+    db.execute("UPDATE @jobs SET retry = ?", '{"attempts":2,"base":60.0}')
+    worker.work()
+    assert job.state is State.PENDING
+    clock.advance(60)
+    worker.work()
+    assert (job.state, job.attempt) == (State.FAILED, 2)
 
 
 def test_a_policy_that_is_used_up_is_exhausted():

@@ -52,7 +52,7 @@ def test_a_retry_is_pending_again_with_a_later_time(
 ):
     monkeypatch.setattr("duly.runtime.outcomes.random.random", lambda: 0.0)
 
-    @app.action(retry=Retry(attempts=2, base=10))
+    @app.action(retry=Retry(attempts=2, delay=10))
     def flaky(ctx: Ctx) -> int:
         if ctx.attempt == 1:
             raise ConnectionError("try again")

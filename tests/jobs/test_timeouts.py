@@ -396,7 +396,7 @@ def test_a_clock_that_steps_forward_times_out_nobody(app: Duly, clock: ManualClo
 @pytest.mark.parametrize("kind", ["action", "mutation"])
 def test_the_policy_applies_to_timeouts(app: Duly, clock: ManualClock, hire: Hire, kind: str):
     gates = [Gate(), Gate()]
-    policy = Retry(attempts=2, base=10, jitter=0)
+    policy = Retry(attempts=2, delay=10, jitter=0)
 
     @app.action(timeout=2, retry=policy)
     def act(ctx: Ctx) -> None:

@@ -152,7 +152,7 @@ def test_the_ends_of_a_job_are_all_last(app: Duly, hire: Hire):
 
 
 def test_a_retry_is_seen_as_pending_again(app: Duly, hire: Hire, clock: ManualClock):
-    @app.action(retry=Retry(attempts=2, base=10, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=10, jitter=0))
     def work(ctx: Ctx) -> None:
         ctx.progress(ctx.attempt / 2)
         if ctx.attempt == 1:

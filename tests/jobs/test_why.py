@@ -17,7 +17,7 @@ def causes(app: Duly, job: Any) -> list[str]:
 
 @pytest.fixture
 def send(app: Duly):
-    @app.action(retry=Retry(attempts=3, base=60, jitter=0))
+    @app.action(retry=Retry(attempts=3, delay=60, jitter=0))
     def send(ctx: Ctx, to: str = "ada") -> None:
         if to == "nobody":
             raise ValueError("no such person")

@@ -137,7 +137,7 @@ def test_ticks_that_are_caught_up_see_the_costs_of_their_own_window(app: Duly, c
 def test_what_was_spent_is_spent_whatever_becomes_of_the_job(
     app: Duly, db: Database, clock: ManualClock
 ):
-    @app.action(retry=Retry(attempts=3, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=3, delay=0, jitter=0))
     def spend(ctx: Ctx) -> None:
         ctx.cost(2)
         ctx.cost(1)

@@ -121,7 +121,7 @@ def test_retention_does_not_change_what_is_seen(
 def test_dead_letters_that_are_kept_are_no_later_than_they_are(
     app: Duly, clock: ManualClock, hire: Hire
 ):
-    @app.action(retry=Retry(attempts=2, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
     def work(ctx: Ctx, fail: bool) -> None:
         if fail:
             raise ConnectionError
@@ -161,7 +161,7 @@ def test_the_last_day_is_counted_by_creation_and_without_its_edge(
 
 @pytest.mark.spec("R138")
 def test_attempts_are_not_counted_and_running_jobs_are(app: Duly, clock: ManualClock, hire: Hire):
-    @app.action(retry=Retry(attempts=3, base=0, jitter=0))
+    @app.action(retry=Retry(attempts=3, delay=0, jitter=0))
     def flaky(ctx: Ctx) -> None:
         raise ConnectionError
 

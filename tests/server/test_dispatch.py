@@ -317,7 +317,7 @@ def test_a_schedule_of_one_app_calls_a_function_of_another(shop, clock, hire, mo
                 "shop",
                 f"{address}/api/v1/dispatch/greet",
                 headers={"Authorization": "env:SHOP_AUTH"},
-                retry=Retry(attempts=3, base=1, jitter=0),
+                retry=Retry(attempts=3, delay=1, factor=1, jitter=0),
             )
             sender.schedules.create(
                 "hourly", sender.endpoint("shop").bind({"input": {"name": "ada"}}), cron="0 * * * *"

@@ -329,7 +329,7 @@ def test_a_retry_policy_sends_again_under_the_same_key_and_every_attempt_is_told
     app, clock, hire, told
 ):
     with listening(500, 429, 200) as listener:
-        app.endpoints.create("billing", listener.url, retry=Retry(attempts=5, base=2, jitter=0))
+        app.endpoints.create("billing", listener.url, retry=Retry(attempts=5, jitter=0))
         job = app.run(app.endpoint("billing"), {})
         worker = hire()
         for _ in range(3):
@@ -356,7 +356,7 @@ def test_what_says_that_it_is_our_fault_is_not_tried_again(app, clock, hire, sta
 @pytest.mark.parametrize("text", [f"Fri, 01 Jan {10**20} 00:00:00 GMT", "never", "-1", "9" * 400])
 def test_a_retry_after_that_makes_no_sense_is_not_heeded(app, clock, hire, told, text):
     with listening(Reply(503, b"", (("Retry-After", text),)), 200) as listener:
-        retry = Retry(attempts=2, base=1, jitter=0)
+        retry = Retry(attempts=2, delay=1, jitter=0)
         app.endpoints.create("billing", listener.url, retry=retry)
         job = app.run(app.endpoint("billing"), {})
         worker = hire()
@@ -376,7 +376,7 @@ def test_an_endpoint_may_say_when_it_wants_to_be_asked_again(app, clock, hire, f
         "too long": "99999999",
     }[form]
     with listening(Reply(503, b"", (("Retry-After", text),)), 200) as listener:
-        retry = Retry(attempts=2, base=1, jitter=0, cap=90 if form == "too long" else 3600)
+        retry = Retry(attempts=2, delay=1, jitter=0, cap=90 if form == "too long" else 3600)
         app.endpoints.create("billing", listener.url, retry=retry)
         job = app.run(app.endpoint("billing"), {})
         worker = hire()
@@ -484,7 +484,7 @@ def test_a_schedule_follows_its_endpoint(app, clock, told):
         advance(app, 3600, raises=False)
         assert [a.attempt for a in told] == [1]
         # From now on it is tried again, and later the endpoint is gone.
-        app.endpoints.update("billing", retry=Retry(attempts=2, base=1, jitter=0))
+        app.endpoints.update("billing", retry=Retry(attempts=2, delay=1, jitter=0))
         advance(app, 3600, raises=False)
         advance(app, 60, raises=False)
         assert [a.attempt for a in told] == [1, 1, 2]
@@ -710,3 +710,30 @@ def test_what_a_schedule_sends_to_an_endpoint_of_others_is_not_for_its_owner_to_
     ]
     assert [answer.status_code for answer in asked] == [404] * 5
     assert guarded.post(f"{path}/run", headers=ann).status_code == 200
+
+
+def test_a_retry_policy_over_http_takes_each_form_of_delay_and_jitter(app, guarded, bearer):
+    admin = bearer("admin")
+
+    def create(name: str, **retry: object):
+        body = {"name": name, "url": "https://billing.example/", "retry": retry}
+        return guarded.post(f"{V1}/endpoints", json=body, headers=admin)
+
+    defaults = {"attempts": 5, "delay": 2.0, "factor": 2.0, "cap": 3600.0, "jitter": 1.0}
+    assert create("a").json()["retry"] == defaults
+    given = {"attempts": 4, "delay": [1.0, 10.0, 60.0], "factor": 2.0, "cap": 90.0, "jitter": "20%"}
+    made = create("b", delay=[1, 10, 60], cap=90, jitter="20%")
+    assert made.json()["retry"] == given
+    assert app.endpoints.get("b").retry == Retry(delay=[1, 10, 60], cap=90, jitter="20%")
+    path = f"{V1}/endpoints/{made.json()['id']}"
+    again = guarded.patch(path, json={"version": 1, "retry": given}, headers=admin)
+    assert again.json()["retry"] == given
+    for wrong, reason in (
+        ({"delay": [1, 10], "attempts": 5}, "2 delays make 3 attempts, not 5"),
+        ({"jitter": "much"}, "a percentage like"),
+        ({"factor": 0}, "factor"),
+        ({"base": 2}, "base"),
+    ):
+        refused = create("c", **wrong)
+        assert refused.status_code == 422
+        assert reason in refused.text

@@ -137,7 +137,7 @@ def use_endpoints(ask: Recorded, app: Duly, hire: Hire, admin: dict[str, str]) -
             "url": listener.url,
             "secret": "env:ENDPOINT_KEY",
             "headers": {"Authorization": "env:ENDPOINT_AUTH"},
-            "retry": {"attempts": 2, "base": 0, "jitter": 0},
+            "retry": {"attempts": 2, "delay": 0, "jitter": 0},
         }
         for name, changes in {
             "echoes": {},

@@ -481,7 +481,7 @@ def test_five_attempts_with_backoff_of_at_most_an_hour_then_a_dead_letter(
 
 
 def test_a_function_with_a_retry_policy_keeps_it(app: Duly):
-    @app.action(retry=Retry(attempts=2, base=0))
+    @app.action(retry=Retry(attempts=2, delay=0))
     def process(ctx: Ctx, event_id: str) -> None: ...
 
     app.webhook("github", source=GitHub(secrets=[SECRET]), process=process)

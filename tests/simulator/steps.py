@@ -80,7 +80,7 @@ def draw_call(world: World, process: Process, names: Sequence[str] = NAMES) -> W
     if rng.random() < 0.5:
         options["timeout"] = rng.choice((2.0, 2.0, 20.0))
     if rng.random() < 0.5:
-        options["retry"] = Retry(attempts=rng.choice((2, 5)), base=rng.choice((0, 0, 2)), jitter=0)
+        options["retry"] = Retry(attempts=rng.choice((2, 5)), delay=rng.choice((0, 0, 2)), jitter=0)
     if rng.random() < 0.15:
         hook = known["after_job"]
         options["on_complete"] = _limited(rng, hook) if rng.random() < 0.3 else hook

@@ -16,7 +16,7 @@ from tests.torture.kill.trace import Trace
 from torture.load.terms import AT_ONCE
 from torture.load.ticks import SECOND, anchor_of
 
-SOON = Retry(attempts=8, base=0, jitter=0.05)
+SOON = Retry(attempts=8, delay=0, jitter=0.05)
 KEYS = 6
 SCHEDULES = int(os.environ.get("TORTURE_SCHEDULES", "0"))
 

@@ -43,7 +43,7 @@ NAME = "duly.bulk"
 QUEUE = "duly.bulk"
 """Every worker serves it, so that a paused or full queue does not prevent its own jobs from being
 canceled."""
-RETRY = Retry(attempts=25, base=2, cap=60, jitter=1)
+RETRY = Retry(attempts=25, cap=60)
 PAGE = 500
 SAMPLE = 10
 

@@ -36,7 +36,7 @@ def destroy(tx: Tx, message_id: str) -> None:
 # An action has side effects: it is retried only if it has a retry policy -------------------------
 
 
-@app.action(retry=Retry(attempts=5, base=1), timeout=60)
+@app.action(retry=Retry(attempts=5, delay=1, factor=1), timeout=60)
 def print_album(ctx: Ctx, photos: int) -> str:
     """Print photos, one by one. The first attempt ends with a paper jam."""
     for photo in range(photos):

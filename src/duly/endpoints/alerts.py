@@ -14,7 +14,7 @@ from duly.runtime.outbound import Client, parse_url
 NAME = QUEUE = "duly.alert"
 """Every worker serves duly's own queues, so no paused or busy queue holds up an alert."""
 TIMEOUT_SECONDS = 10.0
-RETRY = Retry(attempts=8, base=2, cap=600, jitter=1)
+RETRY = Retry(attempts=8, cap=600)
 
 
 def is_address(alert: str) -> bool:

@@ -467,7 +467,7 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
             error_message=message,
             exhausted=retry is not None,
         )
-    run_at = now + round(retry.delay(job.attempt, chance) * 1000)
+    run_at = now + round(retry.delay_after(job.attempt, chance) * 1000)
     return again(
         job,
         run_at=run_at,
@@ -493,7 +493,7 @@ def _after_failure(claim: Claim, failure: Raised, now: int, chance: float) -> Se
     retry = decode_retry(claim.retry)
     final = failure.final or failure.kind == ErrorKind.UNSTORABLE_RESULT
     if retry is not None and retry.allows(claim.attempt) and not final:
-        delay = retry.delay(claim.attempt, chance)
+        delay = retry.delay_after(claim.attempt, chance)
         if failure.after is not None:
             delay = retry.within(failure.after)
         return again(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duly.webhooks.inbox import WebhookEvent
 
 MAX_BYTES = 1 << 20
-RETRY = Retry(attempts=5, cap=3600.0)
+RETRY = Retry()
 """The retry policy for webhooks of functions that have none."""
 
 Filter = Callable[["WebhookEvent"], object] | Collection[str]

@@ -13,7 +13,7 @@ from tests.torture.kill.trace import Trace
 
 BYSTANDERS = 3
 PATIENCE = 60.0
-SOON = Retry(attempts=5, base=0, jitter=0.05)
+SOON = Retry(attempts=5, delay=0, jitter=0.05)
 
 
 def kill_myself() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, convert, field
 from msgspec.structs import asdict
 
 from duly.app import Duly
@@ -32,10 +32,24 @@ Secret = Annotated[str | None, Meta(description="The secret reference: env:NAME 
 
 
 class RetryShape(Shape):
-    attempts: Annotated[int, Meta(ge=1, le=1_000)] = 5
-    base: Annotated[float, Meta(ge=0, le=86_400)] = 2.0
-    cap: Annotated[float, Meta(ge=0, le=604_800)] = 3600.0
-    jitter: Annotated[float, Meta(ge=0, le=86_400)] = 1.0
+    attempts: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000)] | None,
+        Meta(description="Default: 5, or one more than a list has delays."),
+    ] = None
+    delay: Annotated[
+        float | list[float],
+        Meta(description="Seconds after the first attempt, or the delay after each attempt."),
+    ] = 2.0
+    factor: Annotated[
+        float, Meta(ge=1, le=1_000, description="Each delay is this many times the one before.")
+    ] = 2.0
+    cap: Annotated[
+        float, Meta(ge=0, le=604_800, description="The longest delay, including jitter.")
+    ] = 3600.0
+    jitter: Annotated[
+        float | str,
+        Meta(description='Added at random: up to so many seconds, or "20%" of the delay.'),
+    ] = 1.0
 
 
 class EndpointShape(Shape):
@@ -203,11 +217,7 @@ def _shape(endpoint: Endpoint) -> EndpointShape:
         secret=endpoint.secret,
         headers=dict(endpoint.headers),
         timeout=endpoint.timeout,
-        retry=None
-        if retry is None
-        else RetryShape(
-            attempts=retry.attempts, base=retry.base, cap=retry.cap, jitter=retry.jitter
-        ),
+        retry=None if retry is None else convert(asdict(retry), RetryShape),
         version=endpoint.version,
         created_at=endpoint.created,
         created_at_ms=to_ms(endpoint.created),

@@ -267,8 +267,9 @@ def _backoffs(record: JobRecord) -> list[Backoff]:
     policy = _retry(record)
     if policy is None or record.state.is_terminal:
         return []
-    coming = range(max(1, record.attempt), policy.attempts)
+    first = max(1, record.attempt)
     return [
-        Backoff(attempt + 1, round(policy.delay(attempt, 0) * SECOND))
-        for attempt in coming[:MAX_BACKOFFS]
+        Backoff(attempt + 1, round(policy.delay_after(attempt, 0) * SECOND))
+        for attempt in range(first, first + MAX_BACKOFFS)
+        if policy.allows(attempt)
     ]
