@@ -50,15 +50,31 @@ def test_version_is_the_version(run):
 def test_an_app_is_found_by_module_or_by_file(run, project, app):
     answer = run("--app", app, "migrate", cwd=project)
     assert answer.stdout.startswith("applied 0001_jobs\napplied 0002_functions\n"), answer.stderr
-    # A relative path starts at the app's folder, not where the command was typed.
     assert (project / "tiny.db").exists()
 
 
-def test_a_file_is_found_from_another_folder(run, project, tmp_path_factory):
+@pytest.mark.spec("N50")
+def test_a_relative_database_is_in_the_working_directory(run, project, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     answer = run("--app", f"{project}/tiny.py:app", "migrate", cwd=elsewhere)
     assert answer.returncode == 0, answer.stderr
-    assert (project / "tiny.db").exists()
+    assert (elsewhere / "tiny.db").exists()
+    assert not (project / "tiny.db").exists()
+
+
+@pytest.mark.spec("N50")
+@pytest.mark.parametrize(
+    "command",
+    [["worker"], ["ticker"], ["serve", "--port=0"], ["run", "hello"], ["doctor"], ["jobs", "list"]],
+    ids=" ".join,
+)
+def test_only_migrate_creates_a_missing_database(run, project, tmp_path_factory, command):
+    assert run("--app", "tiny:app", "migrate", cwd=project).returncode == 0
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    answer = run("--app", f"{project}/tiny.py:app", *command, cwd=elsewhere)
+    assert answer.returncode == 1
+    assert f"there is no database at {elsewhere}/tiny.db; " in answer.stdout + answer.stderr
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_the_environment_names_the_app(run, project):

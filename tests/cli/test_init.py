@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 import duly
 from tests.cli.processes import environment
@@ -32,6 +36,33 @@ def test_it_writes_an_app_that_runs(terminal: Terminal, tmp_path):
     ).json
     assert (job["function"], job["state"]) == ("send", "pending")
     assert (tmp_path / "duly-dev.db").exists()
+
+
+@pytest.mark.parametrize("before", [None, "", "*.pyc", "*.db\n*.db-duly/\n", "# ours\n\n*.pyc\n"])
+def test_git_ignores_the_database_and_the_files_beside_it(
+    terminal: Terminal, tmp_path, before: str | None
+):
+    ignored = tmp_path / ".gitignore"
+    if before is not None:
+        ignored.write_text(before)
+    terminal.run("init", cwd=tmp_path)
+    text = ignored.read_text()
+    assert text.startswith(before or "")
+    lines = text.splitlines()
+    assert len(set(lines)) == len(lines)
+    terminal.run("init", "more.py", cwd=tmp_path)
+    assert ignored.read_text() == text
+
+    subprocess.run([sys.executable, "tasks.py"], cwd=tmp_path, env=environment(), check=True)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    with closing(sqlite3.connect(tmp_path / "duly-dev.db")) as reader:
+        reader.execute("SELECT * FROM messages")  # so that SQLite's own files are there
+        made = {path.name for path in tmp_path.glob("duly-dev.db*")}
+        assert made == {"duly-dev.db", "duly-dev.db-wal", "duly-dev.db-shm", "duly-dev.db-duly"}
+        status = ["git", "status", "--porcelain", "--untracked-files=all"]
+        seen = subprocess.run(status, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "duly-dev" not in seen.stdout
+    assert "tasks.py" in seen.stdout
 
 
 def test_nothing_is_overwritten(terminal: Terminal, tmp_path):

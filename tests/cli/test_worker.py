@@ -186,7 +186,7 @@ def test_a_script_is_its_own_command_line(tmp_path: Path):
         "    app.run(hello)\n"
         "    app.main()\n"
     )
-    worker = Process([sys.executable, str(script), "worker"], environment(), cwd=TOP)
+    worker = Process([sys.executable, str(script), "worker"], environment(), cwd=tmp_path)
     database = tmp_path / "shop.db"
     try:
         wait_until(lambda: _finished(database), f"the job has run\n{worker.errors()}")

@@ -101,6 +101,20 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path):
     assert ended.returncode == 0, f"{name(page)}, the line numbers are its own:\n{ended.stderr}"
 
 
+def test_the_readme_runs_twice_from_any_directory(tmp_path: Path):
+    script, folder = tmp_path / "first.py", tmp_path / "elsewhere"
+    script.write_text(as_script(README), encoding="utf-8")
+    folder.mkdir()
+
+    for _ in range(2):
+        ended = run([str(script)], folder)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == "1 message deleted\n"
+
+    assert (folder / "chat.db").exists()
+    assert not (tmp_path / "chat.db").exists()
+
+
 def test_what_is_not_run_says_why(record_property):
     left_out = [(page, block) for page in PAGES for block in blocks(page) if block.not_run]
     for page, block in left_out:

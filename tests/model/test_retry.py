@@ -100,5 +100,10 @@ def test_a_stored_policy_is_read_as_it_was(policy: Retry):
     assert hash(decode_retry(encode_retry(policy))) == hash(policy)
 
 
+def test_a_delay_that_no_float_can_hold_is_capped():
+    assert Retry(5000, factor=1000).delay_after(4999, 0) == 3600
+    assert Retry(5000, delay=0, factor=1000, jitter=0).delay_after(4999, 0) == 0
+
+
 def test_a_field_that_is_not_known_is_ignored():
     assert decode_retry(json.dumps({"attempts": 3, "base": 60.0})) == Retry(3)

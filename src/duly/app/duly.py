@@ -133,7 +133,8 @@ class Duly(Verbs, Registry):
     ) -> None:
         """Configure the application.
 
-        `url`: sqlite:///shop.db, sqlite:///:memory: or postgresql://…; default: DULY_DATABASE_URL.
+        `url`: sqlite:///shop.db (relative to the working directory), sqlite:////var/lib/shop.db,
+        sqlite:///:memory: or postgresql://…; default: DULY_DATABASE_URL.
         `imports`: modules that define functions, imported when a worker starts.
         `apply`: "start" applies changed schedule declarations to the store when the app, or a
         worker, starts; "manual" leaves that to `app.schedules.apply()`.
@@ -157,8 +158,7 @@ class Duly(Verbs, Registry):
         _check_options(given, name, concurrency, threads, shortest, synchronous, pool)
         assert given is not None
         clock = clock or SystemClock()
-        folder = _folder_of_caller()
-        store = self._store_maker(given, folder, clock, schema, pooler, synchronous, pool)
+        store = self._store_maker(given, clock, schema, pooler, synchronous, pool)
         settings = Settings(
             name=name,
             imports=tuple(imports),
@@ -680,12 +680,6 @@ def _frame(depth: int) -> FrameType:
         frame = frame.f_back
     assert frame is not None
     return frame
-
-
-def _folder_of_caller() -> Path:
-    """The folder of the module that creates the app, so that every process uses the same file."""
-    file = _frame(2).f_globals.get("__file__")
-    return Path(file).resolve().parent if file else Path.cwd()
 
 
 def _find_in_modules(app: Duly) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import click
 import msgspec
@@ -83,7 +82,7 @@ def copy(
 def _store(url: str, clock: SystemClock, schema: str) -> Generator[Store]:
     if url.endswith(":memory:"):
         raise InvalidURL("a :memory: database is lost when this command ends; name a file")
-    store = make_store(url, Path.cwd(), clock, schema, pooler=False, synchronous="FULL")
+    store = make_store(url, clock, schema, pooler=False, synchronous="FULL")
     try:
         yield store
     finally:

@@ -15,6 +15,8 @@ from duly.cli.command import EXIT_USAGE, Command, fail
 from duly.cli.root import Root
 
 PROJECT = Path("pyproject.toml")
+IGNORED = Path(".gitignore")
+DATABASE_FILES = ("*.db", "*.db-wal", "*.db-shm", "*.db-duly/")
 
 
 class Project(NamedTuple):
@@ -31,7 +33,7 @@ def init(root: Root, file: Path) -> None:
     """Write a starter app.
 
     It is a copy of the demo that `duly dev` runs, and is named in pyproject.toml so that commands
-    find it. Existing files are not overwritten.
+    find it. Its database is listed in .gitignore. Existing files are not overwritten.
 
     \b
     duly init
@@ -45,8 +47,12 @@ def init(root: Root, file: Path) -> None:
     _write(file, _code(file))
     if project.text is not None:
         PROJECT.write_text(project.text, encoding="utf-8")
-    root.out.show({"file": str(file), "app": app, "project": project.description}, lambda: None)
-    root.out.say(f"wrote {file}\n{project.description}:\n")
+    ignored = _ignore_databases()
+    root.out.show(
+        {"file": str(file), "app": app, "project": project.description, "gitignore": ignored},
+        lambda: None,
+    )
+    root.out.say(f"wrote {file}\n{ignored}\n{project.description}:\n")
     root.out.say("".join(f"    {line}\n" for line in lines.splitlines()))
     root.out.say(f"Next:\n\n{_commands(file)}")
 
@@ -89,6 +95,19 @@ def _project(lines: str) -> Project:
         return Project(changed, f"added to {PROJECT}")
     # It names an app already, or has a form that lines cannot be appended to.
     return Project(None, f"did not change {PROJECT}; add this so that commands find the app")
+
+
+def _ignore_databases() -> str:
+    """Keep SQLite databases, and the files beside them, out of Git."""
+    text = IGNORED.read_text(encoding="utf-8") if IGNORED.exists() else ""
+    missing = [line for line in DATABASE_FILES if line not in map(str.strip, text.splitlines())]
+    if not missing:
+        return f"did not change {IGNORED}"
+    separator = "" if not text or text.endswith("\n") else "\n"
+    added = "".join(f"{line}\n" for line in missing)
+    with IGNORED.open("a", encoding="utf-8") as file:
+        file.write(f"{separator}{added}")
+    return f"added to {IGNORED}" if text else f"wrote {IGNORED}"
 
 
 def _is_toml(text: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -85,8 +84,8 @@ class Gateway:
     ) -> None:
         """Create the gateway.
 
-        `database`: a file, sqlite:///file.db or sqlite:///:memory:; a relative path starts at the
-        folder of the calling module. `handlers`: functions by name, in addition to those that
+        `database`: a file, sqlite:///file.db or sqlite:///:memory:; a relative path is relative to
+        the working directory. `handlers`: functions by name, in addition to those that
         `@gateway.handler` adds. `secret`: env:NAME or file:PATH of the bearer secret that callers
         must send; without one, only requests from the same machine are accepted.
         """
@@ -94,7 +93,7 @@ class Gateway:
         self.name = name
         self.secret = None if secret is None else check_reference(secret)
         self.clock: Clock = clock or SystemClock()
-        self._store = CronStore(_path(database, _folder_of_caller()))
+        self._store = CronStore(_path(database))
         self._handlers = Handlers()
         self._declared: list[NewCron] = []
         self._runs: dict[str, Run] = {}
@@ -489,12 +488,7 @@ def _unrunnable(cron: CronRecord, error: str, now: int) -> CronRecord:
         return replace(cron, next_at=None, last_status="error", last_error=error)
 
 
-def _path(database: str | Path, folder: Path) -> Path | None:
+def _path(database: str | Path) -> Path | None:
     if isinstance(database, str) and database.startswith("sqlite:"):
-        return sqlite_path(database, folder)
-    return folder / database
-
-
-def _folder_of_caller() -> Path:
-    file = sys._getframe(2).f_globals.get("__file__")  # pyright: ignore[reportPrivateUsage]
-    return Path(file).resolve().parent if file else Path.cwd()
+        return sqlite_path(database)
+    return Path(database).absolute()

@@ -52,11 +52,11 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         cap = _seconds("cap", self.cap)
-        if isinstance(self.delay, Sequence) and not isinstance(self.delay, str | bytes):
-            delay: float | tuple[float, ...] = _listed(self.delay, self.factor)
-            attempts = len(delay) + 1
-        else:
-            delay, attempts = _seconds("delay", self.delay), ATTEMPTS
+        delay = (
+            _listed(self.delay, self.factor)
+            if isinstance(self.delay, Sequence) and not isinstance(self.delay, str | bytes)
+            else _seconds("delay", self.delay)
+        )
         longest = max(delay) if isinstance(delay, tuple) else delay
         if longest > cap:
             raise InvalidOption(
@@ -70,7 +70,7 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
         force_setattr(self, "factor", float(self.factor))
         force_setattr(self, "cap", cap)
         force_setattr(self, "jitter", _jitter(self.jitter))
-        force_setattr(self, "attempts", _attempts(self.attempts, attempts, delay))
+        force_setattr(self, "attempts", _attempts(self.attempts, delay))
 
     def allows(self, attempt: int) -> bool:
         """Whether another attempt may follow attempt number `attempt`."""
@@ -120,12 +120,13 @@ def _listed(delays: Sequence[Delay], factor: float) -> tuple[float, ...]:
     return tuple(_seconds("delay", delay) for delay in delays)
 
 
-def _attempts(given: object, implied: int, delay: float | tuple[float, ...]) -> int:
+def _attempts(given: object, delay: float | tuple[float, ...]) -> int:
+    implied = len(delay) + 1 if isinstance(delay, tuple) else None
     if given is None:
-        return implied
+        return implied or ATTEMPTS
     if type(given) is not int or given < 1:
         raise InvalidOption("retry", f"attempts must be a whole number from 1, not {given!r}")
-    if isinstance(delay, tuple) and given != implied:
+    if implied is not None and given != implied:
         raise InvalidOption(
             "retry",
             f"{implied - 1} delays make {implied} attempts, not {given}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -13,12 +12,9 @@ from duly.store.base import POOL
 from duly.store.sqlite import SqliteStore
 from duly.store.table import Store
 
-log = logging.getLogger(__name__)
-
 
 def make_store(
     url: str,
-    folder: Path,
     clock: Clock,
     schema: str,
     pooler: bool,
@@ -27,7 +23,7 @@ def make_store(
 ) -> Store:
     scheme = url.partition("://")[0].partition("+")[0]
     if scheme == "sqlite":
-        return SqliteStore(sqlite_path(url, folder), synchronous=synchronous)
+        return SqliteStore(sqlite_path(url), synchronous=synchronous)
     if scheme in ("postgres", "postgresql"):
         postgres = importlib.import_module("duly.store.postgres")
         system_clock = clock if isinstance(clock, SystemClock) else None
@@ -41,10 +37,10 @@ def make_store(
     )
 
 
-def sqlite_path(url: str, folder: Path) -> Path | None:
-    """The path, or None for a private temporary file.
+def sqlite_path(url: str) -> Path | None:
+    """The absolute path, or None for a private temporary file.
 
-    A relative path starts at the app module's folder.
+    A relative path is relative to the working directory, which may change later.
     """
     rest = url.partition("://")[2]
     if not rest.startswith("/") or rest == "/":
@@ -54,8 +50,4 @@ def sqlite_path(url: str, folder: Path) -> Path | None:
     name = unquote(rest[1:].partition("?")[0])
     if name == ":memory:":
         return None
-    path = Path(name)
-    if not path.is_absolute():
-        path = folder / path
-        log.info("using the database at %s", path)
-    return path
+    return Path(name).absolute()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from duly import zones
@@ -67,7 +66,7 @@ def override(
     if core.service is not None:
         raise InvalidOption("override", "stop the app first")
     clock = clock or ManualClock()
-    store = make_store(url, Path.cwd(), clock, schema, False, "FULL")
+    store = make_store(url, clock, schema, False, "FULL")
     before = core.exchange(store, clock)
     # All of them, in reverse order, even if one fails.
     with ExitStack() as ending:

@@ -66,7 +66,6 @@ class LateStore:
 
 def late_store(
     url: str,
-    folder: Path,
     clock: Clock,
     schema: str,
     pooler: bool,
@@ -90,7 +89,7 @@ def _make(
         return DjangoSqliteStore(sqlite_path(wrapper), synchronous=synchronous)
     if wrapper.vendor == "postgresql":
         url = postgres_url(wrapper.settings_dict)
-        return make_store(url, Path(), clock, schema, pooler, synchronous, pool)
+        return make_store(url, clock, schema, pooler, synchronous, pool)
     raise _wrong(alias, f"is {wrapper.display_name}; duly supports SQLite and PostgreSQL")
 
 

@@ -142,7 +142,8 @@ class SqliteStore(Store):
             )
         if not self.path.exists():
             raise errors.StoreMissing(
-                f"there is no database at {self.path}; create it with `duly migrate`"
+                f"there is no database at {self.path}; create it with `duly migrate`, "
+                "or change to the directory that contains it"
             )
         with translated(self.where), self.gate:
             raw = sqlite3.connect(
