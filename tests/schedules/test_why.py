@@ -9,7 +9,7 @@ from duly import Budget, Ctx, Duly, ManualClock, ScheduleNotFound
 from duly.model.schedule import Reason
 from duly.model.why_schedule import in_words
 from duly.testing import drain
-from tests.jobs.support import Database
+from tests.jobs.support import Database, Hire
 from tests.schedules.support import at, tick_all, utc
 
 pytestmark = pytest.mark.spec("N6")
@@ -77,6 +77,26 @@ def test_what_is_paused_says_by_whom(app: Duly, digest: Any, post: Any):
     assert "its function post is paused by ann (flood)" in why.text
     assert why.reasons[-1].reason == Reason.KILL_SWITCH
     assert why.text.endswith("its next tick is 2026-07-01T09:00:00Z, which would be skipped.")
+
+
+def test_a_due_tick_names_the_missing_ticker_at_once(
+    app: Duly, clock: ManualClock, digest: Any, hire: Hire
+):
+    at(clock, utc(2026, 7, 1, 8, 59, 59))
+    assert causes(app) == ["never_ticked", "next_tick"]
+    at(clock, utc(2026, 7, 1, 9))
+    assert causes(app) == ["overdue", "never_ticked"]
+    said = app.schedules.why("digest").text
+    due = "its tick of 2026-07-01T09:00:00Z is due"
+    assert said.startswith("digest does not run: ")
+    assert f"{due}, but no worker is running; start a worker or a ticker" in said
+
+    hire()  # a worker may have a ticker, or have been started with --no-ticker
+    assert causes(app) == ["never_ticked", "next_tick"]
+    said = app.schedules.why("digest").text
+    assert f"{due}; a ticker processes it immediately, if one is running" in said
+    clock.advance(61)
+    assert "has been overdue for 61 s; start a ticker" in app.schedules.why("digest").text
 
 
 def test_nobody_looks_at_it(app: Duly, clock: ManualClock, digest: Any):

@@ -69,6 +69,8 @@ class ScheduleFacts(msgspec.Struct, frozen=True):
     """The job of its last tick."""
     coming: Sequence[Decided]
     """The next ticks, as they would be decided now."""
+    has_workers: bool
+    """Whether a worker is running; most have a ticker. Tickers alone leave no trace in the store."""
 
 
 STOPPED_CAUSES = frozenset(
@@ -147,9 +149,13 @@ def _of_lateness(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
     record = facts.record
     found: list[ScheduleReason] = []
     lag = 0 if record.due_at is None else now - record.due_at
-    if record.next_tick_at is not None and lag > GRACE_MS:
-        at = moment(record.next_tick_at)
+    at = moment(record.next_tick_at)
+    is_due = record.next_tick_at is not None and record.due_at is not None and lag >= 0
+    if is_due and lag > GRACE_MS:
         text = f"its tick of {at} has been overdue for {lag // 1000} s; start a ticker"
+        found.append(ScheduleReason(ScheduleCause.OVERDUE, text))
+    elif is_due and not facts.has_workers:
+        text = f"its tick of {at} is due, but no worker is running; start a worker or a ticker"
         found.append(ScheduleReason(ScheduleCause.OVERDUE, text))
     if facts.late is not None:
         text = f"it is late: {facts.late}"
@@ -195,7 +201,9 @@ def _next(facts: ScheduleFacts, now: int) -> ScheduleReason:
     when = at if due in (None, record.next_tick_at) else f"{at} (due {moment(due)})"
     first = next((each for each in facts.coming if each.tick_at == record.next_tick_at), None)
     if first is None or not isinstance(first.decision, Skip):
-        said = f"its next tick is {when}" if due is None or due > now else f"its tick {when} is due"
+        is_due = due is not None and due <= now
+        said = f"its tick of {when} is due; a ticker processes it immediately, if one is running"
+        said = said if is_due else f"its next tick is {when}"
         return ScheduleReason(ScheduleCause.NEXT_TICK, said, until=due)
     skip = first.decision
     if skip.reason in _REPORTED_BEFORE:

@@ -54,6 +54,7 @@ def _facts(core: Core, record: ScheduleRecord, coming: Sequence[Decided]) -> Sch
         detail={} if newest is None else detail_of(newest.detail),
         job=None if newest is None or newest.job_id is None else store.get(newest.job_id),
         coming=coming,
+        has_workers=any(not worker.alone for worker in store.workers()),
     )
 
 
