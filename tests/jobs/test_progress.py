@@ -98,7 +98,7 @@ def test_progress_is_seen_by_everybody(app: Duly, hire: Hire, clock: ManualClock
     assert job.progress == Progress(0.5, "half", from_ms(clock.now()))
     gate.open()
     worker.work()
-    assert job.progress == Progress(0.5, "half", from_ms(clock.now()))
+    assert job.progress == Progress(1, "half", from_ms(clock.now()))
 
 
 def test_the_last_value_is_there_when_the_job_has_ended(app: Duly, hire: Hire):
@@ -114,6 +114,33 @@ def test_the_last_value_is_there_when_the_job_has_ended(app: Duly, hire: Hire):
     assert job.state == State.SUCCEEDED
     assert job.progress is not None
     assert (job.progress.value, job.progress.note) == (1.0, "done")
+
+
+@pytest.mark.spec("N51")
+def test_progress_ends_at_one_when_the_job_succeeds(app: Duly, hire: Hire):
+    @app.action
+    def count(ctx: Ctx, until: int) -> None:
+        for step in range(until):
+            ctx.progress(step / until, f"step {step}")
+
+    @app.action(retry=Retry(attempts=2, delay=0, jitter=0))
+    def reports_only_at_first(ctx: Ctx) -> None:
+        if ctx.attempt == 1:
+            ctx.progress(0.3)
+            raise ValueError("again")
+
+    job, silent, retried = app.run(count, 4), app.run(count, 0), app.run(reports_only_at_first)
+    worker = hire()
+    worker.work()
+    worker.work()
+
+    assert {each.state for each in (job, silent, retried)} == {State.SUCCEEDED}
+    assert job.progress is not None
+    assert (job.progress.value, job.progress.note) == (1, "step 3")
+    [*_, last] = job.watch(timeout=30)
+    assert (last.state, last.progress, last.note) == ("succeeded", 1, "step 3")
+    assert silent.progress is None, "a job that does not use it has none"
+    assert retried.progress is None
 
 
 def test_the_last_value_of_a_failed_job_is_there_too(app: Duly, hire: Hire):
@@ -134,7 +161,7 @@ def test_a_thousand_updates_cost_one_write(app: Duly, hire: Hire, writes: list[i
     @app.action
     def work(ctx: Ctx) -> None:
         for step in range(1000):
-            ctx.progress(step / 1000)
+            ctx.progress(step / 1000, str(step))
 
     jobs = [app.run(work) for _ in range(3)]
     worker = hire()
@@ -143,7 +170,7 @@ def test_a_thousand_updates_cost_one_write(app: Duly, hire: Hire, writes: list[i
     worker.work()
 
     assert writes == [3]
-    assert [job.progress.value for job in jobs if job.progress] == [0.999] * 3
+    assert [job.progress.note for job in jobs if job.progress] == ["999"] * 3
 
 
 def test_a_process_writes_at_most_four_times_a_second(
@@ -226,7 +253,7 @@ def test_an_async_action_awaits_its_progress(app: Duly, hire: Hire):
 
     progress, lines = asyncio.run(look())
     assert progress is not None
-    assert (progress.value, progress.note) == (0.25, "a quarter")
+    assert (progress.value, progress.note) == (1, "a quarter")
     assert texts(lines) == ["from a task"]
 
 
@@ -299,7 +326,7 @@ def test_a_stale_attempt_never_overwrites_a_newer_one(app: Duly, hire: Hire):
     first.die()
 
     assert job.progress is not None
-    assert (job.progress.value, job.progress.note) == (0.1, "second")
+    assert (job.progress.value, job.progress.note) == (1, "second")
 
 
 def test_a_new_attempt_begins_without_progress(app: Duly, hire: Hire, clock: ManualClock):
@@ -408,7 +435,6 @@ def test_progress_waits_for_the_end_of_an_outage(
 
     assert job.state == State.SUCCEEDED
     assert job.progress is not None
-    assert job.progress.value == 0.5
     assert texts(job.logs()) == ["kept"]
 
 

@@ -39,7 +39,7 @@ class Progress(msgspec.Struct, frozen=True):
     """The progress that a job last reported."""
 
     value: float
-    """From 0 to 1."""
+    """From 0 to 1; 1 once the job has succeeded."""
     note: str | None
     at: datetime
 
@@ -205,7 +205,7 @@ class Job(Generic[R_co]):
 
     @property
     def progress(self) -> Progress | None:
-        """The progress that the current or latest attempt reported; None if it reported none."""
+        """What the current or latest attempt reported, 1 if it succeeded; None if it reported none."""
         looks = self._core.ready().look([self._id])
         if not looks:
             # The job does not exist or is not committed; reading it tells which.
@@ -325,7 +325,7 @@ class AsyncJob(Generic[R_co]):
         return value
 
     async def progress(self) -> Progress | None:
-        """The progress that the current or latest attempt reported; None if it reported none."""
+        """What the current or latest attempt reported, 1 if it succeeded; None if it reported none."""
         looks = await self._core.threads.look(lambda: self._core.ready().look([self._id]))
         if not looks:
             await self.record()
@@ -389,8 +389,8 @@ def failure_of(record: JobRecord) -> JobFailure | None:
 
 def _progress_in(looks: Sequence[Look]) -> Progress | None:
     for look in looks:
-        if look.has_progress and look.value is not None and look.updated_at is not None:
-            return Progress(look.value, look.note, from_ms(look.updated_at))
+        if look.progress is not None and look.updated_at is not None:
+            return Progress(look.progress, look.note, from_ms(look.updated_at))
     return None
 
 

@@ -77,6 +77,13 @@ class Look(msgspec.Struct, frozen=True):
         last_attempt = (self.token - 1) | 1
         return self.reported is not None and self.reported >> _REPORTS == last_attempt
 
+    @property
+    def progress(self) -> float | None:
+        """The last report of that attempt, or 1 if it succeeded; None if it reported none."""
+        if not self.has_progress:
+            return None
+        return 1.0 if self.state is State.SUCCEEDED else self.value
+
 
 class Event(msgspec.Struct, frozen=True):
     """The state of a job, as a watcher receives it. A later event has a larger revision."""
@@ -85,14 +92,14 @@ class Event(msgspec.Struct, frozen=True):
     state: State
     attempt: int
     progress: float | None
-    """Of the current or latest attempt; None until it has reported progress."""
+    """Of the current or latest attempt; None until it has reported progress. 1 once it succeeded."""
     note: str | None
     revision: int
 
 
 def event_of(look: Look) -> Event:
-    value, note = (look.value, look.note) if look.has_progress else (None, None)
-    return Event(look.job_id, look.state, look.attempt, value, note, look.revision)
+    note = look.note if look.has_progress else None
+    return Event(look.job_id, look.state, look.attempt, look.progress, note, look.revision)
 
 
 def revision_of(token: int, reports: int = 0) -> int:

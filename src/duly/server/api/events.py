@@ -131,7 +131,8 @@ def _content(news: News) -> dict[str, Any]:
     content = {"at": iso(from_ms(news.at)), "at_ms": news.at}
     match news:
         case JobNews():
-            progress = {"value": news.value, "note": news.note} if news.look.has_progress else None
+            value = news.look.progress
+            progress = None if value is None else {"value": value, "note": news.note}
             return content | {
                 "id": news.id,
                 "function": news.function,
