@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from collections import deque
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -473,6 +474,33 @@ def test_ticks_follow_the_example_of_the_document(app: Duly, clock: ManualClock,
     app.schedules.enable("digest")
     tick_all(app)
     assert next_tick() == ("dispatched", None), "they are more than a day ago"
+
+
+@pytest.mark.spec("R140")
+def test_a_condition_that_is_tried_gets_the_signal_that_it_looks_at(url: str):
+    asked: list[str] = []
+
+    def signal(schedule: Schedule) -> Any:
+        asked.append(schedule.key)
+        return {"mood": "calm"}
+
+    with closing(prepare(Duly(url, clock=ManualClock(), signal=signal))) as app:
+
+        @app.action
+        def post(ctx: Ctx) -> None: ...
+
+        looks = {"/signal_rpc_result/mood": {"eq": "calm"}}
+        app.schedules.create("without", post, cron="0 * * * *")
+        app.schedules.create("with", post, cron="0 * * * *", condition=looks)
+
+        tried = app.schedules.explain("without", looks)
+        assert [(check.found, check.actual) for check in tried.checks] == [(True, "calm")]
+        assert tried.passes
+        assert asked == ["without"]
+        assert app.schedules.explain("with").passes
+        assert asked == ["without", "with"]
+        assert app.schedules.explain("with", {"/last_24h_stats/failed": {"lt": 3}}).passes
+        assert asked == ["without", "with"], "this one does not look at it"
 
 
 @pytest.mark.spec("R140")

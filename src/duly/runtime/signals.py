@@ -17,7 +17,7 @@ import msgspec
 from duly.clock import os_monotonic
 from duly.model import strict_json
 from duly.model.decide import Signal, needs_signal
-from duly.model.schedule import ScheduleRecord, plan_of
+from duly.model.schedule import Plan, ScheduleRecord, plan_of
 from duly.model.stored_values import attempt
 from duly.model.text import storable
 
@@ -52,11 +52,14 @@ def ask_for_signals(
     return _Round(program, wanted).answers() if wanted else {}
 
 
-def ask_for_signal(program: AnswersSignals, record: ScheduleRecord) -> Mapping[str, Signal]:
-    """The same for a single schedule, which must be answered now."""
-    if not _needs_signal(record):
+def ask_for_signal(program: AnswersSignals, plan: Plan) -> Mapping[str, Signal]:
+    """The same for a single schedule, which must be answered now.
+
+    The condition of the plan decides, which may be another one than the stored one.
+    """
+    if not needs_signal(plan):
         return {}
-    return {record.id: LATE_SIGNAL, **_Round(program, [record]).answers()}
+    return {plan.id: LATE_SIGNAL, **_Round(program, [plan.record]).answers()}
 
 
 def _needs_signal(record: ScheduleRecord) -> bool:

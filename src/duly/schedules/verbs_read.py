@@ -175,7 +175,7 @@ class ReadVerbs(VerbsBase):
             return Explanation(())
         if isinstance(plan.condition, Malformed):
             raise InvalidCondition(None, plan.condition.error)
-        signals = ask_for_signal(self._core, plan.record)
+        signals = ask_for_signal(self._core, plan)
         facts = self._core.ready().facts([plan], self._core.now(), signals)
         return plan.condition.explain(context_of(plan, facts))
 
@@ -238,7 +238,7 @@ def _coming(
 ) -> Iterator[Decided]:
     """The upcoming ticks, each decided as of now."""
     now = core.now()
-    facts = core.ready().facts([plan], now, ask_for_signal(core, plan.record))
+    facts = core.ready().facts([plan], now, ask_for_signal(core, plan))
     return preview(plan, facts, now, simulate=simulate, result=result)
 
 
