@@ -66,6 +66,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How many transactions of async code may be open at the same time."""
 
 
+CHECK_RESULTS = "DULY_CHECK_RESULTS"
+"""The environment variable with which `duly dev` asks its workers to check results."""
+
+
 class Core(ABC):
     """One application as its own parts see it; `duly.app.program` has the complete class."""
 
@@ -83,6 +87,8 @@ class Core(ABC):
         self.service: Service | None = None
         self.threads = Threads(transactions=settings.transactions)
         self.counts = Counts()
+        self.checks_results = CHECK_RESULTS in os.environ
+        """Whether to warn of results that do not match their annotation; not in production."""
         self.watchers = Watchers(self.ready)
         self.feed = Feed(self.ready, self.now)
         self.lock = threading.RLock()

@@ -5,9 +5,10 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 import duly.testing as kit
 from duly import AsyncCtx, Canceled, Ctx, Duly, ManualClock, Redact, Retry, State, SystemClock, Tx
@@ -567,3 +568,95 @@ def test_the_plugin_says_why_there_is_no_app(pytester: pytest.Pytester, named: s
     run = pytester.runpytest_inprocess("-q", "-p", "no:xdist")
     run.stdout.fnmatch_lines([f"*duly_app: {says}*"])
     run.assert_outcomes(errors=1)
+
+
+# Results
+
+
+class Receipt(BaseModel):
+    number: int
+
+
+def returning(app: Duly) -> dict[str, Any]:
+    """Functions whose annotations say something else than they return, and one that is right."""
+
+    @app.action
+    def wrong(ctx: Ctx) -> str:
+        return 7  # type: ignore[return-value]
+
+    @app.action
+    async def wrong_async(ctx: AsyncCtx) -> int:
+        return "seven"  # type: ignore[return-value]
+
+    @app.mutation
+    def nothing(tx: Tx) -> str:
+        return None  # type: ignore[return-value]
+
+    @app.action
+    def wrong_model(ctx: Ctx) -> Receipt:
+        return {"number": "many"}  # type: ignore[return-value]
+
+    @app.action
+    def right(ctx: Ctx) -> tuple[Receipt, timedelta, int | None]:
+        return Receipt(number=1), timedelta(seconds=1), None
+
+    @app.action
+    def silent(ctx: Ctx): ...  # type: ignore[no-untyped-def]
+
+    @app.action
+    def private(ctx: Ctx, token: Annotated[str, Redact]) -> Annotated[Literal["ok"], "note"]:
+        return token  # type: ignore[return-value]
+
+    return locals()
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return sorted(
+        record.getMessage().partition(":")[0]
+        for record in caplog.records
+        if "does not match the return annotation" in record.getMessage()
+    )
+
+
+@pytest.mark.spec("N52")
+def test_a_result_that_does_not_match_its_annotation_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+):
+    made = Duly("sqlite:///unused.db")
+    functions = returning(made)
+    with kit.override(made) as app:
+        jobs = [app.run(functions[name]) for name in ("wrong", "wrong_async", "nothing")]
+        app.run(functions["wrong_model"])
+        app.run(functions["right"])
+        app.run(functions["silent"])
+        app.run(functions["private"], "s3cret")
+        kit.drain(app)
+        assert [job.state for job in jobs] == [State.SUCCEEDED] * 3, "it is only a warning"
+    assert warned(caplog) == ["nothing", "private", "wrong", "wrong_async", "wrong_model"]
+    assert "wrong: the result does not match the return annotation: Expected `str`" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.spec("N52")
+def test_a_worker_within_override_warns_too(caplog: pytest.LogCaptureFixture):
+    made = Duly("sqlite:///unused.db")
+    functions = returning(made)
+    with kit.override(made, clock=SystemClock()) as app, app:
+        app.run(functions["wrong_async"]).result(timeout=30)
+    assert warned(caplog) == ["wrong_async"]
+
+
+@pytest.mark.spec("N52")
+def test_a_worker_in_production_checks_no_result(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    app = Duly(f"sqlite:///{tmp_path}/shop.db")
+    functions = returning(app)
+    app.migrate()
+    app.run(functions["wrong"])
+    kit.drain(app)
+    assert warned(caplog) == ["wrong"]
+    caplog.clear()
+    with app:
+        jobs = [app.run(functions[name]) for name in ("wrong", "wrong_async", "nothing")]
+        assert [job.result(timeout=30) for job in jobs] == [7, "seven", None]
+    app.close()
+    assert warned(caplog) == []

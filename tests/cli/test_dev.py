@@ -33,6 +33,11 @@ def version(ctx: Ctx) -> str:
     return "{version}"
 
 
+@app.action
+def mistyped(ctx: Ctx) -> int:
+    return "{version}"
+
+
 app.schedule("hourly", version, cron="{cron}")
 """
 
@@ -170,6 +175,8 @@ def test_what_changes_is_loaded_and_what_is_wrong_waits(dev, tmp_path):
         wait_until(lambda: app.workers(), "the worker works", PATIENCE)
         assert version() == "one"
         says(running, "worker | printed by one")
+        assert app.run(app.function("mistyped")).result(timeout=PATIENCE) == "one"
+        says(running, "mistyped: the result does not match the return annotation: Expected `int`")
 
         (tmp_path / "tiny.py").write_text("def broken(:\n")
         says(running, "SyntaxError")

@@ -10,6 +10,7 @@ set of verbs with the app.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from duly.core import Core
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -396,6 +399,7 @@ class Bound:
         self.decode: Callable[[str], Mapping[str, Any]] = function.signature.decode
         self.encode_result: Callable[[object], str | None] = function.signature.encode_result
         self.scrub: Scrub = function.signature.scrub
+        self._result_fault = function.signature.result_fault
         self._retry_on = function.traits.retry_on
 
     def may_retry(self, error: BaseException) -> bool:
@@ -426,16 +430,30 @@ class Bound:
             own.raise_if_alone_is_needed()
         own.raise_if_doomed()
         running.scheduled = own.due_now
-        return value
+        return self._checked(running, value)
 
     def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
-        return self._body(Ctx(self._core, running), **arguments)
+        return self._checked(running, self._body(Ctx(self._core, running), **arguments))
 
     def call_async(
         self, running: RunningAttempt, arguments: Mapping[str, Any]
     ) -> Awaitable[object]:
         coroutine: Awaitable[object] = self._body(AsyncCtx(self._core, running), **arguments)
-        return coroutine
+        return self._later_checked(running, coroutine) if self._core.checks_results else coroutine
+
+    async def _later_checked(self, running: RunningAttempt, value: Awaitable[object]) -> object:
+        return self._checked(running, await value)
+
+    def _checked(self, running: RunningAttempt, value: object) -> object:
+        """The result; in development and tests, warn if it does not match its annotation."""
+        if self._core.checks_results and (fault := self._result_fault(value)):
+            log.warning(
+                "%s: the result does not match the return annotation: %s; "
+                "workers in production do not check this",
+                self.name,
+                self.scrub(fault, running.claim.args),
+            )
+        return value
 
 
 @contextmanager

@@ -205,7 +205,7 @@ class Job(Generic[R_co]):
 
     @property
     def progress(self) -> Progress | None:
-        """What the current or latest attempt reported, 1 if it succeeded; None if it reported none."""
+        """What the latest attempt reported, 1 if it succeeded; None if it reported nothing."""
         looks = self._core.ready().look([self._id])
         if not looks:
             # The job does not exist or is not committed; reading it tells which.
@@ -325,7 +325,7 @@ class AsyncJob(Generic[R_co]):
         return value
 
     async def progress(self) -> Progress | None:
-        """What the current or latest attempt reported, 1 if it succeeded; None if it reported none."""
+        """What the latest attempt reported, 1 if it succeeded; None if it reported nothing."""
         looks = await self._core.threads.look(lambda: self._core.ready().look([self._id]))
         if not looks:
             await self.record()

@@ -92,7 +92,7 @@ class Event(msgspec.Struct, frozen=True):
     state: State
     attempt: int
     progress: float | None
-    """Of the current or latest attempt; None until it has reported progress. 1 once it succeeded."""
+    """Of the latest attempt; None until it has reported progress, 1 once it has succeeded."""
     note: str | None
     revision: int
 

@@ -195,6 +195,16 @@ class Signature:
         except Exception:
             return msgspec.json.decode(text)
 
+    def result_fault(self, value: object) -> str | None:
+        """How a result does not match the return annotation, after it was stored and read."""
+        try:
+            self._result_decoder.decode(self.encode_result(value) or "null")
+        except msgspec.ValidationError as error:
+            return str(error)
+        except Exception:
+            return None  # It cannot be stored, which fails the job, or cannot be checked.
+        return None
+
     # Annotations ---------------------------------------------------------------------------------
 
     @cached_property

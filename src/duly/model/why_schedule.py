@@ -70,7 +70,7 @@ class ScheduleFacts(msgspec.Struct, frozen=True):
     coming: Sequence[Decided]
     """The next ticks, as they would be decided now."""
     has_workers: bool
-    """Whether a worker is running; most have a ticker. Tickers alone leave no trace in the store."""
+    """Whether a worker is running; most include a ticker. `duly ticker` is not in the store."""
 
 
 STOPPED_CAUSES = frozenset(

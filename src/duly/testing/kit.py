@@ -74,6 +74,7 @@ def override(
         ending.callback(lambda: core.close())
         ending.callback(lambda: app.stop())
         app.migrate()
+        ending.enter_context(_checking_results(core))
         yield app
 
 
@@ -106,12 +107,23 @@ def drain(app: Duly, *, on: Any = None, raises: bool = True) -> list[Job[Any]]:
 
 
 @contextmanager
+def _checking_results(core: Core) -> Generator[None]:
+    """Warn of results that do not match the return annotation of their function."""
+    before, core.checks_results = core.checks_results, True
+    try:
+        yield
+    finally:
+        core.checks_results = before
+
+
+@contextmanager
 def _worker(app: Duly, home: Home | None = None) -> Generator[InlineWorker]:
     if home is None:
         refuse_inside_mutation("drain")
     worker = InlineWorker(app.core, home)
     try:
-        yield worker
+        with _checking_results(app.core):
+            yield worker
     finally:
         worker.close()
 

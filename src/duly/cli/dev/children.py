@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from duly.clock import os_monotonic
+from duly.core import CHECK_RESULTS
 
 DRAIN_SECONDS = 5
 GRACE_SECONDS = DRAIN_SECONDS + 12
@@ -46,7 +47,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", CHECK_RESULTS: "1"},
             pass_fds=files,
             process_group=0,
             text=True,
