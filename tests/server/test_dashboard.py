@@ -484,6 +484,19 @@ def test_a_result_of_eight_mebibytes_is_served_whole_and_shown_in_part(shop, ope
     assert ("hello, x" in page, len(page) < 300_000) == (True, True)
 
 
+@pytest.mark.spec("N49")
+def test_the_bar_of_a_job_that_succeeded_is_full(shop, operator, hire):
+    @shop.action
+    def count(ctx: Ctx) -> None:
+        ctx.progress(0.5, "half")
+
+    job = shop.run(count)
+    hire().work()
+    page = operator.get(f"/jobs/{job.id}").text
+    assert '<progress max="1" value="1.0"' in page
+    assert "100 % · half" in page
+
+
 def test_a_list_reads_no_job_twice(shop, operator, monkeypatch):
     for _ in range(3):
         shop.run(shop.function("greet"), "ann")

@@ -128,8 +128,9 @@ class Ledger:
 
     def _count_start(self, story: Story, attempt: int) -> None:
         retry = decode_retry(story.now.retry)
-        most = 1 if retry is None else retry.attempts
-        if attempt in story.starts or len(story.starts) >= most:
+        starts = len(story.starts)
+        allowed = not starts or (retry is not None and retry.allows(starts))
+        if attempt in story.starts or not allowed:
             invariant = "at most once" if retry is None else "retry policy"
             raise Violation(
                 invariant, f"#{story.number} starts as attempt {attempt} after {story.starts}"
