@@ -98,7 +98,7 @@ def _project(lines: str) -> Project:
 
 
 def _ignore_databases() -> str:
-    """Keep SQLite databases, and the files beside them, out of Git."""
+    """Keep SQLite databases, and the files next to them, out of Git."""
     text = IGNORED.read_text(encoding="utf-8") if IGNORED.exists() else ""
     missing = [line for line in DATABASE_FILES if line not in map(str.strip, text.splitlines())]
     if not missing:

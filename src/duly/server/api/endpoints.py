@@ -48,7 +48,7 @@ class RetryShape(Shape):
     ] = 3600.0
     jitter: Annotated[
         float | str,
-        Meta(description='Added at random: up to so many seconds, or "20%" of the delay.'),
+        Meta(description='A random addition: at most this many seconds, or "20%" of the delay.'),
     ] = 1.0
 
 
