@@ -484,7 +484,7 @@ def test_a_result_of_eight_mebibytes_is_served_whole_and_shown_in_part(shop, ope
     assert ("hello, x" in page, len(page) < 300_000) == (True, True)
 
 
-@pytest.mark.spec("N49")
+@pytest.mark.spec("N51")
 def test_the_bar_of_a_job_that_succeeded_is_full(shop, operator, hire):
     @shop.action
     def count(ctx: Ctx) -> None:
