@@ -19,6 +19,7 @@ __all__ = [
     "AsyncTx",
     "At",
     "Batch",
+    "BatchNotFound",
     "BatchProgress",
     "Budget",
     "Bulk",

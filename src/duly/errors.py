@@ -26,6 +26,7 @@ DulyError
 ├── UnknownFunction (LookupError)   no function is registered under that name
 ├── FunctionDeleted (LookupError)   an operator deleted the function
 ├── JobNotFound (LookupError)       there is no job with that id
+├── BatchNotFound (LookupError)     there is no batch with that id
 ├── WebhookEventNotFound (LookupError)  the inbox has no event with that id
 ├── SecretMissing (LookupError)     a secret reference points to nothing
 ├── TokenNotFound (LookupError)     there is no token with that id
@@ -401,6 +402,20 @@ class JobNotFound(DulyError, LookupError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"there is no job {job_id!r}")
+
+
+class BatchNotFound(DulyError, LookupError):
+    """There is no batch with that id: it was never stored, or retention removed its jobs.
+
+    A batch that has no members and no hook is not stored.
+    """
+
+    def __init__(self, batch_id: str) -> None:
+        self.batch_id = batch_id
+        super().__init__(
+            f"there is no batch {batch_id!r}; give the id that app.batch returned, while its jobs"
+            " are kept"
+        )
 
 
 class WebhookEventNotFound(DulyError, LookupError):

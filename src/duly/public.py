@@ -32,6 +32,7 @@ from duly.calls.replay import Replay as Replay
 from duly.clock import Clock as Clock
 from duly.clock import ManualClock as ManualClock
 from duly.clock import SystemClock as SystemClock
+from duly.errors import BatchNotFound as BatchNotFound
 from duly.errors import CalendarEnds as CalendarEnds
 from duly.errors import CalendarExists as CalendarExists
 from duly.errors import CalendarNotFound as CalendarNotFound

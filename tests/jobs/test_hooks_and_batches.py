@@ -189,7 +189,7 @@ def test_the_hook_of_a_batch_is_called_once_when_the_last_member_has_ended(
         on_complete=shop.function("all_done"),
     )
     assert (batch.progress().total, batch.progress().value) == (4, 0.0)
-    batch.jobs()[0].cancel()
+    list(batch.jobs())[-1].cancel()
     worker = hire()
     worker.work()
     progress = batch.progress()

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duly.calendars import AsyncCalendars
+from duly.calls.batches import AsyncBatch, batch_of
 from duly.calls.bulk import AsyncBulk
 from duly.calls.context import Tx, open_tx
 from duly.calls.jobs import Read, watch_async
@@ -62,6 +63,11 @@ class AsyncApp(AsyncVerbs):
     async def function(self, name: str) -> Function[..., Any]:
         """Return the function with that name, registered here or published by its workers."""
         return await self._core.threads.read(partial(self._core.functions.function, name))
+
+    async def batch_of(self, batch_id: str) -> AsyncBatch:
+        """Return the batch with that id; BatchNotFound if there is none."""
+        found = await self._core.threads.read(partial(batch_of, self._core, batch_id))
+        return AsyncBatch(self._core, found.id)
 
     async def cancel_all(
         self,

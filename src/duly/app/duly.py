@@ -24,7 +24,7 @@ from duly.app.program import AppProgram
 from duly.app.queues import Queues
 from duly.app.tokens import Tokens
 from duly.calendars import Calendars
-from duly.calls.batches import Batch
+from duly.calls.batches import Batch, batch_of
 from duly.calls.bulk import Bulk
 from duly.calls.context import Tx, open_tx
 from duly.calls.jobs import AsyncJob, Job, job_from
@@ -402,8 +402,8 @@ class Duly(Verbs, Registry):
         return canceled
 
     def batch_of(self, batch_id: str) -> Batch:
-        """Return the batch with that id, as its hook receives it."""
-        return Batch(self._core, batch_id)
+        """Return the batch with that id, for example in its hook; BatchNotFound if unknown."""
+        return batch_of(self._core, batch_id)
 
     def dead(
         self,
@@ -422,7 +422,8 @@ class Duly(Verbs, Registry):
     def retry(self, job: Job[Any] | AsyncJob[Any] | str) -> Job[Any]:
         """Run a failed or canceled job again; returns the new job, which links to the old one.
 
-        A job can be retried once; further calls return the same new job.
+        It has the same `on_complete`, and takes the old job's place in its batch. A job can be
+        retried once; further calls return the same new job.
         """
         refuse_inside_mutation("retry")
         return replay_one(self._core, id_of(job))

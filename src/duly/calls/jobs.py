@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 import msgspec
 
 from duly.clock import from_ms, os_monotonic, os_sleep
-from duly.errors import JobCanceled, JobFailed, JobNotFound, ResultTimeout
+from duly.errors import InvalidOption, JobCanceled, JobFailed, JobNotFound, ResultTimeout
 from duly.model.job import LEFT_OUT, JobFilter, JobRecord, State, Trigger
 from duly.model.progress import Event, Look
 from duly.model.stored_values import read, word
@@ -190,12 +190,13 @@ class Job(Generic[R_co]):
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return what it returned.
 
-        Raises JobFailed or JobCanceled, or ResultTimeout after `timeout` seconds.
+        Raises JobFailed or JobCanceled, or ResultTimeout after `timeout` seconds. In a mutation it
+        raises WouldWaitForItself unless the job has ended.
         """
-        refuse_waiting_inside_mutation()
         until = None if timeout is None else os_monotonic() + timeout
         pause = _POLL_FIRST
         while not (record := self.record).state.is_terminal:
+            refuse_waiting_inside_mutation()
             if until is not None and os_monotonic() >= until:
                 raise ResultTimeout(self._id, record.state, timeout or 0)
             os_sleep(pause)
@@ -313,10 +314,10 @@ class AsyncJob(Generic[R_co]):
 
     async def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job to finish and return what it returned; see Job.result."""
-        refuse_waiting_inside_mutation()
         until = None if timeout is None else os_monotonic() + timeout
         pause = _POLL_FIRST
         while not (record := await self.record()).state.is_terminal:
+            refuse_waiting_inside_mutation()
             if until is not None and os_monotonic() >= until:
                 raise ResultTimeout(self._id, record.state, timeout or 0)
             await asyncio.sleep(pause if pause < _POLL_LAST else _until_next_look())
@@ -373,6 +374,14 @@ def _result_of(record: JobRecord, decode: Callable[[str | None], Any]) -> Any:
     if record.state == State.CANCELED:
         raise JobCanceled(record.id, record.canceled_by)
     return decode(record.result)
+
+
+def state_from(state: State | str | None) -> State | None:
+    """A state that a caller gave, checked."""
+    try:
+        return None if state is None else State(state)
+    except ValueError:
+        raise InvalidOption("state", f"must be one of {', '.join(State)}, not {state!r}") from None
 
 
 def arguments_of(record: JobRecord) -> dict[str, Any]:

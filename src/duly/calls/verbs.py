@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from duly.calls.batches import AsyncBatch, Batch, batch_rows
-from duly.calls.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from
+from duly.calls.jobs import AsyncJob, Job, Read, async_job_from, committed, job_from, state_from
 from duly.errors import InvalidFunction, InvalidOption, JobNotFound
 from duly.functions.function import Call, Function
 from duly.functions.new_job import new_jobs
@@ -102,7 +102,8 @@ class Verbs(ABC):
     ) -> Batch:
         """Enqueue many calls as one batch, all or none.
 
-        `on_complete` is called with `batch_id`, once, when all of them have ended.
+        `on_complete` is called with `batch_id`, once, when all of them have ended. Calls that find
+        an existing job with their key add no member; see `Batch.existing`.
         """
         bound = admit_all(self._core, calls)
         hook = (
@@ -113,8 +114,10 @@ class Verbs(ABC):
         keep = self._core.settings.idempotency_ms
         batch_id, rows = batch_rows(bound, hook, self._core.now(), self._parent_id(), keep)
         found = self._insert(rows) if rows else NO_EXISTING_JOBS
-        stored = any(row.id not in found for row in rows[: len(bound)])
-        return Batch(self._core, batch_id, unseen=stored and self._commits_later)
+        members = zip(bound, rows, strict=False)
+        existing = [self._handle(call, row, found) for call, row in members if row.id in found]
+        unseen = len(existing) < len(bound) and self._commits_later
+        return Batch(self._core, batch_id, unseen=unseen, existing=existing)
 
     def job(self, job_id: str) -> Job[Any]:
         """Return the job with that id; JobNotFound if there is none."""
@@ -231,7 +234,8 @@ class AsyncVerbs(ABC):
     ) -> AsyncBatch:
         """Enqueue many calls as one batch, all or none.
 
-        `on_complete` is called with `batch_id`, once, when all of them have ended.
+        `on_complete` is called with `batch_id`, once, when all of them have ended. Calls that find
+        an existing job with their key add no member; see `Batch.existing`.
         """
         given = list(calls)
 
@@ -248,8 +252,10 @@ class AsyncVerbs(ABC):
         now, keep = self._core.clock.now(), self._core.settings.idempotency_ms
         batch_id, rows = batch_rows(bound, hook, now, self._parent_id(), keep)
         found = await self._insert(rows) if rows else NO_EXISTING_JOBS
-        stored = any(row.id not in found for row in rows[: len(bound)])
-        return AsyncBatch(self._core, batch_id, unseen=stored and self._commits_later)
+        members = zip(bound, rows, strict=False)
+        existing = [self._handle(call, row, found) for call, row in members if row.id in found]
+        unseen = len(existing) < len(bound) and self._commits_later
+        return AsyncBatch(self._core, batch_id, unseen=unseen, existing=existing)
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
         """Return the job with that id; JobNotFound if there is none."""
@@ -358,7 +364,7 @@ def job_filter(
 ) -> JobFilter:
     """Check and build the filter of a list."""
     return JobFilter(
-        state=_state(state),
+        state=state_from(state),
         function=name_of_function(function),
         queue=queue,
         owner=owner,
@@ -369,13 +375,6 @@ def job_filter(
 
 def name_of_function(function: Function[..., Any] | str | None) -> str | None:
     return function.name if isinstance(function, Function) else function
-
-
-def _state(state: State | str | None) -> State | None:
-    try:
-        return None if state is None else State(state)
-    except ValueError:
-        raise InvalidOption("state", f"must be one of {', '.join(State)}, not {state!r}") from None
 
 
 def _page(before: str | None) -> str | None:

@@ -186,6 +186,11 @@ class KnownFunctions:
             return job if function is None else under_limit(Call(function, job.args), job)
         return job
 
+    def hook_of(self, name: str) -> Function[..., Any] | None:
+        """The hook that a function has now."""
+        function = self.by_any_name(name) or self._published_elsewhere(name)
+        return None if function is None else function.options.on_complete
+
     def _as_published(self, function: Declared[P, R], info: FunctionInfo) -> Declared[P, R]:
         name = options_of(info).on_complete
         if name is None or "on_complete" in function.changes:

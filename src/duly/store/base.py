@@ -101,7 +101,7 @@ class CancelJobs(msgspec.Struct, frozen=True):
 
 
 class RepeatJobs(msgspec.Struct, frozen=True):
-    """Insert these jobs, which repeat others. See Store.replay."""
+    """Insert these jobs, which repeat others, and their hooks. See Store.replay."""
 
     jobs: Sequence[TrackedJob]
     expires_at: int

@@ -20,7 +20,7 @@ from duly.store import gateways as gateway_verbs
 from duly.store import workers as worker_verbs
 from duly.store.copy_end import CopyEnd
 from duly.store.engine import Engine
-from duly.store.jobs import bulk, enqueue, holds, read, reports, run
+from duly.store.jobs import batches, bulk, enqueue, holds, read, reports, run
 from duly.store.jobs import cancel as cancel_verbs
 from duly.store.jobs import replay as replay_verbs
 from duly.store.schedules import audit as audit_verbs
@@ -114,7 +114,10 @@ class Store(Engine):
     report = reports.report
     is_kept = reads(read.is_kept)
     key_wait = reads(limits.wait_of)
-    batch_counts = reads(read.batch_counts)
+    batch_counts = reads(batches.batch_counts)
+    batch_members = reads(batches.batch_members)
+    batch_has_members = reads(batches.batch_has_members)
+    hooks_of = reads(replay_verbs.hooks_of)
     repeated = reads(replay_verbs.repeated)
     replay = writes(replay_verbs.replay)
 

@@ -340,11 +340,11 @@ class Webhooks:
         refuse_inside_mutation("webhooks.retry")
         store, now = self._core.ready(), self._core.now()
 
-        def make(record: JobRecord) -> TrackedJob:
+        def make(record: JobRecord, hooks: Mapping[str, JobRecord | None]) -> list[TrackedJob]:
             fault = why_not(self._core, record)
             if fault is not None:
                 raise fault
-            return again(self._core, record, now)
+            return again(self._core, record, hooks, now)
 
         job_id = store.retry_event(event_id, make, now + REMEMBERED_MS, by, now)
         event = self.get(event_id)

@@ -56,7 +56,7 @@ def change_page(
 def _change(session: Session, change: Change, now: int) -> int:
     if isinstance(change, RepeatJobs):
         repeated = replay.replay(session, change.jobs, change.expires_at)
-        return sum(repeated[job.retry_of or ""] == job.id for job in change.jobs)
+        return sum(repeated.get(job.retry_of or "") == job.id for job in change.jobs)
     any_state = isinstance(change, CancelJobs) and not change.only_pending
     which = LIVE_IDS if any_state else PENDING_IDS
     found = session.ids(which, {"ids": session.array(change.ids)})

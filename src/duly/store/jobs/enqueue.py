@@ -17,7 +17,10 @@ from duly.store.statements import (
 )
 
 # The columns that a finished job has too.
-FINAL_FIELDS = (*NewJob.__struct_fields__, "trigger", "actor", "retry_of", "batch_id")
+FINAL_FIELDS = (
+    *NewJob.__struct_fields__,
+    *("trigger", "actor", "retry_of", "batch_id", "hook_id"),
+)
 _CANCELED = Fields(FINAL_FIELDS)
 # The child of a parent that is gone: stored, so that its id is valid, but never run.
 INSERT_CANCELED = each(

@@ -12,7 +12,7 @@ from duly.store.statements import (
 # The columns that stay the same when a job moves to history.
 MOVED = """id, function, kind, queue, priority, token, attempt, crashes, system_retries,
     created_at, scheduled_at, run_at, started_at, expires_at, timeout_ms, retry, args, parent_id,
-    owner, tags, worker_id, trigger, actor, retry_of, batch_id"""
+    owner, tags, worker_id, trigger, actor, retry_of, batch_id, hook_id"""
 FINAL = f"""{MOVED}, state, completed_at, result, error_kind, error_message, error_traceback,
     canceled_by, exhausted"""
 BUCKET = f"((:now::int8 / {DAY_MS}) % {HISTORY_BUCKETS})::int2"

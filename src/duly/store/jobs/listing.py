@@ -18,8 +18,8 @@ def _record(*absent: str) -> str:
 
 LIVE_RECORD = _record("completed_at", "result", "canceled_by")
 FINAL_RECORD = _record("hold")
-_LIVE_LISTED = LIVE_RECORD.replace("@args", "@short_args")
-_FINAL_LISTED = FINAL_RECORD.replace("@args", "@final_args").replace("@result", "@short_result")
+LIVE_LISTED = LIVE_RECORD.replace("@args", "@short_args")
+FINAL_LISTED = FINAL_RECORD.replace("@args", "@final_args").replace("@result", "@short_result")
 _CONDITIONS = {
     "state": "state = :state",
     "function": "function = :function",
@@ -39,7 +39,7 @@ _UNSUCCESSFUL = f"length(state) < {len(State.SUCCEEDED)}"
 
 def list_jobs(filter: JobFilter, table: Table) -> str:
     """The statement that lists a table's jobs, newest first, with the requested conditions only."""
-    record = _LIVE_LISTED if table == "jobs" else _FINAL_LISTED
+    record = LIVE_LISTED if table == "jobs" else FINAL_LISTED
     # Qualified, because on PostgreSQL a bare id would be the selected text, which is not indexed.
     return f"SELECT {record} FROM @{table} t{_where(filter)} ORDER BY t.id DESC LIMIT :limit"
 
@@ -96,7 +96,7 @@ def live_page(filter: JobFilter) -> str:
 def finished_page(filter: JobFilter, table: Table) -> str:
     """The same for finished jobs, with the columns that lists show."""
     where = _where(filter, _NOT_OURS, _BEYOND)
-    return f"SELECT {_FINAL_LISTED} FROM @{table} t{where} ORDER BY t.id LIMIT :limit"
+    return f"SELECT {FINAL_LISTED} FROM @{table} t{where} ORDER BY t.id LIMIT :limit"
 
 
 def count_jobs(filter: JobFilter, table: Table) -> str:

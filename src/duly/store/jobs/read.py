@@ -20,13 +20,6 @@ from duly.store.statements import (
     each,
 )
 
-# One statement, and so one snapshot: a member that moves meanwhile is counted once.
-BATCH_COUNTS = both(
-    "SELECT state, count(*) FROM ("
-    "SELECT state FROM @jobs WHERE batch_id = :id"
-    " UNION ALL SELECT state FROM @history WHERE batch_id = :id"
-    " UNION ALL SELECT state FROM @kept WHERE batch_id = :id) members GROUP BY state"
-)
 IS_KEPT = both("SELECT 1 FROM @keys WHERE scope = :scope AND key = :key AND expires_at > :now")
 READ_LOGS = each(
     sqlite="""SELECT +seq, +logged_at, +level, +line FROM @logs
@@ -65,11 +58,6 @@ def logs(session: Session, job_id: str, after: int) -> list[LogEntry]:
         return []
     rows = session.run(READ_LOGS, {"job_id": job_id, "after": after})
     return [LogEntry(job_id, *row) for row in rows]
-
-
-def batch_counts(session: Session, batch_id: str) -> dict[str, int]:
-    """How many members of a batch are in each state, in one snapshot."""
-    return dict(session.run(BATCH_COUNTS, {"id": batch_id}))
 
 
 def count(session: Session, filter: JobFilter, *, live: bool) -> int:
