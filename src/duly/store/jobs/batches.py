@@ -48,15 +48,16 @@ BATCH_COUNTS = each(sqlite=_counts("sqlite"), postgres=_counts("postgres"))
 
 
 def _page(dialect: Dialect) -> str:
-    text, uuid = ("::text", "::uuid") if dialect == "postgres" else ("", "")
+    text, uuid, plus = ("::text", "::uuid", "") if dialect == "postgres" else ("", "", "+")
     state = f"(:state{text} IS NULL OR t.state = :state{text})"
     parts = [
-        f"""SELECT t.id{text} AS id, t.id{text} AS place FROM {_never_retried(table, dialect)}
+        f"""SELECT {plus}t.id{text} AS id, {plus}t.id{text} AS place
+            FROM {_never_retried(table, dialect)}
             AND t.id > :after{uuid} AND {state} ORDER BY t.id LIMIT :limit"""
         for table in _TABLES
     ]
     parts += [
-        f"""SELECT t.id{text} AS id, k.key AS place FROM {_retries(table)}
+        f"""SELECT {plus}t.id{text} AS id, {plus}k.key AS place FROM {_retries(table)}
             AND k.key > :after{text} AND {state} ORDER BY k.key LIMIT :limit"""
         for table in _TABLES
     ]
@@ -94,7 +95,7 @@ SET_KEY = both(
 )
 # The hooks of batches that have not started; a trigger that is about to free one waits for this.
 LOCK_HOOKS = each(
-    sqlite="""SELECT id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))
+    sqlite="""SELECT @id FROM @jobs WHERE id IN (SELECT value FROM json_each(:ids))
         AND state = 'pending' AND token = 0""",
     postgres="""SELECT @id FROM @jobs t WHERE id = ANY(:ids::uuid[])
         AND state = 'pending' AND token = 0 ORDER BY t.id FOR UPDATE""",

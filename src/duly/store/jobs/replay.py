@@ -27,13 +27,18 @@ KEYS_TAKEN = each(
         AND key IN (SELECT value FROM json_each(:keys))""",
     postgres="SELECT key FROM @keys WHERE scope = :scope AND key = ANY(:keys::text[])",
 )
-_HOOKS_OF = " UNION ALL ".join(
-    f"SELECT @id, @hook_id FROM @{table} WHERE {{place}} AND hook_id IS NOT NULL"
-    for table in ("history", "kept")
-)
+
+
+def _hooks_of(columns: str, which: str) -> str:
+    return " UNION ALL ".join(
+        f"SELECT {columns} FROM @{table} WHERE {which} AND hook_id IS NOT NULL"
+        for table in ("history", "kept")
+    )
+
+
 HOOKS_OF = each(
-    sqlite=_HOOKS_OF.format(place="id IN (SELECT value FROM json_each(:ids))"),
-    postgres=_HOOKS_OF.format(place="id = ANY(:ids::uuid[])"),
+    sqlite=_hooks_of("+id, +hook_id", "id IN (SELECT value FROM json_each(:ids))"),
+    postgres=_hooks_of("id::text, hook_id::text", "id = ANY(:ids::uuid[])"),
 )
 
 RETRY_OF = "retry-of"
