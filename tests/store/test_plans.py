@@ -22,7 +22,8 @@ from duly.model.progress import ProgressReport, revision_of
 from duly.store import statements as sql
 from duly.store import workers
 from duly.store.base import ClaimRequest
-from duly.store.jobs import cancel, enqueue, holds, read, reports, run
+from duly.store.jobs import batches, cancel, enqueue, holds, read, replay, reports, run
+from duly.store.jobs.batches import LISTED_HISTORY
 from duly.store.jobs.bulk import CHECKPOINT, RESCHEDULE
 from duly.store.jobs.finish import CURRENT_XID, FINISH_MUTATION, NO_NESTED_LOOPS
 from duly.store.jobs.holds import CLEAR_HOLD, HOOKS
@@ -171,6 +172,8 @@ OF_WHAT_IS_PAUSED = {"queues_pkey", "functions_pkey", "functions_status"}
 HISTORY_ID = {f"history_{bucket:02d}_id_bucket_idx" for bucket in range(16)}
 HISTORY_FUNCTION = {f"history_{bucket:02d}_function_state_id_idx" for bucket in range(16)}
 HISTORY_PARENT = {f"history_{bucket:02d}_parent_id_idx" for bucket in range(16)}
+OF_BATCHES = {"jobs_batch", "kept_batch", "keys_pkey", "kept_pkey"} | PK | HISTORY_ID
+OF_BATCHES |= {f"history_{bucket:02d}_batch_id_id_idx" for bucket in range(16)}
 REQUEST = ClaimRequest(WORKER, QUEUES, ("send",), 50)
 
 CASES = {
@@ -225,6 +228,24 @@ CASES = {
     "stuck hooks": Case(
         lambda s: s.run(HOOKS, {"function": "", "id": job_id(0)}),
         {"HOOKS": ({"jobs_hold", "jobs_batch", "jobs_hook"}, 20)},
+    ),
+    "members of a batch": Case(
+        lambda s: batches.batch_members(s, job_id(1), None, job_id(0), 50),
+        {"MEMBER_IDS": (OF_BATCHES, 300)},
+    ),
+    "count a batch": Case(
+        lambda s: batches.batch_counts(s, job_id(1)), {"BATCH_COUNTS": (OF_BATCHES, 300)}
+    ),
+    "is it a batch": Case(
+        lambda s: batches.batch_has_members(s, job_id(1)), {"HAS_MEMBERS": (OF_BATCHES, 150)}
+    ),
+    "list members": Case(
+        lambda s: s.run(LISTED_HISTORY, {"ids": [job_id(n) for n in range(50)]}),
+        {"LISTED_HISTORY": (HISTORY_ID, 3000)},
+    ),
+    "hooks of finished jobs": Case(
+        lambda s: replay.hooks_of(s, [job_id(n) for n in range(50)]),
+        {"HOOKS_OF": (HISTORY_ID | {"kept_pkey"}, 3000)},
     ),
     "expire": Case(lambda s: run.cancel_expired(s, NOW), {"EXPIRED_IDS": ({"jobs_expiry"}, 1500)}),
     "expire a backlog": Case(
@@ -608,6 +629,7 @@ def by_index(name: str, table: str = "duly_jobs") -> str:
     return f"SEARCH {table} USING (COVERING )?INDEX {name} "
 
 
+OF_BATCHES_ON_SQLITE = by_index("duly_(jobs|history|kept)_batch", "t")
 BY_ID = by_index("sqlite_autoindex_duly_jobs_1")
 BY_CLAIM = by_index("duly_jobs_claim")
 
@@ -659,6 +681,18 @@ SQLITE_CASES: dict[str, tuple[Callable[[SqliteSession], object], dict[str, str]]
     "stuck hooks": (
         lambda s: s.run(HOOKS, {"function": "a", "id": job_id(0)}),
         {"HOOKS": "SEARCH (t|m) USING (COVERING )?INDEX duly_jobs_(hold|batch|hook_id) "},
+    ),
+    "members of a batch": (
+        lambda s: batches.batch_members(s, job_id(1), None, job_id(0), 50),
+        {"MEMBER_IDS": OF_BATCHES_ON_SQLITE},
+    ),
+    "count a batch": (
+        lambda s: batches.batch_counts(s, job_id(1)),
+        {"BATCH_COUNTS": OF_BATCHES_ON_SQLITE},
+    ),
+    "hooks of finished jobs": (
+        lambda s: replay.hooks_of(s, [job_id(1)]),
+        {"HOOKS_OF": by_index("duly_history_id", "duly_history")},
     ),
     "expire": (lambda s: run.cancel_expired(s, NOW), {"EXPIRED_IDS": by_index("duly_jobs_expiry")}),
     "time out": (

@@ -24,21 +24,23 @@ _TABLES: tuple[Table, ...] = ("jobs", "history", "kept")
 
 
 def _never_retried(table: Table, dialect: Dialect) -> str:
-    retried = {
-        "sqlite": "t.id NOT IN (SELECT key FROM @keys WHERE scope = :scope)",
-        "postgres": """NOT EXISTS (SELECT 1 FROM @keys k
-            WHERE k.scope = :scope AND k.key = t.id::text)""",
-    }
-    return f"@{table} t WHERE t.batch_id = :id AND t.retry_of IS NULL AND {retried[dialect]}"
+    key = "t.id::text" if dialect == "postgres" else "t.id"
+    return f"""@{table} t WHERE t.batch_id = :id AND t.retry_of IS NULL
+        AND NOT EXISTS (SELECT 1 FROM @keys k WHERE k.scope = :scope AND k.key = {key})"""
 
 
-def _retries(table: Table) -> str:
-    return f"@keys k JOIN @{table} t ON t.id = k.job_id WHERE k.scope = :scope"
+# One after the other, for the same reason as in `steps.look`.
+def _retries(table: Table, dialect: Dialect) -> str:
+    if dialect == "sqlite":
+        return f"@keys k JOIN @{table} t ON t.id = k.job_id WHERE k.scope = :scope"
+    return f"""@keys k CROSS JOIN LATERAL (
+            SELECT id, state FROM @{table} WHERE id = k.job_id LIMIT 1) t
+        WHERE k.scope = :scope"""
 
 
 def _counts(dialect: Dialect) -> str:
     parts = [f"SELECT t.state FROM {_never_retried(table, dialect)}" for table in _TABLES]
-    parts += [f"SELECT t.state FROM {_retries(table)}" for table in _TABLES]
+    parts += [f"SELECT t.state FROM {_retries(table, dialect)}" for table in _TABLES]
     members = " UNION ALL ".join(parts)
     return f"SELECT state, count(*) FROM ({members}) members GROUP BY state"
 
@@ -57,7 +59,7 @@ def _page(dialect: Dialect) -> str:
         for table in _TABLES
     ]
     parts += [
-        f"""SELECT {plus}t.id{text} AS id, {plus}k.key AS place FROM {_retries(table)}
+        f"""SELECT {plus}t.id{text} AS id, {plus}k.key AS place FROM {_retries(table, dialect)}
             AND k.key > :after{text} AND {state} ORDER BY k.key LIMIT :limit"""
         for table in _TABLES
     ]

@@ -27,20 +27,20 @@ KEYS_TAKEN = each(
         AND key IN (SELECT value FROM json_each(:keys))""",
     postgres="SELECT key FROM @keys WHERE scope = :scope AND key = ANY(:keys::text[])",
 )
-
-
-def _hooks_of(columns: str, which: str) -> str:
-    return " UNION ALL ".join(
-        f"SELECT {columns} FROM @{table} WHERE {which} AND hook_id IS NOT NULL"
-        for table in ("history", "kept")
-    )
-
-
+_FINISHED = ("history", "kept")
 HOOKS_OF = each(
-    sqlite=_hooks_of("+id, +hook_id", "id IN (SELECT value FROM json_each(:ids))"),
-    postgres=_hooks_of("id::text, hook_id::text", "id = ANY(:ids::uuid[])"),
+    sqlite=" UNION ALL ".join(
+        f"""SELECT +id, +hook_id FROM @{table}
+            WHERE id IN (SELECT value FROM json_each(:ids)) AND hook_id IS NOT NULL"""
+        for table in _FINISHED
+    ),
+    postgres=" UNION ALL ".join(
+        f"""SELECT w.id::text, hook_id::text FROM unnest(:ids::uuid[]) AS w (id)
+            CROSS JOIN LATERAL (SELECT hook_id FROM @{table} WHERE id = w.id LIMIT 1) t
+            WHERE hook_id IS NOT NULL"""
+        for table in _FINISHED
+    ),
 )
-
 RETRY_OF = "retry-of"
 
 
