@@ -68,7 +68,7 @@ def test_each_verb_works_or_is_refused(
     app: Duly, caller: Caller, hello, done, hire: Hire, clock: ManualClock, db: Database
 ):
     pending, ended = app.run(hello, "pending"), app.run(hello, "ended")
-    member = app.batch([hello.bind("member")], on_complete=done).jobs()[0]
+    member = next(app.batch([hello.bind("member")], on_complete=done).jobs())
     unique = hello.using(unique=Unique("u"))
     debounced = hello.using(debounce=60)
     holder, window = app.run(unique, "holder"), app.run(debounced, "first")

@@ -215,7 +215,7 @@ def test_a_body_in_the_same_process_is_told_at_once(live: Duly, which: str):
     batch = live.batch([act.bind()])
     assert began.wait(PATIENCE)
     verbs: dict[str, Callable[[], int]] = {
-        "one": batch.jobs()[0].cancel,
+        "one": next(batch.jobs()).cancel,
         "all": partial(live.cancel_all, act),
         "batch": batch.cancel,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duly import Ctx, Duly, FunctionStatus, Job, ManualClock, State, Tx
+from duly import Batch, Ctx, Duly, FunctionStatus, Job, ManualClock, State, Tx
 from duly.errors import (
     JobNotFound,
     TransactionEnded,
@@ -347,12 +347,13 @@ def test_the_handle_of_a_vanished_job_says_so(app: Duly, note: Any, hire: Hire):
         lambda app, note, job: app.transaction().__enter__(),
         lambda app, note, job: app.queues.pause("default"),
         lambda app, note, job: app.queues.resume("default"),
-        lambda app, note, job: app.batch_of(job.id).cancel(),
+        lambda app, note, job: Batch(app.core, job.id).cancel(),
+        lambda app, note, job: Batch(app.core, job.id).retry(),
         lambda app, note, job: app.functions.publish(),
     ],
     ids=[
         *("run", "after", "at", "many", "cancel", "job.cancel", "cancel_all", "transaction"),
-        *("pause", "resume", "batch", "publish"),
+        *("pause", "resume", "batch", "retry", "publish"),
     ],
 )
 def test_the_app_refuses_to_write_inside_a_mutation(

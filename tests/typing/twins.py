@@ -1,16 +1,18 @@
 """The awaited twins of sync verbs take what these take, and give what they give."""
 
 from collections.abc import Sequence
-from typing import assert_type
+from typing import Any, assert_type
 
 from duly import (
     AsyncBatch,
     AsyncCalendars,
     AsyncCtx,
+    AsyncJob,
     AsyncSchedules,
     BatchProgress,
     Ctx,
     Duly,
+    Replay,
     Schedule,
     StoredCalendar,
     Tick,
@@ -100,6 +102,8 @@ async def use_others(ctx: AsyncCtx, batch: AsyncBatch, collection: ScheduleColle
     assert_type(await ctx.call(move, 1, amount=2.0), bool)
     assert_type(await batch.progress(), BatchProgress)
     assert_type(await batch.cancel(), int)
+    assert_type(await batch.retry("failed"), Replay)
+    assert_type([job async for job in batch.jobs("failed")], list[AsyncJob[Any]])
     assert_type(await collection.get("anna", "schedules/a"), ScheduleRecord | None)
     await ctx.call(move)  # error
     await ctx.call(move, 1, amounts=2.0)  # error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -34,13 +34,15 @@ def jobs_of_event() -> Sequence[NewJob]:
     return [TrackedJob(**msgspec.structs.asdict(new_job()), trigger=Trigger.WEBHOOK)]
 
 
-def repeated(record: JobRecord) -> TrackedJob:
-    return TrackedJob(
+def repeated(record: JobRecord, hooks: Mapping[str, JobRecord | None]) -> Sequence[TrackedJob]:
+    assert not hooks
+    job = TrackedJob(
         **msgspec.structs.asdict(new_job()),
         trigger=record.trigger,
         batch_id=record.batch_id,
         retry_of=record.id,
     )
+    return [job]
 
 
 class Webhooks(Ground):
