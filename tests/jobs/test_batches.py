@@ -21,6 +21,7 @@ from duly import (
 from duly.calls import batches
 from duly.errors import InvalidOption, NotCommittedYet, ResultTimeout, WouldWaitForItself
 from duly.ids import new_id
+from duly.testing.conformance.ground import at_the_same_time
 from tests.callers.test_aio import play
 from tests.jobs.support import DAY, Database, Hire, tidy
 
@@ -231,6 +232,29 @@ def test_a_retry_before_the_hook_has_started_delays_it(shop: Duly, hire: Hire):
     worker.work()
     assert shop.job(batch.id).result(0) == [2, 4]
     assert hooks == [batch.id]
+
+
+@pytest.mark.spec("N50")
+def test_the_hook_waits_for_a_retry_that_is_stored_while_the_last_member_ends(
+    shop: Duly, hire: Hire
+):
+    broken.add(1)
+    late = shop.function("double").using(queue="late")
+    shop.queues.pause("late")
+    for _ in range(20):
+        batch = shop.batch(
+            [shop.function("double").bind(1), late.bind(2)], on_complete=shop.function("add_up")
+        )
+        hire().work()
+        [last] = batch.jobs("pending")
+        shop.queues.pause("default")
+        at_the_same_time([batch.retry, last.cancel])
+        assert shop.job(batch.id).record.hold == "batch"
+        broken.clear()
+        shop.queues.resume("default")
+        hire().work()
+        assert shop.job(batch.id).result(0) == [2, None]
+        broken.add(1)
 
 
 @pytest.mark.spec("N50")
