@@ -1,6 +1,7 @@
 """The members of a batch: all of them, in the order of the calls, and those that are retried."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -241,18 +242,19 @@ def test_the_hook_waits_for_a_retry_that_is_stored_while_the_last_member_ends(
     broken.add(1)
     late = shop.function("double").using(queue="late")
     shop.queues.pause("late")
+    worker = hire()
     for _ in range(20):
         batch = shop.batch(
             [shop.function("double").bind(1), late.bind(2)], on_complete=shop.function("add_up")
         )
-        hire().work()
+        worker.work()
         [last] = batch.jobs("pending")
         shop.queues.pause("default")
-        at_the_same_time([batch.retry, last.cancel])
+        at_the_same_time([partial(batch.retry, "failed"), last.cancel])
         assert shop.job(batch.id).record.hold == "batch"
         broken.clear()
         shop.queues.resume("default")
-        hire().work()
+        worker.work()
         assert shop.job(batch.id).result(0) == [2, None]
         broken.add(1)
 
