@@ -250,7 +250,8 @@ def test_the_hook_waits_for_a_retry_that_is_stored_while_the_last_member_ends(
         worker.work()
         [last] = batch.jobs("pending")
         shop.queues.pause("default")
-        at_the_same_time([partial(batch.retry, "failed"), last.cancel])
+        both: list[Callable[[], object]] = [partial(batch.retry, "failed"), last.cancel]
+        at_the_same_time(both)
         assert shop.job(batch.id).record.hold == "batch"
         broken.clear()
         shop.queues.resume("default")

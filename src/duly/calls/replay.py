@@ -170,7 +170,8 @@ def again(
 
 def _repeated(record: JobRecord, now: int) -> TrackedJob:
     length = None if record.expires_at is None else record.expires_at - record.run_at
-    fields = _same(record, now) | {
+    fields = _same(record, now)
+    fields |= {
         "expires_at": None if length is None or length <= 0 else now + length,
         "retry_of": record.id,
         # It takes the place of the old one: in its batch, or in the events of its entity.
@@ -186,7 +187,8 @@ def _hook(
     """The same hook for the new job; if the old hook was removed, what the function has now."""
     if hook is not None:
         args = msgspec.json.encode({"job_id": job_id}).decode()
-        fields = _same(hook, now) | {"args": args, "expires_at": None, "hold": Hold.BATCH}
+        fields = _same(hook, now)
+        fields |= {"args": args, "expires_at": None, "hold": Hold.BATCH}
         return core.functions.under_limit(TrackedJob(**fields))
     function = core.functions.hook_of(record.function)
     return None if function is None else hook_job(function, {"job_id": job_id}, now)
