@@ -31,6 +31,7 @@ STEPS = (
     "0009_lock_retries",
     "0010_waiting",
     "0011_threads",
+    "0012_batches",
 )
 
 

@@ -70,7 +70,7 @@ def of(shop: Duly, *values: int, hook: bool = True) -> Batch:
 # Members
 
 
-@pytest.mark.spec("N48")
+@pytest.mark.spec("N53")
 def test_every_member_is_found_in_the_order_of_the_calls(
     shop: Duly, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ):
@@ -93,13 +93,13 @@ def test_every_member_is_found_in_the_order_of_the_calls(
     assert shop.job(batch.id).result(0) == [None, 18, 16, 14, None, 10, 8, 6, 4, 2]
 
 
-@pytest.mark.spec("N48")
+@pytest.mark.spec("N53")
 def test_members_beyond_the_first_page_are_found(shop: Duly):
     batch = of(shop, *range(2_500))
     assert numbers(batch) == list(range(2_500))
 
 
-@pytest.mark.spec("N48")
+@pytest.mark.spec("N53")
 def test_results_raise_at_the_first_member_that_has_not_succeeded(shop: Duly, hire: Hire):
     broken.add(2)
     batch = of(shop, 1, 2, 3, hook=False)
@@ -122,7 +122,7 @@ def test_a_long_result_is_read_whole(shop: Duly, hire: Hire):
     assert list(batch.results()) == ["x" * 20_000]
 
 
-@pytest.mark.spec("N48")
+@pytest.mark.spec("N53")
 def test_an_unknown_batch_is_an_error(shop: Duly, hire: Hire):
     alone = shop.run(shop.function("double"), 1)
     for unknown in (new_id(0), "report", alone.id):
@@ -136,7 +136,7 @@ def test_an_unknown_batch_is_an_error(shop: Duly, hire: Hire):
     assert shop.batch_of(of(shop, 1, hook=False).id).progress().total == 1
 
 
-@pytest.mark.spec("N49")
+@pytest.mark.spec("N54")
 def test_calls_that_find_existing_jobs_are_named(shop: Duly, hire: Hire):
     once = shop.function("double").using(unique=Unique())
     there = shop.run(once, 1)
@@ -164,7 +164,7 @@ WAYS: dict[str, Retrying] = {
 }
 
 
-@pytest.mark.spec("N50")
+@pytest.mark.spec("N55")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_retry_takes_the_place_of_the_failed_member(shop: Duly, hire: Hire, way: str):
     broken.update((2, 3))
@@ -193,7 +193,7 @@ def test_a_retry_takes_the_place_of_the_failed_member(shop: Duly, hire: Hire, wa
     assert hooks == [batch.id], "once"
 
 
-@pytest.mark.spec("N50")
+@pytest.mark.spec("N55")
 def test_batch_retry_is_for_failed_and_canceled_members(shop: Duly, hire: Hire, monkeypatch: Any):
     monkeypatch.setattr(batches, "PAGE", 2)
     broken.update((1, 2, 3))
@@ -214,7 +214,7 @@ def test_batch_retry_is_for_failed_and_canceled_members(shop: Duly, hire: Hire, 
         batch.retry("succeeded")
 
 
-@pytest.mark.spec("N50")
+@pytest.mark.spec("N55")
 def test_a_retry_before_the_hook_has_started_delays_it(shop: Duly, hire: Hire):
     broken.add(1)
     add_up = shop.function("add_up").using(queue="later")
@@ -235,7 +235,7 @@ def test_a_retry_before_the_hook_has_started_delays_it(shop: Duly, hire: Hire):
     assert hooks == [batch.id]
 
 
-@pytest.mark.spec("N50")
+@pytest.mark.spec("N55")
 def test_the_hook_waits_for_a_retry_that_is_stored_while_the_last_member_ends(
     shop: Duly, hire: Hire
 ):
@@ -260,7 +260,7 @@ def test_the_hook_waits_for_a_retry_that_is_stored_while_the_last_member_ends(
         broken.add(1)
 
 
-@pytest.mark.spec("N50")
+@pytest.mark.spec("N55")
 def test_a_retry_after_the_hook_does_not_call_it_again(shop: Duly, hire: Hire):
     broken.add(1)
     batch = of(shop, 1, 2)
@@ -276,7 +276,7 @@ def test_a_retry_after_the_hook_does_not_call_it_again(shop: Duly, hire: Hire):
     assert again.result(0) == [2, 4]
 
 
-@pytest.mark.spec("N50")
+@pytest.mark.spec("N55")
 def test_a_retry_stays_a_member_when_retention_has_removed_the_first_try(
     shop: Duly, hire: Hire, clock: ManualClock
 ):
@@ -294,7 +294,7 @@ def test_a_retry_stays_a_member_when_retention_has_removed_the_first_try(
     assert batch.progress().total == 1
 
 
-@pytest.mark.spec("N51")
+@pytest.mark.spec("N56")
 @pytest.mark.parametrize("way", ["app.retry", "retry_dead", "bulk.retry"])
 def test_a_retry_has_the_hook_of_the_failed_job(shop: Duly, hire: Hire, way: str):
     broken.add(1)
@@ -319,7 +319,7 @@ def test_a_retry_has_the_hook_of_the_failed_job(shop: Duly, hire: Hire, way: str
     assert {each.record.priority for each in shop.jobs(function="after_job")} == {7}
 
 
-@pytest.mark.spec("N51")
+@pytest.mark.spec("N56")
 def test_a_dead_letter_whose_hook_was_removed_gets_what_its_function_has(
     shop: Duly, hire: Hire, clock: ManualClock
 ):
@@ -357,7 +357,7 @@ def test_a_member_is_retried_once_however_often(shop: Duly, hire: Hire, db: Data
 # In a transaction
 
 
-@pytest.mark.spec("N52")
+@pytest.mark.spec("N57")
 def test_a_mutation_may_read_the_results_of_ended_jobs(shop: Duly, hire: Hire):
     ended = shop.run(shop.function("double"), 4)
     batch = of(shop, 1, hook=False)
@@ -393,7 +393,7 @@ def test_an_uncommitted_batch_is_not_read(shop: Duly):
 # Async
 
 
-@pytest.mark.spec("N48", "N50")
+@pytest.mark.spec("N53", "N55")
 def test_an_async_batch_has_the_same_verbs(shop: Duly, hire: Hire, monkeypatch: Any):
     monkeypatch.setattr(batches, "PAGE", 2)
     play(_use_async_batch(shop, hire))
