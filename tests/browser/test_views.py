@@ -105,6 +105,31 @@ def test_the_login_page_is_whole(chromium: Any, shop: Duly, axe: Any) -> None:
         context.close()
 
 
+@pytest.mark.spec("N58")
+@pytest.mark.parametrize("asks", ["a filter", "a live update"])
+def test_a_session_that_has_ended_leads_to_the_applications_login(
+    chromium: Any, shop: Duly, asks: str
+) -> None:
+    from tests.browser.own_login import hosting
+    from tests.server.listening import serving
+
+    with serving(hosting(shop)) as address:
+        context = chromium.new_context(base_url=address, timezone_id="UTC")
+        page = context.new_page()
+        page.goto("/ops/jobs?state=failed")
+        page.click("text=Log in as Ada")
+        page.wait_for_url("**/ops/jobs?state=failed")
+        page.wait_for_selector("[data-live-text]:text-is('Live')")
+        context.clear_cookies(name="user")
+        if asks == "a filter":
+            page.select_option("select[name=state]", "succeeded")
+        else:
+            shop.run(shop.function("greet"), "ann")
+        page.wait_for_selector("text=Log in as Ada")
+        assert page.url.startswith(f"{address}/login?next=/ops/jobs%3Fstate%3D")
+        context.close()
+
+
 def test_the_switch_of_colours_stays(page: Page, paths: dict[str, str]) -> None:
     page.goto("/")
     ground = "getComputedStyle(document.body).backgroundColor"

@@ -590,6 +590,7 @@ class Duly(Verbs, Registry):
         self,
         *,
         auth: str | Callable[[Any], Any] = "tokens",
+        login: str | None = None,
         only: Collection[str] | None = None,
         hosts: Collection[str] | None = None,
         metrics_open: bool = False,
@@ -599,9 +600,10 @@ class Duly(Verbs, Registry):
 
         `auth`: "tokens"; or a function that receives the request and returns a
         `duly.server.Principal`, or None, for requests without a token; or "open" to allow everyone.
-        `only`: some of dashboard, api, hooks, health. `hosts`: the host names that are accepted.
-        `metrics_open`: serve metrics without a token too. `read_only`: limit every principal to
-        reading.
+        `login`: your own login page, to which browsers without a session are redirected, such as
+        "/login?next={next}". `only`: some of dashboard, api, hooks, health. `hosts`: the host names
+        that are accepted. `metrics_open`: serve metrics without a token too. `read_only`: limit
+        every principal to reading.
         """
         if find_spec("fastapi") is None:
             raise MissingExtra("server", "app.asgi")
@@ -609,6 +611,7 @@ class Duly(Verbs, Registry):
         made: ASGIApp = server.make_asgi(
             self,
             auth=auth,
+            login=login,
             only=only,
             hosts=hosts,
             metrics_open=metrics_open,

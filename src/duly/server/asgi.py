@@ -33,6 +33,7 @@ def make_asgi(
     app: Duly,
     *,
     auth: Auth = "tokens",
+    login: str | None = None,
     only: Collection[str] | None = None,
     hosts: Collection[str] | None = None,
     metrics_open: bool = False,
@@ -41,13 +42,14 @@ def make_asgi(
     """An ASGI application with the server's parts.
 
     `auth`: "tokens"; or "open" to let every request in; or a function for requests without a token,
-    which receives the request and returns a `Principal` or None. `only`: some of dashboard, api,
-    hooks and health. `hosts`: the host names that it answers for; None: any. `metrics_open`: serve
-    metrics without a token too. `read_only`: requests may only read; webhooks and dispatches are
-    not accepted.
+    which receives the request and returns a `Principal` or None. `login`: the application's login
+    page, to which browsers without a session are redirected, such as "/login?next={next}". `only`:
+    some of dashboard, api, hooks and health. `hosts`: the host names that it answers for; None:
+    any. `metrics_open`: serve metrics without a token too. `read_only`: requests may only read;
+    webhooks and dispatches are not accepted.
     """
     parts = _parts(only)
-    authenticator = Authenticator(app, auth, read_only=read_only)
+    authenticator = Authenticator(app, auth, login=login, read_only=read_only)
     own = [] if read_only else _own_routes(app, parts)
     what = ServerState(app, authenticator, Readiness(app), own)
     inner = serve(what, _routes(parts, metrics_open))

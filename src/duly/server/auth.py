@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from hashlib import sha256
@@ -29,6 +30,9 @@ SESSION = "duly_session"
 """The cookie that holds the token of a logged-in browser."""
 LOCAL_PRINCIPAL = Principal("local", frozenset(Scope))
 """The principal of every request to a server without authentication (loopback only)."""
+NEXT = "{next}"
+"""Stands for the requested page in the URL of the application's login page."""
+_LOGIN = re.compile(r"(/(?![/\\])|https://[A-Za-z0-9\[])[!-~]*")
 _BEARER = HTTPBearer(auto_error=False, description="An API token from `app.tokens.create`.")
 
 
@@ -50,10 +54,15 @@ def cookie_of(request: Request, name: str) -> str:
 class Authenticator:
     """Finds the principal of a request."""
 
-    def __init__(self, app: Duly, auth: Auth, *, read_only: bool = False) -> None:
-        """`read_only`: every principal may only read."""
+    def __init__(
+        self, app: Duly, auth: Auth, *, login: str | None = None, read_only: bool = False
+    ) -> None:
+        """`login`: the application's own login page. `read_only`: every principal may only read."""
         if not callable(auth) and auth not in ("tokens", "open"):
             raise InvalidOption("auth", f'give "tokens", "open" or a function, not {auth!r}')
+        if login is not None:
+            _check_login(login, auth)
+        self.login = login
         self._app = app
         self._auth = auth
         self._read_only = read_only
@@ -88,6 +97,19 @@ class Authenticator:
             shown = ""
         shown = shown or cookie_of(request, SESSION)
         return await run_in_threadpool(self._app.tokens.check, shown) if shown else None
+
+
+def _check_login(login: object, auth: Auth) -> None:
+    if not callable(auth):
+        raise InvalidOption("login", "also give auth=, a function that recognizes your users")
+    if not isinstance(login, str) or not _LOGIN.fullmatch(login):
+        message = f"give a path such as /login?next={NEXT}, or an https:// URL, not {login!r}"
+        raise InvalidOption("login", message)
+    page, _, query = login.partition("?")
+    # In a path it could name another host: "/{next}" becomes "//jobs".
+    if re.search("[{}]", page + query.replace(NEXT, "")):
+        message = f"the only placeholder is {NEXT}, after the question mark; not as in {login!r}"
+        raise InvalidOption("login", message)
 
 
 async def _call(callback: Callback, request: Request) -> Principal | None:

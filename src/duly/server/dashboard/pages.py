@@ -27,7 +27,15 @@ from duly.model.access import Principal, Scope
 from duly.model.why_schedule import in_words
 from duly.server.answers import Refused, readable, status_of
 from duly.server.api.repeatable import MAX_KEY, Repeatable
-from duly.server.auth import App, Reader, authenticator_of, cookie_name, cookie_of
+from duly.server.auth import (
+    NEXT,
+    SESSION,
+    App,
+    Reader,
+    authenticator_of,
+    cookie_name,
+    cookie_of,
+)
 from duly.server.dashboard import static, svg, times
 from duly.server.dashboard.forms import CSRF, Form, read_form
 from duly.server.guard import SAFE
@@ -138,7 +146,8 @@ class Viewer:
 
     @property
     def can_log_out(self) -> bool:
-        return authenticator_of(self.request).takes_tokens
+        """Whether the session is duly's own; the application ends its own sessions."""
+        return bool(cookie_of(self.request, SESSION))
 
     def may(self, scope: str) -> bool:
         return self.who.may(Scope(scope))
@@ -392,14 +401,32 @@ def _refusal(
 ) -> Response:
     status, text, hint = said_of(error)
     if status == 401:
-        following = address(_path_of(request), dict(request.query_params))
-        path = following if request.method in SAFE else "/"
-        return RedirectResponse(f"{root_of(request)}{address('/login', {'next': path})}", 303)
+        return _to_login(request)
     form: Form | None = getattr(request.state, "form", None)
     back = None if form is None else form.given("back")
     if back is not None and status != 403:
         return redirect(request, back, f"{text}. {hint}" if hint else text, "failed")
     return _error_page(request, status, text, hint)
+
+
+def _to_login(request: Request) -> Response:
+    where = _login_url(request)
+    if LIVE in request.headers or "hx-request" in request.headers:
+        # A script would follow a redirect by itself, and show the login page inside this one.
+        return Response(status_code=401, headers={"HX-Redirect": where})
+    return RedirectResponse(where, 303)
+
+
+def _login_url(request: Request) -> str:
+    """The login page, which leads back to the page that was requested."""
+    page = "/"
+    if request.method in SAFE:
+        query = urlencode(request.query_params.multi_items())
+        page = quote(_path_of(request), safe="/") + (f"?{query}" if query else "")
+    root, login = quote(root_of(request), safe="/"), authenticator_of(request).login
+    if login is None:
+        return root + address("/login", {"next": page})
+    return login.replace(NEXT, quote(_own_path(root + page), safe="/"))
 
 
 def page_for(request: Request, status: int, text: str) -> Response | None:

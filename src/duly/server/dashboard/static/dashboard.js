@@ -210,7 +210,7 @@
     const address = location.href.split("#")[0];
     try {
       const answer = await fetch(address, { headers: { "X-Duly-Live": "1" } });
-      if (answer.redirected) { location.reload(); return; }
+      if (answer.redirected || answer.status === 401) { location.reload(); return; }
       if (answer.ok && address === location.href.split("#")[0] && !state.paused) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = find("#main", page);
