@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -41,14 +42,21 @@ class Shop:
         return run_well(manage(*arguments), self.env, self.folder)
 
     def start(self, *arguments: str) -> Process:
-        process = Process(manage(*arguments), self.env, cwd=self.folder)
+        return self._start(manage(*arguments), self.folder)
+
+    def _start(self, command: list[str], folder: Path) -> Process:
+        process = Process(command, self.env, cwd=folder)
         self._stack.callback(process.close)
         return process
 
-    def serve(self) -> None:
+    def serve(self, *, asgi: bool = False) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             port = free.getsockname()[1]
-        server = self.start("runserver", "--noreload", f"127.0.0.1:{port}")
+        if asgi:
+            command = [sys.executable, "-m", "uvicorn", "project.asgi:application"]
+            server = self._start([*command, f"--port={port}"], PROJECT)
+        else:
+            server = self.start("runserver", "--noreload", f"127.0.0.1:{port}")
         self.address = f"http://127.0.0.1:{port}"
         wait_until(self.answers, f"the server answers\n{server.errors()}")
 
@@ -130,6 +138,18 @@ def test_orders_receipts_and_their_end(new_shop: Shop):
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert len(shop.mails()) == 2
+
+
+@on_sqlite
+@pytest.mark.spec("N59")
+def test_an_asgi_server_serves_the_dashboard_beside_the_shop(shop: Shop):
+    shop.serve(asgi=True)
+    with urlopen(f"{shop.address}/ops/jobs", timeout=20) as answer:
+        assert answer.url == f"{shop.address}/admin/login/?next=/ops/jobs"
+        assert b"csrfmiddlewaretoken" in answer.read()
+    with urlopen(f"{shop.address}/ops/healthz", timeout=20) as answer:
+        assert json.load(answer) == {"ok": True}
+    assert shop.order("tea") == 201
 
 
 def test_its_own_tests_pass_also_on_copies_of_the_database(url: str, tmp_path: Path):

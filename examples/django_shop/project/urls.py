@@ -1,7 +1,9 @@
+from django.contrib import admin
 from django.urls import path
 from shop import views
 
 urlpatterns = [
+    path("admin/", admin.site.urls),
     path("orders", views.place_order),
     path("orders/<int:order_id>/pay", views.pay_order),
 ]

@@ -1,7 +1,7 @@
 """duly as a Django app: `"duly.contrib.django"` in INSTALLED_APPS.
 
 `app` is the project's duly app, in Django's database; it is created on first access. `atomic(tx)`
-lets the ORM take part in the transaction of a mutation.
+lets the ORM take part in the transaction of a mutation. `asgi` mounts the dashboard beside Django.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from duly.contrib.django.orm import atomic
+from duly.contrib.django.server import asgi
 
 if TYPE_CHECKING:
     from duly.contrib.django.project import App
 
     app: App
 
-__all__ = ["app", "atomic"]
+__all__ = ["app", "asgi", "atomic"]
 
 _making = threading.Lock()
 
