@@ -1,4 +1,4 @@
-"""duly.contrib.django.asgi: the dashboard beside Django, for users who log in to Django."""
+"""duly.contrib.django.asgi: the dashboard for users who are logged in to Django."""
 
 from __future__ import annotations
 
