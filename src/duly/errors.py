@@ -311,8 +311,9 @@ class WrongStatus(BadInput):
 class WrongDatabase(BadInput):
     """The handle passed to `app.on` points to a database other than the app's."""
 
-    def __init__(self, found: str, wanted: str) -> None:
-        super().__init__(f"{found}; the app's store is in {wanted}")
+    def __init__(self, found: str, wanted: str, hint: str = "") -> None:
+        self.hint = hint
+        super().__init__(_with_hint(f"{found}; the app's store is in {wanted}", hint))
 
 
 class InvalidURL(BadInput):

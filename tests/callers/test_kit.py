@@ -14,7 +14,7 @@ import duly.testing as kit
 from duly import AsyncCtx, Canceled, Ctx, Duly, ManualClock, Redact, Retry, State, SystemClock, Tx
 from duly.errors import InvalidOption, JobFailed, StoreError, UseTx
 from duly.store.table import Store
-from duly.testing.kit import clock_of
+from duly.testing.kit import PRIVATE, clock_of
 from tests.jobs.support import Database
 
 shop = Duly("postgresql://nobody@127.0.0.1:1/production")
@@ -538,12 +538,59 @@ def test_the_plugin_gives_each_test_a_store_of_its_own(
         monkeypatch.setenv("DULY_TEST_URL", url)
         run = pytester.runpytest_subprocess("-q", "-n2")
     else:
+        monkeypatch.setenv("DULY_TEST_URL", PRIVATE)
         run = pytester.runpytest_subprocess("-q")
     run.assert_outcomes(passed=4)
     if url.startswith("postgres"):
         left = Database(url)
         assert left.execute("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'duly_test_%'") == []
         left.close()
+
+
+@pytest.mark.spec("N60")
+def test_the_test_database_may_be_in_the_configuration(
+    pytester: pytest.Pytester, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    elsewhere = "postgresql://nobody@127.0.0.1:1/nowhere"
+    tests = f"""
+        def test_where(duly_app, duly_test_url):
+            assert duly_test_url == {postgres_url!r}
+            assert duly_app.store.address().dialect == "postgres"
+    """
+    pytester.makepyfile(shop=USERS_SHOP, test_shop=tests)
+    for configured, environment in [(postgres_url, None), (elsewhere, postgres_url)]:
+        pytester.makeini(
+            f"[pytest]\nduly_app = shop:app\npythonpath = .\nduly_test_url = {configured}\n"
+        )
+        monkeypatch.delenv("DULY_TEST_URL", raising=False)
+        if environment:
+            monkeypatch.setenv("DULY_TEST_URL", environment)
+        pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
+
+
+@pytest.mark.spec("N60")
+def test_an_app_on_postgresql_is_not_tested_on_sqlite_by_chance(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("DULY_TEST_URL", raising=False)
+    pytester.makepyfile(shop=USERS_SHOP, test_it="def test_it(duly_app): ...")
+    pytester.makeini("[pytest]\nduly_app = shop:app\npythonpath = .\n")
+    run = pytester.runpytest_inprocess("-q", "-p", "no:xdist")
+    run.assert_outcomes(errors=1)
+    run.stdout.fnmatch_lines(["*is on PostgreSQL: set DULY_TEST_URL, or duly_test_url in*"])
+
+
+def test_another_test_database_is_refused(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+):
+    pytester.makepyfile(shop=USERS_SHOP, test_it="def test_it(duly_app): ...")
+    pytester.makeini("[pytest]\nduly_app = shop:app\npythonpath = .\n")
+    for url in ("sqlite:///test.db", "mysql://u:secret@localhost/test"):
+        monkeypatch.setenv("DULY_TEST_URL", url)
+        run = pytester.runpytest_inprocess("-q", "-p", "no:xdist")
+        run.assert_outcomes(errors=1)
+        run.stdout.fnmatch_lines(["*must be postgresql://* or sqlite:///:memory:, not *"])
+        run.stdout.no_fnmatch_line("*secret*")
 
 
 def test_the_plugin_says_what_is_missing(pytester: pytest.Pytester):

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, scoped_session
 from duly import AsyncOn, Ctx, Duly, On, Redact, State, Tx
 from duly.calls.context import MAX_JOBS_PER_MUTATION
 from duly.errors import BadInput, JobFailed, NotInTransaction, UseTx, WrongDatabase
+from duly.testing import override
 from tests.callers.handles import (
     Aiosqlite,
     Alchemy,
@@ -137,6 +138,28 @@ def test_a_database_of_another_kind_is_the_wrong_one(app: Duly, hello):
     session.connection = lambda: engine
     with pytest.raises(WrongDatabase, match="mysql"):
         app.on(session).run(hello, "world")
+
+
+@pytest.mark.spec("N60")
+@on_sqlite
+@pytest.mark.parametrize("kind", [Asyncpg, over(AsyncAlchemySession, "asyncpg"), Psycopg])
+def test_inside_override_the_error_says_how_to_name_the_database(app, kind, hello, postgres_url):
+    with override(app):
+        assert refuses(app, kind(postgres_url), hello, "DULY_TEST_URL or duly_test_url")
+
+
+@pytest.mark.spec("N60")
+def test_only_inside_override_is_there_talk_of_it(app: Duly, elsewhere: str, url: str, hello):
+    def error() -> str:
+        caller = Sqlite3(elsewhere) if url.startswith("sqlite") else Psycopg(elsewhere)
+        with pytest.raises(WrongDatabase, match="no duly tables") as refused:
+            caller.on(app).run(hello, "world")
+        caller.close()
+        return str(refused.value)
+
+    with override(app, url):
+        assert "override()" in error()
+    assert "override()" not in error()
 
 
 # Other refusals ----------------------------------------------------------------------------------

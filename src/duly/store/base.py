@@ -162,6 +162,8 @@ class Address(msgspec.Struct, frozen=True):
     store_id: str
     where: str
     """The same, as text for people."""
+    hint: str = ""
+    """What to do about a connection to another database."""
 
 
 class Rows:

@@ -37,6 +37,9 @@ class Engine(ABC):
     finishes_with_claim: bool
     """Whether settling and claiming in one transaction is faster than doing both separately."""
 
+    wrong_database_hint: str = ""
+    """What to do about a handle that belongs to another database."""
+
     tells_changes: bool
     """Whether `watch` sets its bell for every change of a job, not only when a job is due."""
 

@@ -97,7 +97,8 @@ def _checked(connection: Any, address: Address, verb: Steps[T]) -> Steps[T]:
         if found != address.store_id:
             name = yield from steps.database_name()
             has = "no duly tables" if found is None else "the tables of another duly store"
-            raise WrongDatabase(f"the handle's database, {name}, has {has}", address.where)
+            elsewhere = f"the handle's database, {name}, has {has}"
+            raise WrongDatabase(elsewhere, address.where, address.hint)
         # A sqlite3 connection cannot be remembered, and checking it is fast.
         with suppress(TypeError):
             _known[connection] = address.store_id
@@ -118,6 +119,7 @@ def _demand(dialect: Dialect, handle: object, address: Address) -> None:
         raise WrongDatabase(
             f"{kind} is a handle for {words[dialect]}",
             f"{address.where} ({words[address.dialect]})",
+            address.hint,
         )
 
 

@@ -42,6 +42,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PRIVATE = "sqlite:///:memory:"
+WRONG_DATABASE_HINT = (
+    "this is the test store of override(): pass it the URL of the handle's database or, with the "
+    "fixture duly_app on PostgreSQL, set DULY_TEST_URL or duly_test_url"
+)
 MAX_DRAINED = 10_000
 MAX_ENQUEUED = 10_000
 """If draining runs more jobs than this, one probably enqueues itself forever."""
@@ -67,6 +71,7 @@ def override(
         raise InvalidOption("override", "stop the app first")
     clock = clock or ManualClock()
     store = make_store(url, clock, schema, False, "FULL")
+    store.wrong_database_hint = WRONG_DATABASE_HINT
     before = core.exchange(store, clock)
     # All of them, in reverse order, even if one fails.
     with ExitStack() as ending:

@@ -1,8 +1,9 @@
 """The pytest plugin: `duly_app`, the app under test with its own store and clock.
 
 Name the app in pytest's configuration (`duly_app = "shop.tasks:app"`), or override the fixture
-`duly_app_under_test`. Without DULY_TEST_URL, each test has a private SQLite file. If it is the URL
-of a PostgreSQL database, each test process has a schema there, which is emptied before each test.
+`duly_app_under_test`. An app on SQLite has a private file in each test. For an app on PostgreSQL,
+DULY_TEST_URL or `duly_test_url` names a database: each test process has a schema there, which is
+emptied before each test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 from duly.app import Duly
 from duly.clock import ManualClock
+from duly.errors import without_password
 from duly.testing.kit import PRIVATE, clock_of, override
 
 URL = "DULY_TEST_URL"
@@ -22,6 +24,7 @@ URL = "DULY_TEST_URL"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("duly_app", "the duly app under test, as module:app")
+    parser.addini("duly_test_url", f"the test database; {URL} in the environment takes precedence")
 
 
 @pytest.fixture(scope="session")
@@ -49,21 +52,37 @@ def _named(path: str) -> object:
 
 
 @pytest.fixture(scope="session")
-def duly_schema(duly_app_under_test: Duly) -> Iterator[str]:
+def duly_test_url(request: pytest.FixtureRequest, duly_app_under_test: Duly) -> str:
+    """The URL of the database that `duly_app` uses: as configured, or a private SQLite file."""
+    url: str = os.environ.get(URL) or request.config.getini("duly_test_url") or ""
+    where = f"{URL}, or duly_test_url in pytest's configuration"
+    if not url and duly_app_under_test.core.store.address().dialect == "postgres":
+        pytest.fail(
+            f"the app under test is on PostgreSQL: set {where}, to the URL of a test database, "
+            f"or to {PRIVATE} to test on SQLite",
+            pytrace=False,
+        )
+    if url and url != PRIVATE and not url.startswith(("postgres://", "postgresql")):
+        shown = without_password(url)
+        pytest.fail(f"{where}, must be postgresql://… or {PRIVATE}, not {shown!r}", pytrace=False)
+    return url or PRIVATE
+
+
+@pytest.fixture(scope="session")
+def duly_schema(duly_app_under_test: Duly, duly_test_url: str) -> Iterator[str]:
     """The schema of this test process, if the tests run on PostgreSQL."""
     schema = f"duly_test_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}_{os.getpid()}"
     yield schema
-    if url := os.environ.get(URL):
-        with override(duly_app_under_test, url, schema=schema) as app:
+    if duly_test_url != PRIVATE:
+        with override(duly_app_under_test, duly_test_url, schema=schema) as app:
             _execute(app, f"DROP SCHEMA {schema} CASCADE")
 
 
 @pytest.fixture
-def duly_app(duly_app_under_test: Duly, duly_schema: str) -> Iterator[Duly]:
+def duly_app(duly_app_under_test: Duly, duly_test_url: str, duly_schema: str) -> Iterator[Duly]:
     """The app under test, with an empty store and a clock that stands still."""
-    url = os.environ.get(URL)
-    with override(duly_app_under_test, url or PRIVATE, schema=duly_schema) as app:
-        if url:
+    with override(duly_app_under_test, duly_test_url, schema=duly_schema) as app:
+        if duly_test_url != PRIVATE:
             _execute(app, EMPTY.format(schema=duly_schema))
         yield app
 

@@ -366,7 +366,9 @@ class PostgresStore(Store):
         self._opened = True
 
     def address(self) -> Address:
-        return Address("postgres", self.words["schema"], self._store_id, _place(self._url))
+        where = _place(self._url)
+        schema, hint = self.words["schema"], self.wrong_database_hint
+        return Address("postgres", schema, self._store_id, where, hint)
 
     def database(self) -> DatabaseInfo:
         return self.read(lambda session: _engine(session, self.pool, self.is_pooled))

@@ -302,7 +302,7 @@ class SqliteStore(Store):
             self._opened = True
 
     def address(self) -> Address:
-        return Address("sqlite", "", self._store_id, self.where)
+        return Address("sqlite", "", self._store_id, self.where, self.wrong_database_hint)
 
     def database(self) -> DatabaseInfo:
         mode: str = self.read(lambda s: s.run(JOURNAL_MODE)[0][0])
