@@ -1,4 +1,4 @@
-"""An application with a login of its own, around the dashboard."""
+"""An application with its own login, around the dashboard."""
 
 from html import escape
 

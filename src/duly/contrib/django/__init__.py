@@ -1,8 +1,8 @@
 """duly as a Django app: `"duly.contrib.django"` in INSTALLED_APPS.
 
 `app` is the project's duly app, in Django's database; it is created on first access. `atomic(tx)`
-lets the ORM take part in the transaction of a mutation. `asgi` serves the dashboard to the project's
-staff.
+lets the ORM take part in the transaction of a mutation. `asgi` serves the dashboard to the
+project's staff.
 """
 
 from __future__ import annotations
