@@ -1,7 +1,8 @@
 """Mounts duly's server in a Django project, for users who are logged in to Django."""
 
 # Django comes without types.
-# pyright: reportMissingTypeStubs=false
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
@@ -87,8 +88,7 @@ def _user_of(session_key: str | None) -> Any:
         return None
     engine: Any = importlib.import_module(settings.SESSION_ENGINE)
     session = _Session(engine.SessionStore(session_key).items())
-    get_user: Any = auth.get_user
-    user = get_user(SimpleNamespace(session=session))
+    user: Any = auth.get_user(SimpleNamespace(session=session))
     return user if user.is_authenticated else None
 
 
