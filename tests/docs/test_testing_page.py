@@ -48,7 +48,7 @@ def run_pytest(project: Path, *arguments: str, **more: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-@pytest.mark.spec("N83")
+@pytest.mark.spec("N60")
 def test_the_tests_of_an_application_with_asyncpg_pass(project: Path, empty_postgres: str):
     code, said = run_pytest(project, DULY_TEST_URL=empty_postgres)
     assert (code, "2 passed" in said) == (0, True), said
@@ -57,7 +57,7 @@ def test_the_tests_of_an_application_with_asyncpg_pass(project: Path, empty_post
     assert (code, "2 passed" in said) == (0, True), said
 
 
-@pytest.mark.spec("N83")
+@pytest.mark.spec("N60")
 def test_without_the_test_database_they_say_how_to_name_it(project: Path):
     code, said = run_pytest(project)
     assert code == 1
