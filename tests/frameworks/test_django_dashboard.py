@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any
 
@@ -27,9 +28,8 @@ def add_users() -> None:
 
 
 def browser(application: Any = None, **options: Any) -> TestClient:
-    if application is None:
-        from project.asgi import application
-    return TestClient(application, "http://localhost", follow_redirects=False, **options)
+    served = application or importlib.import_module("project.asgi").application
+    return TestClient(served, "http://localhost", follow_redirects=False, **options)
 
 
 def log_in(client: TestClient, user: dict[str, str], page: str = LOGIN) -> Any:
