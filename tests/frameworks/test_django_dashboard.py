@@ -27,8 +27,12 @@ def add_users() -> None:
     User.objects.create_user(**BOB)
 
 
+def site() -> Any:
+    return importlib.import_module("project.asgi").application
+
+
 def browser(application: Any = None, **options: Any) -> TestClient:
-    served = application or importlib.import_module("project.asgi").application
+    served = application or site()
     return TestClient(served, "http://localhost", follow_redirects=False, **options)
 
 
@@ -207,8 +211,7 @@ def test_whoever_holds_a_token_needs_no_user():
 @on_sqlite
 @in_django
 def test_django_answers_everywhere_else():
-    from project.asgi import application
-
+    application = site()
     for root in ("", "/site"):
         client = browser(application, root_path=root)
         redirected = client.get(f"{root}/ops")
