@@ -55,6 +55,8 @@ class Raw(ABC):
                 "queues": None,
                 "functions": "[]",
                 "slots": 1,
+                "threads": 1,
+                "threaded": "[]",
                 "alone": False,
                 "now": now_ms(),
             },

@@ -121,11 +121,11 @@ def hire(app: Duly) -> Iterator[Hire]:
         of: Duly = app,
         *,
         concurrency: int = 10,
-        threads: int = 10,
+        threads: int | None = None,
         queues: Sequence[str] | None = None,
         alone: str | None = None,
     ) -> ManualWorker:
-        sizes = {"concurrency": concurrency, "threads": threads}
+        sizes = {"concurrency": concurrency, "threads": threads or concurrency}
         hired.append(ManualWorker(of, **sizes, queues=queues, alone=alone))
         return hired[-1]
 

@@ -188,7 +188,7 @@ class Hire(Protocol):
         of: Duly = ...,
         *,
         concurrency: int = ...,
-        threads: int = ...,
+        threads: int | None = ...,
         queues: Sequence[str] | None = ...,
         alone: str | None = ...,
     ) -> ManualWorker: ...

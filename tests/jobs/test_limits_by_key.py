@@ -132,7 +132,7 @@ def test_only_so_many_of_a_key_run_and_the_others_are_held(
     assert holds(db) == [None, None, "key", "key", "key"]
     assert db.count("@slots") == 2
     # A job that waits holds nothing of its worker.
-    assert worker.worker._room() == 8
+    assert worker.worker._free_threads() == 8
     bodies.end_all()
     worker.work()
     assert [job.result(0) for job in jobs] == [0, 1, 2, 3, 4]

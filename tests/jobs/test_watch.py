@@ -94,7 +94,7 @@ def test_a_watcher_gets_the_state_at_once_then_newer_ones_then_the_last(live: Du
     assert {event.job_id for event in seen} == {job.id}
     running = [(e.progress, e.note) for e in seen if e.state == State.RUNNING and e.note]
     assert running == [(0.0, "step 0"), (0.5, "step 1")]
-    assert (seen[-1].state, seen[-1].progress, seen[-1].attempt) == (State.SUCCEEDED, 0.5, 1)
+    assert (seen[-1].state, seen[-1].progress, seen[-1].attempt) == (State.SUCCEEDED, 1.0, 1)
     assert job.result() == "done"
 
 
@@ -195,7 +195,7 @@ def test_revisions_grow_with_whatever_is_shown():
     events = [event_of(each) for each in shown]
     assert is_growing(events)
     progress = [event.progress for event in events]
-    assert progress == [None, None, 0.5, 0.5, 0.5, None, 0.5, 0.5]
+    assert progress == [None, None, 0.5, 0.5, 0.5, None, 0.5, 1.0]
 
 
 def test_a_watch_ends_after_its_time_limit(app: Duly):

@@ -157,7 +157,7 @@ from tests.cli.shop import app
 from tests.jobs.support import wait_until
 from tests.torture.kill.trace import Trace
 
-app.start(concurrency=2, beat_every=0.1)
+app.start(concurrency=1, threads=1, beat_every=0.1)
 touch_when, note_when, touch = map(app.function, ("touch_when", "note_when", "touch"))
 jobs = [touch_when.bind("action", "go"), note_when.bind("mutation", "go"), touch.bind("waiting")]
 print(*[job.id for job in app.run_many(jobs)])

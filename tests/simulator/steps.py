@@ -365,7 +365,14 @@ def cancel_batch(world: World) -> None:
         batch_id = world.rng.choice(world.batches[-5:])
         world.note(f"cancels the batch of {world.ledger.name(batch_id)}")
         world.ledger.asked_to_cancel.add(batch_id)
-        world.client.act("client", lambda: world.client.app.batch_of(batch_id).cancel())
+
+        def run() -> None:
+            try:
+                world.client.app.batch_of(batch_id).cancel()
+            except LookupError:
+                return
+
+        world.client.act("client", run)
 
 
 @step(0.4)
