@@ -8,9 +8,9 @@ DulyError
 │   ├── InvalidTime                 naive, negative, or more than five years away
 │   ├── InvalidCron                 a cron expression is invalid; names the field and the problem
 │   ├── UnknownZone                 there is no time zone with that name
-│   ├── InvalidCalendar             a calendar's name, kind, zone or dates; names the field
-│   ├── InvalidCondition            a condition of a schedule; names the pointer
-│   ├── InvalidRotation             a schedule's rotation; names the entry
+│   ├── InvalidCalendar             a calendar's name, kind, zone or date is invalid; names it
+│   ├── InvalidCondition            a schedule's condition is invalid; names the pointer
+│   ├── InvalidRotation             a schedule's rotation is invalid; names the entry
 │   ├── InvalidFunction             the decorated object cannot be a duly function
 │   ├── FunctionConflict            two functions have the same name
 │   ├── ScheduleExists              the owner, or the code, already has a schedule with that key
@@ -35,7 +35,7 @@ DulyError
 ├── GatewayNotFound (LookupError)   there is no gateway with that name or id
 ├── CronNotFound (LookupError)      the gateway has no cron with that id
 ├── GatewayError
-│   ├── GatewayUnavailable          it did not answer, or the answer was unusable
+│   ├── GatewayUnavailable          it did not respond, or the response was unusable
 │   └── GatewayRefused              it refused the request; carries the reason
 ├── EndpointNotFound (LookupError)  there is no endpoint with that name or id
 ├── TransactionError
@@ -54,7 +54,7 @@ DulyError
 │   └── ResultTimeout (TimeoutError)
 ├── NonRetryable                    raised by a function: fail without retrying
 │   └── AddressRefused              requests to that address are not allowed
-├── DeliveryFailed                  no answer from an address, or not a success
+├── DeliveryFailed                  no response from an address, or not a successful one
 ├── RetryAfter                      raised by a function: fail, retry after the given time
 ├── Canceled                        raised inside a job that was canceled or taken away
 ├── UnstorableResult                a return value that is not valid JSON
@@ -116,7 +116,7 @@ class ArgumentsTooLarge(BadInput):
         self.size = size
         self.limit = limit
         super().__init__(
-            f"{function}(): arguments are {size:,} bytes as JSON, the limit is {limit:,}; "
+            f"{function}(): arguments are {size:,} bytes as JSON, but the limit is {limit:,}; "
             "store the data elsewhere and pass a reference"
         )
 
@@ -414,8 +414,8 @@ class BatchNotFound(DulyError, LookupError):
     def __init__(self, batch_id: str) -> None:
         self.batch_id = batch_id
         super().__init__(
-            f"there is no batch {batch_id!r}; give the id that app.batch returned, while its jobs"
-            " are kept"
+            f"there is no batch {batch_id!r}; check the id; retention may also have removed its "
+            "jobs"
         )
 
 
@@ -511,8 +511,8 @@ class UseTx(TransactionError):
     """The app was used inside a mutation, where its changes would not be atomic; use `tx`."""
 
     def __init__(self, verb: str) -> None:
-        words = {"run": "use tx.run", "cancel": "use tx.cancel", "on": "use the verbs of tx"}
-        instead = words.get(verb, "do it outside")
+        words = {"run": "use tx.run", "cancel": "use tx.cancel", "on": "use the methods of tx"}
+        instead = words.get(verb, "call it outside the mutation")
         super().__init__(
             f"app.{verb} inside a mutation would not be part of its transaction; {instead}"
         )
@@ -580,11 +580,11 @@ class AddressRefused(NonRetryable):
 
 
 class DeliveryFailed(DulyError):
-    """A request could not be sent, got no answer, or got an answer that is not a success."""
+    """A request could not be sent, got no response, or got one that is not a success."""
 
 
 class RetryAfter(DulyError):
-    """Raise it from a function to delay the next attempt, for example when a service says how long.
+    """Raise it from a function to delay the next attempt, for example as a service has asked.
 
     The retry policy still decides whether there is another attempt, and how far it can be delayed.
     `seconds` can also be text, as in a `Retry-After` header; text that is not a number raises
@@ -611,7 +611,7 @@ class Canceled(DulyError):
 
 
 class UnstorableResult(DulyError):
-    """A function returned a value that cannot be stored as strict JSON."""
+    """A function returned a value that cannot be stored as JSON."""
 
 
 class SignatureMismatch(DulyError):
@@ -626,7 +626,7 @@ class GatewayError(DulyError):
 
 
 class GatewayUnavailable(GatewayError):
-    """A gateway did not answer, or not usefully; it may or may not have done what was asked."""
+    """No usable response from a gateway; it may or may not have acted on the request."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
@@ -700,8 +700,8 @@ class StoreTooNew(StoreError):
         self.code = code
         self.min_code = min_code
         super().__init__(
-            f"the store requires code of schema version {min_code} or newer, this code has {code}; "
-            "upgrade duly"
+            f"the store requires code of schema version {min_code} or newer, but this code has "
+            f"version {code}; upgrade duly"
         )
 
 

@@ -272,7 +272,7 @@ def test_a_body_has_at_most_one_mebibyte_and_nine_where_it_holds_arguments(door,
     value = {"function": "greet", "args": {"name": "x" * (most - 10)}}
     answer = door.post(JOBS, content=body_of(0, value), headers=JSON)
     assert refusal(answer, 422) == "arguments_too_large"
-    assert "8,388,609 bytes as JSON, the limit is 8,388,608" in answer.text
+    assert "8,388,609 bytes as JSON, but the limit is 8,388,608" in answer.text
     (made,) = (job for job in house.jobs() if job.id not in ids(before))
     assert len(made.record.args) == most
     listed = door.get(JOBS).json()["items"]

@@ -499,7 +499,7 @@ def _payload(payload: object) -> str:
         raise InvalidOption("payload", f"is nested more than {MAX_DEPTH} levels deep")
     if len(text) > MAX_PAYLOAD:
         raise InvalidOption(
-            "payload", f"is {len(text):,} bytes as JSON, the limit is {MAX_PAYLOAD:,}"
+            "payload", f"is {len(text):,} bytes as JSON, but the limit is {MAX_PAYLOAD:,}"
         )
     return text.decode()
 

@@ -192,7 +192,7 @@ class Rows:
     def one(self) -> tuple[Any, ...]:
         """The only row. Raises LookupError for any other number of rows."""
         if len(self._rows) != 1:
-            raise LookupError(f"expected one row, the statement returned {len(self._rows)}")
+            raise LookupError(f"expected one row, but the statement returned {len(self._rows)}")
         return self._rows[0]
 
     def scalar(self) -> Any:
