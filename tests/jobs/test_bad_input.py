@@ -461,7 +461,7 @@ def test_a_store_that_is_newer_but_still_allows_this_code_is_used(
 def test_a_store_migrated_by_another_build_is_refused(app: Duly, db: Database, act: Any):
     db.execute("UPDATE @migrations SET checksum = 'different'")
     app.close()
-    with pytest.raises(StoreError, match="another text"):
+    with pytest.raises(StoreError, match="different text"):
         app.migrate()
 
 

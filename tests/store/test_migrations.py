@@ -111,9 +111,9 @@ def test_a_step_that_was_applied_with_another_text_is_refused(store, monkeypatch
         for step in known("sqlite" if isinstance(store, SqliteStore) else "postgres")
     ]
     monkeypatch.setattr(migrate, "migrations", lambda dialect: changed)
-    with pytest.raises(StoreError, match="another text"):
+    with pytest.raises(StoreError, match="different text"):
         store.migrate(NOW)
-    with pytest.raises(StoreError, match="another text"):
+    with pytest.raises(StoreError, match="different text"):
         store.pending_migrations()
 
 

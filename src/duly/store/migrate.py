@@ -86,7 +86,7 @@ def missing(dialect: Dialect, applied: Mapping[int, str]) -> list[Migration]:
     for step in steps:
         if applied.get(step.version, step.checksum) != step.checksum:
             raise StoreError(
-                f"migration {step.name} was applied with another text than this code has; "
+                f"migration {step.name} was applied with a different text than this code has; "
                 "the store belongs to a different build of duly"
             )
     return [step for step in steps if step.version not in applied]
@@ -146,7 +146,7 @@ def check(dialect: Dialect, meta: Mapping[str, str]) -> None:
         raise StoreTooNew(code, int(meta["min_code"]))
     if int(meta["version"]) < code:
         raise NotMigrated(
-            f"duly's tables are of version {meta['version']}, this code needs {code}; "
+            f"duly's tables have version {meta['version']}, but this code needs {code}; "
             "run `duly migrate`"
         )
     refuse_moved(meta)
