@@ -466,8 +466,8 @@ def refuse_while_importing() -> None:
     if _Importing.now:
         raise InvalidOption(
             "isolate",
-            "the process of a job has imported this app's module, which starts the app; "
-            'put that below `if __name__ == "__main__":`',
+            "the process of a job imports this app's module, which starts the app; "
+            'start it only below `if __name__ == "__main__":`',
         )
 
 
