@@ -190,7 +190,7 @@ def options_of(app: Duly, body: ScheduleOptionsBody) -> dict[str, Any]:
     if milliseconds is not None:
         options["every"] = Every(milliseconds, None if anchor is None else to_ms(anchor))
     elif anchor is not None:
-        raise InvalidOption("anchor_at", "goes with every or every_ms")
+        raise InvalidOption("anchor_at", "requires every or every_ms")
     if (budget := options.get("budget")) is not None:
         options["budget"] = Budget(**asdict(budget))
     if (expect := options.get("expect")) is not None:
