@@ -324,9 +324,9 @@ def _after_prefix(value: bytes, prefix: bytes) -> bytes:
 
 def _check_time(text: bytes, now_ms: int) -> None:
     if not text.isdigit() or len(text) > 12:
-        raise Refused(401, "the signed time is not a number of seconds")
+        raise Refused(401, "the signed timestamp is not a number of seconds")
     if abs(now_ms - int(text) * 1000) > TOLERANCE_MS:
-        raise Refused(401, "the signed time is too far from the current time")
+        raise Refused(401, "the signed timestamp is too far from the current time")
 
 
 def _placeholders(template: str) -> set[str]:
