@@ -197,7 +197,7 @@ OPTIONS = (
         "expect",
         Kind.RECORD,
         "Expectation",
-        'The expectation to check, as by, within or every: {"by": "07:00"}.',
+        'What the schedule promises: {"by": "07:00"}, {"within": 900} or {"every": 86400}.',
         parts=(
             Option("by", Kind.NAME, "Expectation: success by", "A time of day such as 07:00."),
             Option("within", Kind.LENGTH, "Expectation: success within"),
