@@ -237,7 +237,7 @@ def example_of(root: Item, part: Any, depth: int = 0) -> Any:
 @note_option
 @click.pass_obj
 def pause(root: Root, name: str, note: str | None) -> None:
-    """Stop starting its jobs: they wait, and its schedules skip their ticks.
+    """Pause a function: its jobs wait, and its ticks are skipped.
 
     \b
     duly functions pause send_mail --note "the provider is down"
@@ -262,7 +262,9 @@ def resume(root: Root, name: str) -> None:
 @note_option
 @click.pass_obj
 def deprecate(root: Root, name: str, note: str | None) -> None:
-    """Finish its pending jobs, skip its ticks, and warn about or refuse new calls.
+    """Deprecate a function: pending jobs finish, its ticks are skipped.
+
+    New calls cause a warning in Python and are refused over HTTP.
 
     \b
     duly functions deprecate send_fax --note "use send_mail"
@@ -276,7 +278,7 @@ def deprecate(root: Root, name: str, note: str | None) -> None:
 @force_option
 @click.pass_obj
 def delete(root: Root, name: str, note: str | None, force: bool) -> None:
-    """Cancel its pending jobs, remove its schedules, and refuse new calls.
+    """Delete a function: cancel pending jobs, remove schedules, refuse calls.
 
     It stays deleted even if code still defines it; to undo this, run `duly functions restore`. That
     prints the commands that recreate its schedules; the jobs stay canceled.
