@@ -95,7 +95,7 @@ def list_queues(root: Root) -> None:
 @note_option
 @click.pass_obj
 def pause_queue(root: Root, name: str, note: str | None) -> None:
-    """Start no more jobs of a queue; running jobs continue.
+    """Pause a queue: start no more of its jobs; running jobs continue.
 
     \b
     duly queues pause mail --note "the provider is down"
