@@ -58,7 +58,7 @@ _name = click.argument("name", metavar="NAME|ID")
 @owner_option
 @click.pass_obj
 def list_(root: Root, owner: str | None) -> None:
-    """List calendars: the built-in ones first.
+    """List calendars, the built-in ones first.
 
     \b
     duly calendars list
@@ -421,7 +421,7 @@ def update(
 def remove(root: Root, name: str, owner: str | None, dry_run: bool, force: bool) -> None:
     """Remove a calendar; schedules that use it continue without it.
 
-    Shows first which of their ticks would change.
+    First shows which of their ticks would change.
 
     \b
     duly calendars remove "plant closed"
