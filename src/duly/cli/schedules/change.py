@@ -294,8 +294,8 @@ def backfill(
 ) -> None:
     """Run past ticks from START to END (exclusive) that are not in the ledger.
 
-    Shows first what would run, and asks. At most 10,000 ticks. Repeating a range runs nothing
-    twice.
+    First shows what would run, and asks for confirmation. At most 10,000 ticks. Repeating a
+    range runs nothing twice.
 
     \b
     duly schedules backfill nightly 2026-05-01 2026-06-01
