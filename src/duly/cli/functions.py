@@ -278,10 +278,11 @@ def deprecate(root: Root, name: str, note: str | None) -> None:
 @force_option
 @click.pass_obj
 def delete(root: Root, name: str, note: str | None, force: bool) -> None:
-    """Delete a function: cancel pending jobs, remove schedules, refuse calls.
+    """Delete a function and its schedules, and cancel its pending jobs.
 
-    It stays deleted even if code still defines it; to undo this, run `duly functions restore`. That
-    prints the commands that recreate its schedules; the jobs stay canceled.
+    It stays deleted even if code still defines it, and new calls are refused. To undo this, run
+    `duly functions restore`. That prints the commands that recreate its schedules; the jobs stay
+    canceled.
 
     \b
     duly functions delete send_fax --note "replaced by send_mail"
