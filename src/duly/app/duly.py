@@ -317,7 +317,7 @@ class Duly(Verbs, Registry):
         return self._program
 
     def migrate(self) -> list[str]:
-        """Create duly's tables, and a missing file, or update them; returns the steps taken."""
+        """Create or upgrade duly's tables, and create a missing SQLite file; returns the steps."""
         return self._core.migrate()
 
     def ready(self) -> Store:
@@ -338,7 +338,7 @@ class Duly(Verbs, Registry):
     def on(self, handle: SyncHandle | DjangoProxy, *, notify: bool = ...) -> On: ...
 
     def on(self, handle: Any, *, notify: bool = True) -> On | AsyncOn:
-        """Return the verbs inside a transaction of yours, on the handle that you use for it.
+        """Return the app's methods inside your own transaction, on the connection or session given.
 
         Jobs enqueued there are committed or rolled back with it. `notify=False`: do not wake
         workers on PostgreSQL; they find the job within a second.
@@ -480,7 +480,7 @@ class Duly(Verbs, Registry):
 
     @property
     def paused(self) -> QueuePause | None:
-        """By whom, when and why everything was paused; None if it is not paused."""
+        """Who paused everything, when and why; None if it is not paused."""
         return self.ready().kill_switch()
 
     # Running
@@ -523,7 +523,7 @@ class Duly(Verbs, Registry):
             log.warning("declared schedules: %s; the ticker will try again", error)
 
     def stop(self, drain: Delay = DRAIN_SECONDS) -> None:
-        """Stop running jobs: running ones may finish, those that never started are given back."""
+        """Stop the worker: running jobs may finish, jobs that have not started are given back."""
         with self._core.lock:
             service, self._core.service = self._core.service, None
         if service is not None and service.is_here:

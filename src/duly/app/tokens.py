@@ -137,7 +137,7 @@ class Tokens:
     def check(self, secret: str) -> Principal | None:
         """Return the principal that this secret authenticates; None if it is not accepted.
 
-        The secret is looked up by its digest, so the time that takes reveals nothing about it.
+        The secret is looked up by its digest, so the time this takes reveals nothing about it.
         """
         store, now = self._core.ready(), self._core.now()
         record = store.token_by_digest(digest_of(secret))
