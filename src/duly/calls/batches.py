@@ -115,9 +115,9 @@ class Batch:
 
     @property
     def existing(self) -> tuple[Job[Any], ...]:
-        """The jobs that calls with keys found, so that no member was stored for these calls.
+        """Existing jobs with the keys of some calls; no members were stored for these calls.
 
-        They are not members. Only known here, to the caller of `batch`; empty with `batch_of`.
+        They are not members. Only the result of `batch` has them; that of `batch_of` does not.
         """
         return self._existing
 
@@ -232,7 +232,7 @@ class AsyncBatch(Twin[Batch]):
 
     @property
     def existing(self) -> tuple[AsyncJob[Any], ...]:
-        """The jobs that calls with keys found; see Batch.existing."""
+        """Existing jobs with the keys of some calls; see Batch.existing."""
         return self._existing
 
     progress: Final = awaited(Batch.progress, reads=True)

@@ -180,7 +180,7 @@ class Bulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
-        """Run every failed or canceled job that matches again, each once; see `app.retry`.
+        """Retry every failed or canceled job that matches, each only once; see `app.retry`.
 
         `dead`: only dead letters.
         """
@@ -214,7 +214,7 @@ class Bulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> Job[Result] | BulkPreview:
-        """Make every pending job that matches due at another time, or after a delay from now.
+        """Reschedule every pending job that matches to another time, or to a delay from now.
 
         Their `scheduled_at` does not change. Jobs that have started in the meantime are left alone.
         """
@@ -289,7 +289,7 @@ class AsyncBulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
-        """Run every failed or canceled job that matches again; see Bulk.retry."""
+        """Retry every failed or canceled job that matches; see Bulk.retry."""
         return await self._do(lambda: retry_order(self._core, state, dead, which), dry_run)
 
     @overload
@@ -320,7 +320,7 @@ class AsyncBulk:
         dry_run: bool = False,
         **which: Unpack[JobSelection],
     ) -> AsyncJob[Result] | BulkPreview:
-        """Make every pending job that matches due at another time; see Bulk.reschedule."""
+        """Reschedule every pending job that matches; see Bulk.reschedule."""
         return await self._do(
             lambda: reschedule_order(self._core, run_at, run_after, which), dry_run
         )
