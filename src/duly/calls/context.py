@@ -318,7 +318,7 @@ class Ctx(Verbs):
 
 
 class AsyncCtx(AsyncVerbs, Twin[Ctx]):
-    """The context of an async action: as `Ctx`, with verbs that are awaited.
+    """The context of an async action: like `Ctx`, with verbs that are awaited.
 
     When the job is canceled or times out, `CancelledError` is raised in the body wherever it awaits
     anything other than these verbs, which behave as on `Ctx`.

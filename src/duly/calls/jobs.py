@@ -56,7 +56,7 @@ class LogLine(msgspec.Struct, frozen=True):
 class Job(Generic[R_co]):
     """A handle on one job. Properties that can change are read from the store on each access.
 
-    Once the job has finished nothing changes any more, so nothing more is read.
+    Once the job has finished, nothing changes any more, so nothing is read again.
     """
 
     def __init__(

@@ -112,7 +112,7 @@ class On(Verbs):
 
 
 class AsyncOn(AsyncVerbs):
-    """As `On`, for a handle whose methods are awaited."""
+    """Like `On`, for a handle whose methods are awaited."""
 
     _commits_later = True
 
@@ -184,18 +184,18 @@ class OnJob(Job[R_co]):
     """A job that others see, and that can be waited for, only after your transaction commits."""
 
     def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the job, as Job.result; NotCommittedYet before your transaction commits."""
+        """Like Job.result; raises NotCommittedYet before your transaction commits."""
         committed(self._core, self._id)
         return super().result(timeout)
 
     def cancel(self) -> bool:
-        """Cancel the job, as Job.cancel; NotCommittedYet before your transaction commits."""
+        """Like Job.cancel; raises NotCommittedYet before your transaction commits."""
         committed(self._core, self._id)
         return super().cancel()
 
 
 class AsyncOnJob(AsyncJob[R_co]):
-    """The same for async code."""
+    """`OnJob` for async code."""
 
     async def result(self, timeout: float | None = None) -> R_co:
         """Wait for the job; see OnJob.result."""

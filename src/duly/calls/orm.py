@@ -82,7 +82,7 @@ class BorrowedConnection:
         """Does nothing: the transaction is not SQLAlchemy's to commit."""
 
     def rollback(self) -> None:
-        """Neither."""
+        """Does nothing: the transaction is not SQLAlchemy's to roll back."""
 
     def close(self) -> None:
         """Does nothing: the connection is still in use."""

@@ -55,7 +55,7 @@ class Registry(ABC):
         `unique`, `debounce`: when a call returns an existing job instead of storing a new one.
         `limit`: how many run at once, or start in a period.
         `alone`: never share a commit with other jobs. `group`: on PostgreSQL, share a commit with
-        other jobs; only for bodies that insert and do not update common rows.
+        other jobs; only for bodies that do not insert or update the same rows.
         """
         if options.pop("isolate", None) is not None:
             raise InvalidOption("isolate", MUTATION_NOT_ISOLATED)
