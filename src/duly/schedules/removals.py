@@ -14,7 +14,7 @@ DELETED = "function.deleted"
 
 
 def removed_with(core: Core, function: str) -> list[Schedule]:
-    """The schedules that were removed when a function, restored just now, was deleted."""
+    """The schedules that were removed when a function, since restored, was deleted."""
     # The newest entry is the restore itself.
     entries = core.ready().audit_of(f"function:{function}", 2)
     if len(entries) < 2 or entries[1].action != DELETED or entries[1].detail is None:

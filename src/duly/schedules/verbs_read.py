@@ -133,7 +133,7 @@ class ReadVerbs(VerbsBase):
     ) -> Preview:
         """Return the decisions about the next `n` ticks, as of now; nothing is changed.
 
-        For a disabled or parked schedule, they are those if it were enabled now. `after`: only
+        For a disabled or parked schedule: the decisions as if it were enabled now. `after`: only
         later ticks. `tz`: the time zone of the viewer. With `simulate`, each dispatch is assumed to
         succeed with `result` when the following ticks are decided. The search is limited to a few
         seconds and returns what it has found by then; an `after` that it has not reached is

@@ -197,7 +197,7 @@ class Schedule:
 
     @property
     def late(self) -> str | None:
-        """How it missed its expectation, if it had when that was last checked."""
+        """How it missed its expectation at the last check; None if it did not."""
         late = read_late(self._record.late)
         return None if late is None else late.problem
 
@@ -269,7 +269,7 @@ class Tick:
 
     @property
     def job(self) -> Job[Any] | None:
-        """The job that it became, if that still exists."""
+        """The job that it dispatched, if that still exists."""
         found = None if self.job_id is None else self._core.get(self.job_id)
         return None if found is None else job_from(self._core, found, self._core.get)
 
