@@ -100,6 +100,6 @@ def _job(viewer: Viewer, job_id: str | None) -> jobs.JobShape | None:
 def retry(request: Request, viewer: Viewing, who: Operator, event_id: str, form: Sent) -> Response:
     done = api.retry(viewer.app, who, event_id)
     unchanged = f"The event is {done.state}: nothing was done"
-    text = "The event is processed again" if done.retried else unchanged
+    text = "The event will be processed again" if done.retried else unchanged
     kind = "done" if done.retried else "failed"
     return redirect(request, f"/webhooks/{event_id}", text, kind)
