@@ -318,7 +318,7 @@ def check_interval(trigger: Trigger, floor_ms: int) -> None:
         raise InvalidOption(
             "every",
             f"the shortest interval is {floor_ms / 1000:g} s, not {trigger.milliseconds / 1000:g} s"
-            "; a schedule that is declared in code can be as short as 1 s",
+            "; a schedule that is declared in code can have one of 1 s",
         )
     if isinstance(trigger, Cron) and within_minutes(trigger) < min(floor_ms, MINUTE_MS):
         raise InvalidOption(
