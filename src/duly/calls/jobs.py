@@ -179,7 +179,7 @@ class Job(Generic[R_co]):
 
     @property
     def trigger(self) -> Trigger:
-        """What enqueued it: a call, a schedule, a webhook, a workflow or the HTTP API."""
+        """What enqueued it: a call, a schedule, a webhook or the HTTP API."""
         return word((self._record or self.record).trigger, Trigger, Trigger.MANUAL)
 
     @property
