@@ -128,7 +128,7 @@ def test_where_all_is_well_nothing_is_told() -> None:
         (
             {"health": HealthReport(True, True, queues=(LATE,))},
             "wrong",
-            "'default' 7 jobs 3 minutes do not keep up",
+            "'default' 7 jobs 3 minutes cannot keep up",
         ),
         (
             {

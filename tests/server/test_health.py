@@ -67,7 +67,7 @@ def test_a_worker_that_is_behind_is_seen_in_the_lag(shop, clock, hire):
     assert shop.health().warnings == ("jobs have been due for 125 s; no worker is running",)
     assert shop.health().ready, "that is for workers to mend, not for whoever enqueues"
     worker = hire()
-    assert shop.health().warnings == ("jobs have been due for 125 s; the workers do not keep up",)
+    assert shop.health().warnings == ("jobs have been due for 125 s; the workers cannot keep up",)
     worker.work()
     report = shop.health()
     assert (report.worker_lag_ms, report.workers, report.queues[0].due) == (0, 1, 0)

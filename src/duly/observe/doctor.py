@@ -438,7 +438,7 @@ def _why_late(signs: Signs, queue: str) -> str:
         return "start a worker: `duly worker`"
     if not any(worker.queues is None or queue in worker.queues for worker in alive):
         return f"no worker serves it: `duly worker --queue {queue}`"
-    return "the workers do not keep up: start more, or raise --concurrency"
+    return "the workers cannot keep up: start more, or raise --threads or --concurrency"
 
 
 def _paused(signs: Signs) -> Iterator[Finding]:

@@ -140,4 +140,4 @@ def _warnings(report: HealthReport) -> Iterator[str]:
 
 
 def _why_they_wait(report: HealthReport) -> str:
-    return "no worker is running" if report.workers == 0 else "the workers do not keep up"
+    return "no worker is running" if report.workers == 0 else "the workers cannot keep up"
