@@ -59,7 +59,8 @@ class Limit(msgspec.Struct, frozen=True):
     """How many jobs with a key run at once, across all workers, and how many start in a period.
 
     At most `rate` jobs start in any `per` seconds. The key is shared by all functions that use it.
-    It can be a callable that gets the call's arguments; None stands for the function.
+    It can be a callable that gets the call's arguments. Without a key, the limit applies to the
+    function.
     """
 
     key: Key = None

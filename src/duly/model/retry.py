@@ -33,7 +33,7 @@ Delay = float | timedelta
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Run a failed attempt again after `delay` seconds, each further time `factor` times later.
+    """Retry a failed attempt after `delay` seconds; each further delay is `factor` times longer.
 
     `Retry(5, delay=10)` waits 10, 20, 40 and 80 s, `Retry(5, delay=30, factor=1)` always 30 s, and
     `Retry(delay=[1, 10, 60])` exactly these, which makes 4 attempts. `attempts` includes the first

@@ -254,8 +254,8 @@ class Every(_Fires, frozen=True):
     """Tick at anchor + k · interval, for k = 0, 1, …; zones and clock changes have no effect.
 
     The anchor of a schedule is its first tick; default: one interval after it was created. Until
-    it has an anchor, an interval has no ticks. Its zone is only stored, for a cron expression that
-    may replace it.
+    it has an anchor, an interval has no ticks. Its zone has no effect; it is stored for a cron
+    expression that may replace the interval.
     """
 
     milliseconds: int
