@@ -78,7 +78,7 @@ class StoredCalendar(msgspec.Struct, frozen=True):
 
 
 class TickChange(msgspec.Struct, frozen=True):
-    """One upcoming tick that another calendar would treat differently."""
+    """One upcoming tick that a changed calendar would treat differently."""
 
     schedule_id: str
     key: str

@@ -66,8 +66,8 @@ class CalendarVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Calendar:
-    """Named dates in a time zone that forbid ticks (`skip_dates`) or are the only ones to allow
-    them.
+    """Named dates in a time zone, on which ticks are skipped (`skip_dates`) or which are the only
+    dates with ticks (`only_dates`).
 
     `dates` are days as `"2026-07-03"` or `datetime.date`, or a mapping of days to labels. `rules`
     are names of RULES, whose days are added for every year.
