@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 
 class Clock(Protocol):
-    """What the rest of duly can ask about time."""
+    """The source of time for the rest of duly."""
 
     def now(self) -> int:
         """Milliseconds since 1970 UTC.
@@ -118,7 +118,7 @@ class SystemClock:
         """Follow the server's clock, which was read between two monotonic instants.
 
         The exact instant is not known: a busy interpreter can delay question and answer by seconds.
-        So the known offset is kept as long as it can be right; otherwise time is rather late than
+        So the known offset is kept as long as it can be right; otherwise time is late rather than
         early. The first answer can only be compared with the machine's own clock, which may be
         wrong by hours, so it is trusted.
         """
