@@ -81,7 +81,7 @@ from tests.simulator.almanac import Almanac
 from tests.simulator.invariants import Ledger
 from tests.simulator.log import Violation
 from tests.simulator.promises import LIMITS, NARROW
-from tests.simulator.standoff import simulate_standoff
+from tests.simulator.standoff import simulate_standoff, simulate_wrong_times
 from tests.simulator.world import Report, simulate, template
 
 MOST_SEEDS = 300
@@ -756,12 +756,12 @@ def handed_over_without_slot() -> AbstractContextManager[None]:
     return patched(limits.Starting, "hand_over", hand_over)
 
 
-@mutant("an expired job is handed a slot", seed=406)
+@mutant("an expired job is handed a slot", play=simulate_wrong_times)
 def handed_over_after_expiry() -> AbstractContextManager[None]:
     return rewritten(WAITERS, ("expires_at > :now", "expires_at > 0"))
 
 
-@mutant("a job that is not due is handed a slot", seed=63)
+@mutant("a job that is not due is handed a slot", play=simulate_wrong_times)
 def handed_over_early() -> AbstractContextManager[None]:
     return rewritten(WAITERS, ("run_at <= :now AND ", ""))
 
