@@ -27,8 +27,8 @@ NOUNS = """
     progress, published function, queue, redacted argument, rescue, retention, retry, rotation, run,
     schedule, schedule index, scope, secret reference, server, session, set, settlement, shift,
     signal, slot (of a limit), slot (of a schedule), slot (of a worker), source, status, store,
-    supervisor, target, tick, ticker, token (of an attempt), trigger, unique key, verb, waiting line, webhook,
-    worker
+    supervisor, target, tick, ticker, token (of an attempt), trigger, unique key, verb,
+    waiting line, webhook, worker
 """
 
 # Participles and pronouns that stood for nouns. The second half are constants without a noun.
