@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from duly.errors import BadInput, InvalidCron
 from duly.model.cron import MAX_LENGTH, parse
 
-NAMES = "second minute hour day-of-month month day-of-week".split()
+NAMES = "second minute hour day-of-month month day-of-week year".split()
 
 
 def local(text: str) -> int:
@@ -110,6 +110,10 @@ def test_steps_in_days_of_the_month_begin_at_the_first():
     [
         ("0 0 L * *", 2, [28]),
         ("0 0 L * *", 4, [30]),
+        ("0 0 L-3 * *", 1, [28]),
+        ("0 0 L-3 * *", 2, [25]),
+        ("0 0 l-30,L-1 * *", 1, [1, 30]),
+        ("0 0 L-30 * *", 4, []),
         ("0 0 LW * *", 1, [30]),  # the 31st is a Saturday
         ("0 0 LW * *", 5, [29]),  # the 31st is a Sunday
         ("0 0 lw * *", 3, [31]),
@@ -248,7 +252,15 @@ def test_fields_are_spread_each_for_itself():
         ("? * * * *", "minute", "?", 0, "write *"),
         ("* * ?,5 * *", "day of month", "?", 4, "not a value"),
         ("0 0 * * L", "day of week", "L", 8, "5L"),
-        ("0 0 L-3 * *", "day of month", "L", 4, "not a value"),
+        ("0 0 L-0 * *", "day of month", "0", 6, "1-30"),
+        ("0 0 L-31 * *", "day of month", "31", 6, "1-30"),
+        ("0 0 L-x * *", "day of month", "x", 6, "before the last"),
+        ("0 0 L-30 FEB *", "day of month", "L-30", 4, "never fire"),
+        ("0 0 9 1 1 * 1969", "year", "1969", 12, "1970-2099"),
+        ("0 0 9 1 1 * 2027/2", "year", "2027/2", 12, "write 2027-2099/2"),
+        ("0 0 9 1 1 * H", "year", "H", 12, "1970-2099"),
+        ("0 0 0 29 2 * 2027", "day of month", "29", 6, "never fire"),
+        ("0 9 1 1 * 2027", "day of week", "2027", 10, "a year needs seven fields"),
         ("0 0 W * *", "day of month", "W", 4, "not a value"),
         ("0 0 32W * *", "day of month", "32", 4, "1-31"),
         ("0 0 1-5W * *", "day of month", "5W", 6, "not a value"),
@@ -285,7 +297,7 @@ def test_a_field_that_makes_no_sense(expression, field, offending, position, hin
         (" \t\n", "empty"),
         ("*", "1 field;"),
         ("* * * *", "4 fields"),
-        ("* * * * * * *", "7 fields"),
+        ("* * * * * * * *", "8 fields"),
         ("@reboot", "where the process starts"),
         ("@every 5m", "interval"),
         ("@fortnightly", "@daily"),
@@ -345,6 +357,28 @@ def test_what_fires_rarely_is_found(expression, after, expected):
     assert parsed.last_until(found) == found
 
 
+@pytest.mark.spec("N78")
+def test_seven_fields_end_with_years():
+    parsed = parse("0 0 9 1 1,6 * 2025-2030/2,2040")
+    found, second = list[str](), local("2026-01-01")
+    while (tick := parsed.first_from(second)) is not None:
+        found.append(text(tick)[:10])
+        second = tick + 1
+
+    assert found == [
+        f"{day}-01" for day in "2027-01 2027-06 2029-01 2029-06 2040-01 2040-06".split()
+    ]
+    assert parsed.count(local("2026-01-01"), local("2090-01-01")) == len(found)
+    assert text(parsed.last_until(local("2099-01-01"))) == "2040-06-01 09:00:00"
+    assert text(parsed.last_until(local("2039-01-01"))) == "2029-06-01 09:00:00"
+    assert parsed.last_until(local("2024-12-31")) is None
+    assert parse("0 0 0 29 2 * 2029-2035").first_from(0) == local("2032-02-29")
+    assert parse("0 0 0 29 2 * 2029-2035").last_until(local("2050-01-01")) == local("2032-02-29")
+    assert parse("5 4 3 * * * *").resolved == parse("5 4 3 * * *").resolved
+    # The years that cannot be written.
+    assert parse("0 0 0 1 1 * *").first_from(local("2150-06-01")) == local("2151-01-01")
+
+
 def refusal(expression: str) -> InvalidCron | None:
     try:
         parse(expression)
@@ -362,9 +396,10 @@ def test_any_text_parses_or_is_refused_properly(anything):
 
 
 FIELD = st.text("*?0123456789,-/LW#HhMONsun()", min_size=1, max_size=6)
+YEAR = st.sampled_from(["", " *", " 2027", " 1970-2099/7", " 2000", " 197"])
 
 
-@given(st.lists(FIELD, min_size=5, max_size=6).map(" ".join))
+@given(st.builds("{}{}".format, st.lists(FIELD, min_size=5, max_size=6).map(" ".join), YEAR))
 def test_anything_like_an_expression_parses_or_is_refused_properly(anything):
     if error := refusal(anything):
         assert anything[error.position :].startswith(error.text)

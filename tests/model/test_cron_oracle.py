@@ -24,10 +24,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import pytest
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 from cronsim import CronSim
+from dateutil.rrule import MONTHLY, rrule  # type: ignore[import-untyped]
 
 from duly.clock import to_ms
+from duly.errors import InvalidCron
 from duly.model.trigger import Cron
 from duly.zones import Span, zone
 from tests.model.test_zones import PACKAGE, transitions
@@ -136,6 +138,32 @@ def test_days_that_depend_on_the_month_are_those_of_croniter_and_cronsim():
     for _ in range(40):
         text = f"0 0 * * {chance.randint(0, 7)}L"
         assert ours(text, "UTC", after, 40) == list(islice(CronSim(text, after), 40)), text
+
+
+@pytest.mark.spec("N78")
+def test_years_are_those_of_croniter_and_days_before_the_last_those_of_dateutil():
+    chance = random.Random(7)
+    for _ in range(60):
+        text = f"0 {expression(chance)} {field(chance, 2020, 2099, 0)}"
+        if not croniter.is_valid(text, second_at_beginning=True):
+            continue
+        after = datetime(2019, 1, 1, tzinfo=UTC) + timedelta(days=chance.randrange(20 * 365))
+        theirs = croniter(
+            text, after, ret_type=datetime, second_at_beginning=True, max_years_between_matches=130
+        )
+        try:
+            mine = ours(text, "UTC", after, 5)
+        except InvalidCron:
+            mine = []  # It never fires, which is refused.
+        for tick in mine:
+            assert tick == theirs.get_next(), text
+        if len(mine) < 5:
+            with pytest.raises(CroniterBadDateError):
+                theirs.get_next()
+    for days in range(1, 31):
+        theirs = rrule(MONTHLY, bymonthday=-days - 1, dtstart=datetime(2024, 1, 1, tzinfo=UTC))
+        mine = ours(f"0 0 L-{days} * *", "UTC", datetime(2023, 12, 31, 23, tzinfo=UTC), 40)
+        assert mine == list(islice(theirs, 40))
 
 
 # Where they do -----------------------------------------------------------------------------------

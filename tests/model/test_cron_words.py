@@ -48,6 +48,12 @@ from duly.model.cron_words import DAYS, MONTHS, ORDINALS, in_words
          "or on the last day of the month"),
         ("0 0 1 JAN-MAR,JUL *", "At 00:00, on day 1 of the month, "
          "only in January through March and July"),
+        ("0 0 L-1,L-3 * *", "At 00:00, 1 day before the last day of the month, "
+         "or 3 days before the last day of the month"),
+        ("0 0 0 1 1 * 2027", "At 00:00, on day 1 of the month, only in January, "
+         "in the year 2027"),
+        ("0 */5 * * * * 2027-2029,2040", "Every 5 minutes, "
+         "in the years 2027 through 2029 and 2040"),
         ("@weekly", "At 00:00, only on Sunday"),
     ],
 )  # fmt: skip
@@ -76,7 +82,7 @@ def numbers(text: str) -> set[int]:
 
 def times_said(words: str) -> set[int]:
     """The seconds of a day that the words name."""
-    if found := re.match(r"At (\d\d:.*?)(?:$|, on|, Mon|, [A-Z]|, only)", words):
+    if found := re.match(r"At (\d\d:.*?)(?:$|, on|, Mon|, [A-Z]|, only|, \d+ day|, in)", words):
         return {seconds_of(time) for time in re.split(r", | and ", found[1])}
     if found := re.match(r"At (?:(\d+) minutes?)?(?: and )?(?:(\d+) seconds?)? past every", words):
         offset = int(found[1] or 0) * 60 + int(found[2] or 0)
@@ -129,6 +135,8 @@ def days_said(words: str, weekday: int, length: int) -> set[int]:
     }
     for which in re.findall(r"on the (.*?) of the month", words):
         found |= special_said(which, by_weekday, length)
+    for before in re.findall(r"(\d+) days? before the last day of the month", words):
+        found |= {length - int(before)} if int(before) < length else set()
     plain = re.sub(r"on the .*? of the month", "", words)
     for name in week_days_said(plain):
         found |= {*by_weekday[name]}
@@ -171,6 +179,11 @@ def months_said(words: str) -> set[int]:
     return found
 
 
+def years_said(words: str) -> set[int]:
+    found = re.search(rf"in the years? {LIST}$", words)
+    return numbers(found[1]) if found else set()
+
+
 def fields(least: int, most: int, *more: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     value = st.integers(least, most)
     ranges = st.tuples(value, value).map(sorted).map(lambda pair: f"{pair[0]}-{pair[1]}")
@@ -186,7 +199,14 @@ EXPRESSIONS = st.builds(
     st.just("0") | st.just("30") | st.just("0") | fields(0, 59),
     fields(0, 59),
     fields(0, 23),
-    fields(1, 28, st.just("L"), st.just("LW"), st.integers(1, 31).map("{}W".format)),
+    fields(
+        1,
+        28,
+        st.just("L"),
+        st.just("LW"),
+        st.integers(1, 31).map("{}W".format),
+        st.integers(1, 27).map("L-{}".format),
+    ),
     fields(1, 12),
     fields(
         0,
@@ -194,7 +214,8 @@ EXPRESSIONS = st.builds(
         st.builds("{}#{}".format, st.integers(0, 7), st.integers(1, 5)),
         st.integers(0, 7).map("{}L".format),
     ),
-)
+    st.just("") | fields(1970, 2099),
+).map(str.strip)
 
 
 @given(EXPRESSIONS)
@@ -203,6 +224,7 @@ def test_words_that_are_read_back_name_the_same_times(text: str) -> None:
     words = in_words(expression)
     assert times_said(words) == matched_times(expression), words
     assert months_said(words) == {n for n in range(1, 13) if expression.months >> n & 1}, words
+    assert years_said(words) == {n for n in range(2100) if expression.years >> n & 1}, words
     for weekday in range(7):
         for length in (28, 29, 30, 31):
             mask = expression._match_month(weekday, length)

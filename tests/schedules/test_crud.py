@@ -553,6 +553,19 @@ def test_it_ticks_between_start_and_end(app: Duly, clock: ManualClock, post: Any
     assert app.schedules.update("digest", end_at=None).next_tick == utc(2026, 7, 9, 9)
 
 
+@pytest.mark.spec("N78")
+def test_a_cron_ends_with_its_years(app: Duly, clock: ManualClock, post: Any):
+    with pytest.raises(InvalidOption, match="it would never run"):
+        app.schedules.create("launch", post, cron="0 0 9 3 7 * 2025")
+    launch = app.schedules.create("launch", post, cron="0 0 9 3 7 * 2026")
+    assert launch.next_tick == utc(2026, 7, 3, 9)
+    at(clock, utc(2026, 7, 3, 9))
+    tick_all(app)
+    launch = app.schedules.get("launch")
+    assert (launch.status, launch.next_tick, launch.enabled) == ("ended", None, True)
+    assert [*app.schedules.preview("launch", 5)] == []
+
+
 @pytest.mark.spec("N3")
 def test_remaining_counts_dispatches_and_no_skips(app: Duly, clock: ManualClock, post: Any):
     app.schedules.create("digest", post, cron="0 9 * * *", remaining=2)

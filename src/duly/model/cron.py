@@ -48,6 +48,7 @@ class Field(NamedTuple):
 
 DAY_OF_MONTH = "day of month"
 DAY_OF_WEEK = "day of week"
+YEAR = "year"
 FIELDS = (
     Field("second", 0, 59),
     Field("minute", 0, 59),
@@ -55,6 +56,7 @@ FIELDS = (
     Field(DAY_OF_MONTH, 1, 31),
     Field("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
     Field(DAY_OF_WEEK, 0, 7, {name: number for number, name in enumerate(_DAYS)}),
+    Field(YEAR, 1970, 2099),
 )
 MACROS = {
     "@HOURLY": "0 * * * *",
@@ -71,10 +73,11 @@ _DAY = 86_400
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CENTURY = 1_200
 """The number of months in which the next match must be: no valid expression needs more."""
+_ALL_MONTHS = 0x1FFE
 
 
 class Special(NamedTuple):
-    """A day that depends on the month: `L LW 15W` in days of the month, `5L 1#2` of the week."""
+    """A day that depends on the month: `L L-3 LW 15W` in its days, `5L 1#2` in days of the week."""
 
     kind: str
     value: int = 0
@@ -85,6 +88,7 @@ class Expression:
     """A parsed expression. It is immutable, apart from a cache of its months."""
 
     __slots__ = (
+        "_always",
         "_by_month",
         "_first_time",
         "_last_time",
@@ -98,22 +102,26 @@ class Expression:
         "seconds",
         "specials",
         "week_days",
+        "years",
     )
 
     def __init__(self, parts: list[_Part]) -> None:
-        second, minute, hour, month_day, month, week_day = parts
+        second, minute, hour, month_day, month, week_day, *year = parts
         self.seconds, self.minutes, self.hours = second.mask, minute.mask, hour.mask
         self.months = month.mask
+        self.years = year[0].mask if year and year[0].text != "*" else 0
+        """The years; 0 for all years, also those that cannot be written."""
         self.month_days, self.week_days = month_day.mask, week_day.mask
         self.specials = (*month_day.specials, *week_day.specials)
         self.follows_clock = minute.text[0] == "*" or hour.text[0] == "*"
         """Whether it fires whenever the clock shows a matching time: the first DST rule."""
-        self.resolved = tuple(part.text for part in parts)
-        """The six fields, with values in place of `H`."""
+        self.resolved = tuple(part.text for part in parts[: 7 if self.years else 6])
+        """The six fields, and the year if it is restricted, with values in place of `H`."""
         # A field that is exactly `*` or `?` leaves the choice of days to the other one.
         free_month, free_week = month_day.text in ("*", "?"), week_day.text in ("*", "?")
         self.any_day = free_month and free_week
-        """Whether it matches every day."""
+        """Whether its day fields match every day."""
+        self._always = self.any_day and self.months == _ALL_MONTHS and not self.years
         if free_month:
             self.month_days = 0
         if free_week:
@@ -206,8 +214,15 @@ class Expression:
     # Days: numbered from 1970-01-01 ---------------------------------------------------------------
 
     def _day_from(self, day: int) -> int | None:
-        if self.any_day and self.months == 0x1FFE:
+        if self._always:
             return day
+        if self.years:
+            year = _civil(day)[0]
+            if not self.years >> year & 1:
+                left = self.years >> year
+                if not left:
+                    return None
+                day = _new_year(year + _low(left))
         year, month, number = _civil(day)
         first, length = day - number + 1, _length(year, month)
         if self.months >> month & 1 and (left := self._days(first, length) >> number):
@@ -216,6 +231,8 @@ class Expression:
             first += length
             month += 1
             if month == 13:
+                if self.years:
+                    return self._day_from(first)
                 month, year = 1, year + 1
             length = _length(year, month)
             if self.months >> month & 1 and (days := self._days(first, length)):
@@ -223,8 +240,15 @@ class Expression:
         return None
 
     def _day_until(self, day: int) -> int | None:
-        if self.any_day and self.months == 0x1FFE:
+        if self._always:
             return day
+        if self.years:
+            year = _civil(day)[0]
+            if not self.years >> year & 1:
+                before = self.years & (1 << year) - 1
+                if not before:
+                    return None
+                day = _new_year(_high(before) + 1) - 1
         year, month, number = _civil(day)
         first = day - number + 1
         if self.months >> month & 1:
@@ -234,6 +258,8 @@ class Expression:
         for _ in range(_CENTURY):
             month -= 1
             if month == 0:
+                if self.years:
+                    return self._day_until(first - 1)
                 month, year = 12, year - 1
             length = _length(year, month)
             first -= length
@@ -243,13 +269,13 @@ class Expression:
 
     def _days_between(self, start: int, end: int) -> int:
         """How many days in [start, end) match."""
-        if self.any_day and self.months == 0x1FFE:
+        if self._always:
             return end - start
         year, month, number = _civil(start)
         first, total = start - number + 1, 0
         while first < end:
             length = _length(year, month)
-            if self.months >> month & 1:
+            if self.months >> month & 1 and self._has_year(year):
                 days = self._days(first, length)
                 if first < start:
                     days &= -1 << number
@@ -281,6 +307,8 @@ class Expression:
 
     def can_fire(self) -> bool:
         """Whether any month of any year has a matching day."""
+        if self.years:
+            return self._day_from(_new_year(FIELDS[-1].least)) is not None
         return any(
             self._match_month(weekday, length)
             for month in range(1, 13)
@@ -289,13 +317,16 @@ class Expression:
             for weekday in range(7)
         )
 
+    def _has_year(self, year: int) -> bool:
+        return not self.years or bool(self.years >> year & 1)
+
 
 def _special_day(special: Special, weekday: int, length: int) -> int:
     """The day of a month whose first day is that weekday; 0 if the month has none."""
     kind, value, nth = special
     last = (weekday + length - 1) % 7
     if kind == "L":
-        return length
+        return max(length - value, 0)
     if kind == "LW":
         return length - {0: 2, 6: 1}.get(last, 0)
     if kind == "W":
@@ -319,6 +350,10 @@ def _nearest_weekday(day: int, weekday: int, length: int) -> int:
 def _civil(day: int) -> tuple[int, int, int]:
     found = date.fromordinal(day + _EPOCH)
     return found.year, found.month, found.day
+
+
+def _new_year(year: int) -> int:
+    return date(year, 1, 1).toordinal() - _EPOCH
 
 
 def _length(year: int, month: int) -> int:
@@ -352,8 +387,14 @@ def parse(expression: str, spread: str = "") -> Expression:
     return _Reader(expression, spread).read()
 
 
+def words(text: str) -> list[tuple[int, str]]:
+    """The fields of an expression, each with its position."""
+    return [(found.start(), found[0]) for found in re.finditer(r"[^ \t\r\n]+", text)]
+
+
 _HASH = re.compile(r"H(?:\(([^()-]*)-([^()-]*)\))?")
 _NEAREST = re.compile(r"([0-9]+)W")
+_BEFORE_LAST = re.compile(r"L-([^-]*)")
 _LAST = re.compile(r"([0-9]+|[A-Z]{3})L")
 _NTH = re.compile(r"([^#]*)#([^#]*)")
 _NUMBER = re.compile(r"[0-9]{1,4}")
@@ -369,24 +410,20 @@ class _Reader:
     def read(self) -> Expression:
         self._check_length()
         text = MACROS.get(self.expression.strip().upper(), self.expression)
-        words = [(found.start(), found[0]) for found in re.finditer(r"[^ \t\r\n]+", text)]
-        self._check_words(words)
-        if len(words) == 5:
-            words.insert(0, (0, "0"))
+        fields = words(text)
+        self._check_words(fields)
+        if len(fields) == 5:
+            fields.insert(0, (0, "0"))
         parts = [
             self._known_field(number, word.upper(), position)
-            for number, (position, word) in enumerate(words)
+            for number, (position, word) in enumerate(fields)
         ]
         found = Expression(parts)
         if not found.can_fire():
-            position, word = words[3]
-            self._refuse(
-                FIELDS[3],
-                word,
-                position,
-                "no month in the expression has such a day",
-                "it would never fire",
-            )
+            position, word = fields[3]
+            where = "year" if found.years else "month"
+            reason = f"no {where} in the expression has such a day"
+            self._refuse(FIELDS[3], word, position, reason, "it would never fire")
         return found
 
     def _check_length(self) -> None:
@@ -401,17 +438,22 @@ class _Reader:
         if words and words[0][1].startswith("@"):
             self._refuse_macro(whole)
         for number, (position, word) in enumerate(words):
-            self._check_ascii(word, position, number + 6 - len(words))
-        if len(words) in (5, 6):
+            self._check_ascii(word, position, number + (len(words) == 5))
+        if len(words) in (5, 6, 7):
             return
         reason = "it is empty" if not words else f"it has {_count(len(words), 'field')}"
-        hint = "write minute, hour, day of month, month, day of week; seconds may come first"
+        hint = (
+            "write minute, hour, day of month, month, day of week; "
+            "six fields start with seconds, and seven also end with years"
+        )
         raise InvalidCron(self.expression, "expression", whole, 0, reason, hint)
 
     def _check_ascii(self, word: str, position: int, number: int) -> None:
+        if word.isascii() and word.isprintable():
+            return
         for offset, character in enumerate(word):
             if not "!" <= character <= "~":
-                field = FIELDS[number] if 0 <= number < 6 else None
+                field = FIELDS[number] if number < len(FIELDS) else None
                 self._refuse(
                     field,
                     character,
@@ -469,7 +511,7 @@ class _Reader:
         """The item with a value, or a range of values, in place of `H`."""
         base, slash, step = item.partition("/")
         found = _HASH.fullmatch(base)
-        if not found:
+        if not found or field.name == YEAR:
             return item
         # Every month has a day 28.
         least, last = field.least, 28 if field.name == DAY_OF_MONTH else field.last
@@ -520,7 +562,10 @@ class _Reader:
             self._refuse(field, text, position, f"{_short(text)} is not a value", _allowed(field))
         if not field.least <= int(text) <= field.most:
             reason = f"{text} is not in {field.least}-{field.most}"
-            self._refuse(field, text, position, reason, _allowed(field))
+            hint = _allowed(field)
+            if field.name == DAY_OF_WEEK and len(text) == 4:
+                hint += "; a year needs seven fields, of which seconds are the first"
+            self._refuse(field, text, position, reason, hint)
         return int(text)
 
     def _step(self, field: Field, text: str, position: int) -> int:
@@ -543,6 +588,13 @@ class _Reader:
     def _special_month_day(self, field: Field, item: str, position: int) -> Special | None:
         if item in ("L", "LW"):
             return Special(item)
+        if found := _BEFORE_LAST.fullmatch(item):
+            days = found[1]
+            if not _NUMBER.fullmatch(days) or not 1 <= int(days) <= 30:
+                reason = f"{_short(days)} is not in 1-30"
+                hint = "L-3 is 3 days before the last one"
+                self._refuse(field, days, position + 2, reason, hint)
+            return Special("L", int(days))
         if found := _NEAREST.fullmatch(item):
             return Special("W", self._value(field, found[1], position))
         return None

@@ -24,7 +24,7 @@ MAX_LISTED = 6
 
 def in_words(expression: Expression) -> str:
     """When it fires: "At 09:00, Monday through Friday"."""
-    said = [*_times(expression), *_days(expression), *_months(expression)]
+    said = [*_times(expression), *_days(expression), *_months(expression), *_years(expression)]
     return ", ".join(said)
 
 
@@ -130,6 +130,9 @@ def _week_days(days: list[int]) -> str:
 
 def _special(day: Special) -> str:
     match day.kind:
+        case "L" if day.value:
+            days = f"{day.value} day{'s' * (day.value > 1)}"
+            return f"{days} before the last day of the month"
         case "L":
             which = "last day"
         case "LW":
@@ -152,6 +155,11 @@ def _months(expression: Expression) -> Iterator[str]:
         names = MONTHS[first - 1 : last]
         said += [f"{names[0]} through {names[-1]}"] if len(names) > 2 else names
     yield f"only in {_listed(said)}"
+
+
+def _years(expression: Expression) -> Iterator[str]:
+    if years := _values(expression.years):
+        yield f"in the year{'s' * (len(years) > 1)} {_numbers(years)}"
 
 
 # Lists -------------------------------------------------------------------------------------------

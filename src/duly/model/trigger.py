@@ -101,9 +101,9 @@ class Cron(_Fires, frozen=True):
         parsed = self._parsed()
         hours_left_out = parsed.hours != _ALL_HOURS
         if parsed.follows_clock and hours_left_out and self._never_fires(parsed):
-            hour = self.expression.split()[-4]
+            words = cron.words(self.expression)
+            position, hour = words[1 if len(words) == 5 else 2]
             reason = f"the clocks of {self.tz} skip every such time"
-            position = self.expression.index(hour)
             hint = "it would never fire"
             raise InvalidCron(self.expression, "hour", hour, position, reason, hint)
 
@@ -147,7 +147,10 @@ class Cron(_Fires, frozen=True):
         return cron.parse(text, self.spread if "H" in text or "h" in text else "")
 
     def _never_fires(self, parsed: Expression) -> bool:
-        return _first_from(parsed, zone(self.tz), _REFERENCE) is None
+        since = _REFERENCE
+        if parsed.years:
+            since = (parsed.first_from(-_FAR * 1_000) or 0) - _FAR
+        return _first_from(parsed, zone(self.tz), since) is None
 
 
 def _first_from(expression: Expression, where: Zone, second: int) -> int | None:

@@ -9,9 +9,9 @@ from itertools import groupby
 from duly.errors import InvalidCron
 from duly.model import cron
 
-SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY = range(6)
-_EVERY = ["0", "*", "*", "*", "*", "*"]
-_MASKS = ("seconds", "minutes", "hours", "month_days", "months", "week_days")
+SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY, YEAR = range(7)
+_EVERY = ["0", "*", "*", "*", "*", "*", "*"]
+_MASKS = ("seconds", "minutes", "hours", "month_days", "months", "week_days", "years")
 _NAME = re.compile(r"[A-Za-z]{3}")
 
 
@@ -30,7 +30,7 @@ def read(text: str, field: int) -> frozenset[int] | None:
     except InvalidCron:
         return None
     mask = getattr(parsed, _MASKS[field])
-    return frozenset(value for value in range(60) if mask >> value & 1)
+    return frozenset(value for value in range(mask.bit_length()) if mask >> value & 1)
 
 
 def write(values: Iterable[int], field: int, text: str = "") -> str:

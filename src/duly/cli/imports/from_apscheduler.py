@@ -111,9 +111,8 @@ def _instant(value: Any) -> str:
 
 def expression_of(named: dict[str, str]) -> str:
     """A cron expression equivalent to a trigger with these fields."""
-    for name in ("year", "week"):
-        if named.get(name, "*") != "*":
-            raise Refused(f"duly has no cron field for {name}")
+    if named.get("week", "*") != "*":
+        raise Refused("duly has no cron field for week")
     days, weekdays = _days(named.get("day", "*"))
     weekday = _weekdays(named["day_of_week"])
     if weekday != "*":
@@ -128,6 +127,9 @@ def expression_of(named: dict[str, str]) -> str:
         _plain(named.get("month", "*"), fields.MONTH),
         weekdays,
     ]
+    year = _plain(named.get("year", "*"), fields.YEAR)
+    if year != "*":
+        return " ".join([second, *words, year])
     return " ".join(words if second == "0" else [second, *words])
 
 
