@@ -9,6 +9,7 @@ import pytest
 
 from duly import AsyncCtx, Ctx, Duly, Job, ManualClock, State, Tx
 from duly.errors import InvalidOption
+from duly.runtime.teams import STUCK_SECONDS
 from duly.runtime.worker import Worker
 from tests.jobs.support import Gate, Hire, wait_until
 from tests.postgres import temporary_postgres
@@ -158,6 +159,55 @@ def test_claims_for_others_take_turns_with_those_for_sync_actions(
         worker.settle()
         clock.advance(1)
     assert states(jobs) == {"succeeded": 6}
+
+
+@pytest.mark.spec("N48")
+def test_quick_sync_actions_are_claimed_ahead_and_given_back_if_slow_ones_keep_the_threads(
+    app: Duly, hire: Hire
+):
+    gate = Gate()
+    started: list[int] = []
+
+    @app.action
+    def quick(ctx: Ctx) -> None: ...
+
+    @app.action
+    def act(ctx: Ctx, n: int) -> None:
+        started.append(n)
+        if n < 2:
+            gate.pass_through()
+
+    worker = hire(concurrency=100, threads=2)
+
+    def claims_ahead() -> bool:
+        app.run_many([quick.bind()] * 100)
+        worker.work()
+        return worker.worker._threads.free == 20
+
+    wait_until(claims_ahead, "the bodies were quick")
+
+    jobs = app.run_many(act.bind(n) for n in range(30))
+    worker.start_due()
+    assert states(jobs) == {"running": 20, "pending": 10}
+
+    assert worker.worker.one_pass() <= STUCK_SECONDS
+    wait_until(lambda: worker.worker._threads.until_stuck() == 0, "they wait")
+    worker.start_due()
+    worker.settle()
+    assert states(jobs) == {"running": 2, "pending": 28}
+
+    other = hire()
+
+    def are_run_by_the_other() -> bool:
+        other.worker.one_pass()
+        other.settle()
+        return states(jobs) == {"running": 2, "succeeded": 28}
+
+    wait_until(are_run_by_the_other, "another worker runs them")
+    assert {job.record.attempt for job in jobs} == {1}
+    gate.open()
+    worker.work()
+    assert sorted(started) == list(range(30))
 
 
 def test_a_worker_that_waits_for_threads_neither_spins_nor_sleeps_for_long(

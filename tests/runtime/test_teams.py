@@ -17,7 +17,7 @@ class Team(ThreadTeam):
 
     def __init__(self, most: int) -> None:
         self.ended: list[Any] = []
-        super().__init__(most, self.ended.append, lambda body: body())  # type: ignore[operator]
+        super().__init__(most, 0, self.ended.append, lambda body: body())  # type: ignore[operator]
 
     def start(self, body: Body) -> None:
         self.start_many([body])  # type: ignore[list-item]

@@ -19,7 +19,7 @@ class SimThreads(ThreadTeam):
     """Sync actions wait until the simulation runs them, each in one go."""
 
     def __init__(self, most: int, ended: Ended) -> None:
-        super().__init__(most, ended)
+        super().__init__(most, 0, ended)
         self.waiting: list[Attempt] = []
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:

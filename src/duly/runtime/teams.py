@@ -14,6 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+from duly.clock import os_monotonic
 from duly.errors import StoreError
 from duly.model.job import SystemFailed
 from duly.runtime.execute import (
@@ -32,6 +33,11 @@ log = logging.getLogger(__name__)
 Ended = Callable[[Attempt], None]
 
 CONNECT_AGAIN_SECONDS = 1.0
+
+QUICK_SECONDS = 0.001
+# For each thread, how many attempts may wait in the queue while bodies are quick.
+AHEAD = 9
+STUCK_SECONDS = 0.1
 
 
 class Team(Protocol):
@@ -166,21 +172,36 @@ def _traces(task: asyncio.Task[None]) -> tuple[object, ...]:
 
 
 class ThreadTeam:
-    """Long-lived threads fed from one queue. A new one is started only when all others are busy."""
+    """Long-lived threads fed from one queue. A new one is started only when all others are busy.
+
+    While bodies are quick, more attempts are accepted than there are threads, as a claim takes
+    longer than many such bodies. Those that wait too long because bodies have become slow are taken
+    back.
+    """
 
     def __init__(
-        self, most: int, ended: Ended, run: Callable[[Attempt], None] = run_action
+        self,
+        most: int,
+        ahead: int,
+        ended: Ended,
+        run: Callable[[Attempt], None] = run_action,
     ) -> None:
         self._most = most
+        self._ahead = min(ahead, AHEAD * most)
         self._ended = ended
         self._run = run
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         # Attempts that were handed in and have not ended, whether or not a thread has taken them.
         self._unended = 0
+        # How long a body takes: the average of the latest ones.
+        self._seconds = 1.0
+        self._taken_at = os_monotonic()
         self._guard = threading.Lock()
 
     def start_many(self, attempts: Sequence[Attempt]) -> None:
+        if self._queue.empty():
+            self._taken_at = os_monotonic()
         for attempt in attempts:
             self._queue.put(attempt)
         with self._guard:
@@ -200,8 +221,15 @@ class ThreadTeam:
 
     @property
     def free(self) -> int:
-        """How many more can start now."""
-        return self._most - self._unended
+        """How many more can start now, or very soon."""
+        ahead = self._ahead if self._seconds < QUICK_SECONDS else 0
+        return max(0, self._most + ahead - self._unended)
+
+    def until_stuck(self) -> float | None:
+        """Seconds until the waiting attempts should be taken back; None if none wait."""
+        if self._queue.empty():
+            return None
+        return max(0.0, self._taken_at + STUCK_SECONDS - os_monotonic())
 
     def _hire(self) -> None:
         name = f"duly-action-{len(self._threads) + 1}"
@@ -211,6 +239,7 @@ class ThreadTeam:
 
     def _work(self) -> None:
         while (attempt := self._queue.get()) is not None:
+            began = self._taken_at = os_monotonic()
             try:
                 self._run(attempt)
             except BaseException:
@@ -218,17 +247,19 @@ class ThreadTeam:
                 # forever.
                 log.exception("a thread continues after an action that did not end cleanly")
             finally:
-                self._have_ended(1)
+                self._have_ended(1, os_monotonic() - began)
                 self._ended(attempt)
 
-    def _have_ended(self, attempts: int) -> None:
+    def _have_ended(self, attempts: int, seconds: float) -> None:
         with self._guard:
             self._unended -= attempts
+            self._seconds += (seconds - self._seconds) / 16
 
     def take_back(self) -> list[Attempt]:
         """Attempts that no thread has taken yet."""
         taken = _drain(self._queue)
-        self._have_ended(len(taken))
+        if taken:
+            self._have_ended(len(taken), STUCK_SECONDS)
         return taken
 
     def stop(self) -> None:

@@ -110,7 +110,8 @@ class Worker:
         self._watch_loop = Loop("watchdog", self._watch_pass, self.clock)
         self._watchdog = Watchdog(self.clock, self._watch_loop.wake)
         self._async = AsyncTeam(self._body_ended)
-        self._threads = ThreadTeam(self.max_threads, self._body_ended, self._run_in_thread)
+        ahead = concurrency - self.max_threads
+        self._threads = ThreadTeam(self.max_threads, ahead, self._body_ended, self._run_in_thread)
         self._processes = Processes(program.command)
         self._mutations = MutationTeam(
             self.store,
@@ -326,6 +327,8 @@ class Worker:
         """Settle, claim, start. Return the delay until there may be something to do."""
         if self._lifeline:
             self._lifeline.progress()
+        if self._threads.until_stuck() == 0:
+            self._give_back(self._threads.take_back())
         with self._claiming:
             request = self._request()
             batch = self._outcomes.take() if self.store.finishes_with_claim else []
@@ -446,6 +449,11 @@ class Worker:
         return self.clock.monotonic() - self.last_beat > SILENT_SECONDS
 
     def _delay(self, claims: Sequence[Claim]) -> float:
+        until_claim = self._until_claim(claims)
+        until_stuck = self._threads.until_stuck()
+        return until_claim if until_stuck is None else min(until_claim, until_stuck)
+
+    def _until_claim(self, claims: Sequence[Claim]) -> float:
         if self.store.finishes_with_claim and self._outcomes:
             return 0
         demand, _, limit = self._next_claim()
