@@ -99,6 +99,7 @@ def test_both_days_of_celery_have_to_match(day: str, weekday: Any) -> None:
     )
 
 
+@pytest.mark.spec("N86")
 def test_a_beat_schedule() -> None:
     conf = SimpleNamespace(
         timezone="Europe/Istanbul",
@@ -108,12 +109,16 @@ def test_a_beat_schedule() -> None:
                 "schedule": crontab(minute=0, hour=9),
                 "args": ("tech",),
                 "kwargs": {"tone": "dry"},
-                "options": {"queue": "mail", "expires": 60},
+                "options": {"queue": "mail", "expires": 60, "countdown": 3},
             },
             "poll": {"task": "poll", "schedule": 30.0},
-            "tidy": {"task": "tidy", "schedule": timedelta(hours=2)},
+            "tidy": {
+                "task": "tidy",
+                "schedule": timedelta(hours=2),
+                "options": {"expires": timedelta(minutes=5), "queue": None},
+            },
             "freq": {"task": "x", "schedule": SimpleNamespace(run_every=timedelta(minutes=5))},
-            "text": {"task": "x", "schedule": "0 4 * * 1"},
+            "text": {"task": "x", "schedule": "0 4 * * 1", "options": {"expires": START}},
             "dawn": {"task": "x", "schedule": SimpleNamespace(event="dawn_civil", lat=1, lon=2)},
             "none": {"schedule": 5},
         },
@@ -126,8 +131,13 @@ def test_a_beat_schedule() -> None:
     assert isinstance(digest, Entry)
     assert digest.times == {"cron": "0 9 * * *", "tz": "Europe/Istanbul"}
     assert (digest.args, digest.kwargs) == (("tech",), {"tone": "dry"})
-    assert digest.options == {"queue": "mail"}
-    assert digest.lost == ("option expires",)
+    assert digest.options == {"queue": "mail", "expires": 60}
+    assert digest.lost == ("option countdown",)
+    tidy, text = found["entry tidy"], found["entry text"]
+    assert isinstance(tidy, Entry)
+    assert (tidy.options, tidy.lost) == ({"expires": 300.0}, ())
+    assert isinstance(text, Entry)
+    assert (text.options, text.lost) == ({}, ("option expires",))
     times = {where: each.times for where, each in found.items() if isinstance(each, Entry)}
     assert times["entry poll"] == {"every_ms": 30_000}
     assert times["entry tidy"] == {"every_ms": 7_200_000}

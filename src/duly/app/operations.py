@@ -17,7 +17,7 @@ from duly.calls.replay import replay_one
 from duly.core import Core
 from duly.endpoints.target import NAME as POST
 from duly.endpoints.target import EndpointTarget, target_of
-from duly.errors import JobNotFound
+from duly.errors import JobNotFound, ScheduleExists
 from duly.functions.function import Call
 from duly.functions.new_job import keys_of_owner, new_jobs, tracked
 from duly.ids import new_id
@@ -29,6 +29,7 @@ from duly.model.job import Trigger
 from duly.model.news import Cursor, NewsBatch, NewsFilter
 from duly.observe import doctor, metrics
 from duly.schedules import Schedule, Schedules, removals, tick_jobs, update, verbs_read
+from duly.schedules.declarations import DeclaredSchedule
 from duly.schedules.verbs import drafted
 
 P = ParamSpec("P")
@@ -105,9 +106,12 @@ def published(app: Duly) -> list[Published]:
     return app.core.functions.published()
 
 
+import_modules = _of(lambda core: core.import_modules)
+
+
 def publish(app: Duly) -> None:
     """Import the modules of the app and publish its functions, as a worker does when it starts."""
-    app.core.import_modules()
+    import_modules(app)
     app.ready().publish(published(app), app.core.now())
 
 
@@ -187,6 +191,13 @@ def draft(
 ) -> Schedule:
     """The schedule that `create` would make; nothing is stored."""
     return Schedule(app.core, drafted(app.core, key, call, options, owner or "", by=by))
+
+
+def check_declaration(app: Duly, key: str, call: Call[Any], options: Mapping[str, Any]) -> None:
+    """Refuse what `app.schedule` would refuse; nothing is declared."""
+    if (known := app.core.declarations.get(key)) is not None:
+        raise ScheduleExists(key, (known.source, "the import"))
+    DeclaredSchedule(app.core, key, call, options, "").definition()
 
 
 def endpoint_of(app: Duly, schedule: Schedule) -> EndpointTarget:

@@ -309,20 +309,22 @@ def is_zoned(trigger: Trigger) -> bool:
     return isinstance(trigger, Cron) and trigger.tz != "UTC"
 
 
+FASTER = "declare it in code with app.schedule(…), or allow it with Duly(min_interval=…)"
+
+
 def check_interval(trigger: Trigger, floor_ms: int) -> None:
     """Refuse an interval that is shorter than this kind of schedule allows.
 
     A cron expression may tick every minute in any case, but more often only if an interval may.
     """
     if isinstance(trigger, Every) and trigger.milliseconds < floor_ms:
+        shortest, given = floor_ms / 1000, trigger.milliseconds / 1000
         raise InvalidOption(
-            "every",
-            f"the shortest interval is {floor_ms / 1000:g} s, not {trigger.milliseconds / 1000:g} s"
-            "; a schedule that is declared in code can have one of 1 s",
+            "every", f"the shortest interval is {shortest:g} s, not {given:g} s", FASTER
         )
     if isinstance(trigger, Cron) and within_minutes(trigger) < min(floor_ms, MINUTE_MS):
         raise InvalidOption(
             "cron",
             f"{trigger.expression!r} ticks more than once a minute",
-            "declare it in code, or give the app a shorter min_interval",
+            FASTER,
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,7 +14,8 @@ from duly.app import operations
 from duly.cli.ask import Decorator, all_of
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.imports.entry import ReadEntry, is_mapping
-from duly.cli.imports.plan import Change, Planner, Rule, write
+from duly.cli.imports.match import Matcher, Rule
+from duly.cli.imports.plan import Change, Planner, write
 from duly.cli.out import Out, brief
 from duly.cli.root import Root
 from duly.cli.when import local_zone, tz_option
@@ -55,7 +56,20 @@ def _common(prefix: str) -> Decorator:
         click.option(
             "--yes", is_flag=True, help="Write the schedules instead of only showing them."
         ),
+        click.option(
+            "--as-code", is_flag=True, help="Print Python code that declares the schedules."
+        ),
     )
+
+
+class How(NamedTuple):
+    """The options that every source has."""
+
+    rules: tuple[Rule, ...]
+    prefix: str
+    yes: bool
+    as_code: bool
+    function: str | None = None
 
 
 @click.group(cls=Group)
@@ -63,6 +77,7 @@ def imports() -> None:
     """Import schedules from cron and other systems.
 
     Shows what is new and what would change; --yes writes it. Repeating an import changes nothing.
+    --as-code prints `app.schedule(…)` lines for your code instead, and does not need the database.
     Exit 1 if an entry cannot be imported.
     """
 
@@ -87,6 +102,7 @@ def crontab(
     rules: tuple[Rule, ...],
     prefix: str,
     yes: bool,
+    as_code: bool,
     tz: str | None,
 ) -> None:
     """Import a crontab from a file, or from standard input with -.
@@ -111,7 +127,7 @@ def crontab(
     if found.settings:
         names = ", ".join(f"{name} (line {line})" for name, line in found.settings.items())
         root.out.note(f"variables that were not imported: {names}")
-    _import(root, found.found, _planner(root, prefix, rules, function), yes=yes)
+    _import(root, found.found, How(rules, prefix, yes, as_code, function))
 
 
 @imports.command("celery-beat")
@@ -120,7 +136,13 @@ def crontab(
 @tz_option("Time zone of the schedules (default: the app's `timezone`, or UTC).")
 @click.pass_obj
 def celery_beat(
-    root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool, tz: str | None
+    root: Root,
+    source: str,
+    rules: tuple[Rule, ...],
+    prefix: str,
+    yes: bool,
+    as_code: bool,
+    tz: str | None,
 ) -> None:
     """Import Celery's `beat_schedule` from an app or a dict.
 
@@ -138,14 +160,16 @@ def celery_beat(
         raise InvalidOption("SOURCE", f"{source} has no beat_schedule")
     zone = tz or beat.tz or "UTC"
     found = read_beat(beat.schedule, zone)
-    _import(root, found, _planner(root, prefix, rules), yes=yes)
+    _import(root, found, How(rules, prefix, yes, as_code))
 
 
 @imports.command()
 @click.argument("source", metavar="MODULE:SCHEDULER")
 @_common("apscheduler:")
 @click.pass_obj
-def apscheduler(root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool) -> None:
+def apscheduler(
+    root: Root, source: str, rules: tuple[Rule, ...], prefix: str, yes: bool, as_code: bool
+) -> None:
     """Import the jobs of an APScheduler 3 scheduler.
 
     Jobs are read with get_jobs(), so the module may have to start the scheduler. The database of a
@@ -162,7 +186,7 @@ def apscheduler(root: Root, source: str, rules: tuple[Rule, ...], prefix: str, y
     scheduler = _object(source)
     if not callable(getattr(scheduler, "get_jobs", None)):
         raise InvalidOption("SOURCE", f"{source} is not a scheduler: it has no get_jobs()")
-    _import(root, read_jobs(scheduler), _planner(root, prefix, rules), yes=yes)
+    _import(root, read_jobs(scheduler), How(rules, prefix, yes, as_code))
 
 
 def _object(source: str) -> Any:
@@ -181,26 +205,60 @@ def _json_file(source: str) -> Any:
     return found
 
 
-def _planner(
-    root: Root, prefix: str, rules: tuple[Rule, ...], function: str | None = None
-) -> Planner:
+def _import(root: Root, found: Iterable[ReadEntry], how: How) -> None:
+    if not how.as_code:
+        _plan(root, found, Planner(root.api, _matcher(how, _known(root))), yes=how.yes)
+    elif how.yes:
+        fail("give --yes to write schedules or --as-code to print code, not both", EXIT_USAGE)
+    else:
+        operations.import_modules(root.app)
+        _print_code(root, found, _matcher(how, _registered(root)))
+
+
+def _matcher(how: How, known: Mapping[str, Mapping[str, Any]]) -> Matcher:
+    return Matcher(known, how.prefix, how.rules, how.function)
+
+
+def _known(root: Root) -> dict[str, Any]:
+    """The parameters of every function that schedules can call."""
     known = {
         each["name"]: each["arguments"].get("properties", {})
         for each in root.api.items("/functions")
         if not each["internal"]
     }
-    if not root.is_remote:
-        # The functions of an app are not published until a worker has run it.
-        for info in (each for each in operations.published(root.app) if not each.internal):
-            schema = json.loads(info.schema)
-            known.setdefault(info.name, schema.get("properties", {}))
-    return Planner(root.api, known, prefix, rules, function)
+    # The functions of an app are not published until a worker has run it.
+    return known if root.is_remote else {**known, **_registered(root)}
+
+
+def _registered(root: Root) -> dict[str, Any]:
+    """The same for the functions of the app itself, without the database."""
+    return {
+        info.name: json.loads(info.schema).get("properties", {})
+        for info in operations.published(root.app)
+        if not info.internal
+    }
+
+
+# Code --------------------------------------------------------------------------------------------
+
+
+def _print_code(root: Root, found: Iterable[ReadEntry], matcher: Matcher) -> None:
+    from duly.cli.imports import code
+
+    declared = code.declarations(root.app, matcher, found)
+    text = code.module(declared)
+    entries = [{"where": d.where, "key": d.key, "reason": d.reason} for d in declared]
+    root.out.show({"code": text, "entries": entries}, lambda: click.echo(text, nl=bool(text)))
+    refused = sum(each.reason is not None for each in declared)
+    root.out.note(f"{len(declared) - refused} written as code, {refused} cannot be imported")
+    if refused:
+        raise SystemExit(EXIT_ERROR)
 
 
 # Planning and writing ----------------------------------------------------------------------------
 
 
-def _import(root: Root, found: Iterable[ReadEntry], planner: Planner, *, yes: bool) -> None:
+def _plan(root: Root, found: Iterable[ReadEntry], planner: Planner, *, yes: bool) -> None:
     out = root.out
     changes = list(planner.plan(found))
     to_write = [change for change in changes if change.kind in ("new", "change")]

@@ -41,6 +41,7 @@ class NotImportable(NamedTuple):
     where: str
     text: str
     reason: str
+    key: str | None = None
 
 
 ReadEntry = Entry | NotImportable

@@ -6,7 +6,7 @@ the month and the day of the week. Ranges may wrap around: `fri-mon`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
@@ -76,7 +76,8 @@ def _entry(name: str, entry: Any, tz: str) -> Entry:
     kwargs: Any = entry.get("kwargs") or {}
     if not is_mapping(options) or not is_mapping(kwargs):
         raise Refused("its kwargs or options are not a dict")
-    queue = options.get("queue")
+    taken = {name: take(options[name]) for name, take in OPTIONS.items() if name in options}
+    taken = {name: value for name, value in taken.items() if value is not None}
     return Entry(
         where=f"entry {name}",
         text=_words(entry),
@@ -85,9 +86,27 @@ def _entry(name: str, entry: Any, tz: str) -> Entry:
         calls=entry["task"],
         args=tuple(args),
         kwargs=dict(kwargs),
-        options={} if queue is None else {"queue": str(queue)},
-        lost=tuple(f"option {option}" for option in options if option != "queue"),
+        options=taken,
+        lost=tuple(
+            f"option {name}"
+            for name, value in options.items()
+            if name not in taken and value is not None
+        ),
     )
+
+
+def _seconds(expires: Any) -> float | None:
+    """How long a job may wait for its start; an absolute time does not fit repeated jobs."""
+    if isinstance(expires, timedelta):
+        return expires.total_seconds()
+    return expires if type(expires) in (int, float) else None
+
+
+OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "queue": lambda queue: None if queue is None else str(queue),
+    "expires": _seconds,
+}
+"""The options of an entry that are imported, and how; None is not imported."""
 
 
 def _times(schedule: Any, tz: str) -> dict[str, Any]:

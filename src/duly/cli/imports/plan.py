@@ -6,25 +6,16 @@ anything is written, and existing schedules are compared with the API's own repr
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from duly.cli.api import Api, ApiError
 from duly.cli.imports.entry import Entry, NotImportable, ReadEntry
-from duly.nearest import did_you_mean
+from duly.cli.imports.match import Matcher, NoFit
 
 COMPARED = ("function", "args", "options", "cron", "tz", "every_ms", "at")
 TIMES = ("cron", "tz", "every_ms", "at")
 Kind = Literal["new", "change", "unchanged", "cannot"]
-
-
-class Rule(NamedTuple):
-    """Entries that match the pattern call this function."""
-
-    pattern: re.Pattern[str]
-    function: str
 
 
 class Change(NamedTuple):
@@ -57,52 +48,39 @@ def differences(stands: Mapping[str, Any], would: Mapping[str, Any]) -> dict[str
 class Planner:
     """Plans the change for each entry, without writing anything."""
 
-    def __init__(
-        self,
-        api: Api,
-        known: Mapping[str, Mapping[str, Any]],
-        prefix: str,
-        rules: Sequence[Rule],
-        function: str | None,
-    ) -> None:
-        """`known`: the parameters of every function, in order."""
-        self._api, self._known = api, known
-        self._prefix, self._rules, self._function = prefix, rules, function
+    def __init__(self, api: Api, matcher: Matcher) -> None:
+        self._api, self._matcher = api, matcher
 
     def plan(self, found: Iterable[ReadEntry]) -> Iterator[Change]:
-        seen: set[str] = set()
-        for entry in found:
+        for entry in self._matcher.keyed(found):
             if isinstance(entry, NotImportable):
-                yield Change("cannot", entry.where, entry.text, reason=entry.reason)
-                continue
-            key = self._prefix + entry.key
-            if key in seen:
-                yield _refused(entry, key, "another entry has the same key")
-                continue
-            seen.add(key)
-            yield self._change(entry, key)
+                yield _refused(entry, entry.reason)
+            else:
+                yield self._change(entry)
 
-    def _change(self, entry: Entry, key: str) -> Change:
+    def _change(self, entry: Entry) -> Change:
         try:
-            body = self._body(entry, key)
+            body = self._body(entry)
             would = self._api.post("/schedules/check", body={**body, **entry.made_with})
-        except _NoFit as refused:
-            return _refused(entry, key, str(refused))
+        except NoFit as refused:
+            return _refused(entry, str(refused))
         except ApiError as error:
             if error.status not in (404, 409, 410, 422):
                 raise
-            return _refused(entry, key, self._said(error))
-        stands = self._standing(key)
+            return _refused(entry, self._said(error))
+        stands = self._standing(entry.key)
         if stands is None:
             kind: Kind = "new"
         elif not differences(stands, would):
             kind = "unchanged"
         elif stands["declared"]:
-            return _refused(entry, key, "this key is declared in code; change it there")
+            return _refused(entry, "this key is declared in code; change it there")
         else:
             kind = "change"
         made = {**body, **entry.made_with} if kind == "new" else body
-        return Change(kind, entry.where, entry.text, key, would, stands, made, lost=entry.lost)
+        return Change(
+            kind, entry.where, entry.text, entry.key, would, stands, made, lost=entry.lost
+        )
 
     def _said(self, error: ApiError) -> str:
         return (
@@ -117,59 +95,19 @@ class Planner:
                 raise
             return None
 
-    # Functions and arguments ---------------------------------------------------------------------
-
-    def _body(self, entry: Entry, key: str) -> dict[str, Any]:
-        function = self._function_for(entry)
+    def _body(self, entry: Entry) -> dict[str, Any]:
+        function, args = self._matcher.match(entry)
         return {
-            "key": key,
+            "key": entry.key,
             "function": function,
-            "args": _json(self._arguments(entry, function)),
+            "args": args,
             "options": dict(entry.options),
             **entry.times,
         }
 
-    def _function_for(self, entry: Entry) -> str:
-        for rule in self._rules:
-            if rule.pattern.search(entry.calls):
-                return rule.function
-        if self._function is not None:
-            return self._function
-        if entry.offered:
-            raise _NoFit("no --map matches it, and --function is not given")
-        short = re.split(r"[.:]", entry.calls)[-1]
-        name = next((name for name in (entry.calls, short) if name in self._known), None)
-        if name is None:
-            meant = did_you_mean(short, self._known) or ""
-            raise _NoFit(f"there is no function {short!r}; choose one with --map {meant}".rstrip())
-        return name
 
-    def _arguments(self, entry: Entry, function: str) -> dict[str, Any]:
-        takes = self._known.get(function, entry.offered)
-        if self._function == function and "command" in entry.offered and "command" not in takes:
-            raise _NoFit(f"{function}() has no parameter `command`")
-        arguments = {name: value for name, value in entry.offered.items() if name in takes}
-        names = [name for name in takes if name not in entry.kwargs]
-        if len(entry.args) > len(names):
-            raise _NoFit(f"{function}() takes fewer arguments than the entry passes")
-        return {**arguments, **dict(zip(names, entry.args, strict=False)), **entry.kwargs}
-
-
-class _NoFit(Exception):
-    """Why the entry cannot call a function."""
-
-
-def _refused(entry: Entry, key: str, reason: str) -> Change:
-    return Change("cannot", entry.where, entry.text, key, reason=reason)
-
-
-def _json(arguments: dict[str, Any]) -> dict[str, Any]:
-    for name, value in arguments.items():
-        try:
-            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise _NoFit(f"argument {name} cannot be written as JSON") from error
-    return arguments
+def _refused(entry: ReadEntry, reason: str) -> Change:
+    return Change("cannot", entry.where, entry.text, entry.key, reason=reason)
 
 
 # Writing -----------------------------------------------------------------------------------------
