@@ -143,6 +143,7 @@ def public_classes() -> set[str]:
 # were found by their id and functions that were found by their name.
 MEANT = {
     "AsyncAction.__call__": "Coroutine[Any, Any, R_co]",
+    "AsyncPlainAction.__call__": "Coroutine[Any, Any, R_co]",
     "AsyncApp.function": "Function[..., Any]",
     "AsyncJob.arguments": "dict[str, Any]",
     "AsyncJob.children": "list[AsyncJob[Any]]",

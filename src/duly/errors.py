@@ -27,6 +27,7 @@ DulyError
 ├── FunctionDeleted (LookupError)   an operator deleted the function
 ├── JobNotFound (LookupError)       there is no job with that id
 ├── BatchNotFound (LookupError)     there is no batch with that id
+├── NoCurrentJob (LookupError)      `duly.current()` was called outside a job
 ├── WebhookEventNotFound (LookupError)  the inbox has no event with that id
 ├── SecretMissing (LookupError)     a secret reference points to nothing
 ├── TokenNotFound (LookupError)     there is no token with that id
@@ -417,6 +418,10 @@ class BatchNotFound(DulyError, LookupError):
             f"there is no batch {batch_id!r}; check the id; retention may also have removed its "
             "jobs"
         )
+
+
+class NoCurrentJob(DulyError, LookupError):
+    """`duly.current()` was called outside a job, or the job's context is of another type."""
 
 
 class WebhookEventNotFound(DulyError, LookupError):

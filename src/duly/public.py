@@ -17,6 +17,7 @@ from duly.calls.bulk import BulkPreview as BulkPreview
 from duly.calls.context import AsyncCtx as AsyncCtx
 from duly.calls.context import Ctx as Ctx
 from duly.calls.context import Tx as Tx
+from duly.calls.current import current as current
 from duly.calls.jobs import AsyncJob as AsyncJob
 from duly.calls.jobs import Job as Job
 from duly.calls.jobs import JobFailure as JobFailure
@@ -24,7 +25,9 @@ from duly.calls.jobs import LogLine as LogLine
 from duly.calls.jobs import Progress as Progress
 from duly.calls.kinds import Action as Action
 from duly.calls.kinds import AsyncAction as AsyncAction
+from duly.calls.kinds import AsyncPlainAction as AsyncPlainAction
 from duly.calls.kinds import Mutation as Mutation
+from duly.calls.kinds import PlainAction as PlainAction
 from duly.calls.on import AsyncOn as AsyncOn
 from duly.calls.on import On as On
 from duly.calls.registry import Group as Group
@@ -52,6 +55,7 @@ from duly.errors import InvalidRotation as InvalidRotation
 from duly.errors import JobCanceled as JobCanceled
 from duly.errors import JobFailed as JobFailed
 from duly.errors import JobNotFound as JobNotFound
+from duly.errors import NoCurrentJob as NoCurrentJob
 from duly.errors import NonRetryable as NonRetryable
 from duly.errors import ReadOnlyCalendar as ReadOnlyCalendar
 from duly.errors import ResultTimeout as ResultTimeout

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import duly
 from duly import AsyncCtx, Ctx, Duly, Redact, Retry, Tx
 from duly.errors import Canceled, NonRetryable
 from tests.torture.kill.trace import Trace
@@ -48,8 +49,9 @@ def add_answers(app: Duly) -> None:
         return [a + b, os.getpid()]
 
     @app.action(isolate="process", name="async.add")
-    async def add_async(ctx: AsyncCtx, a: int, b: int) -> list[int]:
+    async def add_async(a: int, b: int) -> list[int]:
         await asyncio.sleep(0)
+        assert duly.current(AsyncCtx).attempt == 1
         return [a + b, os.getpid()]
 
     @app.action(isolate="process", retry=Retry(attempts=3, delay=0, jitter=0))

@@ -248,13 +248,11 @@ def test_a_name_is_printable_text(app: Duly, name: Any):
         def act(ctx: Ctx) -> None: ...
 
 
-def test_only_plain_functions_with_their_context_can_be_decorated(app: Duly):
+def test_only_ordinary_functions_with_their_own_context_can_be_decorated(app: Duly):
     async def coroutine(tx: Tx) -> None: ...
 
     def generator(ctx: Ctx) -> Any:
         yield 1
-
-    def without_context() -> None: ...
 
     def wrong_context(tx: Tx) -> None: ...
 
@@ -262,7 +260,7 @@ def test_only_plain_functions_with_their_context_can_be_decorated(app: Duly):
 
     def positional(ctx: Ctx, *args: int) -> None: ...
 
-    no_actions: list[Any] = [generator, without_context, wrong_context, unannotated, positional]
+    no_actions: list[Any] = [generator, wrong_context, unannotated, positional]
     for body in no_actions:
         with pytest.raises(InvalidFunction):
             app.action(body)

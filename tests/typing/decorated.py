@@ -3,7 +3,21 @@
 from datetime import timedelta
 from typing import assert_type
 
-from duly import Action, AsyncAction, AsyncCtx, Ctx, Duly, Function, Mutation, Retry, Tx
+from duly import (
+    Action,
+    AsyncAction,
+    AsyncCtx,
+    AsyncPlainAction,
+    Ctx,
+    Duly,
+    Function,
+    Job,
+    Mutation,
+    PlainAction,
+    Retry,
+    Tx,
+    current,
+)
 
 app = Duly("sqlite:///:memory:")
 
@@ -42,6 +56,26 @@ async def fetch_again(ctx: AsyncCtx, url: str) -> dict[str, int]:
 def nothing(tx: Tx) -> None: ...
 
 
+@app.action
+def resize(path: str, width: int = 10) -> str:
+    assert_type(current(), Tx | Ctx | AsyncCtx)
+    assert_type(current().attempt, int)
+    current(Ctx).progress(0.5)
+    current(Tx).progress(0.5)  # error
+    current().progress(0.5)  # error
+    return path
+
+
+@app.action(timeout=5)
+async def resize_later(path: str) -> bytes:
+    await current(AsyncCtx).progress(0.5)
+    return b""
+
+
+@app.action()
+def no_arguments() -> None: ...
+
+
 assert_type(move, Mutation[[int, float], bool])  # error: the names of the parameters are kept too
 mutation: Mutation[[int], bool] = move_slowly
 action: Action[[str], bytes] = post_again
@@ -50,6 +84,8 @@ again: AsyncAction[[str], dict[str, int]] = fetch_again
 any_function: Function[..., bool] = move
 wrong_result: Function[..., str] = move  # error
 wrong_kind: Action[..., bool] = move  # error
+plain: PlainAction[[], None] = no_arguments
+async_plain: AsyncPlainAction[[str], bytes] = resize_later
 
 
 def call_inline(tx: Tx, ctx: Ctx) -> None:
@@ -67,16 +103,23 @@ async def call_inline_async(ctx: AsyncCtx, sync_ctx: Ctx) -> None:
     fetch(ctx, "https://example.org")  # error: not awaited
 
 
+async def call_plain_ones() -> None:
+    assert_type(resize("x", width=3), str)
+    assert_type(await resize_later("x"), bytes)
+    assert_type(app.run(resize, "x"), Job[str])
+    assert_type(app.run(resize_later, path="x").result(), bytes)
+    assert_type(app.run(no_arguments), Job[None])
+    app.run(resize)  # error
+    app.run(resize, 1)  # error
+    app.run(resize, "x", widht=3)  # error
+    app.run(resize_later, "x", 3)  # error
+    resize_later.bind()  # error
+    resize(5)  # error
+    resize_later("x")  # error: not awaited
+
+
 @app.mutation  # error
 def wrong_context(ctx: Ctx, n: int) -> None: ...
-
-
-@app.action  # error
-def wrong_context_of_an_action(tx: Tx, n: int) -> None: ...
-
-
-@app.action()  # error
-def wrong_context_with_options(tx: Tx, n: int) -> None: ...
 
 
 @app.mutation  # error

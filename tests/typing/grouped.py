@@ -47,8 +47,8 @@ def plain(to: str) -> None:
     raise NotImplementedError
 
 
-@billing.action  # error
-def wrong(tx: Tx) -> None: ...
+@billing.mutation  # error
+def wrong(invoice: int) -> None: ...
 
 
 def grouped() -> None:

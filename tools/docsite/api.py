@@ -66,7 +66,12 @@ AREAS = (
             "duly.model.retry",
         ),
     ),
-    Area("contexts", "Contexts", "duly", made_in=("duly.calls.context", "duly.store.base")),
+    Area(
+        "contexts",
+        "Contexts",
+        "duly",
+        made_in=("duly.calls.context", "duly.calls.current", "duly.store.base"),
+    ),
     Area(
         "jobs",
         "Jobs",
@@ -115,10 +120,12 @@ NOT_CALLED = {
     "Action",
     "AsyncAction",
     "AsyncApp",
+    "AsyncPlainAction",
     "Call",
     "Declared",
     "Function",
     "Mutation",
+    "PlainAction",
     "Rows",
 }
 # Used by other parts of duly, and free to change: docs/reference.md says so.

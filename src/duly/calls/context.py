@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from duly.calls.current import is_current
 from duly.calls.kinds import Mutation
 from duly.calls.orm import close_session, open_session
 from duly.calls.twins import Twin, awaited
@@ -290,7 +291,7 @@ class Ctx(Verbs):
         arguments = mutation.signature.decode(text)
         claim = self._running.claim
         try:
-            with open_tx(self._core, (claim.id, claim.token)) as tx:
+            with open_tx(self._core, (claim.id, claim.token)) as tx, is_current(tx):
                 result: R = mutation.body(tx, **arguments)
         except BaseException:
             # Its error may become the error of this job.
@@ -390,6 +391,7 @@ class Bound:
     def __init__(self, core: Core, function: Function[..., Any]) -> None:
         self._core = core
         self._body = function.body
+        self._takes_context = function.takes_context
         self.name = function.name
         self.kind: Kind = function.kind
         self.is_async = function.is_async
@@ -421,6 +423,7 @@ class Bound:
         self, running: RunningAttempt, tx: StoreTx, arguments: Mapping[str, Any], shared: bool
     ) -> object:
         own = Tx(self._core, tx, running=running, parent_id=running.claim.id, shared=shared)
+        running.context = own
         try:
             with mutation_body():
                 value = self._body(own, **arguments)
@@ -433,12 +436,16 @@ class Bound:
         return self._checked(running, value)
 
     def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
-        return self._checked(running, self._body(Ctx(self._core, running), **arguments))
+        running.context = ctx = Ctx(self._core, running)
+        given = (ctx,) if self._takes_context else ()
+        return self._checked(running, self._body(*given, **arguments))
 
     def call_async(
         self, running: RunningAttempt, arguments: Mapping[str, Any]
     ) -> Awaitable[object]:
-        coroutine: Awaitable[object] = self._body(AsyncCtx(self._core, running), **arguments)
+        running.context = ctx = AsyncCtx(self._core, running)
+        given = (ctx,) if self._takes_context else ()
+        coroutine: Awaitable[object] = self._body(*given, **arguments)
         return self._later_checked(running, coroutine) if self._core.checks_results else coroutine
 
     async def _later_checked(self, running: RunningAttempt, value: Awaitable[object]) -> object:

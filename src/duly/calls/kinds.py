@@ -1,4 +1,4 @@
-"""The kinds of functions: mutations, actions and async actions, each callable directly."""
+"""The kinds of functions: mutations and actions, sync and async, each callable directly."""
 
 from __future__ import annotations
 
@@ -52,6 +52,37 @@ class AsyncAction(Function[P, R_co]):
         return result
 
 
+class PlainAction(Function[P, R_co]):
+    """An action without a context parameter: an ordinary function."""
+
+    kind = Kind.ACTION
+    takes_context = False
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it now, in this thread."""
+        result: R_co = self.body(*args, **kwargs)
+        return result
+
+
+class AsyncPlainAction(Function[P, R_co]):
+    """A plain action that is a coroutine."""
+
+    kind = Kind.ACTION
+    takes_context = False
+
+    @property
+    def is_async(self) -> bool:
+        """Always True."""
+        return True
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Run it now, in this event loop."""
+        result: Coroutine[Any, Any, R_co] = self.body(*args, **kwargs)
+        return result
+
+
 MutationBody = Callable[Concatenate["Tx", P], R]
 ActionBody = Callable[Concatenate["Ctx", P], R]
 AsyncActionBody = Callable[Concatenate["AsyncCtx", P], Coroutine[Any, Any, R]]
+PlainBody = Callable[P, R]
+AsyncPlainBody = Callable[P, Coroutine[Any, Any, R]]

@@ -12,15 +12,26 @@ from duly.calls.kinds import (
     ActionBody,
     AsyncAction,
     AsyncActionBody,
+    AsyncPlainAction,
+    AsyncPlainBody,
     Mutation,
     MutationBody,
+    PlainAction,
+    PlainBody,
 )
 from duly.errors import InvalidFunction, InvalidOption
-from duly.functions.checks import check_body, check_text, name_of
+from duly.functions.checks import check_context, check_def, check_text, name_of, takes_context
 from duly.functions.function import Function, P, R
 from duly.functions.options import ActionOptions, MutationOptions, decorated, refuse_unknown
 
 F = TypeVar("F", bound=Function[..., Any])
+ACTIONS: dict[tuple[bool, bool], type[Function[..., Any]]] = {
+    (False, True): Action,
+    (True, True): AsyncAction,
+    (False, False): PlainAction,
+    (True, False): AsyncPlainAction,
+}
+"""The kinds of actions, by whether they are async and have a context parameter."""
 MUTATION_NOT_ISOLATED = (
     "a mutation runs in its worker's transaction; isolate an action instead, and use ctx.call"
 )
@@ -63,7 +74,8 @@ class Registry(ABC):
         job_options, traits = decorated(options)
 
         def register(body: MutationBody[P, R]) -> Mutation[P, R]:
-            checked = check_body(body, "Tx", "app.mutation")
+            checked = check_def(body, "app.mutation")
+            check_context(checked, "Tx", "app.mutation")
             if inspect.iscoroutinefunction(checked):
                 raise InvalidFunction(
                     f"{checked.__qualname__}: a mutation is a plain def; use @app.action for async"
@@ -73,11 +85,24 @@ class Registry(ABC):
 
         return register if body is None else register(body)
 
+    # The first overload that fits counts: a plain body fits any function.
     @overload
-    def action(self, body: AsyncActionBody[P, R], /) -> AsyncAction[P, R]: ...
+    def action(  # type: ignore[overload-overlap]
+        self,
+        body: AsyncActionBody[P, R],  # pyright: ignore[reportOverlappingOverload]
+        /,
+    ) -> AsyncAction[P, R]: ...
 
     @overload
     def action(self, body: ActionBody[P, R], /) -> Action[P, R]: ...
+
+    @overload
+    def action(  # type: ignore[overload-overlap]
+        self, body: AsyncPlainBody[P, R], /
+    ) -> AsyncPlainAction[P, R]: ...
+
+    @overload
+    def action(self, body: PlainBody[P, R], /) -> PlainAction[P, R]: ...
 
     @overload
     def action(self, /, **options: Unpack[ActionOptions]) -> ActionDecorator: ...
@@ -85,6 +110,7 @@ class Registry(ABC):
     def action(self, body: Any = None, /, **options: Any) -> Any:
         """Register a function with side effects, run at most once unless `retry` is given.
 
+        Its first parameter can be the context, `ctx: Ctx` or, for an `async def`, `ctx: AsyncCtx`.
         `aliases`: earlier names of the function; jobs stored under them run it. `internal`: only
         code can call it. `retry_on`: exceptions to retry after; default: all.
         `on_complete`: a function that is called with `job_id` when the job has ended.
@@ -96,9 +122,10 @@ class Registry(ABC):
         job_options, traits = decorated(options)
 
         def register(body: Any) -> Function[..., Any]:
-            is_async = inspect.iscoroutinefunction(body)
-            kind = AsyncAction[..., Any] if is_async else Action[..., Any]
-            checked = check_body(body, "AsyncCtx" if is_async else "Ctx", "app.action")
+            checked = check_def(body, "app.action")
+            is_async = inspect.iscoroutinefunction(checked)
+            with_context = takes_context(checked, "AsyncCtx" if is_async else "Ctx", "app.action")
+            kind = ACTIONS[is_async, with_context]
             full_name = self._full_name(name_of(checked, options.get("name")))
             return self._register(kind(checked, full_name, job_options, traits))
 
@@ -109,10 +136,22 @@ class ActionDecorator(Protocol):
     """The type of `@app.action(...)`, which tells sync and async bodies apart for type checkers."""
 
     @overload
-    def __call__(self, body: AsyncActionBody[P, R], /) -> AsyncAction[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        body: AsyncActionBody[P, R],  # pyright: ignore[reportOverlappingOverload]
+        /,
+    ) -> AsyncAction[P, R]: ...
 
     @overload
     def __call__(self, body: ActionBody[P, R], /) -> Action[P, R]: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, body: AsyncPlainBody[P, R], /
+    ) -> AsyncPlainAction[P, R]: ...
+
+    @overload
+    def __call__(self, body: PlainBody[P, R], /) -> PlainAction[P, R]: ...
 
 
 class Group(Registry):

@@ -14,13 +14,8 @@ from duly.ids import is_id, new_id
 from duly.model import strict_json
 
 MAX_NAME = 200
-
-
-def check_body(body: object, context: str, decorator: str) -> Callable[..., Any]:
-    """Refuse functions that cannot be found again by name, and say what to write instead."""
-    checked = check_def(body, decorator)
-    _check_context(checked, context, decorator)
-    return checked
+CONTEXTS = {"Tx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}
+"""The contexts, and what their parameters are usually called."""
 
 
 def check_def(body: object, decorator: str) -> Callable[..., Any]:
@@ -36,17 +31,44 @@ def check_def(body: object, decorator: str) -> Callable[..., Any]:
     return body
 
 
-def _check_context(body: Callable[..., Any], context: str, decorator: str) -> None:
-    parameters = list(inspect.signature(body).parameters.values())
-    annotation = parameters[0].annotation if parameters else inspect.Parameter.empty
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    if name.strip("'\"").split(".")[-1] != context:
+def check_context(body: Callable[..., Any], context: str, decorator: str) -> None:
+    """Refuse functions whose first parameter is not the context."""
+    parameters = _parameters(body)
+    if not parameters or _type_name(parameters[0]) != context:
         found = f"{parameters[0]}" if parameters else "no parameter"
-        word = {"Tx": "tx", "Ctx": "ctx", "AsyncCtx": "ctx"}[context]
         raise InvalidFunction(
             f"{body.__qualname__}: the first parameter of a function under @{decorator} must be "
-            f"`{word}: {context}`, not {found}"
+            f"`{CONTEXTS[context]}: {context}`, not {found}"
         )
+
+
+def takes_context(body: Callable[..., Any], context: str, decorator: str) -> bool:
+    """Whether the first parameter is the context. Refuse the context of another kind, or place."""
+    parameters = _parameters(body)
+    if parameters and _type_name(parameters[0]) == context:
+        return True
+    for parameter in parameters:
+        unannotated = parameter.annotation is inspect.Parameter.empty
+        is_named_so = unannotated and parameter.name in CONTEXTS.values()
+        if _type_name(parameter) in CONTEXTS or (is_named_so and parameter is parameters[0]):
+            what = "an async def" if context.startswith("Async") else "a def"
+            raise InvalidFunction(
+                f"{body.__qualname__}: {parameter} is not the context of {what} under "
+                f"@{decorator}; make `{CONTEXTS[context]}: {context}` the first parameter, or "
+                "take no context"
+            )
+    return False
+
+
+def _parameters(body: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(body).parameters.values())
+
+
+def _type_name(parameter: inspect.Parameter) -> str:
+    """The last part of the annotation's name; annotations may be strings."""
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.strip("'\"").split(".")[-1]
 
 
 def name_of(body: Callable[..., Any], name: str | None) -> str:

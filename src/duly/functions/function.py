@@ -50,6 +50,8 @@ class Function(Generic[P, R_co]):
     """A registered function. Pass it to `run`, `run_after` or `run_at` to call it later."""
 
     kind: Kind
+    takes_context = True
+    """Whether the body's first parameter is the context."""
 
     def __init__(
         self,
@@ -63,7 +65,9 @@ class Function(Generic[P, R_co]):
         self.name = name
         self.options = options
         self.traits = traits
-        self.signature: Signature = signature or Signature(body, name)
+        self.signature: Signature = signature or Signature(
+            body, name, has_context=self.takes_context
+        )
         hook = options.on_complete
         if hook is not None and not isinstance(hook, Function):
             raise InvalidOption("on_complete", f"must be a function of the app, not {hook!r}")

@@ -69,6 +69,7 @@ class Attempt:
         "cancel_body",
         "canceled",
         "claim",
+        "context",
         "deadline",
         "failed_calls",
         "report",
@@ -84,6 +85,7 @@ class Attempt:
         self, claim: Claim, runnable: Runnable, resolve: Resolve, reports: Reports | None = None
     ) -> None:
         self.claim = claim
+        self.context: object = None
         self.runnable = runnable
         self._resolve = resolve
         self.reports = reports
@@ -298,6 +300,8 @@ def _unstorable(attempt: Attempt, error: errors.UnstorableResult) -> Raised:
 
 
 def _hand_in(attempt: Attempt, outcome: Outcome | None) -> None:
+    # The context refers to the attempt, too: without this, only the garbage collector frees them.
+    attempt.context = None
     if outcome is None or not attempt.resolve(outcome):
         log.info("job %s ended too late; its outcome was dropped", attempt.claim.id)
 
@@ -505,6 +509,7 @@ class MutationRunner:
             # another member.
             with self._active:
                 attempt.cancel_body = None
+            attempt.context = None
             self._release(attempt)
             # Its time is over, however much the others of its group still need.
             attempt.deadline = None

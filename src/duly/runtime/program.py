@@ -23,6 +23,8 @@ class RunningAttempt(Protocol):
     """An attempt as the function's context sees it."""
 
     claim: Claim
+    context: object
+    """The function's context, once its body has started."""
     canceled: bool
     """Whether the job was taken away: its result will be dropped."""
     scheduled: bool

@@ -259,6 +259,11 @@ def speak_for(speaker: LogSink) -> Context:
     return copy_context()
 
 
+def current_speaker() -> LogSink | None:
+    """The attempt whose body runs this code, if any."""
+    return _speaker.get()
+
+
 def current_job() -> str | None:
     """The job whose body runs this code, if any."""
     claim = getattr(_speaker.get(), "claim", None)

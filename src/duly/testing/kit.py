@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from duly import zones
 from duly.app import Duly
 from duly.calls.context import AsyncCtx, Ctx, Tx, open_tx
+from duly.calls.current import is_current
 from duly.calls.jobs import Job, job_from
 from duly.calls.kinds import Mutation
 from duly.calls.verbs import name_of_function
@@ -336,6 +337,7 @@ class _Made:
             retry=None,
             args="{}",
         )
+        self.context: object = None
         self.canceled = canceled
         self.scheduled = False
         self.failed_calls: set[tuple[Scrub, str]] = set()
@@ -349,11 +351,21 @@ class _Made:
     def say(self, level: str, text: str) -> None: ...
 
 
-class _MadeCtx(Ctx):
+class ManualCtx(Ctx):
+    """A `Ctx` without a job; inside `with ctx(app):`, `duly.current()` returns it."""
+
+    def __enter__(self) -> Self:
+        self._current = is_current(self)
+        self._current.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._current.__exit__(*exception)
+
     def call(self, mutation: Mutation[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.check()
         arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
-        with open_tx(self._core) as tx:
+        with open_tx(self._core) as tx, is_current(tx):
             result: R = mutation.body(tx, **arguments)
         return result
 
@@ -364,33 +376,47 @@ class _MadeCtx(Ctx):
         return None
 
 
-class _MadeAsyncCtx(AsyncCtx):
+class ManualAsyncCtx(AsyncCtx):
+    """An `AsyncCtx` without a job; inside `with async_ctx(app):`, `duly.current()` returns it."""
+
     def __init__(self, core: Core, running: _Made) -> None:
         super().__init__(core, running)
-        self._sync = _MadeCtx(core, running)
+        self._sync = ManualCtx(core, running)
+
+    def __enter__(self) -> Self:
+        self._current = is_current(self)
+        self._current.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._current.__exit__(*exception)
 
     def _parent_id(self) -> str | None:
         return None
 
 
-def ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> Ctx:
+def ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> ManualCtx:
     """Return a context to call a sync action directly: `send(ctx(app), "ada")`.
 
-    Jobs that it enqueues are stored in the app's store, without a parent.
+    Jobs that it enqueues are stored in the app's store, without a parent. Inside `with ctx(app):`,
+    `duly.current()` returns it.
     """
-    return _MadeCtx(app.core, _Made(app.core, attempt, canceled))
+    return ManualCtx(app.core, _Made(app.core, attempt, canceled))
 
 
-def async_ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> AsyncCtx:
-    """Return a context to call an async action: `await send(async_ctx(app), "ada")`."""
-    return _MadeAsyncCtx(app.core, _Made(app.core, attempt, canceled))
+def async_ctx(app: Duly, *, attempt: int = 1, canceled: bool = False) -> ManualAsyncCtx:
+    """Return a context to call an async action: `await send(async_ctx(app), "ada")`.
+
+    Inside `with async_ctx(app):`, `duly.current()` returns it.
+    """
+    return ManualAsyncCtx(app.core, _Made(app.core, attempt, canceled))
 
 
 @contextmanager
 def tx(app: Duly) -> Generator[Tx]:
     """Open a transaction to call a mutation directly; it is rolled back at the end of the block."""
     try:
-        with app.transaction() as opened:
+        with app.transaction() as opened, is_current(opened):
             yield opened
             raise _RollBack
     except _RollBack:

@@ -107,9 +107,7 @@ def _check_function(core: Core, function: object) -> None:
     schema = function.signature.json_schema()
     first = next(iter(schema["properties"].items()), None)
     if first is None or first[0] != "event_id" or first[1].get("type") != "string":
-        raise InvalidFunction(
-            f"{function.name}(): its first parameter after the context must be `event_id: str`"
-        )
+        raise InvalidFunction(f"{function.name}(): its first argument must be `event_id: str`")
     if schema["required"] not in ([], ["event_id"]):
         raise InvalidFunction(f"{function.name}(): parameters after event_id need defaults")
 
