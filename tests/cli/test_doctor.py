@@ -12,7 +12,7 @@ from duly.clock import SystemClock
 from duly.ids import new_id
 from duly.model.function import FunctionInfo, Status
 from duly.model.queue import QueuePause
-from duly.observe.connections import EnginePool
+from duly.observe.connections import ClientPool
 from duly.observe.doctor import Ending, Level, Parked, Signs, examine, has_wal_reset_bug, judge
 from duly.observe.health import HealthReport, QueueHealth
 from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
@@ -58,6 +58,7 @@ WELL = Signs(
     sends=True,
 )
 LATE = replace(QUEUE, lag_ms=180_000, due=7)
+POOL = ClientPool("shop.engine", 5, "pool_size 2 + max_overflow 3", "pool_timeout")
 SQLITE = DatabaseInfo("SQLite", "3.51.3", "wal")
 
 
@@ -102,7 +103,7 @@ def test_where_all_is_well_nothing_is_told() -> None:
             "connections 71 threads of 2 processes 71 connections 70 of 100 --threads",
         ),
         (
-            {"workers": [replace(WORKER, threads=6)], "pools": [EnginePool("shop.engine", 2, 3)]},
+            {"workers": [replace(WORKER, threads=6)], "pools": [POOL]},
             "note",
             "connections 6 threads 5 shop.engine pool_size 2 max_overflow 3 --threads",
         ),

@@ -2,15 +2,15 @@
 
 import logging
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 
 from duly import Duly
 from duly.observe.connections import (
-    EnginePool,
-    engine_pools,
+    ClientPool,
+    client_pools,
     pool_problems,
     server_problem,
     warn_about_server,
@@ -20,6 +20,14 @@ from duly.store.base import DatabaseInfo
 SERVER = DatabaseInfo(
     "PostgreSQL", "18", connections=85, max_connections=100, reserved_connections=3
 )
+
+
+def load(lazy: object) -> type:
+    raise AssertionError("it was loaded")
+
+
+Lazy = type("Lazy", (), {"__class__": property(load)})
+"""As Django's settings: an object that is there, and loads what it is when it is asked."""
 
 
 @pytest.mark.spec("N49")
@@ -42,15 +50,38 @@ def test_an_engine_with_fewer_connections_than_threads_is_named(
     engine = sa.create_engine("sqlite:///shop.db", pool_size=2, max_overflow=3)
     unlimited = sa.create_engine("sqlite:///shop.db", pool_size=2, max_overflow=-1)
     unpooled = sa.create_engine("sqlite:///shop.db", poolclass=sa.pool.NullPool)
-    vars(module).update(engine=engine, same=engine, unlimited=unlimited, unpooled=unpooled)
+    vars(module).update(
+        lazy=Lazy(), engine=engine, same=engine, unlimited=unlimited, unpooled=unpooled
+    )
     monkeypatch.setitem(sys.modules, "shop_db", module)
 
-    pools = [pool for pool in engine_pools() if pool.engine.startswith("shop_db.")]
-    assert pools == [EnginePool("shop_db.same", 2, 3)]
+    pools = [pool for pool in client_pools() if pool.name.startswith("shop_db.")]
+    settings = "pool_size 2 + max_overflow 3"
+    assert pools == [ClientPool("shop_db.same", 5, settings, "pool_timeout")]
     assert pool_problems(5, pools) == []
     [problem] = pool_problems(10, pools)
     assert "10 threads share the 5 connections of shop_db.same" in problem
     assert "pool_size 2 + max_overflow 3" in problem
+
+
+@pytest.mark.spec("N49")
+def test_a_pool_of_django_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = [{"max_size": 9}, {"min_size": 2}, {"min_size": 2, "max_size": None}]
+    given += [True, {}, False, None]
+    databases = {f"db{number}": {"OPTIONS": {"pool": pool}} for number, pool in enumerate(given)}
+    conf = ModuleType("django.conf")
+    vars(conf)["settings"] = SimpleNamespace(configured=True, DATABASES={"one": {}, **databases})
+    monkeypatch.setitem(sys.modules, "django.conf", conf)
+
+    pools = [pool for pool in client_pools() if pool.name.startswith("DATABASES")]
+    assert [(pool.name[-5:-2], pool.connections) for pool in pools] == [
+        ("db0", 9),
+        ("db1", 2),
+        ("db2", 2),
+        ("db3", 4),
+    ]
+    [problem] = pool_problems(9, pools[2:3])
+    assert "9 threads share the 2 connections of DATABASES['db2'] (max_size 2)" in problem
 
 
 @pytest.mark.spec("N49")
@@ -65,7 +96,7 @@ def test_a_worker_that_starts_warns_of_its_engines(
     with caplog.at_level(logging.WARNING), app:
         pass
     app.close()
-    assert "4 threads share the 1 connections of shop_db.engine" in caplog.text
+    assert "4 threads share the only connection of shop_db.engine" in caplog.text
 
 
 @pytest.mark.postgres

@@ -26,8 +26,8 @@ from duly.model.schedule import ScheduleFilter
 from duly.observe.connections import (
     POOL_HINT,
     SERVER_HINT,
-    EnginePool,
-    engine_pools,
+    ClientPool,
+    client_pools,
     pool_problems,
     server_problem,
 )
@@ -119,7 +119,7 @@ class Signs(msgspec.Struct, frozen=True):
     zone_data: str
     required_zone_data: str
     missing_extras: tuple[str, ...]
-    pools: Sequence[EnginePool]
+    pools: Sequence[ClientPool]
     sends: bool
     """Whether there are endpoints or gateways."""
 
@@ -174,7 +174,7 @@ def read(core: Core) -> Signs:
         zone_data=zones.version(),
         required_zone_data=store.required_zone_data(),
         missing_extras=tuple(name for name, modules in EXTRAS.items() if not _are_here(modules)),
-        pools=engine_pools(),
+        pools=client_pools(),
         sends=bool(store.endpoints(None, None, 1) or store.gateways(None, None, 1)),
     )
 
