@@ -498,6 +498,35 @@ def test_the_settings_are_the_options_of_the_app():
     assert made.core.runnables() is not None
 
 
+@on_sqlite
+@in_django
+def test_a_mistake_in_the_settings_is_one_line():
+    from contextlib import redirect_stderr
+    from io import StringIO
+
+    from django.core.management import CommandError, call_command
+    from django.test import override_settings
+
+    import duly.contrib.django
+    from duly.contrib.django.management.commands.duly import Command
+
+    for given, line in (
+        ({"THREADS": "5"}, "DULY: threads: must be at least 1, not '5'"),
+        ({"THREDS": 5}, "DULY: unknown THREDS; use some of APPLY, AUTO_MIGRATE, "),
+        ({"DATABASE": "x"}, "DULY: DATABASES has no 'x'"),
+    ):
+        vars(duly.contrib.django).pop("app", None)
+        said = StringIO()
+        with override_settings(DULY=given):
+            with redirect_stderr(said), pytest.raises(SystemExit) as ended:
+                Command().run_from_argv(["manage.py", "duly", "doctor"])
+            with pytest.raises(CommandError) as refused:
+                call_command("duly", "doctor")
+        assert ended.value.code == 2
+        assert said.getvalue() == f"duly: {refused.value}\n"
+        assert str(refused.value).startswith(line)
+
+
 def test_a_postgresql_database_becomes_a_url(postgres_url: str):
     given = psycopg.conninfo.conninfo_to_dict(postgres_url)
     own = {"application_name": "a shop", "assume_role": "pg_monitor"}

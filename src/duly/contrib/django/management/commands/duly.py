@@ -6,15 +6,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
+
+from duly.errors import DulyError
 
 if TYPE_CHECKING:  # Django has no type hints.
     BaseCommand = object
 else:
     from django.core.management.base import BaseCommand
+
+EXIT_USAGE = 2
 
 
 class Command(BaseCommand):
@@ -23,8 +29,11 @@ class Command(BaseCommand):
     help: str = "Run duly's command line: migrate, worker and others; see `manage.py duly --help`."
 
     def run_from_argv(self, argv: list[str]) -> None:
-        from duly.contrib.django import app
-
+        try:
+            app = app_of_settings()
+        except CommandError as error:
+            sys.stderr.write(f"duly: {error}\n")
+            sys.exit(error.returncode)
         # Django's parser would interpret some duly options.
         djangos, dulys = divided(argv[2:])
         script = Path(argv[0])
@@ -38,13 +47,23 @@ class Command(BaseCommand):
 
     def handle(self, *args: str, **options: Any) -> None:
         """For call_command, which returns instead of ending the process."""
-        from duly.contrib.django import app
-
+        app = app_of_settings()
         try:
             app.main(args, program="duly")
         except SystemExit as end:
             if end.code:
                 raise CommandError(f"duly exited with {end.code}") from None
+
+
+def app_of_settings() -> Any:
+    """The project's app; CommandError if `settings.DULY` has a mistake."""
+    try:
+        from duly.contrib.django import app
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error), returncode=EXIT_USAGE) from None
+    except DulyError as error:
+        raise CommandError(f"DULY: {error}", returncode=EXIT_USAGE) from None
+    return app
 
 
 def divided(args: list[str]) -> tuple[list[str], list[str]]:
