@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 import traceback
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,29 @@ def test_an_option_that_makes_no_sense_is_refused(app: Duly, db: Database, act: 
             app.run(act.using(**options))
 
     assert db.count("@jobs") == 0
+
+
+def test_every_mistake_in_the_options_of_an_app_is_told():
+    wrong: dict[str, Any] = {
+        "name": 5,
+        "imports": "shop.tasks",
+        "apply": "later",
+        "concurrency": True,
+        "threads": "5",
+        "retention": 7,
+        "signal_timeout": timedelta(0),
+        "synchronous": ["FULL"],
+        "pool": 2.5,
+    }
+    for option, value in wrong.items():
+        with pytest.raises(InvalidOption, match=re.escape(f"not {value!r}")) as caught:
+            Duly("sqlite:///:memory:", **{option: value})
+        assert caught.value.option == option
+    with pytest.raises(InvalidOption) as all_of_them:
+        Duly("sqlite:///:memory:", **wrong)
+    assert [option for option in wrong if f"{option}: " not in str(all_of_them.value)] == []
+    with pytest.raises(InvalidURL, match="is text"):
+        Duly(Path("shop.db"))  # type: ignore[arg-type]
 
 
 def test_an_option_that_does_not_exist_is_refused(app: Duly, act: Any):

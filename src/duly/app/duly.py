@@ -20,6 +20,7 @@ import msgspec
 
 from duly.app.aio import AsyncApp
 from duly.app.functions import Functions
+from duly.app.options import ENVIRONMENT_URL, check
 from duly.app.program import AppProgram
 from duly.app.queues import Queues
 from duly.app.tokens import Tokens
@@ -38,10 +39,8 @@ from duly.endpoints import Endpoints, EndpointTarget
 from duly.endpoints.dispatch import Receiver
 from duly.endpoints.target import NAME as POST
 from duly.errors import (
-    BadInput,
     InvalidFunction,
     InvalidOption,
-    InvalidURL,
     MissingExtra,
     StoreError,
 )
@@ -85,10 +84,8 @@ log = logging.getLogger(__name__)
 ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 """The type that ASGI servers run and web frameworks mount."""
 
-ENVIRONMENT_URL = "DULY_DATABASE_URL"
 EMBEDDED_CONCURRENCY = 10
 """With `with app:`, which shares its process with other code, unless the app has a setting."""
-MAX_POOL = 10_000
 IDEMPOTENCY = timedelta(milliseconds=IDEMPOTENCY_MS)
 MIN_INTERVAL = timedelta(milliseconds=FLOOR_MS)
 SIGNAL_TIMEOUT = timedelta(seconds=SIGNAL_SECONDS)
@@ -153,9 +150,22 @@ class Duly(Verbs, Registry):
         `schema`, `pooler`, `pool`, `auto_migrate`: PostgreSQL only. `synchronous`: SQLite only.
         """
         given = url or os.environ.get(ENVIRONMENT_URL)
-        kept = min(retention, exhausted_retention, ledger_retention)
-        shortest = min(kept, idempotency, min_interval, signal_timeout)
-        _check_options(given, name, concurrency, threads, shortest, synchronous, pool)
+        check(
+            given,
+            name=name,
+            imports=imports,
+            apply=apply,
+            concurrency=concurrency,
+            threads=threads,
+            retention=retention,
+            exhausted_retention=exhausted_retention,
+            ledger_retention=ledger_retention,
+            idempotency=idempotency,
+            min_interval=min_interval,
+            signal_timeout=signal_timeout,
+            synchronous=synchronous,
+            pool=pool,
+        )
         assert given is not None
         clock = clock or SystemClock()
         store = self._store_maker(given, clock, schema, pooler, synchronous, pool)
@@ -163,7 +173,7 @@ class Duly(Verbs, Registry):
             name=name,
             imports=tuple(imports),
             auto_migrate=auto_migrate,
-            apply=_apply(apply),
+            apply=apply,
             capture_logs=capture_logs,
             concurrency=concurrency,
             threads=threads,
@@ -646,36 +656,6 @@ class Duly(Verbs, Registry):
 # Setting up --------------------------------------------------------------------------------------
 
 
-def _check_options(
-    url: str | None,
-    name: str,
-    concurrency: int | None,
-    threads: int | None,
-    retention: timedelta,
-    synchronous: str,
-    pool: int,
-) -> None:
-    """Report every invalid option at once, so that a single start shows them all."""
-    faults: list[BadInput] = []
-    if not url:
-        faults.append(InvalidURL(f"give a database URL, or set {ENVIRONMENT_URL}"))
-    if not name or not name.isprintable():
-        faults.append(InvalidOption("name", f"must be printable text, not {name!r}"))
-    for option, given in (("concurrency", concurrency), ("threads", threads)):
-        if given is not None and given < 1:
-            faults.append(InvalidOption(option, f"must be at least 1, not {given}"))
-    if retention <= timedelta(0):
-        faults.append(InvalidOption("retention", "every length of time must be positive"))
-    if synchronous not in ("FULL", "NORMAL", "EXTRA"):
-        faults.append(InvalidOption("synchronous", "must be FULL, NORMAL or EXTRA"))
-    if not 1 <= pool <= MAX_POOL:
-        faults.append(InvalidOption("pool", f"must be 1 to {MAX_POOL:,} connections"))
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise InvalidOption("Duly(...)", "; ".join(str(fault) for fault in faults))
-
-
 def _frame(depth: int) -> FrameType:
     """The caller of the caller, and so on. `inspect.stack` is slow: it reads all frames."""
     frame = inspect.currentframe()
@@ -695,12 +675,6 @@ def _find_in_modules(app: Duly) -> str | None:
                 file = getattr(module, "__file__", None)
                 return f"{Path(file).resolve()}:{name}" if file else None
     return None
-
-
-def _apply(when: str) -> str:
-    if when not in ("start", "manual"):
-        raise InvalidOption("apply", f'give "start" or "manual", not {when!r}')
-    return when
 
 
 def _without_builtins(worker: WorkerInfo) -> WorkerInfo:
