@@ -346,7 +346,7 @@ def admit_all(core: Core, calls: Iterable[Call[R]]) -> list[Call[R]]:
 
 def _a_call(call: Call[R]) -> Call[R]:
     if not isinstance(call, Call):
-        raise InvalidFunction(f"run_many takes bound calls, f.bind(...), not {call!r}")
+        raise InvalidFunction(f"give bound calls, f.bind(...), not {call!r}")
     return call
 
 

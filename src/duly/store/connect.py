@@ -32,7 +32,7 @@ def make_store(
         )
         return store
     raise InvalidURL(
-        f"{without_password(url)!r} is not a database URL;  "
+        f"{without_password(url)!r} is not a database URL; "
         "use sqlite:///file.db or postgresql://user@host/name"
     )
 
