@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from duly.clock import Clock, os_monotonic
-from duly.errors import StoreError, StoreUnavailable
+from duly.errors import InvalidOption, StoreError, StoreUnavailable
 from duly.functions.function import Function
 from duly.functions.known_functions import KnownFunctions
 from duly.functions.new_job import IDEMPOTENCY_MS
@@ -117,7 +117,13 @@ class Core(ABC):
     def import_modules(self) -> None:
         """Import the modules that define functions and declare schedules."""
         for module in self.settings.imports:
-            importlib.import_module(module)
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                # As opposed to one that the module imports.
+                if f"{module}.".startswith(f"{error.name}."):
+                    raise InvalidOption("imports", f"there is no module {module!r}") from error
+                raise
 
     # Store
 
