@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,8 @@ def add(
     place = {"url": url, "secret": secret, "link_local": link_local}
     body = {"name": name, "owner": owner, **place}
     made = root.api.post("/gateways", body=body)
-    said = f"added {made['name']}; list its crons with `duly gateways crons {made['name']}`"
+    crons = shlex.join(["duly", "gateways", "crons", made["name"]])
+    said = f"added {made['name']}; list its crons with `{crons}`"
     root.out.show(made, lambda: root.out.cell(said))
 
 

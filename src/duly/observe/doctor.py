@@ -9,6 +9,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
+from shlex import quote
 from typing import NamedTuple
 
 import msgspec
@@ -437,7 +438,7 @@ def _why_late(signs: Signs, queue: str) -> str:
     if not alive:
         return "start a worker: `duly worker`"
     if not any(worker.queues is None or queue in worker.queues for worker in alive):
-        return f"no worker serves it: `duly worker --queue {queue}`"
+        return f"no worker serves it: `duly worker --queue {quote(queue)}`"
     return "the workers cannot keep up: start more, or raise --threads or --concurrency"
 
 
@@ -447,12 +448,12 @@ def _paused(signs: Signs) -> Iterator[Finding]:
         yield _note("paused", f"everything is paused{by}", "`duly resume` resumes it")
     for queue in signs.paused_queues[:MAX_READ]:
         by = _by(queue.paused_by, queue.note)
-        resume = f"`duly queues resume {queue.name}`"
+        resume = f"`duly queues resume {quote(queue.name)}`"
         yield _note("paused", f"queue {queue.name!r} is paused{by}", resume)
     for function in signs.functions:
         if function.status == Status.PAUSED and function.alias_of is None:
             by = _by(function.status_by, function.status_note)
-            resume = f"`duly functions resume {function.name}`"
+            resume = f"`duly functions resume {quote(function.name)}`"
             yield _note("paused", f"function {function.name!r} is paused{by}", resume)
 
 
@@ -478,7 +479,7 @@ def _calendars(signs: Signs) -> Iterator[Finding]:
     today = from_ms(signs.now).date()
     for each in signs.ending:
         used = _named(each.used_by)
-        hint = f"add dates: `duly calendars update {each.calendar!r} --add …`"
+        hint = f"add dates: `duly calendars update {quote(each.calendar)} --add …`"
         if each.last_date < today:
             text = f"{each.calendar!r} ended on {each.last_date}; used by {used}"
             yield _wrong("calendars", text, hint)
