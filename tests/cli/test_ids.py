@@ -138,6 +138,39 @@ def test_things_with_names_are_found_by_prefixes_too(place: Place) -> None:
     assert "one was revoked" in place.duly("tokens", "revoke", one.id[:size], "--force").out
 
 
+def test_a_schedule_refers_to_a_calendar_and_an_endpoint_by_prefixes(place: Place) -> None:
+    closed = place.app.calendars.create("closed", "skip_dates", dates=["2099-01-01"])
+    billing = place.app.endpoints.create("billing", "https://billing.example.com")
+    post = ["schedules", "create", "ping", f"endpoint:{billing.id[:23]}", "--every", "1h"]
+    made = place.duly(*post, "--calendar", closed.id[:23], "--json").json
+    assert (made["args"]["endpoint"], made["calendar_id"]) == ("billing", closed.id)
+    [listed] = place.duly("schedules", "list", "--calendar", closed.id[:23], "--json").json
+    assert listed["key"] == "ping"
+
+    # A name comes first, even if it looks like the beginning of an id.
+    named = place.app.calendars.create(closed.id[:23], "skip_dates", dates=["2099-01-01"])
+    attached = place.duly("schedules", "attach", "ping", closed.id[:23], "--json").json
+    assert attached["calendar_id"] == named.id
+    changed = place.duly("schedules", "update", "ping", "--calendar", closed.id, "--json").json
+    assert changed["calendar_id"] == closed.id
+
+
+def test_a_filter_that_matches_nothing_may_be_mistyped(place: Place) -> None:
+    place.app.run(touch(place), "x")
+    for command in (["jobs", "list"], ["jobs", "dead"], ["schedules", "list"], ["jobs", "cancel"]):
+        said = place.duly(*command, "--function", "tuoch").out
+        assert "with --function 'tuoch'; did you mean 'touch'?" in said
+    said = place.duly("jobs", "list", "--queue", "defalt").out
+    assert said == "no jobs with --queue 'defalt'; did you mean 'default'?\n"
+    assert place.duly("jobs", "list", "--function", "zzz").out == "no jobs\n"
+    assert place.duly("jobs", "dead", "--function", "touch").out == "no dead jobs\n"
+
+
+def test_a_hint_with_a_name_can_be_pasted(place: Place) -> None:
+    added = place.duly("gateways", "add", "edge one", "http://10.1.0.7:8700").out
+    assert "`duly gateways crons 'edge one'`" in added
+
+
 def test_a_look_up_reads_one_page_however_many_jobs_there_are(home: Place) -> None:
     function = home.app.function("touch")
     home.app.run_many(function.bind("x") for _ in range(500))

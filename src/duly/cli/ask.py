@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,7 @@ from duly.cli.command import fail
 from duly.cli.ids import is_prefix, matching, missing, named_or_prefix, only
 from duly.cli.safe import safe
 from duly.ids import is_id
+from duly.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from duly.cli.root import Root
@@ -56,6 +57,35 @@ def named(api: Api, path: str, what: str, name: str, owner: str | None = None) -
             hint="give --owner, or the id",
         )
     return dict(same[0])
+
+
+REFERENCES = {"calendar": "/calendars", "endpoint": "/endpoints"}
+"""Fields of a body or query that take a name or an id, and where they are looked up."""
+
+
+def with_full_ids(api: Api, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, in which prefixes of ids are completed; a name is not taken for a prefix."""
+    return {name: _full(api, name, value) for name, value in fields.items()}
+
+
+def _full(api: Api, field: str, given: Any) -> Any:
+    if field not in REFERENCES or not isinstance(given, str) or not is_prefix(given):
+        return given
+    found = named_or_prefix(api.pages(REFERENCES[field]), field, given)
+    return given if not found or found[0]["name"] == given else found[0]["id"]
+
+
+FILTERS = {"function": "/functions", "queue": "/queues"}
+
+
+def no_match(api: Api, what: str, filters: Mapping[str, Any]) -> str:
+    """What to print if a list is empty; a filter that nothing has may be mistyped."""
+    for field, path in FILTERS.items():
+        if filters.get(field) is not None:
+            names = [each["name"] for each in api.items(path)]
+            if filters[field] not in names and (near := did_you_mean(filters[field], names)):
+                return f"no {what} with --{field} {filters[field]!r}; {near}"
+    return f"no {what}"
 
 
 def sure(question: str, *, force: bool) -> None:

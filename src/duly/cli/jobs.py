@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duly.cli import complete
 from duly.cli.api import Api, ApiError
-from duly.cli.ask import all_of, force_option, owner_option, sure
+from duly.cli.ask import all_of, force_option, no_match, owner_option, sure
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, Group, fail
 from duly.cli.follow import FINAL, PAUSE_SECONDS, Patience, follow
 from duly.cli.ids import missing, recent, resolved
@@ -69,7 +70,7 @@ def list_(root: Root, /, limit: int, **filters: str | None) -> None:
     """
     found = list(root.api.pages("/jobs", most=limit, cursor="before", **filters))
     out = root.out
-    out.table(found, _columns(out), empty="no jobs")
+    out.table(found, _columns(out), empty=partial(no_match, root.api, "jobs", filters))
 
 
 @jobs.command()
@@ -89,7 +90,7 @@ def dead(root: Root, /, limit: int, **filters: str | None) -> None:
     found = list(root.api.pages("/jobs", most=limit, cursor="before", dead=True, **filters))
     out = root.out
     columns = [*_columns(out)[:-1], Column("error", None, _error, flexible=True)]
-    out.table(found, columns, empty="no dead jobs")
+    out.table(found, columns, empty=partial(no_match, root.api, "dead jobs", filters))
 
 
 @jobs.command()
@@ -242,7 +243,7 @@ def _bulk(root: Root, body: dict[str, Any], verb: str, *, force: bool) -> None:
     matched = preview["matched"]
     if not matched:
         root.out.show({"job": None, **preview}, lambda: None)
-        root.out.say("no jobs match")
+        root.out.say(no_match(root.api, "matching jobs", body))
         return
     sure(f"{verb} {matched} job{'s' if matched > 1 else ''}?", force=force)
     job = root.api.post("/jobs/bulk", body=given)["job"]

@@ -156,13 +156,18 @@ class Out:
             click.echo(safe(text), err=True)
 
     def table(
-        self, items: Sequence[Item], columns: Sequence[Column], *, empty: str, value: Any = None
+        self,
+        items: Sequence[Item],
+        columns: Sequence[Column],
+        *,
+        empty: str | Callable[[], str],
+        value: Any = None,
     ) -> None:
         """Print a list: with --json `value` or the items, for people a table."""
         if self.as_json:
             self.data(list(items) if value is None else value)
         elif not items:
-            self.say(empty)
+            self.say(empty if isinstance(empty, str) else empty())
         else:
             if self.is_terminal:
                 fitted = self._fitted(items, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.api import ApiError
-from duly.cli.ask import force_option, new_owner_option, note_option, schedule_id, sure
+from duly.cli.ask import (
+    force_option,
+    new_owner_option,
+    note_option,
+    schedule_id,
+    sure,
+    with_full_ids,
+)
 from duly.cli.command import EXIT_ERROR, EXIT_USAGE, fail
 from duly.cli.follow import follow
 from duly.cli.jobs import end
@@ -77,7 +85,7 @@ def create(
     body |= {"key": key, "owner": owner, "enabled": not disabled}
     if fire_at_once:
         body["fire_at_once"] = True
-    made = root.api.post("/schedules", body=body)
+    made = root.api.post("/schedules", body=with_full_ids(root.api, body))
     root.out.show(made, lambda: _first_ticks(root, made))
 
 
@@ -127,15 +135,16 @@ def update(
     api = root.api
     which = schedule_id(api, key, owner)
     read = api.get("/schedules/{}", which)["version"] if version is None else version
-    body = {"version": read, **changes}
+    body = {"version": read, **with_full_ids(api, changes)}
     try:
         changed = api.patch("/schedules/{}", which, body=body)
     except ApiError as error:
         if error.code != "stale_version":
             raise
+        show = shlex.join(["duly", "schedules", "show", key])
         fail(
             f"{key!r} is no longer at version {read}; nothing was changed",
-            hint=f"check it with `duly schedules show {key}`, then try again",
+            hint=f"check it with `{show}`, then try again",
         )
     root.out.show(changed, lambda: _first_ticks(root, changed))
 

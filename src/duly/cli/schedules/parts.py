@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import schedule_id
+from duly.cli.ask import schedule_id, with_full_ids
 from duly.cli.command import EXIT_USAGE, fail
 from duly.cli.out import Column, Item, Out, brief
 from duly.cli.root import Root
@@ -155,7 +155,8 @@ def attach(root: Root, key: str, owner: str | None, calendar: str) -> None:
     duly schedules attach nightly closed
     """
     which = schedule_id(root.api, key, owner)
-    changed = root.api.post("/schedules/{}/attach", which, body={"calendar": calendar})
+    body = with_full_ids(root.api, {"calendar": calendar})
+    changed = root.api.post("/schedules/{}/attach", which, body=body)
     root.out.show(
         changed, lambda: root.out.cell(f"{said(root.out, changed)}, {_dates(root, changed)}")
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.ask import owner_option, schedule_id
+from duly.cli.ask import no_match, owner_option, schedule_id, with_full_ids
 from duly.cli.command import EXIT_ERROR
 from duly.cli.out import STATES, Column, Item, Out, brief, pretty
 from duly.cli.root import Root
@@ -56,6 +56,7 @@ def list_(root: Root, /, limit: int, **filters: Any) -> None:
     duly schedules list --disabled
     duly schedules list --calendar closed --json
     """
+    filters = with_full_ids(root.api, filters)
     found = list(root.api.pages("/schedules", most=limit, **filters))
     out = root.out
     columns = [
@@ -68,7 +69,7 @@ def list_(root: Root, /, limit: int, **filters: Any) -> None:
     ]
     if any(each["owner"] for each in found):
         columns.insert(1, Column("owner", "owner", flexible=True))
-    out.table(found, columns, empty="no schedules")
+    out.table(found, columns, empty=partial(no_match, root.api, "schedules", filters))
 
 
 def _last_run(out: Out, schedule: Item) -> str | None:
