@@ -10,7 +10,6 @@ import msgspec
 
 from duly.clock import from_ms
 from duly.model.decide import Decided, Skip
-from duly.model.due import GRACE_MS
 from duly.model.function import FunctionInfo, Status
 from duly.model.job import JobRecord
 from duly.model.schedule import Outcome, Reason, ScheduleRecord, TickRecord
@@ -73,6 +72,8 @@ class ScheduleFacts(msgspec.Struct, frozen=True):
     """Whether a worker is running; most include a ticker. `duly ticker` is not in the store."""
 
 
+TICKER_PATIENCE_MS = 5_000
+"""A ticker polls every second, so a tick that has been due for longer has no ticker."""
 STOPPED_CAUSES = frozenset(
     {
         ScheduleCause.ORPHANED,
@@ -151,7 +152,7 @@ def _of_lateness(facts: ScheduleFacts, now: int) -> list[ScheduleReason]:
     lag = 0 if record.due_at is None else now - record.due_at
     at = moment(record.next_tick_at)
     is_due = record.next_tick_at is not None and record.due_at is not None and lag >= 0
-    if is_due and lag > GRACE_MS:
+    if is_due and lag >= TICKER_PATIENCE_MS:
         text = f"its tick of {at} has been overdue for {lag // 1000} s; start a ticker"
         found.append(ScheduleReason(ScheduleCause.OVERDUE, text))
     elif is_due and not facts.has_workers:
@@ -204,7 +205,7 @@ def _next(facts: ScheduleFacts, now: int) -> ScheduleReason:
         is_due = due is not None and due <= now
         said = f"its tick of {when} is due; a ticker processes it immediately, if one is running"
         said = said if is_due else f"its next tick is {when}"
-        return ScheduleReason(ScheduleCause.NEXT_TICK, said, until=due)
+        return ScheduleReason(ScheduleCause.NEXT_TICK, said, until=None if is_due else due)
     skip = first.decision
     if skip.reason in _REPORTED_BEFORE:
         text = f"its next tick is {when}, which would be skipped"
