@@ -15,13 +15,13 @@ def figures(root: Path) -> Iterator[str]:
     package = root / "src" / "duly"
     entries = [entry for entry in package.iterdir() if entry.name != "__pycache__"]
     yield f"src/duly: {len(entries)} entries"
-    yield f"store/engine.py: {_abstract_methods(package / 'store/engine.py')} abstract methods"
+    yield f"store/engine.py: {abstract_methods(package / 'store/engine.py')} abstract methods"
     yield f"awaited methods that only forward: {len(forwarders.find(package))}"
     for folder in ("src", "tests"):
         yield f"{folder}: {_lines(root / folder):,} lines of Python"
 
 
-def _abstract_methods(file: Path) -> int:
+def abstract_methods(file: Path) -> int:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     decorators = [ast.unparse(each) for node in functions for each in node.decorator_list]
