@@ -134,7 +134,7 @@ PRIVATE = {
     "DeclaredSchedule": {"admitted", "definition", "spec"},
     "Duly": set("command core found_at import_path owns_logging service ticker_service".split()),
     "On": {"records"},
-    "Tx": {"due_now", "end", "raise_if_alone_is_needed", "raise_if_doomed", "settle"},
+    "Tx": {"call_is", "due_now", "end", "raise_if_alone_is_needed", "raise_if_doomed", "settle"},
 }
 PREFIXES: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",

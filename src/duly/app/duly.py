@@ -44,6 +44,7 @@ from duly.errors import (
     MissingExtra,
     StoreError,
 )
+from duly.functions.around import Wrapper
 from duly.functions.checks import check_def, check_text, name_of
 from duly.functions.function import Call, Function, P, R
 from duly.functions.new_job import IDEMPOTENCY_MS
@@ -211,6 +212,9 @@ class Duly(Verbs, Registry):
 
     def _register(self, function: F) -> F:
         return self._core.functions.register(function)
+
+    def _wrap(self, wrapper: Wrapper) -> None:
+        self._core.functions.wrap(wrapper)
 
     def include(self, group: Group) -> None:
         """Add the functions of a group to the app, including those registered on it later."""

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from duly.calls.current import is_current
@@ -52,6 +53,7 @@ T = TypeVar("T")
 
 MAX_JOBS_PER_MUTATION = 1_000
 MAX_BYTES_PER_MUTATION = 8 << 20
+NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 class Tx(Verbs):
@@ -82,6 +84,12 @@ class Tx(Verbs):
         self._doomed: Exception | None = None
         self._session: Session | None = None
         self.due_now: bool = False
+        self._function: str | None = None
+        self._arguments: Mapping[str, Any] = NO_ARGUMENTS
+
+    def call_is(self, function: str, arguments: Mapping[str, Any]) -> None:
+        """Name the call that runs in the transaction."""
+        self._function, self._arguments = function, arguments
 
     @property
     def job_id(self) -> str | None:
@@ -92,6 +100,16 @@ class Tx(Verbs):
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return self._running.claim.attempt if self._running else 1
+
+    @property
+    def function(self) -> str | None:
+        """The name of the mutation that runs; None in `app.transaction()`."""
+        return self._function
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments of the mutation, by name, without defaults and redaction."""
+        return MappingProxyType(self._arguments)
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run a statement in the transaction. `?` marks a parameter on every database."""
@@ -224,9 +242,12 @@ class Ctx(Verbs):
     `call` raise Canceled.
     """
 
-    def __init__(self, core: Core, running: RunningAttempt) -> None:
+    def __init__(
+        self, core: Core, running: RunningAttempt, arguments: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> None:
         self._core = core
         self._running = running
+        self._arguments = arguments
         self._cost = 0.0
         self._spending = threading.Lock()
 
@@ -239,6 +260,16 @@ class Ctx(Verbs):
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return self._running.claim.attempt
+
+    @property
+    def function(self) -> str:
+        """The name of the function that runs, as the job has it."""
+        return self._running.claim.function
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments of the job, by name, without defaults and redaction."""
+        return MappingProxyType(self._arguments)
 
     @property
     def canceled(self) -> bool:
@@ -292,7 +323,8 @@ class Ctx(Verbs):
         claim = self._running.claim
         try:
             with open_tx(self._core, (claim.id, claim.token)) as tx, is_current(tx):
-                result: R = mutation.body(tx, **arguments)
+                tx.call_is(mutation.name, arguments)
+                result: R = self._core.functions.body_of(mutation)(tx, **arguments)
         except BaseException:
             # Its error may become the error of this job.
             if mutation.signature.redacted:
@@ -325,8 +357,10 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
     anything other than these verbs, which behave as on `Ctx`.
     """
 
-    def __init__(self, core: Core, running: RunningAttempt) -> None:
-        super().__init__(core, Ctx(core, running))
+    def __init__(
+        self, core: Core, running: RunningAttempt, arguments: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> None:
+        super().__init__(core, Ctx(core, running, arguments))
         self._running = running
 
     @property
@@ -338,6 +372,16 @@ class AsyncCtx(AsyncVerbs, Twin[Ctx]):
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
         return self._sync.attempt
+
+    @property
+    def function(self) -> str:
+        """The name of the function that runs, as the job has it."""
+        return self._sync.function
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments of the job, by name, without defaults and redaction."""
+        return self._sync.arguments
 
     @property
     def canceled(self) -> bool:
@@ -390,8 +434,7 @@ class Bound:
 
     def __init__(self, core: Core, function: Function[..., Any]) -> None:
         self._core = core
-        self._body = function.body
-        self._takes_context = function.takes_context
+        self._body = core.functions.body_of(function)
         self.name = function.name
         self.kind: Kind = function.kind
         self.is_async = function.is_async
@@ -424,6 +467,7 @@ class Bound:
     ) -> object:
         own = Tx(self._core, tx, running=running, parent_id=running.claim.id, shared=shared)
         running.context = own
+        own.call_is(running.claim.function, arguments)
         try:
             with mutation_body():
                 value = self._body(own, **arguments)
@@ -436,16 +480,14 @@ class Bound:
         return self._checked(running, value)
 
     def call_action(self, running: RunningAttempt, arguments: Mapping[str, Any]) -> object:
-        running.context = ctx = Ctx(self._core, running)
-        given = (ctx,) if self._takes_context else ()
-        return self._checked(running, self._body(*given, **arguments))
+        running.context = ctx = Ctx(self._core, running, arguments)
+        return self._checked(running, self._body(ctx, **arguments))
 
     def call_async(
         self, running: RunningAttempt, arguments: Mapping[str, Any]
     ) -> Awaitable[object]:
-        running.context = ctx = AsyncCtx(self._core, running)
-        given = (ctx,) if self._takes_context else ()
-        coroutine: Awaitable[object] = self._body(*given, **arguments)
+        running.context = ctx = AsyncCtx(self._core, running, arguments)
+        coroutine: Awaitable[object] = self._body(ctx, **arguments)
         return self._later_checked(running, coroutine) if self._core.checks_results else coroutine
 
     async def _later_checked(self, running: RunningAttempt, value: Awaitable[object]) -> object:

@@ -20,6 +20,7 @@ from duly.calls.kinds import (
     PlainBody,
 )
 from duly.errors import InvalidFunction, InvalidOption
+from duly.functions.around import W, Wrapper, add_wrapper, wrapper_of
 from duly.functions.checks import check_context, check_def, check_text, name_of, takes_context
 from duly.functions.function import Function, P, R
 from duly.functions.options import ActionOptions, MutationOptions, decorated, refuse_unknown
@@ -46,6 +47,21 @@ class Registry(ABC):
 
     def _full_name(self, name: str) -> str:
         return name
+
+    @abstractmethod
+    def _wrap(self, wrapper: Wrapper) -> None:
+        """Add a wrapper."""
+
+    def around(self, wrapper: W, /) -> W:
+        """Wrap each job's body in a function with one `yield`, in place of which the body runs.
+
+        It receives the job's context, and the annotation says which functions it wraps: `tx: Tx`
+        mutations, `ctx: Ctx` sync actions, `ctx: AsyncCtx` async ones, a union several, and none
+        all. An `async def` wraps only async functions. The first one that is declared is the
+        outermost.
+        """
+        self._wrap(wrapper_of(wrapper))
+        return wrapper
 
     @overload
     def mutation(self, body: MutationBody[P, R], /) -> Mutation[P, R]: ...
@@ -166,6 +182,7 @@ class Group(Registry):
             raise InvalidOption("name", f"the name of a group cannot contain a dot: {name!r}")
         self.name = name
         self._functions: list[Function[..., Any]] = []
+        self._wrappers: list[Wrapper] = []
         self._includers: list[Callable[[Function[..., Any]], object]] = []
 
     def __repr__(self) -> str:
@@ -175,10 +192,17 @@ class Group(Registry):
         return f"{self.name}.{name}"
 
     def _register(self, function: F) -> F:
+        function.wrappers = self._wrappers
         for include in self._includers:
             include(function)
         self._functions.append(function)
         return function
+
+    def _wrap(self, wrapper: Wrapper) -> None:
+        add_wrapper(self._wrappers, wrapper)
+        for include in self._includers:
+            for function in self._functions:
+                include(function)
 
     def join(self, include: Callable[[Function[..., Any]], object]) -> None:
         """Pass on every function, including those registered later."""

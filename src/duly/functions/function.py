@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
@@ -65,6 +65,8 @@ class Function(Generic[P, R_co]):
         self.name = name
         self.options = options
         self.traits = traits
+        self.wrappers: Sequence[Any] = ()
+        """The wrappers of its group; see functions/around.py."""
         self.signature: Signature = signature or Signature(
             body, name, has_context=self.takes_context
         )
@@ -103,7 +105,9 @@ class Function(Generic[P, R_co]):
 
     def _with(self, changes: Mapping[str, Any]) -> Function[P, R_co]:
         options = msgspec.structs.replace(self.options, **changes)
-        return type(self)(self.body, self.name, options, self.traits, self.signature)
+        changed = type(self)(self.body, self.name, options, self.traits, self.signature)
+        changed.wrappers = self.wrappers
+        return changed
 
     def published(self, app: str) -> list[Published]:
         """How the function and each of its aliases are published."""

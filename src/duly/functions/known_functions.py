@@ -22,6 +22,7 @@ from duly.errors import (
     StoreError,
     UnknownFunction,
 )
+from duly.functions.around import Wrapper, add_wrapper, body_of
 from duly.functions.function import Call, Function, StoredTarget, with_hook
 from duly.functions.new_job import under_limit
 from duly.functions.published import Declared, by_name, options_of, schema_of
@@ -64,6 +65,8 @@ class KnownFunctions:
         self.registered: dict[str, Function[..., Any]] = {}
         self.revision = 0
         """Increases whenever a function is registered."""
+        self.wrappers: list[Wrapper] = []
+        """What `@app.around` puts around every body, the outermost first."""
         self.aliases: dict[str, str] = {}
         self.declared: dict[str, Declared[..., Any]] = {}
         self._statuses: Mapping[str, Status] = {}
@@ -86,6 +89,15 @@ class KnownFunctions:
         self.aliases |= dict.fromkeys(function.traits.aliases, function.name)
         self.revision += 1
         return function
+
+    def wrap(self, wrapper: Wrapper) -> None:
+        add_wrapper(self.wrappers, wrapper)
+        # Running workers take the functions anew.
+        self.revision += 1
+
+    def body_of(self, function: Function[..., Any]) -> Callable[..., Any]:
+        """The body of a function as duly calls it; duly's own functions have no wrappers."""
+        return body_of(function, () if function.name in self.builtins else self.wrappers)
 
     def by_any_name(self, name: str) -> Function[..., Any] | None:
         return self.registered.get(self.aliases.get(name, name))

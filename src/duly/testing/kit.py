@@ -366,7 +366,8 @@ class ManualCtx(Ctx):
         self.check()
         arguments = mutation.signature.decode(mutation.signature.encode(args, kwargs))
         with open_tx(self._core) as tx, is_current(tx):
-            result: R = mutation.body(tx, **arguments)
+            tx.call_is(mutation.name, arguments)
+            result: R = self._core.functions.body_of(mutation)(tx, **arguments)
         return result
 
     def _insert(self, jobs: Sequence[NewJob]) -> Mapping[str, str]:
