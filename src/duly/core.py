@@ -83,7 +83,7 @@ class Core(ABC):
         self.functions = KnownFunctions(self, self.builtins())
         self.redaction = Redaction(self.functions, self.ready)
         self.declarations: dict[str, Any] = {}
-        """The schedules that code declares, by key; see schedules/declarations.py."""
+        """The schedules that code declares, by key; see schedules/declared_schedules.py."""
         self.service: Service | None = None
         self.threads = Threads(transactions=settings.transactions)
         self.counts = Counts()

@@ -71,7 +71,7 @@ from duly.runtime.threads import READS, to_the_end
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refuse_inside_mutation
 from duly.runtime.worker import CONCURRENCY, DRAIN_SECONDS, THREADS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
-from duly.schedules.declarations import DeclaredSchedule, declare
+from duly.schedules.declared_schedules import DeclaredSchedule, declare
 from duly.store.base import POOL, HeldJobs, WorkerInfo
 from duly.store.connect import make_store
 from duly.store.handles import UserHandle, borrow

@@ -29,7 +29,7 @@ from duly.model.job import Trigger
 from duly.model.news import Cursor, NewsBatch, NewsFilter
 from duly.observe import doctor, metrics
 from duly.schedules import Schedule, Schedules, removals, tick_jobs, update, verbs_read
-from duly.schedules.declarations import DeclaredSchedule
+from duly.schedules.declared_schedules import DeclaredSchedule
 from duly.schedules.verbs import drafted
 
 P = ParamSpec("P")

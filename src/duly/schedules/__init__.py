@@ -1,8 +1,9 @@
 """Schedules: rules for when a function is called, created and changed while the app runs."""
 
-from duly.schedules.declarations import DeclaredSchedule, PlanEntry, SchedulePlan
+from duly.schedules.declared_schedules import DeclaredSchedule
 from duly.schedules.define import ScheduleOptions
 from duly.schedules.health import Health
+from duly.schedules.set_plan import PlanEntry, SchedulePlan
 from duly.schedules.twin import AsyncSchedules
 from duly.schedules.verbs import Schedules
 from duly.schedules.views import Foreseen, Schedule, Tick

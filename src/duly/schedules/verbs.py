@@ -15,7 +15,7 @@ from duly.functions.function import Call, Function
 from duly.model.schedule import ScheduleRecord
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by, check_key, read
-from duly.schedules.declarations import Declarations, SchedulePlan
+from duly.schedules.declarations import Declarations
 from duly.schedules.define import ScheduleOptions, bound, check_note, define
 from duly.schedules.rows import (
     adopted,
@@ -26,6 +26,7 @@ from duly.schedules.rows import (
     with_next_tick,
     without_next_tick,
 )
+from duly.schedules.set_plan import SchedulePlan
 from duly.schedules.update import defined
 from duly.schedules.verbs_base import Key
 from duly.schedules.verbs_read import ReadVerbs

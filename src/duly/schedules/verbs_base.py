@@ -17,7 +17,7 @@ from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.nearest import MAX_KNOWN
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by
-from duly.schedules.declarations import DeclaredSchedule
+from duly.schedules.declared_schedules import DeclaredSchedule
 from duly.schedules.tick_jobs import call_of_schedule
 from duly.schedules.views import Schedule, Tick
 
