@@ -80,8 +80,8 @@ def test_an_unknown_name_suggests_the_nearest_one_of_its_owner(
 
 def test_a_declared_schedule_with_an_unknown_calendar(app: Duly) -> None:
     app.schedule("hourly", app.function("take"), every=3600, calendar="days of")
-    with pytest.raises(CalendarNotFound, match=r"did you mean 'days off'\?"):
-        app.schedules.apply()
+    [blocked] = app.schedules.apply().blocked
+    assert blocked.reason == "there is no calendar 'days of'; did you mean 'days off'?"
 
 
 def test_http_does_not_suggest_functions_that_are_not_callable(app: Duly) -> None:

@@ -19,7 +19,8 @@ ENTRY = re.compile(r"^- \*\*(?P<noun>[^*]+)\*\*: (?P<meaning>.+(?:\n  .+)*)", re
 NOUNS = """
     action, actor, alert, API token, app, attempt, audit entry, backfill, batch, body, bridge,
     budget, bulk change, calendar, call, catch-up, claim, clock, condition, context, cost,
-    cron (of a gateway), dead letter, debounce, decision, declared function, declared schedule,
+    cron (of a gateway), dead letter, debounce, decision, declared calendar, declared function,
+    declared schedule,
     delivery, dispatch, dispatch request, doctor, endpoint, engine, entity, expectation, expiry,
     feed, function, gateway, give-back, guard, handle, heartbeat, hold, hook, idempotency key,
     inbox event, janitor, job, kill switch, ledger, limit key, mutation, operator, orphan,

@@ -39,6 +39,7 @@ __all__ = [
     "CronNotFound",
     "Ctx",
     "Declared",
+    "DeclaredCalendar",
     "DeclaredSchedule",
     "Duly",
     "DulyError",

@@ -84,6 +84,8 @@ class Core(ABC):
         self.redaction = Redaction(self.functions, self.ready)
         self.declarations: dict[str, Any] = {}
         """The schedules that code declares, by key; see schedules/declared_schedules.py."""
+        self.declared_calendars: dict[str, Any] = {}
+        """The calendars that code declares, by name."""
         self.service: Service | None = None
         self.threads = Threads(transactions=settings.transactions)
         self.counts = Counts()

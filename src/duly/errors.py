@@ -242,12 +242,17 @@ class ScheduleExists(BadInput):
 
 
 class CalendarExists(BadInput):
-    """The owner already has a calendar with that name."""
+    """The owner already has a calendar with that name, or code declares it in two places."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, places: tuple[str, str] | None = None) -> None:
         self.name = name
         self.field = "name"
-        super().__init__(f"calendar {name!r} already exists; update it, or choose another name")
+        self.reason: str = f"calendar {name!r} already exists"
+        self.hint: str = "update it, or choose another name"
+        if places is not None:
+            self.reason = f"calendar {name!r} is declared twice: {places[0]} and {places[1]}"
+            self.hint = "choose another name for one of them"
+        super().__init__(f"{self.reason}; {self.hint}")
 
 
 class EndpointExists(BadInput):

@@ -98,6 +98,7 @@ from duly.model.why_schedule import ScheduleCause as ScheduleCause
 from duly.model.why_schedule import ScheduleReason as ScheduleReason
 from duly.observe.why import Why as Why
 from duly.schedules import AsyncSchedules as AsyncSchedules
+from duly.schedules import DeclaredCalendar as DeclaredCalendar
 from duly.schedules import DeclaredSchedule as DeclaredSchedule
 from duly.schedules import Foreseen as Foreseen
 from duly.schedules import Health as Health

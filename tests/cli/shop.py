@@ -65,6 +65,11 @@ def make(url: str | None, folder: Path) -> Duly:
     for line in declared.read_text().splitlines() if declared.exists() else ():
         key, _, cron = line.partition(" ")
         app.schedule(key, touch.bind("declared"), cron=cron)
+    # One a line: a name and a day.
+    days = folder / "calendars"
+    for line in days.read_text().splitlines() if days.exists() else ():
+        name, _, day = line.partition(" ")
+        app.calendar(name, dates=[day])
 
     return app
 

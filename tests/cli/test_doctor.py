@@ -49,6 +49,7 @@ WELL = Signs(
     kill_switch=None,
     paused_queues=[],
     parked=[],
+    left_out={},
     ending=[],
     dead=0,
     zone_data="2026a",

@@ -32,6 +32,7 @@ STEPS = (
     "0010_waiting",
     "0011_threads",
     "0012_batches",
+    "0013_declared_calendars",
 )
 
 

@@ -315,6 +315,8 @@ def declaring(
     earlier.mkdir()
     (earlier / "schedules").write_text("kept 0 1 * * *\nother 0 2 * * *\ngone 0 3 * * *\n")
     (tmp_path / "schedules").write_text("kept 0 1 * * *\nother 30 2 * * *\nnew 0 4 * * *\n")
+    (earlier / "calendars").write_text("closed 2030-01-01\nold 2030-01-01\ntaken 2030-01-01\n")
+    (tmp_path / "calendars").write_text("closed 2030-01-02\nfair 2030-01-01\nother 2030-01-01\n")
     place = Place(terminal, url, tmp_path)
     before = make(url, earlier)
     before.schedules.apply()
@@ -325,19 +327,28 @@ def declaring(
     place.close()
 
 
-@pytest.mark.spec("N12")
+@pytest.mark.spec("N12", "N71")
 def test_what_code_declares_is_planned_applied_and_pruned(declaring: Place) -> None:
     schedules = declaring.app.schedules
     schedules.skip_next("kept", by="ann")
     kept = schedules.get("kept").record
+    declaring.app.calendars.create("other", "skip_dates")
+    declaring.app.schedules.update("gone", calendar="taken")
     planned = declaring.duly("schedules", "plan").out.splitlines()
     assert "+ new" in planned
     assert "~ other" in planned
     assert any("trigger" in line and "30 2 * * *" in line for line in planned)
     assert any(line.startswith("- gone: no longer declared") for line in planned)
+    assert "+ calendar fair" in planned
+    assert "~ calendar closed" in planned
+    assert "    dates: {'2030-01-01': ''} → {'2030-01-02': ''}" in [
+        line.replace('"', "'") for line in planned
+    ]
+    assert any(line.startswith("- calendar old: no longer declared; `duly sch") for line in planned)
+    assert any(line.startswith("! calendar other: a different calendar with") for line in planned)
     assert planned[-1] == "1 unchanged"
-    assert declaring.duly("schedules", "plan", "--json").json["changes"] == 3
-    keys = [("Apply 3 changes?", "n\n")]
+    assert declaring.duly("schedules", "plan", "--json").json["changes"] == 7
+    keys = [("Apply 7 changes?", "n\n")]
     left = declaring.duly("schedules", "apply", columns=80, keys=keys, code=1)
     assert "nothing was changed" in left.plain
     assert "\x1b[32m+ new" in left.out
@@ -346,16 +357,19 @@ def test_what_code_declares_is_planned_applied_and_pruned(declaring: Place) -> N
         schedules.get("new")
 
     applied = declaring.duly("schedules", "apply", "--force").out
-    assert applied.splitlines()[-1] == "applied: 3"
+    assert applied.splitlines()[-1] == "applied: 7"
     assert schedules.get("new").status == "enabled"
     assert schedules.get("gone").status == "orphaned"
     assert schedules.get("kept").record == kept
     assert "nothing to change" in declaring.duly("schedules", "apply").out
 
-    keys = [("Remove 1 schedule?", "y\n")]
+    declaring.app.schedules.update("kept", calendar="taken")
+    keys = [("Remove 2 objects?", "y\n")]
     pruned = declaring.duly("schedules", "prune", columns=80, keys=keys).plain
     assert "- gone" in pruned
-    assert "removed: 1" in pruned
+    assert "- calendar old" in pruned
+    assert "! calendar taken: a schedule uses it" in pruned
+    assert "removed: 2" in pruned
     with pytest.raises(ScheduleNotFound):
         schedules.get("gone")
     assert "nothing to change" in declaring.duly("schedules", "prune").out

@@ -22,7 +22,7 @@ def test_a_picture_shows_what_is_printed_now(name):
     stored = (pictures.IMAGES / name).read_text(encoding="utf-8")
 
     assert words(drawn) == words(stored), "run `make pictures`"
-    assert "is team day in days off" in words(stored).replace("&#160;", " ")
+    assert "is Saturday in days off" in words(stored).replace("&#160;", " ")
 
 
 def story_messages() -> list[str]:

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from duly import (
-    CalendarNotFound,
     Cron,
     Ctx,
     Duly,
@@ -837,29 +836,6 @@ def test_a_process_that_declares_nothing_takes_nothing_away(release: Release, ca
 # What goes wrong ---------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("N12")
-def test_a_set_with_an_unknown_calendar_changes_nothing_and_stops_nobody(
-    release: Release, clock, caplog
-):
-    start(release({"digest": NINE}))
-    app = release({"digest": TEN, "report": NINE | {"calendar": "our days"}})
-
-    start(app)
-    assert "were not applied" in caplog.text
-    assert "our days" in caplog.text
-    assert [s.key for s in app.schedules.list()] == ["digest"]
-    at(clock, utc(2026, 7, 1, 9))
-    tick_all(app)
-    assert len(app.schedules.ticks("digest")) == 1
-    with pytest.raises(CalendarNotFound):
-        app.schedules.apply()
-
-    app.calendars.create("our days", "skip_dates", dates=["2026-07-02"])
-    start(app)
-    [tick] = app.schedules.preview("report", 1)
-    assert (app.schedules.get("report").calendar, tick.reason) == ("our days", "calendar")
-
-
 def test_a_set_with_an_unknown_function_is_refused(url: str, app: Duly, release: Release):
     other = Duly(NOWHERE)
 
@@ -932,10 +908,12 @@ def test_an_app_starts_though_its_set_cannot_be_applied(url: str, app: Duly, cap
 
 
 def test_a_faulty_set_is_not_tried_again_and_again(app: Duly, caplog):
-    @app.action
-    def post(ctx: Ctx) -> None: ...
+    other = Duly(NOWHERE)
 
-    app.schedule("digest", post, every=60, calendar="none")
+    @other.action
+    def elsewhere(ctx: Ctx) -> None: ...
+
+    app.schedule("digest", elsewhere, every=60)
     ticker = Ticker(app.core)
     for _ in range(3):
         ticker.one_pass()

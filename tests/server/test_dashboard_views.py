@@ -228,6 +228,17 @@ def test_a_form_with_a_file_is_checked_as_any_other(shop, admin):
 
 
 @on_sqlite
+def test_a_declared_calendar_says_so(shop, admin):
+    shop.calendar("closed", dates=["2030-12-24"])
+    for said in ("declared in code", "no longer declared in code"):
+        shop.schedules.apply()
+        page = admin.get(f"/calendars/{shop.calendars.get('closed').id}").text
+        assert f"This calendar is {said}. " in page
+        assert f"<small>{said}</small>" in admin.get("/calendars").text
+        shop.core.declared_calendars.clear()
+
+
+@on_sqlite
 def test_a_draft_of_a_calendar_goes_from_year_to_year(shop, admin):
     calendar = shop.calendars.create("plant", "skip_dates", dates={"2025-05-01": "May"})
     path = f"/calendars/{calendar.id}/edit"

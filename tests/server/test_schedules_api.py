@@ -613,21 +613,37 @@ def test_a_condition_is_explained_operator_by_operator(api: Api, made: dict[str,
 # What code declares ------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("N71", "N72")
 def test_what_code_declares_is_planned_applied_and_pruned(api: Api, shop: Duly):
-    shop.schedule("nightly", shop.function("greet").bind(name="x"), cron="0 3 * * *")
+    closed = shop.calendar("closed", dates=["2030-01-01"])
+    greet = shop.function("greet").bind(name="x")
+    shop.schedule("nightly", greet, cron="0 3 * * *", calendar=closed)
+    shop.schedule("weekly", greet, cron="0 3 * * 1", calendar="closde")
 
     plan = api.get("/schedules/plan")
-    assert [(entry["kind"], entry["key"]) for entry in plan["entries"]] == [("create", "nightly")]
+    said = "there is no calendar 'closde'; did you mean 'closed'?"
+    assert [
+        (entry["kind"], entry["key"], entry["is_calendar"], entry["reason"])
+        for entry in plan["entries"]
+    ] == [
+        ("create", "closed", True, None),
+        ("create", "nightly", False, None),
+        ("blocked", "weekly", False, said),
+    ]
     assert api.post("/schedules/apply", {"dry_run": True}) == plan
     assert api.get("/schedules")["items"] == []
 
-    assert api.post("/schedules/apply", {})["changes"] == 1
+    assert api.post("/schedules/apply", {})["changes"] == 2
+    found = api.get("/calendars/{id}", id="closed")
+    assert (found["declared"], found["orphaned"]) == (True, False)
     [stored] = api.get("/schedules")["items"]
     assert (stored["key"], stored["declared"], stored["changed_by"]) == ("nightly", True, "local")
     shop.core.declarations.clear()
+    shop.core.declared_calendars.clear()
     api.post("/schedules/apply", {})
+    assert api.get("/calendars/{id}", id="closed")["orphaned"] is True
     assert api.get("/schedules/{id}", id=stored["id"])["status"] == "orphaned"
-    assert api.post("/schedules/prune", {"dry_run": True})["changes"] == 1
+    assert api.post("/schedules/prune", {"dry_run": True})["changes"] == 2
     assert api.post("/schedules/prune", {})["entries"][0]["kind"] == "remove"
     assert api.get("/schedules")["items"] == []
 

@@ -8,7 +8,15 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from importlib.util import find_spec
@@ -51,6 +59,7 @@ from duly.functions.new_job import IDEMPOTENCY_MS
 from duly.functions.published import Declared
 from duly.functions.times import Delay, Instant, at
 from duly.gateway import Gateways
+from duly.model.calendar import Calendar, Dates
 from duly.model.function import is_reserved
 from duly.model.job import JobFilter, JobRecord, Kind, NewJob
 from duly.model.queue import QueuePause
@@ -71,6 +80,11 @@ from duly.runtime.threads import READS, to_the_end
 from duly.runtime.transaction_guard import refuse_handles_inside_mutation, refuse_inside_mutation
 from duly.runtime.worker import CONCURRENCY, DRAIN_SECONDS, THREADS
 from duly.schedules import Schedule, ScheduleOptions, Schedules
+from duly.schedules.declared_calendars import (
+    DeclaredCalendar,
+    calendar_from,
+    declare_calendar,
+)
 from duly.schedules.declared_schedules import DeclaredSchedule, declare
 from duly.store.base import POOL, HeldJobs, WorkerInfo
 from duly.store.connect import make_store
@@ -280,6 +294,24 @@ class Duly(Verbs, Registry):
         caller = _frame(1)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         return declare(self._core, key, call, options, place)
+
+    def calendar(
+        self,
+        calendar: str | Calendar,
+        kind: str | None = None,
+        *,
+        tz: str = "UTC",
+        dates: Dates = (),
+        rules: Iterable[str] = (),
+    ) -> DeclaredCalendar:
+        """Declare a calendar, by name and content or as a Calendar; `kind` is skip_dates unless
+        given.
+
+        The database is not touched; it is created before the schedules that use it.
+        """
+        caller = _frame(1)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        return declare_calendar(self._core, calendar_from(calendar, kind, tz, dates, rules), place)
 
     def webhook(
         self,

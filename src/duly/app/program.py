@@ -19,6 +19,7 @@ from duly.model.function import Published
 from duly.model.schedule import ScheduleRecord
 from duly.schedules import Schedule, tick_jobs
 from duly.schedules.declarations import Declarations
+from duly.store.declarations import LeftOut
 from duly.store.table import Store
 
 Command = Callable[[], Sequence[str] | None]
@@ -31,6 +32,7 @@ class AppProgram(Core):
     def __init__(self, settings: Settings, store: Store, clock: Clock, command: Command) -> None:
         super().__init__(settings, store, clock)
         self.command = command
+        self._left_out = LeftOut()
 
     def builtins(self) -> Mapping[str, Function[..., Any]]:
         return {
@@ -85,6 +87,10 @@ class AppProgram(Core):
         """This app, if it has no signal hook (its signals are then null); otherwise None."""
         return self.name if self.settings.signal is None else None
 
-    def apply_declared(self) -> None:
-        """Apply the declared schedules to the store, if they have changed."""
-        Declarations(self).apply_at_start()
+    def apply_declared(self) -> bool:
+        """Apply the declared set to the store, if it is new or was not applied as a whole.
+
+        Returns whether something had to be left out.
+        """
+        self._left_out = Declarations(self).apply_at_start(self._left_out)
+        return bool(self._left_out)

@@ -18,11 +18,11 @@ from duly.calendars.holidays import holidays
 from duly.calendars.views import (
     CalendarChanges,
     CalendarContent,
+    CalendarKey,
     EndingCalendar,
     StoredCalendar,
     TickChange,
     as_stored,
-    check_name,
     name_of,
     seed,
     understood,
@@ -43,7 +43,8 @@ from duly.model.calendar import SEEDS, WARN_DAYS, Calendar, CalendarKind, Dates,
 from duly.model.ical import MAX_TEXT, dates_of
 from duly.model.schedule import ScheduleFilter, ScheduleRecord
 from duly.runtime.transaction_guard import refuse_inside_mutation
-from duly.schedules.checks import check_after, check_by
+from duly.schedules.checks import check_after, check_by, check_calendar_name
+from duly.schedules.declared_calendars import calendar_from
 from duly.schedules.define import known_calendars, to_json
 from duly.schedules.views import Schedule
 from duly.store.schedules.calendars import CalendarRecord, read_calendar
@@ -73,7 +74,7 @@ class Calendars:
 
     # Reading
 
-    def get(self, calendar: str | StoredCalendar) -> StoredCalendar:
+    def get(self, calendar: CalendarKey) -> StoredCalendar:
         """Return the calendar as it is now; CalendarNotFound if there is none."""
         name = name_of(calendar)
         if name in SEEDS:
@@ -114,21 +115,20 @@ class Calendars:
         """
         refuse_inside_mutation("calendars.create")
         check_by(by)
-        if not isinstance(calendar, Calendar):
-            calendar = Calendar(calendar, cast(str, kind), tz=tz, dates=dates, rules=rules)
-        elif kind is not None or (tz, dates, rules) != ("UTC", (), ()):
-            raise InvalidOption("calendar", "give either a Calendar or its fields, not both")
-        check_name(calendar.name)
+        calendar = calendar_from(calendar, kind, tz, dates, rules)
+        check_calendar_name(calendar.name)
         now = self._core.now()
         definition, made_id = to_json(calendar.encode()), id_for(id, now)
         record = CalendarRecord(made_id, self._for(), calendar.name, definition, 1, now, now)
         if not self._core.ready().add_calendar(record, by, now):
             raise CalendarExists(calendar.name)
+        # The ticker may have left out declared schedules that need it.
+        self._core.wake_ticker()
         return as_stored(record)
 
     def clone(
         self,
-        source: str | StoredCalendar,
+        source: CalendarKey,
         name: str,
         *,
         by: str | None = None,
@@ -140,7 +140,7 @@ class Calendars:
 
     def update(
         self,
-        calendar: str | StoredCalendar,
+        calendar: CalendarKey,
         /,
         *,
         version: int | None = None,
@@ -163,7 +163,7 @@ class Calendars:
             if after == before:
                 return None
             if after.name != before.name:
-                check_name(after.name)
+                _check_rename(record, after.name)
             definition = to_json(after.encode())
             return msgspec.structs.replace(record, name=after.name, definition=definition)
 
@@ -174,7 +174,7 @@ class Calendars:
         self._core.wake_ticker()
         return as_stored(record)
 
-    def remove(self, calendar: str | StoredCalendar, *, by: str | None = None) -> None:
+    def remove(self, calendar: CalendarKey, *, by: str | None = None) -> None:
         """Remove a calendar; the schedules that use it continue without it."""
         refuse_inside_mutation("calendars.remove")
         check_by(by)
@@ -235,7 +235,7 @@ class Calendars:
     # Previews
 
     def changes(
-        self, calendar: str | StoredCalendar, /, n: int = 10, **changes: Unpack[CalendarChanges]
+        self, calendar: CalendarKey, /, n: int = 10, **changes: Unpack[CalendarChanges]
     ) -> Sequence[TickChange]:
         """Return which of the next `n` ticks of each attached schedule `update(…)` would change.
 
@@ -286,7 +286,7 @@ class Calendars:
     def _for(self) -> str:
         return self._owner or ""
 
-    def _changeable(self, calendar: str | StoredCalendar) -> CalendarRecord:
+    def _changeable(self, calendar: CalendarKey) -> CalendarRecord:
         name = name_of(calendar)
         if name in SEEDS:
             raise ReadOnlyCalendar(name)
@@ -346,6 +346,13 @@ class Calendars:
                 return
             yield from page
             after = page[-1].id
+
+
+def _check_rename(record: CalendarRecord, name: str) -> None:
+    check_calendar_name(name)
+    if record.app:
+        reason = f"{record.name!r} is declared in code, which knows it by this name"
+        raise InvalidOption("name", reason, "rename it in the code, or clone it")
 
 
 def _ical_text(source: str | os.PathLike[str]) -> str:

@@ -12,9 +12,9 @@ from typing import TypedDict
 import msgspec
 
 from duly.clock import from_ms
-from duly.errors import CalendarExists, InvalidCalendar
-from duly.ids import is_id
+from duly.errors import InvalidCalendar
 from duly.model.calendar import SEEDS, Calendar, CalendarKind, Dates, Day
+from duly.schedules.declared_calendars import DeclaredCalendar
 from duly.schedules.define import calendar_name
 from duly.schedules.views import Schedule
 from duly.store.schedules.calendars import CalendarRecord, read_calendar
@@ -50,6 +50,10 @@ class StoredCalendar(msgspec.Struct, frozen=True):
     version: int
     created: dt.datetime | None = None
     updated: dt.datetime | None = None
+    declared: bool = False
+    """Whether code declares it."""
+    orphaned: bool = False
+    """Whether code declared it, and no longer does."""
 
     @property
     def name(self) -> str:
@@ -102,7 +106,11 @@ class EndingCalendar(msgspec.Struct, frozen=True):
     schedules: tuple[Schedule, ...]
 
 
-def name_of(calendar: str | StoredCalendar) -> str:
+CalendarKey = str | StoredCalendar | DeclaredCalendar
+"""A calendar: its name or id, a `StoredCalendar` that was read, or its declaration in code."""
+
+
+def name_of(calendar: CalendarKey) -> str:
     if isinstance(calendar, StoredCalendar):
         return calendar.id
     return calendar_name(calendar)
@@ -121,6 +129,8 @@ def as_stored(record: CalendarRecord) -> StoredCalendar:
         version=record.version,
         created=from_ms(record.created_at),
         updated=from_ms(record.updated_at),
+        declared=bool(record.app) and record.orphaned_at is None,
+        orphaned=record.orphaned_at is not None,
     )
 
 
@@ -129,10 +139,3 @@ def understood(record: CalendarRecord) -> Calendar:
     if calendar is None:
         raise InvalidCalendar("calendar", f"the stored calendar {record.name!r} cannot be read")
     return calendar
-
-
-def check_name(name: str) -> None:
-    if name in SEEDS:
-        raise CalendarExists(name)
-    if is_id(name):
-        raise InvalidCalendar("name", f"{name!r} looks like an id", "choose another name")

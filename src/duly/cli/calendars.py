@@ -78,6 +78,8 @@ def _until(calendar: Item) -> str:
 
 
 def _whose(calendar: Item) -> str:
+    if calendar["declared"]:
+        return "declared in code"
     return "built in" if calendar["read_only"] else calendar["owner"] or ""
 
 
@@ -134,6 +136,7 @@ def _shown(out: Out, found: Item, used: list[str], start: date, count: int) -> R
         ("dates", f"{len(found['dates']):,}" if found["dates"] else None),
         ("until", _until(found)),
         ("owner", _whose(found) or None),
+        ("orphaned", "code no longer declares it" if found["orphaned"] else None),
         ("used by", ", ".join(used) or "no schedule"),
         ("version", None if found["read_only"] else found["version"]),
         ("updated", out.moment(found["updated_at_ms"])),

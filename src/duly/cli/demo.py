@@ -5,11 +5,10 @@ duly init    writes a copy for you to change
 """
 
 import os
-from datetime import UTC, datetime, timedelta
 from time import sleep
 from uuid import uuid4
 
-from duly import CalendarExists, Ctx, Duly, Retry, Tx
+from duly import Ctx, Duly, Retry, Tx
 from duly.webhooks import HMAC
 
 # To use several machines later, set DULY_DATABASE_URL=postgresql://…; the code stays the same.
@@ -55,12 +54,17 @@ def post_news(ctx: Ctx, audience: str, tone: str = "plain") -> str:
 
 # A schedule calls a function, and records why a tick was skipped ----------------------------------
 
+days_off = app.calendar(
+    "days off",
+    tz="Europe/Istanbul",
+    rules=["weekends", "tr-public-holidays"],
+)
 app.schedule(
     "morning news",
     post_news.bind("everybody"),
     cron="0 9 * * *",
     tz="Europe/Istanbul",
-    calendar="days off",
+    calendar=days_off,
     condition={"/last_24h_stats/failed": {"lt": 3}},
     rotation=[{"audience": "engineers", "tone": "dry"}, {"audience": "everybody"}],
 )
@@ -93,19 +97,10 @@ app.webhook(
 
 
 def set_up() -> None:
-    """Create the tables and the calendar; existing data is kept."""
+    """Create the tables; existing data is kept."""
     app.migrate()
     with app.transaction() as tx:
         tx.execute("CREATE TABLE IF NOT EXISTS messages (id TEXT, author TEXT, text TEXT)")
-    today = datetime.fromtimestamp(app.clock.now() / 1000, UTC).date()
-    days_off = {
-        today + timedelta(days=days): why
-        for days, why in ((2, "team day"), (5, "inventory"), (60, "holidays"))
-    }
-    try:
-        app.calendars.create("days off", "skip_dates", dates=days_off, tz="Europe/Istanbul")
-    except CalendarExists:
-        app.calendars.update("days off", dates=days_off)
 
 
 if __name__ == "__main__":

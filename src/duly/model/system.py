@@ -30,7 +30,7 @@ _JOB = """function kind queue priority state token attempt crashes system_retrie
 
 TABLES: dict[str, TableView] = {
     "audit": _shown("id", "at actor action target"),
-    "calendars": _shown("id", "owner name version created_at updated_at"),
+    "calendars": _shown("id", "owner name app version created_at updated_at orphaned_at"),
     "costs": _shown("schedule_id tick_at job_id token", "amount"),
     "counters": _shown("name labels", "value"),
     "days": _shown("schedule_id day", "dispatched skipped missed succeeded failed canceled"),

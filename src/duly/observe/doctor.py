@@ -6,7 +6,7 @@ First all signs are read from the system; then functions of plain values judge t
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from shlex import quote
@@ -34,6 +34,7 @@ from duly.observe.connections import (
 )
 from duly.observe.health import LATE_MS, HealthReport, look
 from duly.store.base import DatabaseInfo, HeldJobs, WorkerInfo
+from duly.store.declarations import LeftOut
 from duly.store.statements import SNAPSHOT_LEVELS
 from duly.store.table import Store
 
@@ -116,6 +117,8 @@ class Signs(msgspec.Struct, frozen=True):
     paused_queues: Sequence[QueuePause]
     parked: Sequence[Parked]
     ending: Sequence[Ending]
+    left_out: Mapping[str, LeftOut]
+    """What could not be applied of the newest set of each app."""
     dead: int
     zone_data: str
     required_zone_data: str
@@ -171,6 +174,7 @@ def read(core: Core) -> Signs:
         paused_queues=[each for each in store.paused_queues() if each.name != "*"],
         parked=_parked_in(store),
         ending=_ending_in(core),
+        left_out=store.left_out(),
         dead=len(store.find(JobFilter(exhausted=True, limit=MAX_READ))),
         zone_data=zones.version(),
         required_zone_data=store.required_zone_data(),
@@ -475,6 +479,19 @@ def _parked(signs: Signs) -> Iterator[Finding]:
         yield _ok("schedules", "none is parked")
 
 
+def _left_out(signs: Signs) -> Iterator[Finding]:
+    for each in signs.left_out.values():
+        for key, calendar in list(each.schedules.items())[:MAX_NAMED]:
+            yield _wrong(
+                "schedules",
+                f"{key!r} was not applied: there is no calendar {calendar!r}",
+                "declare it with app.calendar(…), or create it with `duly calendars create`",
+            )
+        for name, reason in list(each.calendars.items())[:MAX_NAMED]:
+            text, _, hint = reason.partition("; ")
+            yield _wrong("calendars", f"{name!r} was not applied: {text}", hint or None)
+
+
 def _calendars(signs: Signs) -> Iterator[Finding]:
     today = from_ms(signs.now).date()
     for each in signs.ending:
@@ -531,6 +548,7 @@ CHECKS: tuple[Callable[[Signs], Iterator[Finding]], ...] = (
     _overdue,
     _crashing,
     _parked,
+    _left_out,
     _calendars,
     _paused,
     _dead_letters,

@@ -179,8 +179,11 @@ class Program(Protocol):
         """Whether a function and its hook are registered here, or published by another process."""
         ...
 
-    def apply_declared(self) -> None:
-        """Apply the schedules that this app declares to the store, if they are new."""
+    def apply_declared(self) -> bool:
+        """Apply the set that this app declares to the store, if it is new or not complete.
+
+        Returns whether something had to be left out.
+        """
         ...
 
     def published(self) -> Sequence[Published]:

@@ -38,7 +38,8 @@ class Ticker:
     def __init__(self, program: Program, *, page: int = PAGE) -> None:
         self._program = program
         self._page = page
-        self._applied = False
+        self._is_applied = False
+        self._applied_at = 0.0
         self._zone_data: str | None = None
         self._looked_for_functions: float | None = None
         self._aimed_at: float | None = None
@@ -46,9 +47,7 @@ class Ticker:
 
     def one_pass(self) -> float:
         """Decide one page. Return the delay until something is due."""
-        if not self._applied:
-            self._program.apply_declared()
-            self._applied = True
+        self._apply_declared()
         store, now = self._program.store, self._program.clock.now()
         zone_data = self._use_zone_data(now)
         self._revive(now)
@@ -68,6 +67,14 @@ class Ticker:
         # Ticks that are caught up count, so expectations are checked after that.
         self._check_promises(now)
         return self._delay(now, zone_data) if ticked.looked_at else AFTER_OTHERS
+
+    def _apply_declared(self) -> None:
+        """At first; and again while something is left out, such as an unknown calendar's users."""
+        since = self._program.clock.monotonic()
+        if self._is_applied or 0 < since - self._applied_at < POLL_SECONDS:
+            return
+        self._is_applied = not self._program.apply_declared()
+        self._applied_at = since
 
     def _tick(self, due: Sequence[ScheduleRecord], now: int, zone_data: str) -> TickPass:
         store, make_jobs = self._program.store, self._program.jobs_of_tick

@@ -1,5 +1,6 @@
 """Schedules: rules for when a function is called, created and changed while the app runs."""
 
+from duly.schedules.declared_calendars import DeclaredCalendar
 from duly.schedules.declared_schedules import DeclaredSchedule
 from duly.schedules.define import ScheduleOptions
 from duly.schedules.health import Health
@@ -11,6 +12,7 @@ from duly.schedules.why import ScheduleWhy
 
 __all__ = [
     "AsyncSchedules",
+    "DeclaredCalendar",
     "DeclaredSchedule",
     "Foreseen",
     "Health",

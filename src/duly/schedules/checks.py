@@ -11,10 +11,11 @@ from itertools import takewhile
 from typing import Any
 
 from duly.clock import from_ms, os_monotonic
-from duly.errors import InvalidOption
+from duly.errors import CalendarExists, InvalidCalendar, InvalidOption
 from duly.functions.checks import check_text
 from duly.ids import is_id
 from duly.model import strict_json
+from duly.model.calendar import SEEDS
 from duly.model.decide import Decided, Facts
 from duly.model.schedule import Plan, ScheduleRecord, plan_of
 
@@ -37,6 +38,13 @@ def check_key(key: object) -> None:
     check_text("key", key)
     if is_id(key):  # type: ignore[arg-type]
         raise InvalidOption("key", "looks like a schedule id", "choose another word")
+
+
+def check_calendar_name(name: str) -> None:
+    if name in SEEDS:
+        raise CalendarExists(name)
+    if is_id(name):
+        raise InvalidCalendar("name", f"{name!r} looks like an id", "choose another name")
 
 
 def check_by(by: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Compares the declarations of an app with what its code said when it was last applied."""
+"""Compares the declared schedules of an app with what its code said when it was last applied."""
 
 # Callers without a type checker may pass values that the types do not allow.
 # pyright: reportUnnecessaryIsInstance=false
@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
 from duly.core import Core
-from duly.errors import CalendarNotFound
 from duly.model.calendar import Calendar
 from duly.model.due import due_at
 from duly.model.schedule import POLICIES, ScheduleRecord, plan_of, write_trigger
@@ -31,7 +30,7 @@ from duly.schedules.rows import (
     without_next_tick,
 )
 from duly.schedules.set_plan import Kind
-from duly.store.declarations import ScheduleWrite, StoredDeclarations
+from duly.store.declarations import AttachableCalendar, ScheduleWrite, StoredDeclarations
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +55,8 @@ class PlanStep(NamedTuple):
     record: ScheduleRecord | None = None
     before: Mapping[str, Any] = MappingProxyType({})
     after: Mapping[str, Any] = MappingProxyType({})
+    unknown_calendar: str | None = None
+    """The calendar for lack of which it is blocked."""
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
@@ -70,16 +71,21 @@ class Comparison:
         core: Core,
         wanted: Sequence[DesiredSchedule],
         stored: StoredDeclarations,
+        calendars: Mapping[str, AttachableCalendar],
         by: str | None,
         now: int,
+        *,
+        again: Collection[str] = (),
     ) -> None:
+        """`again`: the schedules whose calendar was missing, to which it is attached again."""
         self._core = core
         self._wanted = {w.key: w for w in wanted}
         self._stored = {record.key: record for record in stored.schedules}
-        self._attachable = stored.calendars
+        self._attachable = calendars
         self._calendars: dict[str, Calendar] = {
-            found.id: found.calendar for found in stored.calendars.values()
+            found.id: found.calendar for found in calendars.values()
         }
+        self._again = again
         self._by = by
         self._now = now
         self._undeclared = [
@@ -88,7 +94,10 @@ class Comparison:
             if record.key not in self._wanted and is_of_code(record)
         ]
 
-    def steps(self) -> list[PlanStep]:
+    def steps(self, only: Collection[str] | None = None) -> list[PlanStep]:
+        """`only`: for these schedules, and no schedule becomes an orphan."""
+        if only is not None:
+            return [self._step(self._wanted[key]) for key in only if key in self._wanted]
         steps = [self._step(wanted) for wanted in self._wanted.values()]
         # The remaining ones were not renamed either.
         return steps + [self._orphan(record) for record in self._undeclared]
@@ -97,11 +106,16 @@ class Comparison:
         record = self._stored.get(wanted.key)
         if wanted.blocked:
             return PlanStep("blocked", wanted.key, None, record)
-        self._check_calendar(wanted)
-        if record is None:
-            return self._rename(wanted) or self._create(wanted)
-        before = spec_of(record)
+        name = wanted.definition.calendar
+        before = {} if record is None else self._applied(record, name)
         changed = differing(before, wanted.spec)
+        if record is None and (renamed := self._rename(wanted)):
+            return renamed
+        if name is not None and changed and name not in self._attachable:
+            return PlanStep("blocked", wanted.key, None, record, unknown_calendar=name)
+        self._warn_of_end(wanted)
+        if record is None:
+            return self._create(wanted)
         if is_of_code(record) and not changed:
             return PlanStep("unchanged", wanted.key, None, record)
         kind: Kind = "change" if is_of_code(record) else "revive"
@@ -111,15 +125,20 @@ class Comparison:
             kind, wanted.key, ScheduleWrite(kind, after, detail), record, before, wanted.spec
         )
 
-    def _check_calendar(self, wanted: DesiredSchedule) -> None:
-        name = wanted.definition.calendar
-        if name is None:
-            return
-        found = self._attachable.get(name)
-        if found is None:
-            raise CalendarNotFound(name)
-        if found.calendar.exhausted(self._now):
-            log.warning("calendar %r of schedule %r has no more dates", name, wanted.key)
+    def _applied(self, record: ScheduleRecord, calendar: str | None) -> ScheduleSpec:
+        """Its declaration as it was last applied, without a calendar that has gone since."""
+        spec = spec_of(record)
+        is_gone = calendar not in self._attachable or record.key in self._again
+        if calendar is not None and record.calendar is None and is_gone:
+            return {name: value for name, value in spec.items() if name != "calendar"}
+        return spec
+
+    def _warn_of_end(self, wanted: DesiredSchedule) -> None:
+        found = self._attachable.get(wanted.definition.calendar or "")
+        if found is not None and found.calendar.exhausted(self._now):
+            log.warning(
+                "calendar %r of schedule %r has no more dates", found.calendar.name, wanted.key
+            )
 
     def _rename(self, wanted: DesiredSchedule) -> PlanStep | None:
         """The same declaration under another key is the same schedule."""

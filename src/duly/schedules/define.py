@@ -49,6 +49,7 @@ from duly.model.schedule_options import BY_NAME, DAY_MS, Kind, Shift
 from duly.model.stored_values import read
 from duly.model.trigger import At, Cron, Every, Trigger
 from duly.nearest import MAX_KNOWN
+from duly.schedules.declared_calendars import DeclaredCalendar
 from duly.store.schedules.calendars import read_calendar
 from duly.zones import zone
 
@@ -67,8 +68,8 @@ class ScheduleOptions(TypedDict, total=False):
     trigger: Trigger
     tz: str | None
     """The zone of `cron`; default: UTC. With `every` it is stored but has no effect."""
-    calendar: str | None
-    """The name of a calendar: its dates are skipped, or are the only dates with ticks."""
+    calendar: str | DeclaredCalendar | None
+    """A calendar, or its name: its dates are skipped, or are the only dates with ticks."""
     shift: Shift | None
     """Where to move a tick on a date that the calendar forbids, instead of skipping it."""
     condition: Mapping[str, Any] | None
@@ -139,6 +140,7 @@ def define(
     rotation = parse_rotation(given.get("rotation"))
     condition = parse_condition(given.get("condition"))
     calendar = given.get("calendar")
+    calendar = None if calendar is None else calendar_name(calendar)
     policies = _policies(given, trigger, now)
     _check_limit(call, policies)
     if look_up and calendar != attached:
@@ -357,6 +359,8 @@ def attach_calendar(core: Core, name: object, owner: str, now: int) -> str | Non
 
 def calendar_name(name: object) -> str:
     """The name, if it is valid for a calendar."""
+    if isinstance(name, DeclaredCalendar):
+        return name.name
     check_stored_text("calendar", name, "the name of a calendar")
     return cast(str, name)
 

@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 import msgspec
 
-Kind = Literal["create", "change", "rename", "revive", "orphan", "remove", "blocked", "unchanged"]
+Kind = Literal[
+    "create", "change", "rename", "revive", "adopt", "orphan", "remove", "blocked", "unchanged"
+]
 
 SIGNS: Mapping[str, str] = {
     "create": "+",
     "change": "~",
     "rename": ">",
     "revive": "+",
+    "adopt": "+",
     "orphan": "-",
     "remove": "-",
     "blocked": "!",
@@ -25,29 +28,38 @@ SIGNS: Mapping[str, str] = {
 
 
 class PlanEntry(msgspec.Struct, frozen=True):
-    """What applying does to one declared schedule."""
+    """What applying does to one declared schedule, or to one declared calendar."""
 
     kind: Kind
-    """create, change, rename, revive, orphan, remove, blocked or unchanged."""
+    """create, change, rename, revive, adopt, orphan, remove, blocked or unchanged."""
     key: str
+    """The key of the schedule, or the name of the calendar."""
     schedule_id: str | None = None
-    """None if it is not stored yet."""
+    """None for a calendar, and if the schedule is not stored yet."""
     fields: dict[str, tuple[Any, Any]] = {}
-    """What changes: before and after."""
+    """What changes: before and after. Of a calendar's dates, only those that change."""
     renamed_from: str | None = None
+    reason: str | None = None
+    """Why it is blocked, that is, left out."""
+    is_calendar: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is about, in words: the key, after `calendar` if it is a calendar."""
+        return f"calendar {self.key}" if self.is_calendar else self.key
 
     def __str__(self) -> str:
-        head = f"{SIGNS[self.kind]} {self.key}: {self.kind}"
+        head = f"{SIGNS[self.kind]} {self.name}: {self.kind}"
         if self.renamed_from is not None:
             head += f" from {self.renamed_from}"
-        if self.kind == "blocked":
-            head += ", its function was deleted"
+        if self.reason is not None:
+            head += f", {self.reason}"
         changes = (f"    {n}: {a!r} -> {b!r}" for n, (a, b) in self.fields.items())
         return "\n".join([head, *changes])
 
 
 class SchedulePlan(msgspec.Struct, frozen=True):
-    """The changes that applying the declared schedules makes, or has made."""
+    """The changes that applying the declared schedules and calendars makes, or has made."""
 
     entries: tuple[PlanEntry, ...]
     applied_before: bool = False
@@ -57,6 +69,11 @@ class SchedulePlan(msgspec.Struct, frozen=True):
     def changes(self) -> tuple[PlanEntry, ...]:
         """The entries that change something."""
         return tuple(e for e in self.entries if e.kind not in ("unchanged", "blocked"))
+
+    @property
+    def blocked(self) -> tuple[PlanEntry, ...]:
+        """The entries that are left out; each has a reason."""
+        return tuple(e for e in self.entries if e.kind == "blocked")
 
     def __bool__(self) -> bool:
         return bool(self.changes)

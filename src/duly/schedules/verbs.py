@@ -16,6 +16,7 @@ from duly.model.schedule import ScheduleRecord
 from duly.runtime.transaction_guard import refuse_inside_mutation
 from duly.schedules.checks import check_by, check_key, read
 from duly.schedules.declarations import Declarations
+from duly.schedules.declared_calendars import DeclaredCalendar
 from duly.schedules.define import ScheduleOptions, bound, check_note, define
 from duly.schedules.rows import (
     adopted,
@@ -187,7 +188,9 @@ class Schedules(ReadVerbs, TickVerbs):
 
     # Calendar, condition, rotation
 
-    def attach(self, key: Key, calendar: str, *, by: str | None = None) -> Schedule:
+    def attach(
+        self, key: Key, calendar: str | DeclaredCalendar, *, by: str | None = None
+    ) -> Schedule:
         """Attach a calendar, which decides on which dates the schedule ticks."""
         return self.update(key, calendar=calendar, by=by)
 
@@ -212,9 +215,10 @@ class Schedules(ReadVerbs, TickVerbs):
         return self._declarations().plan()
 
     def apply(self, *, by: str | None = None, dry_run: bool = False) -> SchedulePlan:
-        """Apply the schedules that this code declares, even if another set was applied since.
+        """Apply what this code declares, even if another set was applied since.
 
-        If a function or a calendar is unknown, nothing is applied. Returns the changes.
+        A schedule whose calendar does not exist is left out, and applied by a ticker once it does;
+        if a function is unknown, nothing is applied. Returns the changes.
         """
         check_flag("dry_run", dry_run)
         declared = self._declarations()

@@ -213,6 +213,7 @@ class Store(Engine):
     check_promises = writes(expectations.check)
     set_cost = writes(data.set_cost)
     declared = reads(declared_verbs.read)
+    left_out = reads(declared_verbs.left_out)
     apply_declared = writes(declared_verbs.apply)
     pause_everything = writes(switch_verbs.pause_everything)
     resume_everything = writes(switch_verbs.resume_everything)

@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
 
 
 def load(app: Duly) -> Loaded:
-    """Import all modules of an app and apply its declared schedules.
+    """Import all modules of an app and apply what it declares.
 
     A worker does not apply a set that was replaced before, but during development an edit is often
     undone.
@@ -47,8 +47,10 @@ def load(app: Duly) -> Loaded:
     app.core.import_modules()
     app.core.runnables()
     warning = None
-    if app.core.settings.apply == "start" and app.core.declarations:
+    core = app.core
+    if core.settings.apply == "start" and (core.declarations or core.declared_calendars):
         try:
+            # A worker logs what is left out.
             app.schedules.apply()
         except DulyError as error:
             warning = as_typed(f"the declared schedules were not applied: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 SIGNS = {
     "create": ("+", "green"),
     "revive": ("+", "green"),
+    "adopt": ("+", "green"),
     "change": ("~", "yellow"),
     "rename": ("~", "yellow"),
     "orphan": ("-", "red"),
@@ -28,16 +30,20 @@ MEANING = {
     "orphan": "no longer declared: it is disabled, and `duly schedules prune` removes it",
     "remove": "no longer declared",
     "revive": "declared again",
-    "blocked": "its function was deleted",
+    "adopt": "exists already; code declares it from now on",
+}
+CALENDAR_MEANING = MEANING | {
+    "orphan": "no longer declared; `duly schedules prune` removes it when no schedule uses it"
 }
 
 
 @schedules.command()
 @click.pass_obj
 def plan(root: Root) -> None:
-    """Show what `apply` would change: + new, ~ changed, - no longer declared.
+    """Show what `apply` would change: + new, ~ changed, - no longer declared, ! left out.
 
-    Schedules whose declaration is unchanged keep their state and the operators' changes.
+    Schedules and calendars whose declaration is unchanged keep their state and the operators'
+    changes.
 
     \b
     duly schedules plan
@@ -50,7 +56,7 @@ def plan(root: Root) -> None:
 @force_option
 @click.pass_obj
 def apply(root: Root, force: bool) -> None:
-    """Apply the schedules declared in code, after showing the changes and asking.
+    """Apply the schedules and calendars declared in code, after showing the changes and asking.
 
     \b
     duly schedules apply
@@ -64,6 +70,8 @@ def apply(root: Root, force: bool) -> None:
 def prune(root: Root, force: bool) -> None:
     """Remove schedules no longer declared in code, after showing them and asking.
 
+    Calendars that are no longer declared are removed too, unless a schedule uses them.
+
     \b
     duly schedules prune
     """
@@ -76,12 +84,18 @@ def _do(root: Root, path: str, verb: str, done: str, *, force: bool) -> None:
     if would["changes"]:
         if not out.as_json:
             out.print(diff(out, would))
-        what = "change" if verb == "Apply" else "schedule"
+        what = "change" if verb == "Apply" else _noun(would["entries"])
         plural = "" if would["changes"] == 1 else "s"
         sure(f"{verb} {would['changes']} {what}{plural}?", force=force)
     # Even if nothing changes, this marks the set of declarations as the newest.
     answer = root.api.post(path, body={})
     out.show(answer, lambda: _done(out, would, answer, done))
+
+
+def _noun(entries: Iterable[Item]) -> str:
+    """What is removed."""
+    nouns = {"calendar" if e["is_calendar"] else "schedule" for e in entries if not e["reason"]}
+    return nouns.pop() if len(nouns) == 1 else "object"
 
 
 def _done(out: Out, would: Item, answer: Item, done: str) -> RenderableType:
@@ -108,11 +122,12 @@ def diff(out: Out, plan: Item) -> RenderableType:
 
 def _entry(out: Out, entry: Item) -> list[RenderableType]:
     sign, colour = SIGNS[entry["kind"]]
-    head = f"{sign} {entry['key']}"
+    head = f"{sign} calendar {entry['key']}" if entry["is_calendar"] else f"{sign} {entry['key']}"
     if entry["renamed_from"]:
         head += f", was {entry['renamed_from']}"
-    if entry["kind"] in MEANING:
-        head += f": {MEANING[entry['kind']]}"
+    meaning = (CALENDAR_MEANING if entry["is_calendar"] else MEANING).get(entry["kind"])
+    if entry["reason"] or meaning:
+        head += f": {entry['reason'] or meaning}"
     changes = [
         out.styled(f"    {name}: {_value(change['before'])} → {_value(change['after'])}", colour)
         for name, change in entry["changed"].items()

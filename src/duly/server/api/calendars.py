@@ -39,6 +39,8 @@ class CalendarShape(Shape):
     name: str
     owner: str | None
     read_only: Annotated[bool, Meta(description="Whether the calendar is built in.")]
+    declared: Annotated[bool, Meta(description="Whether the calendar is declared in code.")]
+    orphaned: Annotated[bool, Meta(description="Whether code has stopped declaring it.")]
     kind: CalendarKind
     tz: str
     dates: dict[str, str]
@@ -330,6 +332,8 @@ def _shape(stored: StoredCalendar) -> CalendarShape:
         name=stored.name,
         owner=stored.owner,
         read_only=stored.read_only,
+        declared=stored.declared,
+        orphaned=stored.orphaned,
         kind=stored.kind,
         tz=stored.tz,
         dates={day.isoformat(): label for day, label in stored.dates.items()},

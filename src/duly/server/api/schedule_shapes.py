@@ -392,16 +392,18 @@ class FieldChange(Shape):
 
 class PlanEntryShape(Shape):
     kind: Literal[
-        "create", "change", "rename", "revive", "orphan", "remove", "blocked", "unchanged"
+        "create", "change", "rename", "revive", "adopt", "orphan", "remove", "blocked", "unchanged"
     ]
-    key: str
+    key: Annotated[str, Meta(description="The key of the schedule, or the name of the calendar.")]
+    is_calendar: bool
     schedule_id: str | None
     renamed_from: str | None
     changed: dict[str, FieldChange]
+    reason: Annotated[str | None, Meta(description="Why it is blocked, that is, left out.")]
 
 
 class PlanShape(Shape):
-    """The changes to the schedules that are declared in code."""
+    """The changes to the schedules and calendars that are declared in code."""
 
     changes: int
     applied_before: bool
@@ -568,12 +570,14 @@ def plan_shape(plan: SchedulePlan) -> PlanShape:
         PlanEntryShape(
             kind=entry.kind,
             key=entry.key,
+            is_calendar=entry.is_calendar,
             schedule_id=entry.schedule_id,
             renamed_from=entry.renamed_from,
             changed={
                 name: FieldChange(before=before, after=after)
                 for name, (before, after) in entry.fields.items()
             },
+            reason=entry.reason,
         )
         for entry in plan
     ]

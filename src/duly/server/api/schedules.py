@@ -158,21 +158,21 @@ def check(app: Duly, who: Reader, body: NewScheduleBody) -> ScheduleShape:
 
 @api.get("/plan")
 def plan(app: Duly, who: Reader) -> PlanShape:
-    """Preview what applying the schedules declared in this server's code would change."""
+    """Preview what applying the schedules and calendars declared in this server's code changes."""
     require_all_owners(who)
     return plan_shape(app.schedules.plan())
 
 
 @api.post("/apply")
 def apply(app: Duly, who: Operator, body: DryRunBody = NOT_DRY_RUN) -> PlanShape:
-    """Apply the schedules declared in this server's code to the store."""
+    """Apply the schedules and calendars declared in this server's code to the store."""
     require_all_owners(who)
     return plan_shape(app.schedules.apply(by=who.name, dry_run=body.dry_run))
 
 
 @api.post("/prune")
 def prune(app: Duly, who: Operator, body: DryRunBody = NOT_DRY_RUN) -> PlanShape:
-    """Remove schedules that are no longer declared in code."""
+    """Remove schedules, and unused calendars, that are no longer declared in code."""
     require_all_owners(who)
     return plan_shape(app.schedules.prune(by=who.name, dry_run=body.dry_run))
 

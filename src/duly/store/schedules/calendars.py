@@ -28,10 +28,8 @@ ATTACHED = each(
         WHERE id IN (SELECT value FROM json_each(:ids))""",
     postgres="SELECT id::text, definition FROM @calendars WHERE id = ANY(:ids::uuid[])",
 )
-_CALENDAR = each(
-    sqlite="id, owner, name, definition, version, created_at, updated_at",
-    postgres="id::text, owner, name, definition, version, created_at, updated_at",
-)
+_COLUMNS = "owner, name, definition, version, created_at, updated_at, app, declared, orphaned_at"
+_CALENDAR = each(sqlite=f"id, {_COLUMNS}", postgres=f"id::text, {_COLUMNS}")
 
 
 def _of_calendars(rest: str, *, sqlite_rest: str | None = None) -> Statement:
@@ -42,19 +40,25 @@ def _of_calendars(rest: str, *, sqlite_rest: str | None = None) -> Statement:
 
 
 INSERT_CALENDAR = both(
-    """INSERT INTO @calendars (id, owner, name, definition, version, created_at, updated_at)
-        VALUES (:id, :owner, :name, :definition, :version, :created_at, :updated_at)
+    f"""INSERT INTO @calendars (id, {_COLUMNS})
+        VALUES (:id, :owner, :name, :definition, :version, :created_at, :updated_at, :app,
+            :declared, :orphaned_at)
         ON CONFLICT DO NOTHING RETURNING 1"""
 )
 REPLACE_CALENDAR = both(
     """UPDATE @calendars SET owner = :owner, name = :name, definition = :definition,
-            version = :version, created_at = :created_at, updated_at = :updated_at
+            version = :version, created_at = :created_at, updated_at = :updated_at, app = :app,
+            declared = :declared, orphaned_at = :orphaned_at
         WHERE id = :id"""
 )
 DELETE_CALENDAR = both("DELETE FROM @calendars WHERE id = :id")
 GET_CALENDAR = _of_calendars("WHERE c.id = :id")
 LOCK_CALENDAR = _of_calendars("WHERE c.id = :id FOR UPDATE", sqlite_rest="WHERE c.id = :id")
 CALENDAR_NAMED = _of_calendars("WHERE owner = :owner AND name = :name")
+LOCK_CALENDAR_NAMED = _of_calendars(
+    "WHERE owner = :owner AND name = :name FOR UPDATE",
+    sqlite_rest="WHERE owner = :owner AND name = :name",
+)
 # A calendar that a schedule is about to use: it cannot be changed or removed until the commit.
 HOLD_CALENDAR = each(
     sqlite="SELECT 1 FROM @calendars WHERE id = :id",
@@ -94,6 +98,12 @@ class CalendarRecord(msgspec.Struct, frozen=True):
     version: int
     created_at: int
     updated_at: int
+    app: str = ""
+    """The app whose code declares it, or declared it; empty if none."""
+    declared: str | None = None
+    """The declaration as it was last applied."""
+    orphaned_at: int | None = None
+    """Since when code no longer declares it."""
 
 
 def add_calendar(session: Session, record: CalendarRecord, by: str | None, now: int) -> bool:
@@ -127,7 +137,7 @@ def edit_calendar(
     session.run(REPLACE_CALENDAR, msgspec.structs.asdict(after))
     fault.point("calendar.replaced")
     shift_again(session, calendar_id)
-    detail = _difference(before, after)
+    detail = difference(before, after)
     audit(session, "calendar.update", f"calendar:{calendar_id}", by, detail, now)
     return after
 
@@ -140,7 +150,7 @@ def _reserve_name(session: Session, record: CalendarRecord, now: int) -> None:
     session.run(DELETE_CALENDAR, {"id": taken.id})
 
 
-def _difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]:
+def difference(before: CalendarRecord, after: CalendarRecord) -> dict[str, Any]:
     """The changes of an edit; if there are many dates, the first ones."""
     old, new = (read_calendar(record.definition) for record in (before, after))
     detail: dict[str, Any] = {"version": after.version}
@@ -206,8 +216,11 @@ def get_calendar(session: Session, calendar_id: str) -> CalendarRecord | None:
     return CalendarRecord(*rows[0]) if rows else None
 
 
-def calendar_named(session: Session, owner: str, name: str) -> CalendarRecord | None:
-    rows = session.run(CALENDAR_NAMED, {"owner": owner, "name": name})
+def calendar_named(
+    session: Session, owner: str, name: str, *, lock: bool = False
+) -> CalendarRecord | None:
+    statement = LOCK_CALENDAR_NAMED if lock else CALENDAR_NAMED
+    rows = session.run(statement, {"owner": owner, "name": name})
     return CalendarRecord(*rows[0]) if rows else None
 
 
