@@ -114,7 +114,7 @@ OPTIONS = (
         "calendar",
         Kind.NAME,
         "Calendar",
-        "The name or id of the calendar that decides on which dates it ticks.",
+        "Run only on dates that this calendar (name or id) allows.",
         "Unless",
     ),
     Option(
@@ -129,7 +129,7 @@ OPTIONS = (
         "condition",
         Kind.OBJECT,
         "Condition",
-        "Checks on earlier results that must hold for a tick to run.",
+        "Run a tick only if these checks pass.",
         "Unless",
     ),
     Option(
@@ -152,7 +152,7 @@ OPTIONS = (
         "catch_up",
         Kind.WHOLE,
         "Catch-up limit",
-        "How many overdue ticks still run.",
+        "Maximum number of overdue ticks to run.",
         usual=DEFAULT_CATCH_UP,
         least=0,
         most=MAX_CATCH_UP,
@@ -161,7 +161,7 @@ OPTIONS = (
         "catch_up_window",
         Kind.LENGTH,
         "Catch-up window",
-        "How old an overdue tick may be to still run.",
+        "Maximum age of an overdue tick that still runs.",
     ),
     Option(
         "jitter",
@@ -197,7 +197,7 @@ OPTIONS = (
         "expect",
         Kind.RECORD,
         "Expectation",
-        'What the schedule promises: {"by": "07:00"}, {"within": 900} or {"every": 86400}.',
+        'When runs must have succeeded: {"by": "07:00"}, {"within": 900} or {"every": 86400}.',
         parts=(
             Option("by", Kind.NAME, "Expectation: success by", "A time of day such as 07:00."),
             Option("within", Kind.LENGTH, "Expectation: success within"),

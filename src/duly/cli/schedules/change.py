@@ -177,7 +177,7 @@ def _first_ticks(root: Root, schedule: Item) -> RenderableType:
 @note_option
 @click.pass_obj
 def enable(root: Root, key: str, owner: str | None, note: str | None) -> None:
-    """Enable a schedule, from now on: missed ticks are not caught up.
+    """Enable a schedule; ticks missed while it was disabled do not run.
 
     \b
     duly schedules enable nightly --note "the import is fixed"
@@ -237,7 +237,7 @@ def skip_next(root: Root, key: str, owner: str | None) -> None:
 @click.argument("to", type=Moment())
 @click.pass_obj
 def move_next(root: Root, key: str, owner: str | None, to: datetime) -> None:
-    """Move only the next tick, to a time before the one after it.
+    """Move the next tick to another time, before the tick that follows it.
 
     \b
     duly schedules move-next nightly +30m

@@ -17,7 +17,7 @@ from duly.cli.out import Item, Out, brief
 def schedules() -> None:
     """List, create, change and preview schedules.
 
-    Give a schedule by its key or id. For a schedule that has an owner, give the key with --owner.
+    KEY is a schedule's key or id. For a schedule that has an owner, give the key with --owner.
     """
 
 

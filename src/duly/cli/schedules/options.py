@@ -48,7 +48,7 @@ schedule_options = all_of(
     click.option("--every", type=Length(), help="Run at this interval, such as 15m or 1d."),
     click.option("--at", type=Moment(), help="Run once, at this time."),
     tz_option("Time zone of --cron (default: UTC) and of times without an offset."),
-    click.option("--anchor", "anchor_at", type=Moment(), help="A time that --every counts from."),
+    click.option("--anchor", "anchor_at", type=Moment(), help="Count --every from this time."),
     *(_option(option) for option in OPTIONS),
     click.option("--queue", metavar="NAME", help="Queue of its jobs."),
     click.option("--priority", type=click.IntRange(0, 9), help="Priority of its jobs."),

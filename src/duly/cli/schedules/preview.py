@@ -178,7 +178,7 @@ def forecast(
 ) -> None:
     """Forecast how many jobs schedules will create, by hour, and the busiest minutes.
 
-    Counts triggers and calendars, but not conditions, budgets or overlaps.
+    Considers triggers and calendars, but not conditions, budgets or overlaps.
 
     \b
     duly schedules forecast --days 14
