@@ -224,7 +224,7 @@ def remove(root: Root, name: str, owner: str | None, force: bool) -> None:
 @click.argument("name", metavar="NAME|ID")
 @click.argument("body", metavar="[JSON|@FILE]", required=False, type=Json())
 @click.option("--no-wait", is_flag=True, help="Print the job's id and exit.")
-@click.option("--key", metavar="KEY", help="Idempotency key: the same key sends nothing twice.")
+@click.option("--key", metavar="KEY", help="Idempotency key: a second send with it sends nothing.")
 @owner_option
 @click.pass_obj
 def send(

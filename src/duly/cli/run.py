@@ -27,7 +27,9 @@ from duly.cli.when import Length, Moment
 @click.option("--queue", metavar="NAME", help="Use this queue.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9; 9 starts first.")
 @click.option("--timeout", type=Length(), help="Time limit of one attempt.")
-@click.option("--key", metavar="KEY", help="Idempotency key: the same key creates no second job.")
+@click.option(
+    "--key", metavar="KEY", help="Idempotency key: a second run with it creates no new job."
+)
 @new_owner_option
 @click.pass_obj
 def run(
