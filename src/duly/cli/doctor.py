@@ -21,7 +21,7 @@ STYLES = {"ok": "green", "note": "yellow", "wrong": "bold red"}
 def doctor(root: Root) -> None:
     """Report problems and how to fix them; exit 1 if something is wrong.
 
-    Notes do not affect the exit code. With --url, the server examines itself.
+    Notes do not affect the exit code. With --url, the server runs the checks.
 
     \b
     duly doctor

@@ -34,7 +34,7 @@ PORT = 8700
 def serve(root: Root, path: str, host: str, port: int) -> None:
     """Run a gateway's crons and its REST API until SIGTERM or Ctrl-C.
 
-    Without a secret it binds to loopback addresses only.
+    Without a secret, the gateway binds only to loopback addresses.
 
     \b
     duly gateways serve edge.runtime:gateway --port 8700

@@ -18,7 +18,8 @@ from duly.cli.worker import Stop, greet, on_signals
 def ticker(root: Root, wait: float) -> None:
     """Process schedules without running jobs, until SIGTERM or Ctrl-C.
 
-    Any number of tickers can run, alongside those of the workers. Each also runs a janitor.
+    Any number of tickers can run, in addition to those of the workers. Each also expires jobs and
+    removes old history.
 
     \b
     duly --app shop.tasks:app ticker

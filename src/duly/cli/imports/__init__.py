@@ -107,9 +107,8 @@ def crontab(
 ) -> None:
     """Import a crontab from a file, or from standard input with -.
 
-    Each line calls a function. If the function has these parameters, it gets the line's command as
-    `command` and, with --system, the user as `user`. CRON_TZ is used; other variables are not
-    imported.
+    Each line calls a function, which gets the line's command as `command` and, with --system, the
+    user as `user`, if it has these parameters. CRON_TZ is used; other variables are not imported.
 
     \b
     crontab -l | duly import crontab - --function run_command

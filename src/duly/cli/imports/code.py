@@ -176,6 +176,6 @@ def _written(value: Any) -> Any:
 
 def _notes(entry: Entry) -> Iterator[str]:
     if (anchor := entry.made_with.get("anchor_at")) is not None:
-        yield f"note: its first run is that of {anchor}"
+        yield f"note: the interval is counted from {anchor}"
     for part in entry.lost:
         yield f"note: not imported: {part}"
