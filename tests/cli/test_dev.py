@@ -120,7 +120,7 @@ def test_the_demo_shows_the_main_job_without_a_person(dev, terminal: Terminal, t
     says(running, "jobs rescued: 1")
     says(running, "Printed: 20 photos, at attempt 2.")
     says(running, "print_album succeeded at attempt 2")
-    says(running, "Ada's message is gone")
+    says(running, "Ada's message deleted itself")
     says(running, "The shop sent a webhook, and got status 200.")
     says(running, "call for help skipped condition_failed")
     says(running, "on_order succeeded")

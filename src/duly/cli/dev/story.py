@@ -89,7 +89,9 @@ class Story:
         (end,) = message.children()
         while not end.state.is_terminal:
             yield
-        self._view.say("Ada's message is gone: it and its deletion were stored in one transaction.")
+        self._view.say(
+            "Ada's message deleted itself: the delete was stored in the same transaction as it."
+        )
 
     def _order_a_teapot(self) -> Steps:
         body = json.dumps({"item": "teapot", "order": secrets.token_hex(4)}).encode()
