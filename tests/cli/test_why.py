@@ -76,7 +76,7 @@ def test_the_job_that_a_schedule_waits_for_is_explained_too(place: Place) -> Non
     tick_all(place.app)
     [job] = place.app.jobs()
     said = place.duly("why", "hourly").out
-    assert f"became job {job.id}, which is pending" in said
+    assert f"was dispatched as job {job.id}, which is pending" in said
     assert f"would be skipped: job {job.id} is unfinished" in said
     assert f"job {job.id}: touch has not run yet\n•  no worker is running" in said
 

@@ -129,8 +129,8 @@ def test_its_last_tick_became_a_job(app: Duly, clock: ManualClock, digest: Any):
     why = app.schedules.why("digest")
     assert causes(app) == ["last_dispatched", "next_skipped"]
     assert why.reasons[0].jobs == why.reasons[1].jobs == (job.id,)
-    assert f"became job {job.id}, which is pending" in why.text
-    assert why.text.endswith(f"skipped: job {job.id} is unfinished; unless that job ends before.")
+    assert f"was dispatched as job {job.id}, which is pending" in why.text
+    assert why.text.endswith(f"skipped: job {job.id} is unfinished; unless that job ends first.")
     drain(app)
     assert "which succeeded" in app.schedules.why("digest").text
     assert causes(app) == ["last_dispatched", "next_tick"]
@@ -152,7 +152,7 @@ def test_the_calendar_forbids_the_last_tick_and_the_next(
     assert (last.cause, last.reason) == ("last_skipped", Reason.CALENDAR)
     assert last.text == (
         "its last tick, 2026-07-02T09:00:00Z, was skipped: 2026-07-02 is inventory in closed; "
-        "it was last dispatched at 2026-07-01T09:00:00Z"
+        "the schedule was last dispatched at 2026-07-01T09:00:00Z"
     )
     assert coming.text == (
         "its next tick, 2026-07-03T09:00:00Z, would be skipped: 2026-07-03 is party in closed; "
@@ -166,7 +166,7 @@ def test_a_condition_that_never_holds(app: Duly, digest: Any):
     why = app.schedules.why("digest")
     assert why.reasons[-1].reason == Reason.CONDITION_FAILED
     assert "condition not met: /prior_run_result/status" in why.text
-    assert why.text.endswith("currently, 99 more would be skipped too.")
+    assert why.text.endswith("and so would 99 more after it.")
     assert why.reasons[-1].until is None
 
 

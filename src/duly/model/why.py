@@ -129,7 +129,7 @@ def _of_hold(facts: Facts, now: int) -> list[Reason]:
     job = facts.job
     match job.hold:
         case Hold.SIGNATURE:
-            why = job.error_message or "its arguments no longer fit the function"
+            why = job.error_message or "its stored arguments no longer fit its function"
             return [Reason(Cause.SIGNATURE, f"no worker can run it: {why}")]
         case Hold.BATCH:
             text = f"it is waiting for {_jobs(facts.in_the_way)} to end"
@@ -202,7 +202,9 @@ def _of_queue(facts: Facts) -> list[Reason]:
     serving = [worker for worker in _able(facts) if _serves(worker, queue)]
     if serving or not _has_it(facts):
         return []
-    return [Reason(Cause.QUEUE_NOT_SERVED, f"no worker that has it serves queue {queue!r}")]
+    return [
+        Reason(Cause.QUEUE_NOT_SERVED, f"no worker that has its function serves queue {queue!r}")
+    ]
 
 
 def _able(facts: Facts) -> list[Server]:

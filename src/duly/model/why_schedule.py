@@ -178,12 +178,12 @@ def _last(facts: ScheduleFacts) -> ScheduleReason:
         before = "never dispatched" if ran is None else f"last dispatched at {moment(ran)}"
         return ScheduleReason(
             ScheduleCause.LAST_SKIPPED,
-            f"its last tick, {at}, was skipped: {words}; it was {before}",
+            f"its last tick, {at}, was skipped: {words}; the schedule was {before}",
             tick.reason,
             _jobs_in(facts.detail),
         )
     jobs = () if tick.job_id is None else (tick.job_id,)
-    text = f"its last tick, {at}, became job {tick.job_id}, {_fate(facts.job)}"
+    text = f"its last tick, {at}, was dispatched as job {tick.job_id}, {_fate(facts.job)}"
     return ScheduleReason(ScheduleCause.LAST_DISPATCHED, text, jobs=jobs)
 
 
@@ -222,9 +222,9 @@ def _then(skip: Skip, coming: Sequence[Decided], until: int | None) -> str:
     if until is not None:
         return f"the first that would be dispatched is {moment(until)}"
     if skip.reason == Reason.OVERLAP_IN_FLIGHT:
-        return "unless that job ends before"
+        return "unless that job ends first"
     more = len(coming) - 1
-    return f"currently, {more} more would be skipped too" if more else "it is the last"
+    return f"and so would {more} more after it" if more else "it is the last"
 
 
 def _jobs_in(detail: Mapping[str, Any]) -> tuple[str, ...]:
