@@ -401,7 +401,8 @@ def _unknown_functions(signs: Signs) -> Iterator[Finding]:
         if held.hold == Hold.SIGNATURE:
             yield _wrong(
                 "functions",
-                f"{_count(held.count, 'job')} of {held.function!r} do not fit its arguments",
+                f"the stored arguments of {_count(held.count, 'job')} no longer fit "
+                f"{held.function!r}",
                 "deploy a version that accepts them, or cancel the jobs: `duly jobs cancel`",
             )
 

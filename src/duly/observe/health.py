@@ -71,7 +71,9 @@ def look(core: Core, *, depths: bool = True) -> HealthReport:
             return HealthReport(True, False, warnings=("migrations are pending: run duly migrate",))
         return _report(store, core.clock.now(), depths)
     except StoreError as error:
-        return HealthReport(False, False, ticking=False, warnings=(f"no database: {error}",))
+        return HealthReport(
+            False, False, ticking=False, warnings=(f"the database cannot be used: {error}",)
+        )
     except DulyError as error:
         return HealthReport(True, False, warnings=(str(error),))
 
