@@ -302,7 +302,7 @@ class StaleVersion(BadInput):
         self.expected = expected
         self.found = found
         super().__init__(
-            f"{name!r} is at version {found}, not {expected}: it was changed; read it again"
+            f"{name!r} was changed: it is at version {found}, not {expected}; read it again"
         )
 
 
@@ -408,7 +408,7 @@ class JobNotFound(DulyError, LookupError):
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(f"there is no job {job_id!r}")
+        super().__init__(f"there is no job {job_id!r}; check the id; retention may have removed it")
 
 
 class BatchNotFound(DulyError, LookupError):
@@ -420,8 +420,7 @@ class BatchNotFound(DulyError, LookupError):
     def __init__(self, batch_id: str) -> None:
         self.batch_id = batch_id
         super().__init__(
-            f"there is no batch {batch_id!r}; check the id; retention may also have removed its "
-            "jobs"
+            f"there is no batch {batch_id!r}; check the id; retention may have removed its jobs"
         )
 
 
@@ -434,7 +433,9 @@ class WebhookEventNotFound(DulyError, LookupError):
 
     def __init__(self, event_id: str) -> None:
         self.event_id = event_id
-        super().__init__(f"there is no webhook event {event_id!r}")
+        super().__init__(
+            f"there is no webhook event {event_id!r}; check the id; retention may have removed it"
+        )
 
 
 class SecretMissing(DulyError, LookupError):
@@ -452,7 +453,7 @@ class TokenNotFound(DulyError, LookupError):
 
     def __init__(self, token_id: str) -> None:
         self.token_id = token_id
-        super().__init__(f"there is no token {token_id!r}")
+        super().__init__(f"there is no token {token_id!r}; list them with app.tokens.list()")
 
 
 # Transactions ------------------------------------------------------------------------------------
