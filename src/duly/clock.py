@@ -155,13 +155,13 @@ def _log_step(before: ClockOffset, belief: ClockOffset) -> None:
     step = belief.shown - before.offset
     if belief.offset != before.offset and abs(step) > STEP_SECONDS:
         log.warning(
-            "the clock has been off by %+.1f s for %g s: the new time is now trusted",
+            "the clock has been off by %+.1f s for %g s; the new time is now accepted",
             step,
             STEP_LASTS_SECONDS,
         )
     elif belief.doubts(belief.shown):
         log.warning(
-            "the clock is off by %+.1f s: ignored unless it lasts %g s",
+            "the clock is off by %+.1f s; this is ignored unless it lasts for %g s",
             step,
             STEP_LASTS_SECONDS,
         )

@@ -202,7 +202,7 @@ def test_the_janitor_frees_a_hook_that_is_stuck(
 
     assert called == [batch.id]
     assert app.job(waiting.id).state == State.PENDING
-    assert "freed 1 hooks that waited for jobs which had ended" in caplog.text
+    assert "released 1 on_complete jobs that waited although their jobs had ended" in caplog.text
 
 
 @on_repeatable_read

@@ -54,7 +54,7 @@ def test_where_no_thread_can_be_started_bodies_wait_for_one(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         team.start(lambda: None)
-    assert "1 actions share 0 threads: can't start new thread" in caplog.text
+    assert "cannot start another thread; 1 actions share 0: can't start new thread" in caplog.text
     assert team.ended == []
 
     team.start(lambda: None)

@@ -926,7 +926,7 @@ def test_a_service_warns_every_day_of_those_in_use(app: Duly, clock, work, caplo
         return [message for message in found if "calendar" in message]
 
     assert warned(0) == []
-    assert warned(1) == ["calendar 'closed' is in use, and its last date is 2026-08-01"]
+    assert warned(1) == ["calendar 'closed', which schedules use, ends on 2026-08-01"]
     assert len(warned(1)) == 1
     assert len(warned(150)) == 2
 

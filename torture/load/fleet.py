@@ -31,7 +31,7 @@ STRANGE = (
     *("was declared dead while it was alive", "killing worker process", "killing the process of"),
     # A hook was found that should have been freed; a transaction that lost against another one was
     # not repeated.
-    *("that waited for jobs which had ended", "postgres.errors.Conflict"),
+    *("that waited although their jobs had ended", "postgres.errors.Conflict"),
 )
 LINE = len("00000000-0000-0000-0000-000000000000\n")
 TABLES = ("effects (job_id text)", "orders (job_id text)", "received (number text)")

@@ -159,7 +159,7 @@ class Tokens:
         try:
             self._core.ready().use_token(token_id, now)
         except StoreError as error:
-            log.warning("cannot record now that token %s was used: %s", token_id, error)
+            log.warning("cannot record the last use of token %s now: %s", token_id, error)
         finally:
             self._noting.discard(token_id)
 

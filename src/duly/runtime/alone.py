@@ -122,7 +122,7 @@ class AloneRuns:
             if ids:
                 self._program.store.beat(ids)
         except StoreError as error:
-            log.warning("could not send heartbeats for the processes of single jobs: %s", error)
+            log.warning("could not send heartbeats for processes that run a single job: %s", error)
 
     def _kill_if_stuck(self, job_id: str, run: AloneRun) -> None:
         reason = run.lifeline.stuck()

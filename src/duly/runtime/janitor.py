@@ -140,7 +140,9 @@ class Janitor:
         self._hooks_at = since
         self._looked_at_hook, freed = self._store.free_hooks(self._looked_at_hook)
         if freed:
-            log.warning("freed %s hooks that waited for jobs which had ended", freed)
+            log.warning(
+                "released %s on_complete jobs that waited although their jobs had ended", freed
+            )
             self._store.ring()
 
     def _retain(self, now: int) -> bool:
@@ -182,4 +184,4 @@ class Janitor:
         self._warned_at = since
         for calendar in self._store.calendars_in_use().values():
             if (last := calendar.runs_out(now)) is not None:
-                log.warning("calendar %r is in use, and its last date is %s", calendar.name, last)
+                log.warning("calendar %r, which schedules use, ends on %s", calendar.name, last)

@@ -29,7 +29,7 @@ MAX_THREADS = 32
 """How many threads of a process may hang in the hook. After that it is not called until one
 returns."""
 
-LATE_SIGNAL = Signal(error="the signal hook did not answer in time")
+LATE_SIGNAL = Signal(error="the signal hook did not return in time")
 
 _seats = threading.Semaphore(MAX_THREADS)
 
@@ -108,7 +108,7 @@ class _Round:
                 threading.Thread(target=self._ask, name="duly-signal", daemon=True).start()
             except RuntimeError as error:
                 _seats.release()
-                log.warning("no further thread can call the signal hook: %s", error)
+                log.warning("cannot start another thread to call the signal hook: %s", error)
                 return started > 0
         return True
 

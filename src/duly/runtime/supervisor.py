@@ -71,7 +71,7 @@ class Supervisor:
         try:
             self._look()
         except Exception:
-            log.exception("could not look after the worker processes; trying again")
+            log.exception("could not check the worker processes; trying again")
             return AFTER_ERROR
         return LOOK_EVERY
 

@@ -211,7 +211,10 @@ class ThreadTeam:
                     self._hire()
             except RuntimeError as error:
                 log.error(
-                    "%d actions share %d threads: %s", self._unended, len(self._threads), error
+                    "cannot start another thread; %d actions share %d: %s",
+                    self._unended,
+                    len(self._threads),
+                    error,
                 )
 
     @property
@@ -301,7 +304,12 @@ class MutationTeam:
         except RuntimeError as error:
             if not self._threads:
                 raise
-            log.error("%d mutations share %d threads: %s", mutations, len(self._threads), error)
+            log.error(
+                "cannot start another thread; %d mutations share %d: %s",
+                mutations,
+                len(self._threads),
+                error,
+            )
 
     def _hire(self) -> None:
         name = f"duly-mutation-{len(self._threads) + 1}"

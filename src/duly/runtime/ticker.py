@@ -58,7 +58,7 @@ class Ticker:
             self._check_promises(now)
             return self._delay(now, zone_data)
         ticked = self._tick(due, now, zone_data)
-        log.debug("processed a page: %s", ticked)
+        log.debug("processed a batch of schedules: %s", ticked)
         self._program.counts.ticked(ticked)
         if ticked.dispatched:
             store.ring()
@@ -91,7 +91,9 @@ class Ticker:
         except Exception as error:
             if not _is_about_a_row(error):
                 raise
-            log.warning("a page could not be stored (%s); trying its schedules one by one", error)
+            log.warning(
+                "could not store the ticks of a batch (%s); trying its schedules one by one", error
+            )
         return self._tick_one_by_one(due, now, signals, zone_data)
 
     def _tick_one_by_one(
@@ -138,7 +140,10 @@ class Ticker:
             return version
         store = self._program.store
         if store.take_zone_data(version):
-            log.info("zone data %s: recomputing the ticks of zoned schedules", version)
+            log.info(
+                "new time zone data %s: recomputing the ticks of schedules with a time zone",
+                version,
+            )
             after: str | None = ""
             while after is not None:
                 after = store.compute_zoned(version, after, now)
@@ -169,7 +174,9 @@ class Ticker:
             return
         moved = self._program.store.re_aim(now, zone_data)
         if moved:
-            log.warning("a clock was ahead: %d schedules have an earlier next tick", moved)
+            log.warning(
+                "a clock had been ahead; the next ticks of %d schedules are earlier now", moved
+            )
         self._aimed_at = since
 
     def _check_promises(self, now: int) -> None:

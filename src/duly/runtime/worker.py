@@ -220,7 +220,9 @@ class Worker:
         """Stop claiming, let running jobs end, and give back claims that never started."""
         self._stopping = True
         self._give_back_queued()
-        log.info("worker %s stops claiming jobs; %d may finish", self.id, len(self._held))
+        log.info(
+            "worker %s stops claiming jobs; waiting for %d to finish", self.id, len(self._held)
+        )
         # A claim in progress may have brought more.
         with self._claiming:
             self._give_back_queued()
@@ -304,7 +306,7 @@ class Worker:
             self._slots.release_ended()
         if living := self._slots.counted_bodies():
             # A body that did not stop still counts, until it has ended or this process is dead.
-            log.warning("worker %s keeps its row: %d bodies are still running", self.id, living)
+            log.warning("worker %s keeps its row: %d functions are still running", self.id, living)
             return
         try:
             self.store.deregister(self.id, self.clock.now())
@@ -650,7 +652,9 @@ class Worker:
         except RowsLocked as error:
             returned = error.settled  # the next heartbeat sees the others again
         if returned:
-            log.warning("gave back %d claims whose answer had been lost", len(returned))
+            log.warning(
+                "gave back %d claimed jobs: the response to the claim had been lost", len(returned)
+            )
 
     def was_declared_dead(self) -> None:
         """This worker's row is gone: drop everything that it held and start again as a new worker.

@@ -62,7 +62,7 @@ def _quietly(wake: Wake) -> None:
     try:
         wake()
     except Exception as error:
-        log.debug("a wake-up was lost: %s", error)
+        log.debug("could not wake the workers: %s", error)
 
 
 class AsyncUserHandle(ABC):

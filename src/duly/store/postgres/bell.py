@@ -64,4 +64,4 @@ class Bell:
         try:
             self._notify()
         except Exception as error:
-            log.debug("a wake-up was lost: %s", error)
+            log.debug("could not wake the workers: %s", error)
