@@ -301,7 +301,7 @@ def test_only_crashes_that_a_living_worker_witnessed_convict_a_job(
     assert job.state == State.FAILED
     assert job.error is not None
     assert job.error.kind == ErrorKind.CRASH_LOOP
-    assert job.error.message == "its process died 4 times, at last with no other job in it"
+    assert job.error.message == "its process died 4 times, at last while it ran only this job"
 
 
 # Storing the end

@@ -304,7 +304,7 @@ def test_a_body_that_will_not_wait_for_a_lock_is_run_again_ten_times_at_most(
     assert job.state == State.FAILED
     assert job.error is not None
     assert job.error.kind == ErrorKind.USER
-    assert job.error.message.endswith("(a lock was not free in 11 runs)")
+    assert job.error.message.endswith("(a lock was not available in 11 runs)")
     assert job.error.traceback is not None
 
 

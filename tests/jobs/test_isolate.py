@@ -442,7 +442,7 @@ def test_a_process_that_finds_another_database_runs_nothing(
 
     assert job.record.hold == "signature"
     assert job.record.error_message is not None
-    assert "found no such job" in job.record.error_message
+    assert "did not find the job" in job.record.error_message
 
 
 UNGUARDED = """

@@ -358,7 +358,7 @@ def dripping(*, status_first: bool) -> Iterator[socket.socket]:
 def test_an_answer_that_drips_ends_at_the_deadline_of_it_all(client):
     with dripping(status_first=False) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        with pytest.raises(DeliveryFailed, match=r"no answer in 0\.3 s"):
+        with pytest.raises(DeliveryFailed, match=r"no response within 0\.3 s"):
             post(client, url, seconds=0.3)
 
 
@@ -378,7 +378,7 @@ def test_a_resolver_that_does_not_answer_ends_at_the_deadline():
         return []
 
     try:
-        with pytest.raises(DeliveryFailed, match=r"no answer in 0\.1 s"):
+        with pytest.raises(DeliveryFailed, match=r"no response within 0\.1 s"):
             post(Client(resolve=resolve), "http://slow.example/", seconds=0.1)
     finally:
         stop.set()

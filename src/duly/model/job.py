@@ -452,7 +452,7 @@ def settle_lost(job: Lost, now: int, chance: float, *, witnessed: bool = False) 
             job,
             State.FAILED,
             error_kind=ErrorKind.CRASH_LOOP,
-            error_message=f"its process died {crashes} times, at last with no other job in it",
+            error_message=f"its process died {crashes} times, at last while it ran only this job",
         )
     if job.kind == Kind.MUTATION:
         same = again(job, crashes=crashes)
@@ -524,7 +524,7 @@ def _after_lock_failure(claim: Claim, failure: Raised, now: int, chance: float) 
     if claim.lock_retries < LOCK_RETRIES:
         delay = conflict_delay(claim.lock_retries, chance)
         return _again_without_counting(claim, now, delay, failure.message, lock_failures=1)
-    message = f"{failure.message} (a lock was not free in {claim.lock_retries + 1} runs)"
+    message = f"{failure.message} (a lock was not available in {claim.lock_retries + 1} runs)"
     return _after_failure(claim, msgspec.structs.replace(failure, message=message), now, chance)
 
 

@@ -148,8 +148,10 @@ def _run_in_child(command: Sequence[str], attempt: Attempt) -> None:
     try:
         child.look_after()
     except Exception:
-        log.exception("giving up the process of job %s", attempt.claim.id)
-        attempt.resolve(Raised(ErrorKind.WORKER_LOST, "its process was given up"))
+        log.exception("ending the process of job %s after an internal error", attempt.claim.id)
+        attempt.resolve(
+            Raised(ErrorKind.WORKER_LOST, "its process was ended after an internal error")
+        )
     finally:
         child.close()
 
@@ -348,7 +350,7 @@ class Isolated:
         store = program.ready()
         record = store.get(self._task.job_id)
         if record is None:
-            self._refuse(f"its process found no such job in {store.address().where}")
+            self._refuse(f"its process did not find the job in {store.address().where}")
         elif (record.token, record.state) == (self._task.token, State.RUNNING):
             runnable = program.runnables(with_faulty=False).get(record.function)
             if runnable is None:

@@ -93,7 +93,7 @@ class Client:
         except AddressRefused:
             raise
         except TimeoutError:
-            raise DeliveryFailed(f"no answer in {seconds:g} s") from None
+            raise DeliveryFailed(f"no response within {seconds:g} s") from None
         except (OSError, ValueError) as error:
             # Not a chain: the error may quote the request.
             raise DeliveryFailed(_reason(error)) from None
