@@ -722,5 +722,5 @@ def test_cancel_all_also_reaches_running_actions_and_descendants(app: Duly, hire
 
 
 def test_cancel_all_must_be_told_which_jobs(app: Duly) -> None:
-    with pytest.raises(InvalidOption, match="say which jobs"):
+    with pytest.raises(InvalidOption, match="give at least one of function"):
         app.cancel_all()

@@ -262,7 +262,7 @@ class _Lane:
     def check(self) -> None:
         """Refuse work on a transaction that has ended or will be rolled back."""
         if self.ended:
-            raise TransactionEnded("the transaction of this tx has ended; do not keep it")
+            raise TransactionEnded("the transaction of this tx has ended; use tx only inside it")
         if self.broken:
             raise TransactionEnded(CANCELED)
 

@@ -262,7 +262,9 @@ class Duly(Verbs, Registry):
         def register(stub: Callable[P, R]) -> Declared[P, R]:
             checked = check_def(stub, "app.declare")
             if inspect.iscoroutinefunction(checked):
-                raise InvalidFunction(f"{checked.__qualname__}: declare it with a plain def")
+                raise InvalidFunction(
+                    f"{checked.__qualname__}: declare it with a plain def, even if it is async"
+                )
             full_name = name_of(checked, name)
             signature = Signature(checked, full_name, has_context=False)
             return self._core.functions.declare(Declared(checked, full_name, signature, chosen))
@@ -429,7 +431,9 @@ class Duly(Verbs, Registry):
         """
         refuse_inside_mutation("cancel_all")
         if all(chosen is None for chosen in (function, queue, owner, after, before)):
-            raise InvalidOption("cancel_all", "say which jobs: a function, queue, owner or time")
+            raise InvalidOption(
+                "cancel_all", "give at least one of function, queue, owner, after, before"
+            )
         now = self.clock.now()
         filters = [
             JobFilter(

@@ -62,5 +62,5 @@ def _years(years: int | Iterable[int]) -> list[int]:
 
 def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidCalendar:
     known = sorted(known)
-    hint = did_you_mean(name, known) or f"there are {', '.join(known)}"[:200]
+    hint = did_you_mean(name, known) or f"use one of {', '.join(known)}"[:200]
     return InvalidCalendar(field, f"{name!r} is not known to the holidays package", hint)

@@ -375,7 +375,9 @@ def _ids(records: Sequence[JobRecord]) -> list[str]:
 
 # Validation --------------------------------------------------------------------------------------
 
-NO_FILTER_MESSAGE = "say which jobs: a function, queue, owner, batch or time, or everything=True"
+NO_FILTER_MESSAGE = (
+    "give at least one of function, queue, owner, batch, after, before, or everything=True"
+)
 ALL_AND_FILTER_MESSAGE = "everything=True cannot be combined with a filter"
 
 
@@ -403,7 +405,7 @@ def reschedule_order(
     elif run_after is not None and run_at is None:
         due_at = after(run_after, now)
     else:
-        raise InvalidOption("reschedule", "say when: give either run_at or run_after")
+        raise InvalidOption("reschedule", "give either run_at or run_after")
     order = _order(core, "reschedule", [JobFilter(state=State.PENDING)], which, False)
     return msgspec.structs.replace(order, run_at=max(due_at, now))
 
@@ -411,7 +413,9 @@ def reschedule_order(
 def _state(verb: Verb, state: State | str | None) -> State | None:
     chosen = job_filter(state, None, None, None, None, 1).state
     if chosen is not None and chosen not in CHANGEABLE_STATES[verb]:
-        raise InvalidOption("state", f"{verb} is for {' and '.join(CHANGEABLE_STATES[verb])} jobs")
+        raise InvalidOption(
+            "state", f"{verb} only applies to {' and '.join(CHANGEABLE_STATES[verb])} jobs"
+        )
     return chosen
 
 

@@ -166,7 +166,7 @@ class Tx(Verbs):
 
     def _open(self) -> StoreTx:
         if self._tx is None:
-            raise TransactionEnded("the transaction of this tx has ended; do not keep it")
+            raise TransactionEnded("the transaction of this tx has ended; use tx only inside it")
         if self._running is not None and self._running.canceled:
             raise Canceled("this job was canceled or timed out; its transaction is rolled back")
         return self._tx

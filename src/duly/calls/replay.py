@@ -123,7 +123,9 @@ def within_bytes(core: Core, listed: Sequence[JobRecord]) -> Sequence[JobRecord]
 def why_not(core: Core, record: JobRecord) -> Exception | None:
     """The reason why a job cannot be retried, if there is one."""
     if record.state not in (State.FAILED, State.CANCELED):
-        return InvalidOption("job", f"{record.id} is {record.state}; retry failed or canceled jobs")
+        return InvalidOption(
+            "job", f"{record.id} is {record.state}; only failed and canceled jobs can be retried"
+        )
     if record.args == LEFT_OUT:
         # It was removed after it was listed, and its arguments with it.
         return JobNotFound(record.id)

@@ -37,7 +37,7 @@ def read(record: ScheduleRecord) -> Plan:
 def check_key(key: object) -> None:
     check_text("key", key)
     if is_id(key):  # type: ignore[arg-type]
-        raise InvalidOption("key", "looks like a schedule id", "choose another word")
+        raise InvalidOption("key", "looks like a schedule id", "choose another key")
 
 
 def check_calendar_name(name: str) -> None:

@@ -177,7 +177,11 @@ def _check_at_once(given: Mapping[str, Any], trigger: Trigger) -> None:
     if not given.get("fire_at_once"):
         return
     if not isinstance(trigger, Every):
-        raise InvalidOption("fire_at_once", "requires every", "run it by hand after creating it")
+        raise InvalidOption(
+            "fire_at_once",
+            "requires every",
+            "otherwise, run the schedule by hand after creating it",
+        )
     if trigger.anchor is not None:
         raise InvalidOption("fire_at_once", "the interval has an anchor", "give only one of them")
 

@@ -48,7 +48,7 @@ class VerbsBase:
         if owner is not None:
             check_text("owner", owner)
             if self._owner is not None and owner != self._owner:
-                raise InvalidOption("owner", "these are the schedules of another owner")
+                raise InvalidOption("owner", f"must be {self._owner!r}, as in of()")
         return owner or self._owner or ""
 
     def _record(self, key: Key) -> ScheduleRecord:

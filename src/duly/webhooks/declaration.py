@@ -98,7 +98,9 @@ def _check_choices(webhook: Webhook) -> None:
 
 def _check_function(core: Core, function: object) -> None:
     if not isinstance(function, Function):
-        raise InvalidFunction(f"{function!r} is not a duly function; decorate it")
+        raise InvalidFunction(
+            f"{function!r} is not a duly function; decorate it with @app.action or @app.mutation"
+        )
     known = core.functions.registered.get(function.name)
     if not isinstance(function, Declared) and (
         known is None or known.signature is not function.signature

@@ -91,13 +91,15 @@ def _do_nothing() -> None:
 
 
 def _refuse_to_connect() -> NoReturn:
-    raise TransactionEnded("the block of atomic(tx) has ended; do not keep its connection")
+    raise TransactionEnded(
+        "the block of atomic(tx) has ended; use its connection only inside the block"
+    )
 
 
 def _refuse_on_commit(func: Callable[[], object], robust: bool = False) -> NoReturn:
     raise InvalidOption(
         "transaction.on_commit",
-        "is not called for a mutation; enqueue a job with tx.run, which commits with the rest",
+        "does not work in a mutation; enqueue a job with tx.run, which is committed with it",
     )
 
 
