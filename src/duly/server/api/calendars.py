@@ -81,7 +81,9 @@ CONTENT = frozenset(ContentBody.__struct_fields__)
 
 
 class CalendarChangesBody(ContentBody, kw_only=True):
-    version: Annotated[int, Meta(description="As read: 409 if it has changed since.")]
+    version: Annotated[
+        int, Meta(description="The version that you read; 409 if it has changed since.")
+    ]
     name: Name | None = None
 
     def content(self) -> dict[str, Any]:

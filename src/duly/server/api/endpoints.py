@@ -34,21 +34,21 @@ Secret = Annotated[str | None, Meta(description="The secret reference: env:NAME 
 class RetryShape(Shape):
     attempts: Annotated[
         Annotated[int, Meta(ge=1, le=1_000)] | None,
-        Meta(description="Default: 5, or one more than a list has delays."),
+        Meta(description="Default: 5, or the number of listed delays plus one."),
     ] = None
     delay: Annotated[
         float | list[float],
         Meta(description="Seconds after the first attempt, or the delay after each attempt."),
     ] = 2.0
     factor: Annotated[
-        float, Meta(ge=1, le=1_000, description="Each delay is this many times the one before.")
+        float, Meta(ge=1, le=1_000, description="Each delay is the previous one times this factor.")
     ] = 2.0
     cap: Annotated[
         float, Meta(ge=0, le=604_800, description="The longest delay, including jitter.")
     ] = 3600.0
     jitter: Annotated[
         float | str,
-        Meta(description='A random addition: at most this many seconds, or "20%" of the delay.'),
+        Meta(description='Random time added to a delay: at most these seconds, or "20%" of it.'),
     ] = 1.0
 
 

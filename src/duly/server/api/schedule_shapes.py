@@ -160,13 +160,17 @@ class NewScheduleBody(ScheduleOptionsBody, kw_only=True):
     options: JobOptions = field(default_factory=JobOptions)
     owner: str | None = None
     enabled: bool = True
-    fire_at_once: Annotated[bool, Meta(description="`every` ticks first on creation.")] = False
+    fire_at_once: Annotated[
+        bool, Meta(description="With `every`: the first tick is due immediately.")
+    ] = False
 
 
 class ScheduleChangesBody(ScheduleOptionsBody, kw_only=True):
     """Only the given fields are changed; null removes an option."""
 
-    version: Annotated[int, Meta(description="As read: 409 if it has changed since.")]
+    version: Annotated[
+        int, Meta(description="The version that you read; 409 if it has changed since.")
+    ]
     function: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     endpoint: (
         Annotated[str, Meta(min_length=1, max_length=500, description=ENDPOINT_HELP)] | None

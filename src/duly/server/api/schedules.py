@@ -281,14 +281,14 @@ def move_next(app: Duly, who: Operator, schedule_id: str, body: MoveBody) -> Sch
 
 @api.post("/{schedule_id}/attach")
 def attach(app: Duly, who: Operator, schedule_id: str, body: CalendarBody) -> ScheduleShape:
-    """Attach a calendar, which decides on which dates the schedule ticks."""
+    """Attach a calendar, which decides on which dates the schedule runs."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).attach(found, body.calendar, by=who.name))
 
 
 @api.post("/{schedule_id}/detach")
 def detach(app: Duly, who: Operator, schedule_id: str) -> ScheduleShape:
-    """Detach the calendar, so that the schedule ticks on every date again."""
+    """Detach the calendar, so that the schedule runs on every date again."""
     found = _visible(app, who, schedule_id)
     return ScheduleShapes(app)(_schedules(app, who).detach(found, by=who.name))
 
