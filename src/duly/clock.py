@@ -19,8 +19,7 @@ class Clock(Protocol):
     def now(self) -> int:
         """Milliseconds since 1970 UTC.
 
-        Smaller than an earlier answer only if a clock was set back and has stayed there long enough
-        to be trusted.
+        It decreases only if a clock was set back and has stayed there long enough to be trusted.
         """
         ...
 

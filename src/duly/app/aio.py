@@ -45,7 +45,7 @@ CANCELED = "a statement was canceled, so the transaction is rolled back"
 
 
 class AsyncApp(AsyncVerbs):
-    """`app.aio`: the app's verbs, awaited, so that the event loop is not blocked.
+    """`app.aio`: the app's methods as coroutines, which do not block the event loop.
 
     If the task of a call is canceled, the call may or may not have taken effect, as with any other
     database.
@@ -78,7 +78,7 @@ class AsyncApp(AsyncVerbs):
         after: Instant | None = None,
         before: Instant | None = None,
     ) -> int:
-        """Cancel every unfinished job of a function, due in [after, before); returns how many."""
+        """Cancel every unfinished job that matches, due in [after, before); returns how many."""
         return await self._core.threads.call(
             lambda: self._app.cancel_all(
                 function, queue=queue, owner=owner, after=after, before=before
@@ -127,7 +127,7 @@ class AsyncApp(AsyncVerbs):
 
 
 class AsyncTx(AsyncVerbs):
-    """A `Tx` for async code: its statements and verbs are awaited.
+    """A `Tx` for async code: its methods are coroutines.
 
     If the task of a statement is canceled, the statement is interrupted and the transaction is
     rolled back, even if the cancellation is caught.

@@ -425,7 +425,7 @@ class Duly(Verbs, Registry):
         after: Instant | None = None,
         before: Instant | None = None,
     ) -> int:
-        """Cancel every unfinished job of a function, due in [after, before); returns how many.
+        """Cancel every unfinished job that matches, due in [after, before); returns how many.
 
         Works in batches, each in its own transaction.
         """
@@ -514,7 +514,7 @@ class Duly(Verbs, Registry):
     # Pausing everything
 
     def pause(self, note: str | None = None, *, by: str | None = None) -> None:
-        """Stop starting jobs, in any queue, and stop dispatching ticks, of any schedule.
+        """Start no jobs in any queue, and dispatch no ticks of any schedule, until `resume`.
 
         Running jobs continue and new ones are accepted; ticks are skipped with `kill_switch`.
         """

@@ -9,7 +9,7 @@ from duly.calls.twins import Twin, awaited
 
 
 class AsyncCalendars(Twin[Calendars]):
-    """`app.calendars` for async code: the same verbs, awaited; see `Calendars`."""
+    """`app.calendars` for async code: the same methods as coroutines; see `Calendars`."""
 
     def of(self, owner: str) -> AsyncCalendars:
         """Return the calendars of one owner."""

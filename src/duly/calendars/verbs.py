@@ -60,7 +60,8 @@ class Calendars:
     """Create, change and attach the calendars of an app, and read the built-in ones.
 
     A calendar is identified by its name, which is unique for its owner, or by its id. `of(owner)`
-    returns the same verbs limited to one owner's calendars. Built-in calendars cannot be changed.
+    returns the same methods, limited to one owner's calendars. Built-in calendars cannot be
+    changed.
     """
 
     def __init__(self, core: Core, owner: str | None = None) -> None:

@@ -115,7 +115,7 @@ class Batch:
 
     @property
     def existing(self) -> tuple[Job[Any], ...]:
-        """Existing jobs with the keys of some calls; no members were stored for these calls.
+        """Existing jobs that were returned for calls with keys, instead of storing new members.
 
         They are not members. Only the result of `batch` has them; that of `batch_of` does not.
         """
@@ -232,7 +232,7 @@ class AsyncBatch(Twin[Batch]):
 
     @property
     def existing(self) -> tuple[AsyncJob[Any], ...]:
-        """Existing jobs with the keys of some calls; see Batch.existing."""
+        """Existing jobs that were returned for calls with keys; see Batch.existing."""
         return self._existing
 
     progress: Final = awaited(Batch.progress, reads=True)

@@ -113,7 +113,7 @@ FIRST_CHECKPOINT = BulkCheckpoint()
 
 
 class Bulk:
-    """Cancel, retry or reschedule many jobs by filter; each verb stores one job that does the work.
+    """Cancel, retry or reschedule many jobs by filter; each method stores a job that does it.
 
     Filters: `function`, `queue`, `owner`, `batch`, and `after` and `before` for jobs that are due
     in [after, before). Without a filter, pass `everything=True`. `by` and `note` record who

@@ -235,10 +235,10 @@ class Tx(Verbs):
 
 
 class Ctx(Verbs):
-    """The context of a sync action: information about its job, and verbs to enqueue others.
+    """The context of a sync action: information about its job, and methods to enqueue others.
 
     When the job is canceled or times out, the body continues to run, but the jobs it enqueues do
-    not: `run` and the other verbs return jobs that are already canceled. `check`, `progress` and
+    not: `run` and similar methods return jobs that are already canceled. `check`, `progress` and
     `call` raise Canceled.
     """
 
@@ -351,10 +351,10 @@ class Ctx(Verbs):
 
 
 class AsyncCtx(AsyncVerbs, Twin[Ctx]):
-    """The context of an async action: like `Ctx`, with verbs that are awaited.
+    """The context of an async action: like `Ctx`, with methods that are coroutines.
 
     When the job is canceled or times out, `CancelledError` is raised in the body wherever it awaits
-    anything other than these verbs, which behave as on `Ctx`.
+    anything other than these methods, which behave as on `Ctx`.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class AsyncpgHandle(Protocol):
 
 
 class On(Verbs):
-    """The verbs inside the transaction of a handle: they are committed or rolled back with it."""
+    """The app's methods inside your transaction: their effects commit or roll back with it."""
 
     _commits_later = True
 

@@ -60,7 +60,7 @@ class Endpoints:
     """The endpoints of an app.
 
     Refer to an endpoint by its name, which is unique for its owner, or by its id. `of(owner)` has
-    the same verbs, limited to the endpoints of one owner.
+    the same methods, limited to the endpoints of one owner.
     """
 
     def __init__(self, core: Core, owner: str | None = None) -> None:

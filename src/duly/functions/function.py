@@ -126,7 +126,7 @@ class Function(Generic[P, R_co]):
         return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(self.body)
 
     def is_redefinition_of(self, other: Function[..., Any]) -> bool:
-        """Whether both have the same place in a module, as when a notebook cell runs again."""
+        """Whether both have the same qualified name, as when a notebook cell runs again."""
         mine, theirs = self.body, other.body
         return (mine.__module__, mine.__qualname__) == (theirs.__module__, theirs.__qualname__)
 

@@ -84,7 +84,7 @@ AskForCrons = AskAll[GatewayRecord, tuple[GatewayCron, ...]]
 class Gateways:
     """The gateways of an app, by id or by name, which is unique for its owner.
 
-    `of(owner)` has the same verbs, limited to the gateways of one owner.
+    `of(owner)` has the same methods, limited to the gateways of one owner.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ class Calendar:
         return self.verdict(instant).allowed
 
     def verdict(self, instant: int) -> CalendarVerdict:
-        """The same, with the date and its label."""
+        """Whether a tick at this instant may run, with the date and its label."""
         try:
             day = self.day(instant)
         except BadInput as error:
@@ -142,7 +142,7 @@ class Calendar:
         return not self.covers(now)
 
     def runs_out(self, now: int, days: int = WARN_DAYS) -> dt.date | None:
-        """Its last date, if that is past or within `days` days, as far as can be told."""
+        """Its last date, if that has passed or is within `days` days; otherwise None."""
         last = self.last_date()
         try:
             return None if last is None or (last - self.day(now)).days > days else last

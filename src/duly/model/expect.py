@@ -39,10 +39,10 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a schedule promises; when that is missed, its `alert` is sent. Give one of:
+    """What a schedule promises; if it breaks the promise, its `alert` is sent. Give one of:
 
-    `by="07:00"`: its last tick before that time of day, in its zone, has succeeded by then; a tick
-    at exactly that time counts for the next day.
+    `by="07:00"`: by that time of day, in its zone, its last tick before it has succeeded. A tick at
+    exactly that time counts for the next day.
     `within=900`: each tick has succeeded at most this many seconds after it was due.
     `every=86400`: the last success is never older than this many seconds.
     """

@@ -44,7 +44,7 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     attempts: int | None = None
-    """How often the job runs at most; default 5, or one more than a list has delays."""
+    """Maximum number of attempts; default: 5, or the number of listed delays plus one."""
     delay: Delay | Sequence[Delay] = 2.0
     factor: float = FACTOR
     cap: Delay = 3600.0

@@ -257,8 +257,8 @@ class Every(_Fires, frozen=True):
     """Tick at anchor + k · interval, for k = 0, 1, …; zones and clock changes have no effect.
 
     The anchor of a schedule is its first tick; default: one interval after it was created. Until
-    it has an anchor, an interval has no ticks. Its zone has no effect; it is stored for a cron
-    expression that may replace the interval.
+    it has an anchor, an interval has no ticks. Its zone is stored, but has no effect unless
+    a cron expression replaces the interval.
     """
 
     milliseconds: int
@@ -380,7 +380,7 @@ def monthly(day: int, hour: int, minute: int | None = None, *, tz: str = "UTC") 
 def every(
     *, seconds: int | None = None, minutes: int | None = None, hours: int | None = None
 ) -> Every:
-    """At an interval; give exactly one of the three, as a whole number."""
+    """At an interval; give exactly one of seconds, minutes and hours, as a whole number."""
     units = {"seconds": (seconds, 1_000), "minutes": (minutes, 60_000), "hours": (hours, 3_600_000)}
     given = {name: (value, unit) for name, (value, unit) in units.items() if value is not None}
     if len(given) != 1:

@@ -9,7 +9,7 @@ from duly.schedules.verbs import Schedules
 
 
 class AsyncSchedules(Twin[Schedules]):
-    """`app.schedules` for async code: the same verbs, awaited; see `Schedules`."""
+    """`app.schedules` for async code: the same methods as coroutines; see `Schedules`."""
 
     def of(self, owner: str) -> AsyncSchedules:
         """The schedules of one owner."""

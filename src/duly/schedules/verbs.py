@@ -76,7 +76,7 @@ class Schedules(ReadVerbs, TickVerbs):
     """Create, change, preview and run the schedules of an app.
 
     A schedule is identified by its key, which is unique for its owner, or by its id. `of(owner)`
-    returns the same verbs limited to one owner's schedules.
+    returns the same methods, limited to one owner's schedules.
     """
 
     def of(self, owner: str) -> Schedules:
@@ -191,11 +191,11 @@ class Schedules(ReadVerbs, TickVerbs):
     def attach(
         self, key: Key, calendar: str | DeclaredCalendar, *, by: str | None = None
     ) -> Schedule:
-        """Attach a calendar, which decides on which dates the schedule ticks."""
+        """Attach a calendar, which decides on which dates the schedule runs."""
         return self.update(key, calendar=calendar, by=by)
 
     def detach(self, key: Key, *, by: str | None = None) -> Schedule:
-        """Detach the calendar, so that the schedule ticks on every date."""
+        """Detach the calendar, so that the schedule runs on every date."""
         return self.update(key, calendar=None, shift=None, by=by)
 
     def set_rotation(
