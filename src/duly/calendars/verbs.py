@@ -352,7 +352,7 @@ class Calendars:
 def _check_rename(record: CalendarRecord, name: str) -> None:
     check_calendar_name(name)
     if record.app:
-        reason = f"{record.name!r} is declared in code, which knows it by this name"
+        reason = f"{record.name!r} is declared in code under this name"
         raise InvalidOption("name", reason, "rename it in the code, or clone it")
 
 

@@ -40,7 +40,7 @@ class PlanEntry(msgspec.Struct, frozen=True):
     """What changes: before and after. Of a calendar's dates, only those that change."""
     renamed_from: str | None = None
     reason: str | None = None
-    """Why it is blocked, that is, left out."""
+    """Why it is blocked: the declaration is not applied."""
     is_calendar: bool = False
 
     @property

@@ -403,7 +403,9 @@ class PlanEntryShape(Shape):
     schedule_id: str | None
     renamed_from: str | None
     changed: dict[str, FieldChange]
-    reason: Annotated[str | None, Meta(description="Why it is blocked, that is, left out.")]
+    reason: Annotated[
+        str | None, Meta(description="Why it is blocked: the declaration is not applied.")
+    ]
 
 
 class PlanShape(Shape):
