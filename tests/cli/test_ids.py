@@ -107,6 +107,8 @@ def test_a_schedule_is_found_by_its_key_before_its_id(place: Place) -> None:
     assert "hourly is disabled" in place.duly("schedules", "disable", prefix).out
     [entry, *_] = place.duly("audit", "--target", f"schedule:{prefix}", "--json").json
     assert (entry["action"], entry["target"]) == ("schedule.disable", f"schedule:{made.id}")
+    assert place.duly("audit", "--target", "schedule:hourly", "--json").json[0] == entry
+    assert "did you mean 'hourly'" in place.duly("audit", "--target", "schedule:hurly", code=1).err
     assert other.id in place.duly("schedules", "show", made.id[:4], code=1).err
 
     place.app.schedules.create(prefix, touch(place).bind("x"), every=3600)

@@ -320,7 +320,7 @@ def test_an_address_that_has_moved_inside_is_refused_when_it_is_sent_to(app, hir
         app.clock.advance(86_400)
         hire().work()
         assert listener.connections == 0
-    assert "not public" in failure(job).message
+    assert "not a public address" in failure(job).message
     assert [attempt.status for attempt in told] == [0]
 
 

@@ -7,11 +7,12 @@ from typing import Any, cast
 import click
 
 import duly
-from duly.cli.ask import note_option
+from duly.cli.ask import named, note_option, schedule_id
 from duly.cli.command import Command, Group
-from duly.cli.ids import LISTS, is_prefix, missing, resolved
+from duly.cli.ids import LISTS, missing, resolved
 from duly.cli.out import Column, Item, brief
 from duly.cli.root import Root
+from duly.ids import is_id
 
 Pause = dict[str, Any] | None
 
@@ -165,7 +166,9 @@ def _served(worker: Item) -> str:
 
 @click.command(cls=Command)
 @click.option(
-    "--target", metavar="KIND:ID", help="Only changes to this object, such as schedule:ID."
+    "--target",
+    metavar="KIND:NAME|ID",
+    help="Only changes to this object, such as schedule:nightly or job:ID.",
 )
 @click.option(
     "--limit",
@@ -205,6 +208,10 @@ def _detail(detail: Any) -> str:
 def _full_target(root: Root, target: str) -> str:
     """KIND:ID with a full id; other targets, such as functions, have no ids."""
     kind, _, text = target.partition(":")
-    if kind not in LISTS or not is_prefix(text):
+    if kind not in LISTS or is_id(text):
         return target
-    return f"{kind}:{resolved(root.api, kind, LISTS[kind], text)}"
+    if kind == "schedule":
+        return f"{kind}:{schedule_id(root.api, text)}"
+    if kind == "job":
+        return f"{kind}:{resolved(root.api, kind, LISTS[kind], text)}"
+    return f"{kind}:{named(root.api, LISTS[kind], kind, text)['id']}"

@@ -89,10 +89,10 @@ class Allow:
         """Raise AddressRefused unless the address is public or allowed."""
         if is_public(address) or any(entry.permits(target, address) for entry in self._entries):
             return
-        where = "" if str(address) == target.host else f"{target.host} resolves to "
-        raise AddressRefused(
-            f"{where}{address}, which is not public; app.endpoints.allow can permit it"
-        )
+        refused = f"{target.host} resolves to {address}, which is not a public address"
+        if str(address) == target.host:
+            refused = f"{address} is not a public address"
+        raise AddressRefused(f"{refused}; app.endpoints.allow can permit it")
 
     def check_literal(self, target: Target) -> None:
         """Check whatever can be checked without a lookup."""
