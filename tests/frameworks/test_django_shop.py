@@ -158,7 +158,7 @@ def test_its_own_tests_pass_also_on_copies_of_the_database(url: str, tmp_path: P
     for parallel in ("1", "2"):
         ended = run(manage("test", "shop", "--parallel", parallel), env, PROJECT)
         assert ended.returncode == 0, ended.stderr
-        assert "Ran 4 tests" in ended.stderr
+        assert "Ran 6 tests" in ended.stderr
 
 
 @on_sqlite
@@ -166,6 +166,8 @@ def test_options_of_django_and_of_duly_go_to_their_owners(shop: Shop, tmp_path: 
     more = "--settings=project.settings", f"--pythonpath={PROJECT}"
 
     assert "nothing to do" in shop.manage("duly", "migrate", *more)
+    plan = shop.manage("duly", "schedules", "plan", *more)
+    assert plan.splitlines()[:2] == ["+ report", "+ forget expired orders"]
     assert "Usage: manage.py duly worker" in shop.manage("duly", "worker", "--help")
     unknown = run(manage("duly", "--nonsense"), shop.env, tmp_path)
     assert (unknown.returncode, "No such option" in unknown.stderr) == (2, True)

@@ -1,12 +1,16 @@
 """Run with `python manage.py test`. Jobs that a test enqueues stay in the test's transaction."""
 
+from datetime import timedelta
+
 from django.core import mail
 from django.db import connection
 from django.test import TestCase, override_settings
+from django.utils import timezone
 
 from duly.contrib.django import app
 from duly.testing import drain
 from shop.models import Order, Product
+from shop.tasks import forget_expired_orders, mail_report
 
 
 class ShopTest(TestCase):
@@ -57,3 +61,24 @@ class SoldOutTest(ShopTest):
 
         self.assertEqual(app.on(connection).jobs(), [])
         self.assertFalse(Order.objects.exists())
+
+
+class ScheduledTest(ShopTest):
+    def test_the_report_counts_unpaid_orders(self) -> None:
+        self.place("tea")
+
+        mail_report()
+
+        self.assertEqual(mail.outbox[0].body, "1 unpaid orders")
+
+    def test_old_expired_orders_are_forgotten(self) -> None:
+        self.place("tea")
+        self.place("tea")
+        month_ago = timezone.now() - timedelta(days=31)
+        first = Order.objects.order_by("pk")[:1]
+        Order.objects.filter(pk__in=first).update(state=Order.State.EXPIRED, placed_at=month_ago)
+
+        job = app.on(connection).run(forget_expired_orders)
+        [done] = [each for each in drain(app, on=connection) if each.id == job.id]
+
+        self.assertEqual((done.result(), Order.objects.count()), (1, 1))
